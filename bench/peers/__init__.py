@@ -1,0 +1,1 @@
+"""The competitors, a module each; each imports what it measures only when it runs."""

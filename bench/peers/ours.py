@@ -1,0 +1,118 @@
+"""pynotify, through its public API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pynotify
+from bench.peer import Peer, Receiver, Sender
+
+CHANNEL = "bench"
+BATCH = 1_000
+
+
+class Pynotify(Peer):
+    """Each notification a transaction of its own; each message read as a Notify.
+
+    Flow control: the ring has its default size of 8 MiB, and `on_full="block"` makes a sender
+    that is ahead by more than that wait for the slowest listener.
+    """
+
+    name = "pynotify"
+    _serial = 0
+
+    def __init__(self, directory: Path, messages: int, **options: object) -> None:
+        super().__init__(directory, messages)
+        Pynotify._serial += 1
+        self.segment = f"bench-{os.getpid()}-{Pynotify._serial}"
+        self._options = {"on_full": "block"} | options
+
+    def prepare(self) -> None:
+        self.engine = pynotify.open(self.segment, **self._options)
+
+    def sender(self) -> Sender:
+        return _SingleSender(self.engine)
+
+    def receiver(self) -> Receiver:
+        return _NotifyReceiver(self.engine)
+
+    def dispose(self) -> None:
+        self.engine.close()
+        pynotify.unlink(self.segment, force=True)
+
+
+class PynotifyBatch(Pynotify):
+    """notify_many() of 1,000, read with poll_batch().payloads()."""
+
+    name = "pynotify, notify_many and poll_batch"
+
+    def sender(self) -> Sender:
+        return _BatchSender(self.engine)
+
+    def receiver(self) -> Receiver:
+        return _BatchReceiver(self.engine)
+
+
+class _SingleSender(Sender):
+    def __init__(self, engine: pynotify.Engine) -> None:
+        self._conn = engine.connect()
+
+    def send(self, data: bytes) -> None:
+        self._conn.notify(CHANNEL, data)
+
+    def send_all(self, payloads: Sequence[bytes]) -> None:
+        notify = self._conn.notify
+        for data in payloads:
+            notify(CHANNEL, data)
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+class _BatchSender(_SingleSender):
+    def send_all(self, payloads: Sequence[bytes]) -> None:
+        notify_many = self._conn.notify_many
+        for i in range(0, len(payloads), BATCH):
+            notify_many(CHANNEL, payloads[i : i + BATCH])
+
+
+class _NotifyReceiver(Receiver):
+    def __init__(self, engine: pynotify.Engine) -> None:
+        self._conn = engine.connect()
+        self._conn.listen(CHANNEL)
+
+    def receive(self, count: int) -> bytes:
+        channel, data = "", b""
+        for notify in self._conn.notifies(stop_after=count):
+            channel, data = notify.channel, notify.data
+        assert channel == CHANNEL
+        return data
+
+    def stream(self) -> Iterator[bytes]:
+        for notify in self._conn.notifies():
+            yield notify.data
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+class _BatchReceiver(_NotifyReceiver):
+    def _batches(self, count: int) -> Iterator[list[bytes]]:
+        wait, poll_batch = self._conn.wait, self._conn.poll_batch
+        while count:
+            wait()
+            if batch := poll_batch():
+                payloads = batch.payloads()
+                count -= len(payloads)
+                yield payloads
+
+    def receive(self, count: int) -> bytes:
+        last = b""
+        for payloads in self._batches(count):
+            last = payloads[-1]
+        return last
+
+    def collect(self, count: int) -> list[bytes]:
+        return [data for payloads in self._batches(count) for data in payloads]

@@ -1,0 +1,64 @@
+"""posix_ipc.MessageQueue: the kernel's own queue, one receiver, a system call each way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bench.peer import PAYLOAD_BYTES, Peer, Receiver, Sender
+
+
+class PosixQueue(Peer):
+    """10 deep, which is what Linux allows a user who is not root."""
+
+    name = "posix_ipc.MessageQueue"
+    one_to_many = False
+
+    def prepare(self) -> None:
+        import posix_ipc
+
+        self._queue_name = f"/bench-{os.getpid()}-{id(self):x}"
+        self._queue = posix_ipc.MessageQueue(
+            self._queue_name, posix_ipc.O_CREX, max_messages=10, max_message_size=PAYLOAD_BYTES
+        )
+
+    def sender(self) -> Sender:
+        return _QueueSender(self._queue)
+
+    def receiver(self) -> Receiver:
+        return _QueueReceiver(self._queue)
+
+    def dispose(self) -> None:
+        self._queue.close()
+        self._queue.unlink()
+
+
+class _QueueSender(Sender):
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def send(self, data: bytes) -> None:
+        self._queue.send(data)
+
+    def send_all(self, payloads: Sequence[bytes]) -> None:
+        send = self._queue.send
+        for data in payloads:
+            send(data)
+
+
+class _QueueReceiver(Receiver):
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def receive(self, count: int) -> bytes:
+        receive = self._queue.receive
+        data = b""
+        for _ in range(count):
+            data, _priority = receive()
+        return data
+
+    def stream(self) -> Iterator[bytes]:
+        receive = self._queue.receive
+        while True:
+            yield receive()[0]

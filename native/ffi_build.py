@@ -1,0 +1,80 @@
+"""Compile the C core into Python extensions: cffi in API mode, stable ABI.
+
+setup.py names the two builders of this file in ``cffi_modules``. Both compile every file of
+``native/SOURCES``; the declarations are the text between the two marker comments of
+``pynotify.h``, so that C programs and Python read one header.
+
+``pynotify._native``        the release build
+``pynotify._native_crash``  the same with crash points and assertions, for the tests
+
+The environment variable PYNOTIFY_SANITIZE (``address``, ``undefined`` or both, joined by a plus
+or a comma) instruments them; Python must then be started with the sanitizer's run-time library
+in LD_PRELOAD.
+"""
+
+import os
+from pathlib import Path
+
+import cffi
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "native" / "include" / "pynotify.h"
+
+# setuptools wants relative paths; it is always run in the project's root.
+INCLUDE_DIRS = ["native/include", "native/src"]
+COMPILE_ARGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+LINK_ARGS = ["-pthread"]
+
+
+def read_sources() -> list[str]:
+    return (ROOT / "native" / "SOURCES").read_text(encoding="utf-8").split()
+
+
+def read_declarations() -> str:
+    text = HEADER.read_text(encoding="utf-8")
+    _, begin, rest = text.partition("/* cffi:begin */")
+    declarations, end, _ = rest.partition("/* cffi:end */")
+    if not (begin and end):
+        raise SystemExit(f"{HEADER}: no text between the marker comments cffi:begin and cffi:end")
+    return declarations
+
+
+def read_headers() -> list[str]:
+    """Headers whose change makes the objects stale."""
+    found = [*(ROOT / "native" / "src").glob("*.h"), HEADER]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def sanitizer_args() -> list[str]:
+    wanted = os.environ.get("PYNOTIFY_SANITIZE", "").replace("+", ",")
+    names = [name for name in wanted.split(",") if name]
+    if unknown := set(names) - {"address", "undefined"}:
+        raise SystemExit(f"PYNOTIFY_SANITIZE: unknown {', '.join(sorted(unknown))}")
+    if not names:
+        return []
+    return ["-fsanitize=" + ",".join(names), "-fno-omit-frame-pointer", "-g"]
+
+
+def make_builder(module: str, macros: list[tuple[str, str]], undefined: list[str]) -> cffi.FFI:
+    builder = cffi.FFI()
+    builder.cdef(read_declarations())
+    sanitizers = sanitizer_args()
+    builder.set_source(
+        module,
+        '#include "pynotify.h"',
+        sources=read_sources(),
+        depends=read_headers(),
+        include_dirs=INCLUDE_DIRS,
+        define_macros=macros,
+        undef_macros=undefined,
+        libraries=["rt"],
+        extra_compile_args=COMPILE_ARGS + sanitizers,
+        extra_link_args=LINK_ARGS + sanitizers,
+    )
+    return builder
+
+
+ffibuilder = make_builder("pynotify._native", macros=[], undefined=[])
+ffibuilder_crash = make_builder(
+    "pynotify._native_crash", macros=[("PN_CRASHPOINTS", "1")], undefined=["NDEBUG"]
+)

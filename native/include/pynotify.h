@@ -1,0 +1,299 @@
+/*
+ * pynotify.h - LISTEN/NOTIFY between the processes of one host, in shared memory.
+ *
+ * The whole public C API.  It knows nothing of Python; the Python package is a client
+ * of this header like any other.
+ *
+ * The model in six sentences
+ * --------------------------
+ * An engine is a mapped segment; a connection is one backend slot in it.  NOTIFY, LISTEN and
+ * UNLISTEN belong to transactions and take effect together, atomically and in commit order, when
+ * their transaction commits.  A listener is owed everything that was committed on its channels
+ * while it was listening, once and in order, whoever is killed meanwhile.  Nobody polls: a
+ * listener that sleeps is woken by a real signal (SIGUSR1 unless chosen otherwise), and only if
+ * something for it was committed.  A listener that reads pins the queue at what it has not read;
+ * one that sleeps with nothing to read pins nothing.  Any process may be killed with SIGKILL at
+ * any instruction.
+ *
+ * The right loop (libpq users: the equivalent of PQsocket, select, PQconsumeInput, PQnotifies)
+ * --------------------------------------------------------------------------------------------
+ *     pn_batch *b = pn_batch_new();
+ *     for (;;) {
+ *         int rc = pn_wait(conn, -1);              // or poll(2) on pn_fileno(conn)
+ *         if (rc < 0 && rc != -EINTR) break;       // -EINTR: a signal of yours came
+ *         int64_t n = pn_poll(conn, b, 0);         // never blocks
+ *         for (int64_t i = 0; i < n; i++)
+ *             handle(pn_conn_channel(conn, b->channel[i], NULL),
+ *                    b->data + b->offset[i], b->offset[i + 1] - b->offset[i]);
+ *     }
+ * The forbidden one: to wait on pn_fileno() without calling pn_poll() when it is readable; the
+ * descriptor is level-triggered and stays readable until pn_poll() has found nothing.
+ *
+ * Results
+ * -------
+ * Functions that return int return 0 or a positive number, or a negative error: -errno, or one
+ * of the -PN_E* codes below.  After an error pn_error_message() gives a sentence for people, and
+ * after a newline what to do about it.  A positive PN_NOTICE bit in the result of a commit or of
+ * pn_wait() means that pn_conn_notice() has something to log.
+ *
+ * Threads and signals
+ * -------------------
+ * Engines and connections may be used by any number of threads at once; a transaction belongs to
+ * the thread that began it.  Receiving and sending do not block each other.  No function is
+ * async-signal-safe.  Called from a signal handler that interrupted a call on the same segment,
+ * the functions which need the writer lock return -EDEADLK.
+ *
+ * fork
+ * ----
+ * An engine survives fork().  A connection does not: in the child every call on it returns
+ * -PN_EFORKED, and pn_conn_close() only frees memory; the parent's slot is untouched.
+ */
+#ifndef PYNOTIFY_H
+#define PYNOTIFY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define PN_API __attribute__((visibility("default")))
+#else
+#define PN_API
+#endif
+
+/* cffi:begin */
+
+/* ---- errors ------------------------------------------------------------------------------ */
+
+/* Below -4096, so that they can never be a negated errno.  SQLSTATEs are PostgreSQL's. */
+enum pn_error {
+    PN_EQUEUEFULL = 5001,   /* 54000 */
+    PN_ETOOBIG = 5002,      /* 54000: the transaction does not fit an empty queue */
+    PN_ECHANNELNAME = 5003, /* 22023: empty, too long, or contains NUL */
+    PN_EPAYLOAD = 5004,     /* 22023: payload string too long */
+    PN_EBACKENDS = 5005,    /* 53300 */
+    PN_ECHANNELS = 5006,    /* 53200: channel or subscription table full */
+    PN_ELAYOUT = 5007,      /* another layout, version, libc, page size, pid namespace or owner */
+    PN_ECORRUPT = 5008,     /* poisoned, or a check of something read from the segment failed */
+    PN_EGONE = 5009,        /* the segment was unlinked under us */
+    PN_ELOCK = 5010,        /* the writer lock was not to be had in time; the message names its holder */
+    PN_EFORKED = 5011,      /* a connection that belongs to another process */
+    PN_ECLOSED = 5012,      /* the connection is closed */
+    PN_EPREPARED = 5013,    /* the transaction is prepared: only commit and abort are left */
+    PN_ESTALE = 5014,       /* segment of an earlier boot */
+    PN_EREAPED = 5015       /* our slot was taken from us: the process lost its liveness locks */
+};
+
+enum pn_notice { PN_NOTICE = 1 << 20 };
+
+/* A sentence about the last error of this thread, "message" or "message\nwhat to do". */
+const char *pn_error_message(void);
+
+/* ---- segments ---------------------------------------------------------------------------- */
+
+enum pn_on_full { PN_FULL_ERROR = 1, PN_FULL_BLOCK = 2 };
+enum pn_signaling { PN_SIGNAL_TARGETED = 1, PN_SIGNAL_BROADCAST = 2 };
+
+typedef struct pn_options {
+    uint32_t queue_pages;       /* pages of 8 KiB in the ring; at least 64 */
+    uint32_t max_backends;      /* slots; 1 to 65536 */
+    uint32_t max_channels;      /* channels that are listened to */
+    uint32_t max_subscriptions; /* (connection, channel) pairs */
+    uint32_t max_payload;       /* bytes */
+    uint32_t max_channel_name;  /* bytes, at most 255 */
+    uint32_t on_full;           /* enum pn_on_full */
+    uint32_t signaling;         /* enum pn_signaling */
+    uint64_t full_timeout_ns;   /* bound of PN_FULL_BLOCK */
+} pn_options;
+
+typedef struct pn_engine pn_engine;
+typedef struct pn_conn pn_conn;
+typedef struct pn_txn pn_txn;
+
+/* Fill in the defaults. */
+void pn_options_default(pn_options *opts);
+
+/*
+ * Create segment `name`, whole or not at all.  0, -EEXIST (somebody else was first: attach to
+ * his), -ENOSPC (no room in /dev/shm; nothing is left behind), -EINVAL (an option out of range).
+ */
+int pn_create(const char *name, const pn_options *opts);
+
+/*
+ * Attach to the segment behind `fd` (from shm_open; stays the caller's).  -PN_ELAYOUT,
+ * -PN_ESTALE, -PN_ECORRUPT, -EACCES.  Attaching twice in a process gives two handles on one mapping.
+ */
+int pn_attach(int fd, const char *name, pn_engine **out);
+
+/* Create if missing and attach: what a C program wants.  `opts` may be NULL. */
+int pn_open(const char *name, const pn_options *opts, pn_engine **out);
+
+/* Unmaps when it was the last handle and no connection is left. */
+void pn_engine_close(pn_engine *engine);
+
+void pn_engine_options(const pn_engine *engine, pn_options *out);
+uint64_t pn_engine_size(const pn_engine *engine);       /* bytes */
+int64_t pn_engine_created_ns(const pn_engine *engine);  /* CLOCK_REALTIME */
+int pn_engine_owner_euid(const pn_engine *engine);      /* euid that opened it */
+int pn_engine_gone(const pn_engine *engine);            /* 1: unlinked, or another segment has its name */
+
+/*
+ * Processes that hold a backend slot in any segment called `name`, whatever its layout: proved by
+ * their liveness locks.  Returns how many there are (at most `cap` are stored), or an error.
+ */
+int pn_live_pids(const char *name, int32_t *pids, size_t cap);
+
+/* Tell every backend of the segment that it is being unlinked, and wake the sleepers. */
+int pn_announce_gone(pn_engine *engine);
+
+/* Remove the liveness lock files of `name`; part of unlinking. */
+int pn_remove_lock_files(const char *name);
+
+/* ---- connections ------------------------------------------------------------------------- */
+
+/*
+ * Claim a slot.  `signo`: 0 means SIGUSR1, -1 means "poll" (no signals; the listener looks every
+ * few milliseconds), anything else a real-time signal.  `latency_log`: a directory or NULL.
+ * -PN_EBACKENDS, -PN_ECHANNELNAME (bad database name), -PN_EGONE, -PN_ECORRUPT, -PN_ELOCK.
+ */
+int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,
+               const char *latency_log, pn_conn **out);
+
+/* Frees the slot.  All transactions of the connection must be over.  Frees `conn`. */
+void pn_conn_close(pn_conn *conn);
+
+int32_t pn_conn_pid(const pn_conn *conn);        /* the process that owns it */
+int32_t pn_conn_backend_id(const pn_conn *conn); /* its index in the backend array */
+
+/* Next notice (a warning to log) into buf; 0 when there is none, else its length. */
+int pn_conn_notice(pn_conn *conn, char *buf, size_t cap);
+
+/* ---- sending ----------------------------------------------------------------------------- */
+
+/* One notification, a transaction of its own. */
+int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, const void *payload,
+              size_t payload_len);
+
+/*
+ * n notifications on one channel, one transaction of its own, or part of `txn` when that is not
+ * NULL.  `payloads` holds the bytes one after the other, `lens` their lengths.  *queued: how many
+ * are left after collapsing duplicates.
+ */
+int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
+                   const void *payloads, const uint32_t *lens, size_t n, int dedup,
+                   uint64_t *queued);
+
+/* ---- transactions ------------------------------------------------------------------------ */
+
+int pn_txn_begin(pn_conn *conn, pn_txn **out);
+int pn_txn_notify(pn_txn *txn, const char *channel, size_t channel_len, const void *payload,
+                  size_t payload_len);
+int pn_txn_listen(pn_txn *txn, const char *channel, size_t channel_len);
+int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len);
+int pn_txn_unlisten_all(pn_txn *txn);
+
+/* Subtransactions: push returns the new level (1, 2, ...). */
+int pn_txn_savepoint(pn_txn *txn);
+int pn_txn_release(pn_txn *txn, int level);     /* keep the work of all levels >= level */
+int pn_txn_rollback_to(pn_txn *txn, int level); /* undo all levels >= level, and end them */
+
+/*
+ * Reserve queue room and table entries for the worst case.  Afterwards only commit and abort are
+ * left, and commit can fail only with -PN_ECORRUPT or -PN_EGONE.
+ */
+int pn_txn_prepare(pn_txn *txn);
+
+/* Ends and frees the transaction, also when it returns an error: then nothing has happened. */
+int pn_txn_commit(pn_txn *txn);
+void pn_txn_abort(pn_txn *txn);
+
+/* ---- receiving --------------------------------------------------------------------------- */
+
+typedef struct pn_batch {
+    size_t n;            /* messages */
+    uint64_t *seq;       /* [n] commit sequence number */
+    int64_t *sent_ns;    /* [n] CLOCK_MONOTONIC at commit */
+    int32_t *pid;        /* [n] sender's process */
+    int32_t *backend_id; /* [n] sender's backend */
+    uint32_t *channel;   /* [n] for pn_conn_channel() */
+    uint64_t *offset;    /* [n + 1] into data */
+    uint8_t *data;       /* payloads, one after the other */
+    size_t cap;          /* room in the columns */
+    size_t data_cap;     /* room in data */
+} pn_batch;
+
+pn_batch *pn_batch_new(void); /* NULL: no memory */
+void pn_batch_free(pn_batch *batch);
+
+/*
+ * Everything owed that was committed before the call, at most `max` messages (0: all), into
+ * `batch`.  Never blocks.  Returns the number of messages or an error; after -ENOMEM nothing is lost.
+ */
+int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
+
+/*
+ * Sleep until there may be something to read.  Returns 1 (there may be), 0 (the time is over) or
+ * -EINTR (a signal of somebody else's was caught, or the slow timer ticked: call again), each
+ * perhaps with PN_NOTICE.  timeout_ns: -1 none, 0 look once.
+ */
+int pn_wait(pn_conn *conn, int64_t timeout_ns);
+
+/* One descriptor per connection, constant, level-triggered, for any event loop. */
+int pn_fileno(pn_conn *conn);
+
+/* Name of a channel number of this connection; NULL when out of range. Constant for its life. */
+const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
+
+/* Numbers of the channels that are listened to now (committed); returns how many there are. */
+int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap);
+
+/* ---- statistics, checking ---------------------------------------------------------------- */
+
+typedef struct pn_stat {
+    uint64_t commits, notifications, collapsed;
+    uint64_t signals_sent, signals_elided, wakeups_useful, wakeups_useless, slot_writes;
+    uint64_t handler_reinstalls, recoveries;
+    uint64_t head, tail; /* queue positions, bytes */
+    double queue_usage;
+    int32_t tail_holder_pid; /* 0: nobody */
+    uint32_t queue_pages;
+    uint32_t backends;       /* how many rows there are */
+    uint32_t channels;       /* entries of the channel table in use */
+    uint32_t subscriptions;
+} pn_stat;
+
+typedef struct pn_backend_stat {
+    int32_t backend_id, pid;
+    uint32_t channels;
+    uint32_t asleep, in_transaction;
+    uint64_t lag_bytes;
+    char database[256];
+} pn_backend_stat;
+
+/* Reaps the dead first.  rows may be NULL. */
+int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap);
+
+/* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
+int pn_queue_usage(pn_engine *engine, double *out);
+
+/* Every invariant.  Returns the number of problems; their texts, a line each, in buf. */
+int pn_check(pn_engine *engine, char *buf, size_t cap);
+
+/* ---- crash points (builds with PN_CRASHPOINTS only, else -ENOSYS) -------------------------- */
+
+enum pn_crash_action { PN_CRASH_KILL = 1, PN_CRASH_STOP = 2, PN_CRASH_EXIT = 3 };
+
+/* Do `action` when the calling process reaches PN_CRASH(label) for the nth time (from 1). */
+int pn_crash_arm(const char *label, uint32_t nth, int action);
+int pn_crash_label_count(void);
+const char *pn_crash_label(int i);
+
+/* cffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,618 @@
+/*
+ * api.c - the C API, nothing else: arguments are checked, objects made and freed, and the work
+ * is handed to the module that does it.  The contract of each function is in pynotify.h.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "async.h"
+#include "backend.h"
+#include "channel.h"
+#include "check.h"
+#include "lock.h"
+#include "os.h"
+#include "procsignal.h"
+#include "queue.h"
+#include "receive.h"
+#include "recover.h"
+
+struct pn_engine {
+    struct pn_segment *seg;
+    uid_t euid;
+};
+
+/* ---- segments --------------------------------------------------------------------------------- */
+
+PN_API void pn_options_default(pn_options *opts)
+{
+    *opts = (pn_options){.queue_pages = 1024,
+                         .max_backends = 1024,
+                         .max_channels = 4096,
+                         .max_subscriptions = 16384,
+                         .max_payload = 7999,
+                         .max_channel_name = 63,
+                         .on_full = PN_FULL_ERROR,
+                         .signaling = PN_SIGNAL_TARGETED,
+                         .full_timeout_ns = 5000000000ULL};
+}
+
+static int check_name(const char *name)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+    size_t len = strlen(name);
+    if (len < 1 || len > 100 || name[0] == '.' || strspn(name, allowed) != len)
+        return pn_fail(EINVAL,
+                       "bad segment name\n"
+                       "A name has 1 to 100 of A-Z a-z 0-9 _ . - and does not begin with a dot.");
+    return 0;
+}
+
+PN_API int pn_create(const char *name, const pn_options *opts)
+{
+    int rc = check_name(name);
+    return rc != 0 ? rc : pn_segment_create(name, opts);
+}
+
+PN_API int pn_attach(int fd, const char *name, pn_engine **out)
+{
+    pn_engine *engine = malloc(sizeof *engine);
+    if (engine == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    int rc = check_name(name);
+    if (rc == 0)
+        rc = pn_segment_attach(fd, name, &engine->seg);
+    if (rc != 0) {
+        free(engine);
+        return rc;
+    }
+    engine->seg->recover = pn_recover_locked;
+    engine->seg->resignal = pn_procsignal_resignal;
+    engine->euid = geteuid();
+    *out = engine;
+    return 0;
+}
+
+PN_API int pn_open(const char *name, const pn_options *opts, pn_engine **out)
+{
+    char shm_name[160];
+    pn_options defaults;
+    int rc = check_name(name);
+    if (rc != 0)
+        return rc;
+    if (opts == NULL) {
+        pn_options_default(&defaults);
+        opts = &defaults;
+    }
+    snprintf(shm_name, sizeof shm_name, "/pynotify.%u.%s", (unsigned) geteuid(), name);
+    for (int tries = 0; tries < 100; tries++) {
+        int fd = shm_open(shm_name, O_RDWR | O_CLOEXEC, 0);
+        if (fd >= 0) {
+            rc = pn_attach(fd, name, out);
+            close(fd);
+            return rc;
+        }
+        if (errno != ENOENT)
+            return pn_fail(errno, "could not open segment \"%s\": %s", name, strerror(errno));
+        rc = pn_create(name, opts);
+        if (rc != 0 && rc != -EEXIST)
+            return rc;
+    }
+    return pn_fail(EAGAIN, "segment \"%s\" is created and removed all the time", name);
+}
+
+PN_API void pn_engine_close(pn_engine *engine)
+{
+    pn_segment_release(engine->seg);
+    free(engine);
+}
+
+PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
+{
+    const struct pn_segment *seg = engine->seg;
+    *out = (pn_options){.queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
+                        .max_backends = seg->max_backends,
+                        .max_channels = seg->max_channels,
+                        .max_subscriptions = seg->max_subscriptions,
+                        .max_payload = seg->max_payload,
+                        .max_channel_name = seg->max_channel_name,
+                        .on_full = seg->on_full,
+                        .signaling = seg->signaling,
+                        .full_timeout_ns = seg->full_timeout_ns};
+}
+
+PN_API uint64_t pn_engine_size(const pn_engine *engine)
+{
+    return engine->seg->size;
+}
+
+PN_API int64_t pn_engine_created_ns(const pn_engine *engine)
+{
+    return engine->seg->created_ns;
+}
+
+PN_API int pn_engine_owner_euid(const pn_engine *engine)
+{
+    return (int) engine->euid;
+}
+
+PN_API int pn_engine_gone(const pn_engine *engine)
+{
+    return pn_segment_unlinked(engine->seg);
+}
+
+PN_API int pn_live_pids(const char *name, int32_t *pids, size_t cap)
+{
+    int rc = check_name(name);
+    return rc != 0 ? rc : pn_lock_file_pids(name, pids, cap);
+}
+
+PN_API int pn_announce_gone(pn_engine *engine)
+{
+    struct pn_segment *seg = engine->seg;
+    pn_store_release(&seg->hdr->state, PN_STATE_GONE);
+    pn_fetch_add_relaxed(&seg->ctl->room_seq, 1);
+    pn_futex_wake_all(&seg->ctl->room_seq);
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        pn_procsignal_send(seg, slot, PROCSIG_SEGMENT_GONE);
+    return 0;
+}
+
+PN_API int pn_remove_lock_files(const char *name)
+{
+    int rc = check_name(name);
+    return rc != 0 ? rc : pn_lock_files_unlink(name);
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+
+int pn_conn_foreign(const struct pn_conn *conn)
+{
+    return pn_fail(PN_EFORKED,
+                   "this connection belongs to the process with PID %d, we are PID %d\n"
+                   "Connect again in the child; pynotify.get() does that by itself.",
+                   conn->pid, pn_my_pid);
+}
+
+void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&conn->notice_mutex);
+    vsnprintf(conn->notice, sizeof conn->notice, format, args);
+    pn_store_relaxed(&conn->notices, 1); /* a later one replaces an unread one */
+    pthread_mutex_unlock(&conn->notice_mutex);
+    va_end(args);
+}
+
+PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
+{
+    int n = 0;
+    pthread_mutex_lock(&conn->notice_mutex);
+    if (pn_load_relaxed(&conn->notices) != 0 && cap > 0) {
+        pn_store_relaxed(&conn->notices, 0);
+        n = snprintf(buf, cap, "%s", conn->notice);
+        n = n < (int) cap ? n : (int) cap - 1;
+    }
+    pthread_mutex_unlock(&conn->notice_mutex);
+    return n;
+}
+
+static void free_conn(pn_conn *conn)
+{
+    int efd = pn_load_relaxed(&conn->efd);
+    if (efd >= 0)
+        close(efd);
+    if (conn->epfd >= 0)
+        close(conn->epfd);
+    if (conn->tfd >= 0)
+        close(conn->tfd);
+    pn_receive_free(conn);
+    pn_segment_release(conn->seg);
+    free(conn);
+}
+
+static int open_log(pn_conn *conn, const char *directory)
+{
+    char name[160];
+    /* the instance tells segments of one name apart */
+    snprintf(name, sizeof name, "%s.%016llx", conn->seg->name,
+             (unsigned long long) conn->seg->instance);
+    int rc = pn_latlog_open(directory, name, (int32_t) conn->slot, &conn->log);
+    if (rc != 0)
+        return pn_fail(-rc, "could not open a latency log in \"%s\": %s", directory,
+                       strerror(-rc));
+    return 0;
+}
+
+static int check_signal(int *signo)
+{
+    if (*signo == 0)
+        *signo = SIGUSR1;
+    if (*signo == -1 || *signo == SIGUSR1 || (*signo >= SIGRTMIN && *signo <= SIGRTMAX))
+        return 0;
+    return pn_fail(EINVAL, "wakeup must be SIGUSR1, a real-time signal (%d to %d) or polling",
+                   SIGRTMIN, SIGRTMAX);
+}
+
+static void release_slot(pn_conn *conn)
+{
+    pn_procsignal_unregister(conn);
+    if (pn_segment_check_state(conn->seg) != 0 ||
+        pn_lock_acquire(conn->seg, PN_LOCK_FOREVER) != 0)
+        return; /* poisoned or gone: nobody will need the slot */
+    if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
+        pn_load_relaxed(&conn->me->state) == PN_SLOT_CLAIMED)
+        pn_backend_release_locked(conn);
+    pn_lock_release(conn->seg);
+}
+
+PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,
+                      const char *latency_log, pn_conn **out)
+{
+    struct pn_segment *seg = engine->seg;
+    int rc = pn_segment_check_state(seg);
+    if (rc == 0 && pn_segment_unlinked(seg))
+        rc = pn_segment_unusable(seg);
+    if (rc == 0)
+        rc = check_signal(&signo);
+    if (rc == 0 && (database_len == 0 || database_len > PN_NAME_MAX ||
+                    database_len > seg->max_channel_name ||
+                    memchr(database, '\0', database_len) != NULL))
+        rc = pn_fail(PN_ECHANNELNAME,
+                     "bad database name\n"
+                     "A database name has 1 to %u bytes and no NUL.", seg->max_channel_name);
+    if (rc != 0)
+        return rc;
+    pn_conn *conn = calloc(1, sizeof *conn);
+    if (conn == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    conn->seg = seg;
+    conn->pid = pn_my_pid;
+    conn->signo = signo;
+    memcpy(conn->database, database, database_len);
+    pn_store_relaxed(&conn->efd, -1);
+    conn->epfd = conn->tfd = -1;
+    conn->spin_ns = 4000;
+    conn->next_watch_ns = pn_now_ns() + 1000000000;
+    pthread_mutex_init(&conn->recv_mutex, NULL);
+    pthread_mutex_init(&conn->notice_mutex, NULL);
+    pthread_mutex_init(&conn->log_mutex, NULL);
+    pn_os_refresh_cpus();
+    pn_segment_acquire(seg);
+    rc = pn_backend_claim(conn);
+    if (rc != 0) {
+        free_conn(conn);
+        return rc;
+    }
+    rc = pn_procsignal_register(conn);
+    if (rc == 0 && latency_log != NULL)
+        rc = open_log(conn, latency_log);
+    if (rc != 0) {
+        release_slot(conn);
+        free_conn(conn);
+        return rc;
+    }
+    *out = conn;
+    return 0;
+}
+
+/* close() unlistens first, so that the log says what each channel still owed. */
+static void unlisten_for_log(pn_conn *conn)
+{
+    pn_txn *txn;
+    if (conn->log == NULL || conn->nlistening == 0 || pn_txn_begin(conn, &txn) != 0)
+        return;
+    if (pn_txn_unlisten_all(txn) == 0)
+        pn_txn_commit(txn);
+    else
+        pn_txn_abort(txn);
+}
+
+PN_API void pn_conn_close(pn_conn *conn)
+{
+    if (conn->pid != pn_my_pid) { /* a forked child: everything in it is the parent's */
+        pn_latlog_abandon(conn->log);
+        free_conn(conn);
+        return;
+    }
+    unlisten_for_log(conn);
+    release_slot(conn);
+    pn_latlog_close(conn->log);
+    free_conn(conn);
+}
+
+PN_API int32_t pn_conn_pid(const pn_conn *conn)
+{
+    return conn->pid;
+}
+
+PN_API int32_t pn_conn_backend_id(const pn_conn *conn)
+{
+    return (int32_t) conn->slot;
+}
+
+/* ---- sending ------------------------------------------------------------------------------------ */
+
+PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, const void *payload,
+                     size_t payload_len)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len);
+}
+
+static void free_txn(pn_txn *txn)
+{
+    if (txn->explicit_begin && txn->conn->pid == pn_my_pid)
+        pn_fetch_add_relaxed(&txn->conn->me->in_transaction, (uint32_t) -1);
+    pn_pending_free(&txn->pending);
+    free(txn->intents);
+    free(txn);
+}
+
+static int new_txn(pn_conn *conn, pn_txn **out)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    pn_txn *txn = calloc(1, sizeof *txn);
+    if (txn == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    txn->conn = conn;
+    txn->pending.dboid = conn->dboid;
+    *out = txn;
+    return 0;
+}
+
+static int notify_many(pn_txn *txn, const char *channel, size_t channel_len, const char *payloads,
+                       const uint32_t *lens, size_t n, int dedup, uint64_t *queued)
+{
+    int rc = pn_check_channel(txn->conn, channel, channel_len);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = pn_check_payload(txn->conn, lens[i]);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        int one = pn_pending_notify(&txn->pending, channel, channel_len, payloads, lens[i],
+                                    dedup != 0);
+        payloads += lens[i];
+        if (one < 0)
+            rc = one;
+        else
+            *queued += (uint64_t) one;
+    }
+    return rc;
+}
+
+static int check_open(const pn_txn *txn)
+{
+    int rc = pn_conn_check(txn->conn);
+    if (rc == 0 && txn->prepared)
+        rc = pn_fail(PN_EPREPARED, "the transaction is prepared: only commit and rollback are left");
+    return rc;
+}
+
+PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
+                          const void *payloads, const uint32_t *lens, size_t n, int dedup,
+                          uint64_t *queued)
+{
+    pn_txn *own = NULL;
+    *queued = 0;
+    if (txn != NULL) {
+        int rc = check_open(txn);
+        return rc != 0 ? rc
+                       : notify_many(txn, channel, channel_len, payloads, lens, n, dedup, queued);
+    }
+    int rc = new_txn(conn, &own);
+    if (rc != 0)
+        return rc;
+    rc = notify_many(own, channel, channel_len, payloads, lens, n, dedup, queued);
+    if (rc == 0)
+        rc = pn_async_commit(own);
+    free_txn(own);
+    return rc;
+}
+
+/* ---- transactions --------------------------------------------------------------------------------- */
+
+PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
+{
+    int rc = new_txn(conn, out);
+    if (rc == 0) {
+        (*out)->explicit_begin = true;
+        pn_fetch_add_relaxed(&conn->me->in_transaction, 1);
+    }
+    return rc;
+}
+
+PN_API int pn_txn_notify(pn_txn *txn, const char *channel, size_t channel_len, const void *payload,
+                         size_t payload_len)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        rc = pn_check_channel(txn->conn, channel, channel_len);
+    if (rc == 0)
+        rc = pn_check_payload(txn->conn, payload_len);
+    if (rc == 0)
+        rc = pn_pending_notify(&txn->pending, channel, channel_len, payload, payload_len, true);
+    return rc < 0 ? rc : 0;
+}
+
+static int act(pn_txn *txn, enum pn_action_kind kind, const char *channel, size_t len)
+{
+    int rc = check_open(txn);
+    if (rc == 0 && kind != PN_ACTION_UNLISTEN_ALL)
+        rc = pn_check_channel(txn->conn, channel, len);
+    if (rc == 0 && kind == PN_ACTION_LISTEN)
+        rc = pn_procsignal_arm(txn->conn); /* a listener is signalled from its commit on */
+    return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, channel, len);
+}
+
+PN_API int pn_txn_listen(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_LISTEN, channel, channel_len);
+}
+
+PN_API int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_UNLISTEN, channel, channel_len);
+}
+
+PN_API int pn_txn_unlisten_all(pn_txn *txn)
+{
+    return act(txn, PN_ACTION_UNLISTEN_ALL, NULL, 0);
+}
+
+PN_API int pn_txn_savepoint(pn_txn *txn)
+{
+    int rc = check_open(txn);
+    return rc != 0 ? rc : pn_pending_push(&txn->pending);
+}
+
+PN_API int pn_txn_release(pn_txn *txn, int level)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        pn_pending_release(&txn->pending, level > 0 ? (size_t) level : 0);
+    return rc;
+}
+
+PN_API int pn_txn_rollback_to(pn_txn *txn, int level)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        pn_pending_rollback(&txn->pending, level > 0 ? (size_t) level : 0);
+    return rc;
+}
+
+PN_API int pn_txn_prepare(pn_txn *txn)
+{
+    int rc = check_open(txn);
+    return rc != 0 ? rc : pn_async_prepare(txn);
+}
+
+PN_API int pn_txn_commit(pn_txn *txn)
+{
+    int rc = pn_conn_check(txn->conn);
+    if (rc == 0)
+        rc = pn_async_commit(txn);
+    if (rc < 0)
+        pn_async_abort(txn);
+    free_txn(txn);
+    return rc;
+}
+
+PN_API void pn_txn_abort(pn_txn *txn)
+{
+    if (txn->conn->pid == pn_my_pid)
+        pn_async_abort(txn);
+    free_txn(txn);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------------ */
+
+PN_API pn_batch *pn_batch_new(void)
+{
+    return calloc(1, sizeof(pn_batch));
+}
+
+PN_API void pn_batch_free(pn_batch *batch)
+{
+    if (batch == NULL)
+        return;
+    free(batch->seq);
+    free(batch->sent_ns);
+    free(batch->pid);
+    free(batch->backend_id);
+    free(batch->channel);
+    free(batch->offset);
+    free(batch->data);
+    free(batch);
+}
+
+PN_API int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max)
+{
+    return pn_receive_poll(conn, batch, max);
+}
+
+PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
+{
+    return pn_receive_wait(conn, timeout_ns);
+}
+
+PN_API int pn_fileno(pn_conn *conn)
+{
+    return pn_receive_fileno(conn);
+}
+
+PN_API const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len)
+{
+    const char *name = NULL;
+    pthread_mutex_lock(&conn->recv_mutex); /* the array may be growing */
+    if (channel < conn->nchannels) {
+        name = conn->channels[channel].name;
+        if (len != NULL)
+            *len = conn->channels[channel].len;
+    }
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return name;
+}
+
+PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    uint32_t n = 0;
+    pthread_mutex_lock(&conn->recv_mutex);
+    for (uint32_t i = 0; i < conn->nchannels; i++)
+        if (conn->channels[i].listening) {
+            if (n < cap)
+                channels[n] = i;
+            n++;
+        }
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return (int) n;
+}
+
+/* ---- statistics, checking ---------------------------------------------------------------------------- */
+
+PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap)
+{
+    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_backend_reap_all_locked(engine->seg);
+    pn_stat_locked(engine->seg, out, rows, cap);
+    pn_lock_release(engine->seg);
+    return 0;
+}
+
+PN_API int pn_queue_usage(pn_engine *engine, double *out)
+{
+    pn_stat stat;
+    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_stat_locked(engine->seg, &stat, NULL, 0);
+    pn_lock_release(engine->seg);
+    *out = stat.queue_usage;
+    return 0;
+}
+
+PN_API int pn_check(pn_engine *engine, char *buf, size_t cap)
+{
+    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_backend_reap_all_locked(engine->seg);
+    rc = pn_check_locked(engine->seg, buf, cap);
+    pn_lock_release(engine->seg);
+    return rc;
+}

@@ -1,0 +1,685 @@
+/*
+ * async.c - Asynchronous notification: LISTEN, NOTIFY, UNLISTEN.
+ *
+ * Asynchronous Notification Model
+ *
+ * 1. Multiple backends of one host share one queue.  Each has a slot in the backend array, with
+ *    its read position, and a list of the channels it listens to; the channel table maps a
+ *    channel to the backends that listen, so that a notifier finds them without asking anybody.
+ *
+ * 2. NOTIFY, LISTEN and UNLISTEN only append to lists that are private to the transaction
+ *    (pending.c).  Nothing uncommitted is ever in shared memory, so there is nothing to undo and
+ *    nobody has to step over it: where PostgreSQL's readers ask for the state of a transaction,
+ *    ours know that everything below head is committed.
+ *
+ * 3. Commit happens under the writer lock, in these steps; a process killed between any two of
+ *    them is repaired by the next one who takes the lock (recover.c):
+ *
+ *      a. PreCommit, everything that can fail: entries in the channel table and subscriptions
+ *         for LISTEN are staged; room in the queue is made (queue.c).
+ *      b. LISTEN and UNLISTEN take effect.  A subscription starts at the present head, before
+ *         this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears itself.
+ *         Only their owner has an interest in them: if it dies here it is reaped.
+ *      c. The entries are copied beyond head, those that somebody listens to.
+ *      d. head is moved over them, with release.  This is the commit point.
+ *      e. What the entries imply is applied: chan_seq and the commit sequence number.
+ *      f. Each interested backend: `from`, if it was quiet; then `want`.
+ *      g. A full fence; then each of them is un-slept if it sleeps (procsignal.c).
+ *      h. woken = head: everybody was told.
+ *      i. Unlock, and only then signal: no system call is made under the lock.
+ *
+ * 4. PostgreSQL signals after commit, outside of its lock, and moves the positions of those that
+ *    are not interested; here they are not even looked at.  See layout.h and docs/design.md.
+ *
+ * 5. A prepared transaction has done step a and holds a reservation of room for its worst
+ *    placement, so that its commit cannot fail.  No lock is held in between.
+ */
+#define _GNU_SOURCE
+#include "async.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend.h"
+#include "channel.h"
+#include "crashpoint.h"
+#include "lock.h"
+#include "logging.h"
+#include "os.h"
+#include "procsignal.h"
+#include "queue.h"
+
+enum { WAKE_LIST = 256 };
+
+/* One commit on its way; on the stack. */
+struct commit {
+    struct pn_conn *conn;
+    const unsigned char *arena; /* payload_off of the events is relative to it */
+    struct pn_pending_event *events;
+    size_t nevents;
+    struct pn_pending_channel *channels;
+    size_t nchannels;
+    struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
+    uint64_t collapsed;
+    uint64_t xid;
+    int64_t now;
+    uint32_t nwake;
+    bool overflow; /* more interested backends than wake[] holds */
+    uint32_t wake[WAKE_LIST];
+};
+
+int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len)
+{
+    if (len == 0)
+        return pn_fail(PN_ECHANNELNAME, "channel name cannot be empty");
+    if (len > conn->seg->max_channel_name)
+        return pn_fail(PN_ECHANNELNAME,
+                       "channel name too long\n"
+                       "It has %zu bytes; max_channel_name of the segment is %u.",
+                       len, conn->seg->max_channel_name);
+    if (memchr(channel, '\0', len) != NULL)
+        return pn_fail(PN_ECHANNELNAME, "channel name cannot contain a NUL byte");
+    return 0;
+}
+
+int pn_check_payload(const struct pn_conn *conn, size_t len)
+{
+    if (len <= conn->seg->max_payload)
+        return 0;
+    return pn_fail(PN_EPAYLOAD,
+                   "payload string too long\n"
+                   "It has %zu bytes; max_payload of the segment is %u.",
+                   len, conn->seg->max_payload);
+}
+
+static int check_slot(const struct pn_conn *conn)
+{
+    if (__builtin_expect(pn_load_relaxed(&conn->me->generation) == conn->generation, 1))
+        return 0;
+    return pn_fail(PN_EREAPED,
+                   "backend %u of the process with PID %d was given to somebody else\n"
+                   "The process had lost its liveness locks; close and connect again.",
+                   conn->slot, conn->pid);
+}
+
+/* ---- folding LISTEN and UNLISTEN (recv_mutex held) ------------------------------------------ */
+
+static int set_intent(struct pn_txn *txn, uint32_t local, bool listen)
+{
+    for (size_t i = 0; i < txn->nintents; i++)
+        if (txn->intents[i].local == local) {
+            txn->intents[i].listen = listen;
+            return 0;
+        }
+    if (txn->nintents == txn->intents_cap) {
+        size_t cap = txn->intents_cap == 0 ? 8 : 2 * txn->intents_cap;
+        struct pn_intent *bigger = realloc(txn->intents, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return pn_fail(ENOMEM, "out of memory");
+        txn->intents = bigger;
+        txn->intents_cap = cap;
+    }
+    txn->intents[txn->nintents++] = (struct pn_intent){
+        .listen = listen, .local = local, .subscription = PN_NO_SUBSCRIPTION};
+    return 0;
+}
+
+static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
+{
+    struct pn_conn *conn = txn->conn;
+    const char *name = (const char *) txn->pending.arena + a->name_off;
+    struct pn_local_channel *local;
+    int rc = 0;
+
+    switch (a->kind) {
+    case PN_ACTION_UNLISTEN_ALL:
+        for (size_t i = 0; i < txn->nintents; i++)
+            txn->intents[i].listen = false;
+        for (uint32_t i = 0; rc == 0 && i < conn->nchannels; i++)
+            if (conn->channels[i].listening)
+                rc = set_intent(txn, i, false);
+        return rc;
+    case PN_ACTION_LISTEN:
+        local = pn_local_add(conn, a->hash, name, a->name_len);
+        if (local == NULL)
+            return pn_fail(ENOMEM, "out of memory");
+        return set_intent(txn, (uint32_t) (local - conn->channels), true);
+    case PN_ACTION_UNLISTEN:
+        local = pn_local_find(conn, a->hash, name, a->name_len);
+        return local == NULL ? 0
+                             : set_intent(txn, (uint32_t) (local - conn->channels), false);
+    }
+    return -EINVAL;
+}
+
+static int fold_actions(struct pn_txn *txn)
+{
+    int rc = 0;
+    if (txn->prepared)
+        return 0;
+    txn->nintents = 0;
+    for (size_t i = 0; rc == 0 && i < txn->pending.nactions; i++)
+        rc = fold_action(txn, &txn->pending.actions[i]);
+    return rc;
+}
+
+/* ---- step a: what can fail (lock held) ------------------------------------------------------- */
+
+static void unstage_locked(struct pn_txn *txn)
+{
+    for (size_t i = 0; txn != NULL && i < txn->nintents; i++)
+        if (txn->intents[i].subscription != PN_NO_SUBSCRIPTION) {
+            pn_unlisten_locked(txn->conn->seg, txn->conn->slot, txn->intents[i].subscription);
+            txn->intents[i].subscription = PN_NO_SUBSCRIPTION;
+        }
+}
+
+/* Prepared transactions stage every LISTEN: by their commit another one may have UNLISTENed. */
+static int stage_locked(struct pn_txn *txn, bool even_if_listening)
+{
+    struct pn_conn *conn = txn->conn;
+    for (size_t i = 0; i < txn->nintents; i++) {
+        struct pn_intent *intent = &txn->intents[i];
+        const struct pn_local_channel *local = &conn->channels[intent->local];
+        if (!intent->listen || intent->subscription != PN_NO_SUBSCRIPTION ||
+            (local->listening && !even_if_listening))
+            continue;
+        int rc = pn_listen_stage_locked(conn->seg, conn->slot, local->hash, conn->dboid,
+                                        local->name, local->len, &intent->subscription);
+        if (rc != 0) {
+            unstage_locked(txn);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static bool is_heard(const struct GlobalChannelEntry *e)
+{
+    return e != NULL && (e->numListeners > 0 || e->staged > 0);
+}
+
+/* Find the channels; the end of the queue if all entries that may be heard are appended. */
+static QueuePosition plan_locked(struct commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
+    for (size_t i = 0; i < c->nchannels; i++) {
+        struct pn_pending_channel *ch = &c->channels[i];
+        ch->entry = pn_channel_find_locked(seg, ch->hash, c->conn->dboid, ch->name, ch->name_len);
+        ch->heard = is_heard(ch->entry);
+    }
+    for (size_t i = 0; i < c->nevents; i++) {
+        const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
+        if (!ch->heard)
+            continue;
+        uint64_t length = pn_entry_length(ch->name_len, c->events[i].payload_len);
+        pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
+    }
+    return pos;
+}
+
+static int precommit_locked(struct commit *c, struct pn_room_wait *wait)
+{
+    uint64_t reserved = c->txn == NULL ? 0 : c->txn->reserved;
+    int rc = check_slot(c->conn);
+    if (rc == 0 && c->txn != NULL && !c->txn->prepared)
+        rc = stage_locked(c->txn, false);
+    if (rc != 0)
+        return rc;
+    QueuePosition end = plan_locked(c);
+    if (end != pn_load_relaxed(&c->conn->seg->ctl->head))
+        rc = pn_queue_make_room_locked(c->conn, end, reserved, wait);
+    PN_CRASH("commit:room");
+    if (rc != 0 && c->txn != NULL && !c->txn->prepared)
+        unstage_locked(c->txn);
+    return rc;
+}
+
+/* ---- step b: LISTEN and UNLISTEN take effect (lock and recv_mutex held) ---------------------- */
+
+static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
+{
+    struct pn_local_channel *local = &conn->channels[intent->local];
+    struct pn_segment *seg = conn->seg;
+    if (local->listening) { /* a prepared LISTEN was overtaken by another of this connection */
+        if (intent->subscription != PN_NO_SUBSCRIPTION)
+            pn_unlisten_locked(seg, conn->slot, intent->subscription);
+        intent->subscription = PN_NO_SUBSCRIPTION;
+        return;
+    }
+    const struct pn_subscription *sub = &seg->subscription[intent->subscription];
+    local->subscription = intent->subscription;
+    local->since = pn_load_relaxed(&seg->ctl->head);
+    local->next_chan_seq = pn_channel_at(seg, sub->channel)->next_chan_seq;
+    intent->chan_seq = local->next_chan_seq;
+    pn_listen_apply_locked(seg, conn->slot, intent->subscription, local->since);
+    local->listening = true;
+    conn->nlistening++;
+}
+
+static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent)
+{
+    struct pn_local_channel *local = &conn->channels[intent->local];
+    struct pn_segment *seg = conn->seg;
+    if (intent->subscription != PN_NO_SUBSCRIPTION) /* staged by LISTEN, then UNLISTEN */
+        pn_unlisten_locked(seg, conn->slot, intent->subscription);
+    intent->subscription = PN_NO_SUBSCRIPTION;
+    if (!local->listening)
+        return;
+    uint32_t channel = seg->subscription[local->subscription].channel;
+    intent->chan_seq = pn_channel_at(seg, channel)->next_chan_seq;
+    intent->lag = intent->chan_seq - local->next_chan_seq;
+    pn_unlisten_locked(seg, conn->slot, local->subscription);
+    local->listening = false;
+    conn->nlistening--;
+}
+
+static void apply_intents_locked(struct commit *c)
+{
+    for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++) {
+        struct pn_intent *intent = &c->txn->intents[i];
+        intent->chan_seq = 0;
+        if (intent->listen)
+            apply_listen_locked(c->conn, intent);
+        else
+            apply_unlisten_locked(c->conn, intent);
+    }
+}
+
+/* ---- steps c to e: the entries ----------------------------------------------------------------- */
+
+static QueuePosition append_locked(struct commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
+    for (size_t i = 0; i < c->nchannels; i++) {
+        struct pn_pending_channel *ch = &c->channels[i];
+        ch->heard = ch->entry != NULL && ch->entry->numListeners > 0;
+        ch->chan_seq = ch->heard ? ch->entry->next_chan_seq : 0;
+    }
+    c->now = pn_now_ns();
+    c->xid = seg->ctl->last_xid + 1;
+    for (size_t i = 0; i < c->nevents; i++) {
+        struct pn_pending_event *event = &c->events[i];
+        struct pn_pending_channel *ch = &c->channels[event->channel];
+        if (!ch->heard)
+            continue;
+        event->chan_seq = ch->chan_seq++;
+        const struct pn_new_entry entry = {.channel = ch->name,
+                                           .payload = c->arena + event->payload_off,
+                                           .channel_len = ch->name_len,
+                                           .payload_len = event->payload_len,
+                                           .channel_hash = (uint32_t) ch->hash,
+                                           .chan_seq = event->chan_seq};
+        pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+    }
+    return pos;
+}
+
+static void give_back_reservation_locked(struct pn_txn *txn)
+{
+    if (txn == NULL || txn->reserved == 0)
+        return;
+    txn->conn->me->reserved -= txn->reserved;
+    txn->conn->seg->ctl->reserved -= txn->reserved;
+    txn->reserved = 0;
+    PN_CRASH("reserve:released");
+}
+
+static void apply_entries_locked(struct commit *c)
+{
+    for (size_t i = 0; i < c->nchannels; i++)
+        if (c->channels[i].heard)
+            c->channels[i].entry->next_chan_seq = c->channels[i].chan_seq;
+    c->conn->seg->ctl->last_xid = c->xid;
+    PN_CRASH("commit:applied");
+}
+
+/* ---- steps f to h: who is told ------------------------------------------------------------------ */
+
+static void interest_locked(struct commit *c, uint32_t slot, QueuePosition begin,
+                            QueuePosition end)
+{
+    struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
+    if (backend->announced == c->xid)
+        return; /* by another channel of this transaction */
+    backend->announced = c->xid;
+    pn_set_from_if_quiet(backend, begin);
+    PN_CRASH("commit:from");
+    pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self */
+    PN_CRASH("commit:want");
+    if (c->nwake < WAKE_LIST)
+        c->wake[c->nwake++] = slot;
+    else
+        c->overflow = true;
+}
+
+static void interest_channel_locked(struct commit *c, struct GlobalChannelEntry *e,
+                                    QueuePosition begin, QueuePosition end)
+{
+    const struct pn_segment *seg = c->conn->seg;
+    const uint64_t *bits = pn_channel_bits(seg, e);
+    for (uint32_t s = 0; s < seg->summary_words; s++)
+        for (uint64_t words = e->words[s]; words != 0; words &= words - 1) {
+            uint32_t word = s * 64 + (uint32_t) __builtin_ctzll(words);
+            for (uint64_t left = bits[word]; left != 0; left &= left - 1)
+                interest_locked(c, word * 64 + (uint32_t) __builtin_ctzll(left), begin, end);
+        }
+}
+
+/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18. */
+static void interest_database_locked(struct commit *c, QueuePosition begin, QueuePosition end)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (uint32_t word = 0; word < seg->words; word++)
+        for (uint64_t left = pn_load_relaxed(&seg->listeners[word]); left != 0; left &= left - 1) {
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(left);
+            if (seg->backend[slot].dboid == c->conn->dboid)
+                interest_locked(c, slot, begin, end);
+        }
+}
+
+/* Un-sleep one; keep it in wake[] if a signal is ours to send. */
+static void unsleep_locked(struct commit *c, uint32_t slot, uint32_t *kept,
+                           struct pn_locked_counters *counters)
+{
+    struct pn_segment *seg = c->conn->seg;
+    bool signal = pn_unsleep_locked(seg, slot, c->now);
+    if (signal && *kept < WAKE_LIST)
+        c->wake[(*kept)++] = slot;
+    if (slot == c->conn->slot)
+        return;
+    pn_store_relaxed(&counters->slot_writes, pn_load_relaxed(&counters->slot_writes) + 1);
+    if (!signal)
+        pn_store_relaxed(&counters->signals_elided, pn_load_relaxed(&counters->signals_elided) + 1);
+}
+
+/* SignalBackends(), the part under the lock. */
+static void announce_locked(struct commit *c, QueuePosition begin, QueuePosition end)
+{
+    struct pn_segment *seg = c->conn->seg;
+    uint32_t kept = 0, interested;
+    if (seg->signaling == PN_SIGNAL_BROADCAST)
+        interest_database_locked(c, begin, end);
+    else
+        for (size_t i = 0; i < c->nchannels; i++)
+            if (c->channels[i].heard)
+                interest_channel_locked(c, c->channels[i].entry, begin, end);
+    interested = c->nwake;
+    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
+    for (uint32_t i = 0; !c->overflow && i < interested; i++)
+        unsleep_locked(c, c->wake[i], &kept, &seg->ctl->locked);
+    for (uint32_t slot = 0; c->overflow && slot < seg->max_backends; slot++)
+        if (seg->backend[slot].announced == c->xid)
+            unsleep_locked(c, slot, &kept, &seg->ctl->locked);
+    c->nwake = kept;
+    PN_CRASH("commit:before-woken");
+    pn_store_release(&seg->ctl->woken, end);
+    PN_CRASH("commit:after-woken");
+}
+
+/* ---- the commit --------------------------------------------------------------------------------- */
+
+static void add_counter(pn_atomic_u64 *counter, uint64_t n)
+{
+    pn_store_relaxed(counter, pn_load_relaxed(counter) + n);
+}
+
+/* UNLISTEN of the last channel: nothing can interest us any more, so pin nothing (R6). */
+static void rest_locked(struct commit *c)
+{
+    if (c->txn == NULL || c->txn->nintents == 0 || c->conn->nlistening != 0)
+        return;
+    pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
+    pn_room_wake(c->conn->seg);
+}
+
+static void atcommit_locked(struct commit *c)
+{
+    struct AsyncQueueControl *ctl = c->conn->seg->ctl;
+    QueuePosition begin = pn_load_relaxed(&ctl->head);
+
+    apply_intents_locked(c);
+    QueuePosition end = append_locked(c);
+    give_back_reservation_locked(c->txn);
+    if (end != begin) {
+        PN_CRASH("commit:before-head");
+        pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in readers */
+        PN_CRASH("commit:after-head");
+        apply_entries_locked(c);
+        announce_locked(c, begin, end);
+        if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->ring_bytes / 2)
+            pn_queue_fill_warning_locked(c->conn, end, c->now);
+    }
+    rest_locked(c);
+    add_counter(&ctl->locked.commits, 1);
+    add_counter(&ctl->locked.notifications, c->nevents);
+    if (c->collapsed != 0)
+        add_counter(&ctl->locked.collapsed, c->collapsed);
+}
+
+/* After the commit point, so that a log never names what was not committed. */
+static void log_sends(const struct commit *c)
+{
+    for (size_t i = 0; i < c->nevents; i++) {
+        const struct pn_pending_event *event = &c->events[i];
+        const struct pn_pending_channel *ch = &c->channels[event->channel];
+        if (ch->heard)
+            pn_log_send(c->conn, ch, event, c->arena + event->payload_off, c->xid, c->now);
+    }
+    if (c->nwake != 0)
+        pn_log_signals(c->conn, c->xid, c->now, c->nwake);
+}
+
+/* SignalBackends(), the part without the lock. */
+static void signal_collected(struct commit *c)
+{
+    PN_CRASH("commit:unlocked");
+    if (c->overflow) {
+        pn_procsignal_send_owed_since(c->conn->seg, c->now);
+        return;
+    }
+    for (uint32_t i = 0; i < c->nwake; i++)
+        if (c->wake[i] == c->conn->slot)
+            pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
+        else
+            pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+}
+
+static int lock_for_commit(struct commit *c)
+{
+    bool wait_for_ever = c->txn != NULL && c->txn->prepared;
+    return pn_lock_acquire(c->conn->seg, wait_for_ever ? PN_LOCK_FOREVER : PN_LOCK_TIMEOUT_NS);
+}
+
+static int commit(struct commit *c)
+{
+    struct pn_conn *conn = c->conn;
+    bool actions = c->txn != NULL && (c->txn->pending.nactions != 0 || c->txn->nintents != 0);
+    struct pn_room_wait wait = {0};
+    int rc;
+    do {
+        if (actions)
+            pthread_mutex_lock(&conn->recv_mutex);
+        rc = actions ? fold_actions(c->txn) : 0;
+        if (rc == 0)
+            rc = lock_for_commit(c);
+        if (rc == 0) {
+            rc = precommit_locked(c, &wait);
+            if (rc == 0)
+                atcommit_locked(c);
+            pn_lock_release(conn->seg);
+        }
+        if (actions) {
+            if (rc == 0 && conn->log != NULL)
+                pn_log_intents(conn, c->txn->intents, c->txn->nintents, c->xid, c->now);
+            pthread_mutex_unlock(&conn->recv_mutex);
+        }
+        if (rc == -EAGAIN)
+            pn_queue_wait_for_room(conn, &wait);
+    } while (rc == -EAGAIN);
+    if (rc != 0)
+        return rc;
+    signal_collected(c);
+    if (__builtin_expect(conn->log != NULL, 0))
+        log_sends(c);
+    return pn_conn_notice_bit(conn);
+}
+
+/* ---- entry points ---------------------------------------------------------------------------- */
+
+int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
+                    const void *payload, size_t payload_len)
+{
+    int rc = pn_check_channel(conn, channel, channel_len);
+    if (rc == 0)
+        rc = pn_check_payload(conn, payload_len);
+    if (rc != 0)
+        return rc;
+    struct pn_pending_event event = {.payload_len = (uint32_t) payload_len};
+    struct pn_pending_channel ch = {.hash = pn_channel_hash(conn->dboid, channel, channel_len),
+                                    .name = channel,
+                                    .name_len = (uint32_t) channel_len};
+    struct commit c;
+    c.conn = conn;
+    c.arena = payload;
+    c.events = &event;
+    c.nevents = 1;
+    c.channels = &ch;
+    c.nchannels = 1;
+    c.txn = NULL;
+    c.collapsed = 0;
+    c.nwake = 0; /* wake[] itself stays as it is: a kilobyte that is hardly ever used */
+    c.overflow = false;
+    return commit(&c);
+}
+
+/*
+ * Bytes that the transaction takes wherever it is put.  Next-fit placement is monotone in the
+ * position where it starts, so a start on a fresh page plus one page bounds every other start;
+ * a large entry may have to skip to the start of the ring, once.
+ */
+static uint64_t worst_case_bytes(const struct pn_pending *p)
+{
+    uint64_t pos = 0, largest = 0;
+    for (size_t i = 0; i < p->nevents; i++) {
+        uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
+                                          p->events[i].payload_len);
+        if (length > PN_QUEUE_PAGE) {
+            length = pn_page_up(length);
+            pos = pn_page_up(pos);
+            largest = length > largest ? length : largest;
+        } else if (QUEUE_POS_OFFSET(pos) + length > PN_QUEUE_PAGE) {
+            pos = pn_page_up(pos);
+        }
+        pos += length;
+    }
+    return pos == 0 ? 0 : QUEUEALIGN(pos + PN_QUEUE_PAGE - 1 + largest);
+}
+
+static int check_fits_empty_queue(const struct pn_txn *txn, uint64_t bytes)
+{
+    if (bytes <= txn->conn->seg->ring_bytes)
+        return 0;
+    return pn_fail(PN_ETOOBIG,
+                   "too many notifications in the NOTIFY queue\n"
+                   "The transaction does not fit an empty queue: it needs %llu bytes of %llu. "
+                   "Commit in smaller pieces, or create the segment with queue_pages=%llu.",
+                   (unsigned long long) bytes, (unsigned long long) txn->conn->seg->ring_bytes,
+                   (unsigned long long) (pn_page_up(bytes) / PN_QUEUE_PAGE));
+}
+
+static void resolve_names(struct pn_pending *p)
+{
+    for (size_t i = 0; i < p->nchannels; i++)
+        p->channels[i].name = (const char *) p->arena + p->channels[i].name_off;
+}
+
+int pn_async_commit(struct pn_txn *txn)
+{
+    struct pn_pending *p = &txn->pending;
+    int rc = pn_conn_check(txn->conn);
+    if (rc != 0)
+        return rc;
+    if (p->nevents == 0 && p->nactions == 0)
+        return 0; /* no effect: not counted, not numbered */
+    rc = check_fits_empty_queue(txn, worst_case_bytes(p));
+    if (rc != 0)
+        return rc;
+    resolve_names(p);
+    struct commit c;
+    c.conn = txn->conn;
+    c.arena = p->arena;
+    c.events = p->events;
+    c.nevents = p->nevents;
+    c.channels = p->channels;
+    c.nchannels = p->nchannels;
+    c.txn = txn;
+    c.collapsed = p->collapsed;
+    c.nwake = 0;
+    c.overflow = false;
+    return commit(&c);
+}
+
+static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wait *wait)
+{
+    struct pn_conn *conn = txn->conn;
+    struct AsyncQueueControl *ctl = conn->seg->ctl;
+    int rc = check_slot(conn);
+    if (rc == 0 && bytes != 0)
+        rc = pn_queue_make_room_locked(conn, pn_load_relaxed(&ctl->head) + bytes, 0, wait);
+    if (rc == 0)
+        rc = stage_locked(txn, true);
+    if (rc != 0)
+        return rc;
+    conn->me->reserved += bytes;
+    ctl->reserved += bytes;
+    PN_CRASH("reserve:stored");
+    txn->reserved = bytes;
+    txn->prepared = true;
+    return 0;
+}
+
+int pn_async_prepare(struct pn_txn *txn)
+{
+    struct pn_conn *conn = txn->conn;
+    uint64_t bytes = worst_case_bytes(&txn->pending);
+    struct pn_room_wait wait = {0};
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = check_fits_empty_queue(txn, bytes);
+    if (rc != 0)
+        return rc;
+    do {
+        pthread_mutex_lock(&conn->recv_mutex);
+        rc = fold_actions(txn);
+        if (rc == 0)
+            rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        if (rc == 0) {
+            rc = reserve_locked(txn, bytes, &wait);
+            pn_lock_release(conn->seg);
+        }
+        pthread_mutex_unlock(&conn->recv_mutex);
+        if (rc == -EAGAIN)
+            pn_queue_wait_for_room(conn, &wait);
+    } while (rc == -EAGAIN);
+    return rc;
+}
+
+/* Give back what prepare() took; everything else is private and goes with the txn. */
+void pn_async_abort(struct pn_txn *txn)
+{
+    struct pn_conn *conn = txn->conn;
+    if (!txn->prepared || pn_conn_check(conn) != 0)
+        return;
+    if (pn_lock_acquire(conn->seg, PN_LOCK_FOREVER) != 0)
+        return;
+    if (check_slot(conn) == 0) {
+        unstage_locked(txn);
+        give_back_reservation_locked(txn);
+        pn_room_wake(conn->seg);
+    }
+    pn_lock_release(conn->seg);
+}

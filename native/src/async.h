@@ -1,0 +1,39 @@
+/* async.h - LISTEN, NOTIFY, UNLISTEN in transactions: the model's sending half. */
+#ifndef PN_ASYNC_H
+#define PN_ASYNC_H
+
+#include "conn.h"
+#include "pending.h"
+
+/* What LISTEN and UNLISTEN actions come to for one channel; the last action wins (X3). */
+struct pn_intent {
+    bool listen;
+    uint32_t local;        /* index into conn->channels */
+    uint32_t subscription; /* staged, or PN_NO_SUBSCRIPTION */
+    uint64_t lag;          /* UNLISTEN: messages left unread */
+    uint64_t chan_seq;     /* the channel's next at the commit */
+};
+#define PN_NO_SUBSCRIPTION UINT32_MAX
+
+struct pn_txn {
+    struct pn_conn *conn;
+    struct pn_pending pending;
+    bool explicit_begin;
+    bool prepared;
+    uint64_t reserved; /* bytes, counted in our slot and in the segment's sum */
+    struct pn_intent *intents;
+    size_t nintents, intents_cap;
+};
+
+int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
+int pn_check_payload(const struct pn_conn *conn, size_t len);
+
+/* A notification that is a transaction of its own. */
+int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
+                    const void *payload, size_t payload_len);
+/* 0, PN_NOTICE, or an error after which nothing has happened.  The txn itself stays. */
+int pn_async_commit(struct pn_txn *txn);
+int pn_async_prepare(struct pn_txn *txn);
+void pn_async_abort(struct pn_txn *txn);
+
+#endif

@@ -1,0 +1,251 @@
+/*
+ * backend.c - who is there.
+ *
+ * 1. A slot belongs to one connection of one process.  That the process is alive is proved by
+ *    the kernel: it holds an fcntl lock on byte <slot> and an OFD lock on byte 2^20 + <slot> of
+ *    a lock file (liveness.md, rules L1 to L6).  The fcntl lock goes at exit and exec and is not
+ *    inherited by fork; the OFD lock tells a process that lost the first one by somebody's
+ *    open+close from one that is gone.  A pid, a start time or a heartbeat prove nothing.
+ * 2. Claim: locks first, identity next, `state` last.  Release and reap: subscriptions first,
+ *    `state` last.  A process killed in between leaves a slot that is free, or claimed by the
+ *    dead and so reaped.
+ * 3. Reaping is done by whoever needs what the dead hold: a slot (claim), room (queue.c), an
+ *    exact answer (statistics), and by recovery.
+ */
+#define _GNU_SOURCE
+#include "backend.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "channel.h"
+#include "crashpoint.h"
+#include "lock.h"
+#include "os.h"
+
+void pn_room_wake(struct pn_segment *seg)
+{
+    pn_fence_seq_cst(); /* pairs with the one in queue.c, wait_for_room */
+    if (pn_load_relaxed(&seg->ctl->room_waiters) != 0) {
+        pn_store_relaxed(&seg->ctl->room_waiters, 0);
+        pn_fetch_add_relaxed(&seg->ctl->room_seq, 1);
+        PN_CRASH("block:woken");
+        pn_futex_wake_all(&seg->ctl->room_seq);
+    }
+}
+
+/* ---- databases --------------------------------------------------------------------------- */
+
+static bool database_in_use(struct pn_segment *seg, uint32_t row)
+{
+    for (uint32_t i = 0; i < seg->max_backends; i++)
+        if (pn_load_relaxed(&seg->backend[i].state) == PN_SLOT_CLAIMED &&
+            seg->backend[i].database == row)
+            return true;
+    return false;
+}
+
+/* There are at least as many rows as slots, so one is free or unused. */
+static uint32_t find_database(struct pn_segment *seg, const char *name)
+{
+    uint32_t len = (uint32_t) strlen(name), row = UINT32_MAX;
+    for (uint32_t i = 0; i < seg->max_databases; i++) {
+        struct pn_database *db = &seg->database[i];
+        if (db->dboid == 0) {
+            row = row == UINT32_MAX ? i : row;
+            break; /* rows are filled from the front */
+        }
+        if (db->name_len == len && memcmp(db->name, name, len) == 0)
+            return i;
+    }
+    for (uint32_t i = 0; row == UINT32_MAX && i < seg->max_databases; i++)
+        if (!database_in_use(seg, i))
+            row = i;
+    struct pn_database *db = &seg->database[row];
+    db->dboid = 0;
+    memcpy(db->name, name, len + 1);
+    db->name_len = len;
+    db->dboid = ++seg->ctl->last_dboid; /* a new number: old entries do not belong to it */
+    return row;
+}
+
+/* ---- claim and release ------------------------------------------------------------------- */
+
+/* Both locks of a slot; -EAGAIN while a dead owner's memory is still being torn down (L6). */
+static int take_locks(struct pn_segment *seg, uint32_t slot)
+{
+    pn_process_lock();
+    int fd = pn_segment_lock_file(seg, slot, true), rc = fd;
+    if (fd >= 0) {
+        rc = pn_os_lock_take(fd, slot);
+        if (rc == 0) {
+            rc = pn_os_lock_take_ofd(fd, PN_OFD_BYTE + slot);
+            if (rc != 0)
+                pn_os_lock_drop(fd, slot);
+        }
+    }
+    pn_process_unlock();
+    return rc == -EACCES ? -EAGAIN : rc;
+}
+
+static void drop_locks(struct pn_segment *seg, uint32_t slot)
+{
+    pn_process_lock();
+    int fd = pn_segment_lock_file(seg, slot, false);
+    if (fd >= 0) {
+        pn_os_lock_drop_ofd(fd, PN_OFD_BYTE + slot);
+        pn_os_lock_drop(fd, slot);
+    }
+    pn_process_unlock();
+}
+
+static int claim_slot(struct pn_conn *conn, uint32_t slot)
+{
+    struct pn_segment *seg = conn->seg;
+    struct QueueBackendStatus *me = &seg->backend[slot];
+    int rc = take_locks(seg, slot);
+    if (rc != 0)
+        return rc;
+    PN_CRASH("claim:bytes");
+    uint32_t row = find_database(seg, conn->database);
+    pn_store_relaxed(&me->generation, pn_load_relaxed(&me->generation) + 1);
+    pn_store_relaxed(&me->pid, pn_my_pid);
+    me->database = row;
+    me->dboid = seg->database[row].dboid;
+    me->signo = conn->signo;
+    me->firstSub = 0;
+    me->numSubs = 0;
+    me->reserved = 0;
+    pn_store_relaxed(&me->in_transaction, 0);
+    pn_store_relaxed(&me->want, 0);
+    pn_store_relaxed(&me->from, 0);
+    pn_store_relaxed(&me->signalled_at, 0);
+    for (int i = 0; i < NUM_PROCSIGNALS; i++)
+        pn_store_relaxed(&me->pss_signalFlags[i], 0);
+    pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
+    pn_store_release(&me->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);
+    pn_store_release(&me->state, PN_SLOT_CLAIMED);
+    PN_CRASH("claim:published");
+    conn->me = me;
+    conn->slot = slot;
+    conn->generation = pn_load_relaxed(&me->generation);
+    conn->dboid = me->dboid;
+    seg->ctl->slot_hint = slot + 1;
+    return 0;
+}
+
+static int claim_any(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    for (uint32_t i = 0; i < seg->max_backends; i++) {
+        uint32_t slot = (seg->ctl->slot_hint + i) % seg->max_backends;
+        if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_FREE)
+            continue;
+        int rc = claim_slot(conn, slot);
+        if (rc != -EAGAIN)
+            return rc;
+    }
+    return -PN_EBACKENDS;
+}
+
+int pn_backend_claim(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = claim_any(conn);
+    if (rc == -PN_EBACKENDS && pn_backend_reap_all_locked(seg) > 0)
+        rc = claim_any(conn);
+    if (rc == -PN_EBACKENDS)
+        pn_fail(PN_EBACKENDS,
+                "too many connections: all %u backend slots of segment \"%s\" are taken\n"
+                "Close some, or create the segment with a larger max_backends.",
+                seg->max_backends, seg->name);
+    pn_lock_release(seg);
+    return rc;
+}
+
+static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
+{
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    pn_unlisten_all_locked(seg, slot);
+    seg->ctl->reserved -= backend->reserved;
+    backend->reserved = 0;
+    pn_store_release(&backend->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);
+    pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
+}
+
+void pn_backend_release_locked(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    free_slot_locked(seg, conn->slot);
+    PN_CRASH("release:bits");
+    pn_store_release(&conn->me->state, PN_SLOT_FREE);
+    PN_CRASH("release:freed");
+    drop_locks(seg, conn->slot);
+    if (conn->slot < seg->ctl->slot_hint)
+        seg->ctl->slot_hint = conn->slot;
+    pn_room_wake(seg);
+}
+
+/* ---- liveness ---------------------------------------------------------------------------- */
+
+enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
+{
+    int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
+    pn_process_lock();
+    int fd = pn_segment_lock_file(seg, slot, false);
+    int32_t holder = fd < 0 ? PN_LOCK_OFD : pn_os_lock_holder(fd, slot, 1, NULL, NULL);
+    int32_t ofd = fd < 0 ? PN_LOCK_OFD
+                         : pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
+    pn_process_unlock();
+    if (holder == pid)
+        return PN_ALIVE;
+    if (holder == PN_LOCK_FREE && ofd == PN_LOCK_FREE)
+        return seg->own[slot] == NULL ? PN_DEAD : PN_LOST;
+    int pidfd = pn_os_pidfd_open(pid);
+    if (pidfd < 0)
+        return pidfd == -ESRCH ? PN_DEAD : PN_LOST;
+    bool dead = pn_os_pidfd_dead(pidfd);
+    close(pidfd);
+    return dead ? PN_DEAD : PN_LOST;
+}
+
+void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
+{
+    PN_CRASH("reap:begin");
+    free_slot_locked(seg, slot);
+    PN_CRASH("reap:bits");
+    pn_store_release(&seg->backend[slot].state, PN_SLOT_FREE);
+    PN_CRASH("reap:freed");
+    pn_room_wake(seg);
+}
+
+uint32_t pn_backend_reap_all_locked(struct pn_segment *seg)
+{
+    uint32_t reaped = 0;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&
+            pn_backend_verdict(seg, slot) == PN_DEAD) {
+            pn_backend_reap_locked(seg, slot);
+            reaped++;
+        }
+    return reaped;
+}
+
+int pn_backend_keep_alive(struct pn_conn *conn)
+{
+    if (pn_load_relaxed(&conn->me->generation) != conn->generation ||
+        pn_load_relaxed(&conn->me->state) != PN_SLOT_CLAIMED)
+        return pn_fail(PN_EREAPED,
+                       "backend %u of the process with PID %d was given to somebody else\n"
+                       "The process had lost its liveness locks; close and connect again.",
+                       conn->slot, conn->pid);
+    pn_process_lock();
+    int fd = pn_segment_lock_file(conn->seg, conn->slot, false);
+    int rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
+    pn_process_unlock();
+    return rc;
+}

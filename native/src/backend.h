@@ -1,0 +1,30 @@
+/* backend.h - the backend array: claim, release, liveness, reaping. */
+#ifndef PN_BACKEND_H
+#define PN_BACKEND_H
+
+#include "conn.h"
+
+enum pn_verdict {
+    PN_ALIVE, /* its liveness byte is held by the process that stands in the slot */
+    PN_DEAD,  /* exited, killed, or exec'd */
+    PN_LOST   /* the process lives but lost its lock: neither reaped nor signalled (L2) */
+};
+
+/* Fill in a slot for conn (seg, signo, database are set).  Takes the writer lock itself. */
+int pn_backend_claim(struct pn_conn *conn);
+/* The slot's owner gives it up.  Writer lock held. */
+void pn_backend_release_locked(struct pn_conn *conn);
+
+enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
+/* Free the slot of a dead process.  Writer lock held. */
+void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
+/* Every dead slot; returns how many.  Writer lock held. */
+uint32_t pn_backend_reap_all_locked(struct pn_segment *seg);
+
+/* L3: take our liveness locks again, in case another open+close in this process lost them. */
+int pn_backend_keep_alive(struct pn_conn *conn);
+
+/* Somebody may have made room: wake the writers that wait for it (spin.md R9). */
+void pn_room_wake(struct pn_segment *seg);
+
+#endif

@@ -1,0 +1,279 @@
+/*
+ * check.c - does the segment hold together?
+ *
+ * Used by tests after every crash, by the fuzzers, and by Engine.check().  It reads everything
+ * and believes nothing, so it must not fail itself on a segment that is scribbled all over.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "os.h"
+#include "queue.h"
+
+struct report {
+    char *buf;
+    size_t cap, used;
+    int problems;
+};
+
+static void problem(struct report *r, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void problem(struct report *r, const char *format, ...)
+{
+    char line[200];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    r->problems++;
+    if (n > 0 && r->used + (size_t) n + 2 < r->cap) {
+        memcpy(r->buf + r->used, line, (size_t) n);
+        r->used += (size_t) n;
+        r->buf[r->used++] = '\n';
+        r->buf[r->used] = '\0';
+    }
+}
+
+/* I1, I6, I12 */
+static bool check_positions(struct pn_segment *seg, struct report *r)
+{
+    uint64_t head = pn_load_relaxed(&seg->ctl->head), tail = pn_load_relaxed(&seg->ctl->tail);
+    uint64_t woken = pn_load_relaxed(&seg->ctl->woken), before = (uint64_t) r->problems;
+    if (tail > head || head - tail > seg->ring_bytes)
+        problem(r, "I1: tail %llu, head %llu, capacity %llu", (unsigned long long) tail,
+                (unsigned long long) head, (unsigned long long) seg->ring_bytes);
+    if (woken != head)
+        problem(r, "I6: woken %llu is not head %llu", (unsigned long long) woken,
+                (unsigned long long) head);
+    if (tail % 8 != 0 || head % 8 != 0)
+        problem(r, "tail or head is not aligned");
+    if (head + seg->ctl->reserved > tail + seg->ring_bytes)
+        problem(r, "I12: %llu bytes are reserved beyond the capacity",
+                (unsigned long long) seg->ctl->reserved);
+    return (uint64_t) r->problems == before;
+}
+
+/* I3: the queue from tail to head is a sequence of entries, xid and time never fall. */
+static void check_entries(struct pn_segment *seg, struct report *r)
+{
+    QueuePosition pos = pn_load_relaxed(&seg->ctl->tail), head = pn_load_relaxed(&seg->ctl->head);
+    uint64_t xid = 0;
+    int64_t sent = 0;
+    while (pos < head) {
+        QueuePosition at = pos;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &pos);
+        if (qe == NULL) {
+            problem(r, "I3: no entry can stand at %llu", (unsigned long long) at);
+            return;
+        }
+        if (qe->dboid == 0)
+            continue;
+        if (qe->xid < xid || qe->sent_ns < sent || qe->xid > seg->ctl->last_xid)
+            problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
+        xid = qe->xid;
+        sent = qe->sent_ns;
+    }
+}
+
+/* I2, and that every claimed slot makes sense. */
+static void check_slots(struct pn_segment *seg, struct report *r)
+{
+    uint64_t head = pn_load_relaxed(&seg->ctl->head), tail = pn_load_relaxed(&seg->ctl->tail);
+    uint64_t reserved = 0;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        struct QueueBackendStatus *b = &seg->backend[slot];
+        QueuePosition start;
+        if (pn_load_relaxed(&b->state) == PN_SLOT_FREE) {
+            if (b->firstSub != 0)
+                problem(r, "I15: free slot %u has subscriptions", slot);
+            continue;
+        }
+        if (pn_load_relaxed(&b->state) != PN_SLOT_CLAIMED)
+            problem(r, "slot %u has the impossible state %u", slot, pn_load_relaxed(&b->state));
+        reserved += b->reserved;
+        if ((pn_load_relaxed(&b->pos) & ~PN_ASLEEP) > head || pn_load_relaxed(&b->want) > head)
+            problem(r, "slot %u stands beyond the head", slot);
+        if (b->numSubs != 0 && pn_backend_pins(b, &start) && start < tail)
+            problem(r, "I2: slot %u pins %llu, behind the tail %llu", slot,
+                    (unsigned long long) start, (unsigned long long) tail);
+        if (b->database >= seg->max_databases || seg->database[b->database].dboid != b->dboid)
+            problem(r, "slot %u is in a database that is not", slot);
+    }
+    if (reserved != seg->ctl->reserved)
+        problem(r, "I12: slots have reserved %llu bytes, the sum says %llu",
+                (unsigned long long) reserved, (unsigned long long) seg->ctl->reserved);
+}
+
+/* Walk a slot's list; mark the subscriptions, count them per channel. */
+static void check_list(struct pn_segment *seg, struct report *r, uint32_t slot, uint8_t *used,
+                       uint32_t *listeners, uint32_t *staged)
+{
+    uint32_t count = 0;
+    for (uint32_t link = seg->backend[slot].firstSub; link != 0;) {
+        if (link > seg->max_subscriptions || used[link - 1] != 0) {
+            problem(r, "I15: the subscription list of slot %u is broken", slot);
+            return;
+        }
+        used[link - 1] = 1;
+        const struct pn_subscription *sub = &seg->subscription[link - 1];
+        if (sub->channel >= seg->max_channels) {
+            problem(r, "I15: slot %u subscribes to channel %u", slot, sub->channel);
+            return;
+        }
+        struct GlobalChannelEntry *e = pn_channel_at(seg, sub->channel);
+        if (sub->since == PN_SINCE_STAGED) {
+            staged[sub->channel]++;
+        } else {
+            count++;
+            listeners[sub->channel]++;
+            if (e->state != PN_CHANNEL_USED || !pn_channel_listens(seg, e, slot))
+                problem(r, "I15: slot %u listens to channel %u, its bit is not set", slot,
+                        sub->channel);
+            if (sub->since > pn_load_relaxed(&seg->ctl->head))
+                problem(r, "I11: slot %u listens to channel %u since the future", slot,
+                        sub->channel);
+        }
+        link = sub->next;
+    }
+    if (count != seg->backend[slot].numSubs)
+        problem(r, "I15: slot %u has %u subscriptions, numSubs is %u", slot, count,
+                seg->backend[slot].numSubs);
+    bool listens = (pn_load_relaxed(&seg->listeners[slot / 64]) >> (slot % 64) & 1) != 0;
+    if (listens != (count != 0))
+        problem(r, "I15: slot %u, its bit among the listeners is wrong", slot);
+}
+
+static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, uint32_t listeners,
+                          uint32_t staged)
+{
+    struct GlobalChannelEntry *e = pn_channel_at(seg, i);
+    if (e->state != PN_CHANNEL_USED) {
+        if (listeners + staged != 0)
+            problem(r, "I15: channel %u is free and has listeners", i);
+        return;
+    }
+    const uint64_t *bits = pn_channel_bits(seg, e);
+    uint32_t set = 0;
+    for (uint32_t w = 0; w < seg->words; w++) {
+        set += pn_popcount(bits[w]);
+        if (((e->words[w / 64] >> (w % 64)) & 1) != (bits[w] != 0 ? 1 : 0))
+            problem(r, "I15: the summary of channel %u is wrong at word %u", i, w);
+    }
+    if (set != listeners || e->numListeners != listeners || e->staged != staged)
+        problem(r, "I15: channel %u has %u listeners, %u bits, numListeners %u, staged %u/%u", i,
+                listeners, set, e->numListeners, e->staged, staged);
+    if (e->name_len == 0 || e->name_len > seg->max_channel_name) {
+        problem(r, "channel %u has a name of %u bytes", i, e->name_len);
+        return;
+    }
+    uint64_t hash = pn_channel_hash(e->dboid, pn_channel_name(seg, e), e->name_len);
+    if (hash != e->hash || pn_channel_find_locked(seg, hash, e->dboid, pn_channel_name(seg, e),
+                                                  e->name_len) != e)
+        problem(r, "I15: channel %u is not found under its name", i);
+}
+
+static void check_tables(struct pn_segment *seg, struct report *r)
+{
+    uint8_t *used = calloc(seg->max_subscriptions, 1);
+    uint32_t *listeners = calloc(2ULL * seg->max_channels, sizeof *listeners);
+    if (used == NULL || listeners == NULL) {
+        problem(r, "out of memory while checking");
+    } else {
+        uint32_t *staged = listeners + seg->max_channels, subs = 0, channels = 0, free_subs = 0;
+        for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+            check_list(seg, r, slot, used, listeners, staged);
+        for (uint32_t i = 0; i < seg->max_channels; i++) {
+            check_channel(seg, r, i, listeners[i], staged[i]);
+            channels += pn_channel_at(seg, i)->state == PN_CHANNEL_USED;
+        }
+        for (uint32_t i = 0; i < seg->max_subscriptions; i++)
+            subs += used[i];
+        for (uint32_t link = seg->ctl->free_subscription; link != 0; free_subs++) {
+            if (link > seg->max_subscriptions || used[link - 1] != 0) {
+                problem(r, "the list of free subscriptions is broken");
+                break;
+            }
+            used[link - 1] = 2;
+            link = seg->subscription[link - 1].next;
+        }
+        if (subs != seg->ctl->subscriptions_used || channels != seg->ctl->channels_used)
+            problem(r, "%u subscriptions and %u channels in use, counters say %u and %u", subs,
+                    channels, seg->ctl->subscriptions_used, seg->ctl->channels_used);
+        if (subs + free_subs != seg->max_subscriptions)
+            problem(r, "%u subscriptions leaked", seg->max_subscriptions - subs - free_subs);
+    }
+    free(used);
+    free(listeners);
+}
+
+int pn_check_locked(struct pn_segment *seg, char *buf, size_t cap)
+{
+    struct report r = {.buf = buf, .cap = cap};
+    if (cap > 0)
+        buf[0] = '\0';
+    if (seg->ctl->index_dirty != 0)
+        problem(&r, "the channel table is marked as being changed");
+    if (check_positions(seg, &r))
+        check_entries(seg, &r);
+    check_slots(seg, &r);
+    check_tables(seg, &r);
+    return r.problems;
+}
+
+/* ---- statistics --------------------------------------------------------------------------------- */
+
+static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat *row)
+{
+    const struct QueueBackendStatus *b = &seg->backend[slot];
+    QueuePosition start, head = pn_load_relaxed(&seg->ctl->head);
+    memset(row, 0, sizeof *row);
+    row->backend_id = (int32_t) slot;
+    row->pid = pn_load_relaxed(&b->pid);
+    row->channels = b->numSubs;
+    row->asleep = (pn_load_relaxed(&b->pos) & PN_ASLEEP) != 0;
+    row->in_transaction = pn_load_relaxed(&b->in_transaction) != 0;
+    if (b->numSubs != 0 && pn_backend_pins(b, &start) && start < head)
+        row->lag_bytes = head - start;
+    if (b->database < seg->max_databases)
+        snprintf(row->database, sizeof row->database, "%s", seg->database[b->database].name);
+}
+
+void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows, size_t cap)
+{
+    struct AsyncQueueControl *ctl = seg->ctl;
+    int32_t holder = pn_queue_advance_tail_locked(seg);
+    uint64_t head = pn_load_relaxed(&ctl->head), tail = pn_load_relaxed(&ctl->tail);
+
+    *out = (pn_stat){.commits = pn_load_relaxed(&ctl->locked.commits),
+                     .notifications = pn_load_relaxed(&ctl->locked.notifications),
+                     .collapsed = pn_load_relaxed(&ctl->locked.collapsed),
+                     .signals_elided = pn_load_relaxed(&ctl->locked.signals_elided),
+                     .slot_writes = pn_load_relaxed(&ctl->locked.slot_writes),
+                     .recoveries = pn_load_relaxed(&ctl->locked.recoveries),
+                     .signals_sent = pn_load_relaxed(&ctl->free.signals_sent),
+                     .wakeups_useful = pn_load_relaxed(&ctl->free.wakeups_useful),
+                     .wakeups_useless = pn_load_relaxed(&ctl->free.wakeups_useless),
+                     .handler_reinstalls = pn_load_relaxed(&ctl->free.handler_reinstalls),
+                     .head = head,
+                     .tail = tail,
+                     .tail_holder_pid = holder < 0 ? 0 : pn_load_relaxed(&seg->backend[holder].pid),
+                     .queue_pages = seg->hdr->queue_pages,
+                     .channels = ctl->channels_used,
+                     .subscriptions = ctl->subscriptions_used};
+    out->queue_usage = (double) (QUEUE_POS_PAGE(head) - QUEUE_POS_PAGE(tail)) /
+                       (double) (seg->ring_bytes / PN_QUEUE_PAGE);
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED)
+            continue;
+        if (rows != NULL && out->backends < cap)
+            stat_backend(seg, slot, &rows[out->backends]);
+        out->backends++;
+    }
+}

@@ -1,0 +1,97 @@
+/*
+ * conn.h - a connection: what a process keeps of the backend slot that it owns.
+ *
+ * Locks of a connection, in the order in which they are taken:
+ *   recv_mutex    what is received: the read position, the local channels
+ *   writer lock   (lock.h)
+ *   log_mutex     the latency log
+ * Receiving takes recv_mutex alone, sending the writer lock alone, and only a commit with LISTEN
+ * or UNLISTEN takes both: so receiving never blocks sending.
+ */
+#ifndef PN_CONN_H
+#define PN_CONN_H
+
+#include "latlog.h"
+#include "segment.h"
+
+/* Why conn->efd is readable. */
+enum pn_fd_flag {
+    PN_FD_SIGNALLED = 1, /* somebody woke us */
+    PN_FD_POSTED = 2     /* we wrote it ourselves: something is left unread (spin.md R5) */
+};
+
+/* A channel that this connection listens or listened to; its number never changes. */
+struct pn_local_channel {
+    char *name;
+    uint32_t len;
+    uint32_t subscription;
+    uint64_t hash;
+    QueuePosition since;
+    uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
+    bool listening;
+};
+
+struct pn_conn {
+    struct pn_segment *seg;
+    struct QueueBackendStatus *me;
+    uint32_t slot, generation, dboid;
+    int32_t pid;
+    int signo;        /* -1: poll */
+    bool armed;       /* counted in procsignal.c.  Process lock */
+    uint32_t local_index;
+    char database[PN_NAME_MAX + 1];
+
+    pn_atomic_i32 efd;      /* the latch: eventfd, -1 until somebody waits */
+    pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
+    pn_atomic_u32 waiters;  /* threads in ppoll on efd */
+    int epfd, tfd;          /* for fileno(): epoll over efd and the slow timer; -1 until asked */
+    pn_atomic_u32 has_fd;
+    int64_t next_watch_ns;  /* when this connection's slow timer is due */
+
+    pthread_mutex_t recv_mutex;
+    struct pn_local_channel *channels; /* [nchannels] */
+    uint32_t nchannels, channels_cap;
+    uint32_t *channel_table; /* open addressing by hash: index + 1 */
+    uint32_t table_size;     /* a power of two */
+    uint32_t nlistening;
+
+    int64_t spin_ns;      /* budget before going to sleep, adapted to what it brought */
+    uint32_t spin_skip;   /* waits to come that do not try it */
+    pn_atomic_u32 notices;      /* how many stand in `notice` */
+    pthread_mutex_t notice_mutex;
+    char notice[512];
+
+    pthread_mutex_t log_mutex;
+    struct pn_latlog *log; /* NULL: no latency log */
+    pn_atomic_u32 last_wake;   /* enum pn_latwake: what ended the sleep before this batch */
+    pn_atomic_u32 wake_to_log; /* a useful wake-up whose messages are not read yet */
+    uint64_t *chan_seqs;   /* of the batch being read, for the log; grown with it */
+    size_t chan_seqs_cap;
+};
+
+/* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
+static inline int pn_conn_check(const struct pn_conn *conn)
+{
+    extern int pn_conn_foreign(const struct pn_conn *conn);
+    extern int32_t pn_my_pid;
+    if (__builtin_expect(conn->pid != pn_my_pid, 0))
+        return pn_conn_foreign(conn);
+    return pn_segment_check_state(conn->seg);
+}
+
+/* Keep a warning for pn_conn_notice(). */
+void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static inline int pn_conn_notice_bit(const struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->notices) != 0 ? PN_NOTICE : 0;
+}
+
+/* local channels; recv_mutex held */
+struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
+                                       size_t len);
+struct pn_local_channel *pn_local_add(struct pn_conn *conn, uint64_t hash, const char *name,
+                                      size_t len);
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * layout.h - every struct that lives in shared memory, who may write each field, and the
+ * invariants that hold between them.
+ *
+ *   page 0            struct pn_header         written by the creator; later only `state`
+ *   page 1            struct pn_lock_page      the writer lock, on a page of its own
+ *   page 2 ...        struct AsyncQueueControl head, tail, woken, counters
+ *                     bitmaps                  listeners[], owed[]: one bit for each slot
+ *                     struct QueueBackendStatus backend[max_backends]
+ *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
+ *                     struct pn_database       database[max_databases]
+ *                     u32 bucket[]             heads of the channel table's chains
+ *                     GlobalChannelEntry       channel[max_channels], each with its bitmap
+ *                     struct pn_subscription   subscription[max_subscriptions]
+ *   page aligned      the queue                queue_pages * 8 KiB
+ *
+ * Only offsets and indices stand in shared memory, never pointers.  "W:" names who may write a
+ * field, "R:" who reads it without the lock.  "holder" is the process that holds the writer lock.
+ *
+ * Invariants (cited by number in check.c, the models and the tests; spin.md has the proofs)
+ *
+ *  I1  tail <= head, and head - tail <= capacity.
+ *  I2  tail <= effective start of every live slot that pins (see queue.c).
+ *  I3  What a reader reads at position p is the entry that was committed at p.
+ *  I4  No entry is returned twice.
+ *  I5  A jump of pos passes over no unread entry that interests the slot.
+ *  I6  woken == head whenever entries are appended; woken <= head always.
+ *  I7  Only the owner of the lock unlocks it.
+ *  I8  Without crashes: what was due is what was got, without any timer.
+ *  I9  With crashes: the same for the living, eventually.
+ *  I11 Nothing from before a subscription's `since` is returned for it.
+ *  I12 head + sum(reserved) <= tail + capacity: a prepared commit fits.
+ *  I13 After a listener's death a tail scan still reaches head.
+ *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel.
+ *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
+ */
+#ifndef PN_LAYOUT_H
+#define PN_LAYOUT_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "atomic.h"
+
+#define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
+#define PN_LAYOUT_VERSION 1U
+#define PN_CACHE_LINE 64U
+#define PN_OS_PAGE 4096U
+#define PN_QUEUE_PAGE_BITS 13U
+#define PN_QUEUE_PAGE (1U << PN_QUEUE_PAGE_BITS) /* QUEUE_PAGESIZE, PostgreSQL's BLCKSZ */
+
+#define PN_MIN_QUEUE_PAGES 64U
+#define PN_MAX_BACKENDS 65536U
+#define PN_NAME_MAX 255U       /* bytes of a channel or database name at the most */
+#define PN_SLOTS_PER_LOCK_FILE 64U
+#define PN_OFD_BYTE (1U << 20) /* a slot's OFD lock stands at this offset + slot (liveness.md L1) */
+
+/* QueuePosition: a byte position in an endless queue; page = pos >> 13, offset = the rest. */
+typedef uint64_t QueuePosition;
+#define PN_ASLEEP (1ULL << 63) /* in `pos` only */
+#define QUEUE_POS_PAGE(p) ((p) >> PN_QUEUE_PAGE_BITS)
+#define QUEUE_POS_OFFSET(p) ((uint32_t) ((p) & (PN_QUEUE_PAGE - 1U)))
+
+enum pn_segment_state { PN_STATE_READY = 0, PN_STATE_POISONED = 1, PN_STATE_GONE = 2 };
+
+/* Page 0.  W: creator before the segment has a name, except where noted. */
+struct pn_header {
+    uint64_t magic;
+    uint64_t layout_hash; /* sizes and offsets of everything below, libc, page size, mutex size */
+    uint64_t total_size;
+    uint64_t instance; /* random: two segments of one name are told apart by it */
+    int64_t created_ns; /* CLOCK_REALTIME */
+    uint8_t boot_id[16];
+    uint64_t pidns_ino;
+    uint32_t uid;
+    uint32_t queue_pages, max_backends, max_channels, max_subscriptions;
+    uint32_t max_payload, max_channel_name, on_full, signaling;
+    uint32_t max_databases, buckets; /* buckets: a power of two */
+    uint32_t channel_entry_size;
+    uint64_t full_timeout_ns;
+    uint64_t control_off, listeners_off, owed_off, backends_off, lock_ino_off, databases_off;
+    uint64_t buckets_off, channels_off, subscriptions_off, ring_off;
+    char name[128];
+    pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
+    char poison_reason[128]; /* W: whoever poisons; informative */
+};
+_Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page");
+
+/* Page 1.  glibc threads a list through the mutex, so nothing else stands near it. */
+struct pn_lock_page {
+    pthread_mutex_t mutex;    /* robust, process-shared, error-checking */
+    pn_atomic_i32 holder_pid; /* W: holder.  R: any, for messages: the last one who got it */
+};
+
+/* Commit-side counters.  W: holder, plain adds under the lock.  R: any (relaxed). */
+struct pn_locked_counters {
+    pn_atomic_u64 commits, notifications, collapsed, signals_elided, slot_writes, recoveries;
+};
+
+/* Counters of what happens outside the lock.  W: any (relaxed adds). */
+struct pn_free_counters {
+    pn_atomic_u64 signals_sent, wakeups_useful, wakeups_useless, handler_reinstalls;
+};
+
+struct AsyncQueueControl {
+    /* W: holder.  R: any (acquire).  The release-store of head is the only commit point. */
+    _Alignas(64) pn_atomic_u64 head;
+
+    /* W: holder.  R: holder; any for statistics.  Everything below `woken` was announced. */
+    _Alignas(64) pn_atomic_u64 woken;
+    pn_atomic_u64 tail;     /* must be <= the position of every backend that pins */
+    uint64_t last_xid;      /* commit sequence number; derived again from entries at recovery */
+    uint64_t reserved;      /* sum of the slots' `reserved`; derived again at recovery */
+    uint64_t no_scan_below; /* a tail scan before head reaches this would find nothing new */
+    int64_t lastQueueFillWarn; /* CLOCK_MONOTONIC ns */
+    uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
+    uint32_t last_dboid;
+    uint32_t slot_hint; /* where to look for a free slot first */
+
+    _Alignas(64) struct pn_locked_counters locked;
+
+    _Alignas(64) struct pn_free_counters free;
+
+    /* on_full=block (spin.md R9).  room_seq is a futex; W: any */
+    _Alignas(64) pn_atomic_u32 room_seq;
+    pn_atomic_u32 room_waiters;
+
+    /* W: holder */
+    _Alignas(64) uint32_t free_subscription; /* index + 1 of the first free one, 0: none */
+    uint32_t free_channel;                   /* likewise */
+    uint32_t channels_used, subscriptions_used;
+    uint32_t eviction_hand; /* where to look for a channel entry without listeners */
+};
+
+enum pn_procsignal_reason {
+    PROCSIG_NOTIFY_INTERRUPT = 0, /* something for you was committed */
+    PROCSIG_SEGMENT_GONE = 1,     /* the segment was unlinked, or poisoned */
+    PROCSIG_LOG_STACK = 2,
+    NUM_PROCSIGNALS = 3
+};
+
+enum pn_slot_state { PN_SLOT_FREE = 0, PN_SLOT_CLAIMED = 1 };
+
+struct QueueBackendStatus {
+    /*
+     * Line 1.  Consumed up to here, plus PN_ASLEEP.  W: the owner; the holder only by CAS from
+     * ASLEEP to awake (and by a plain store while it claims the slot).  R: holder.
+     */
+    _Alignas(64) pn_atomic_u64 pos;
+
+    /* Line 2.  W: holder.  R: the owner (want before from/floor, acquire). */
+    _Alignas(64) pn_atomic_u64 want; /* end of the newest entry that interests this slot */
+    pn_atomic_u64 from;              /* start of the first unread interesting transaction */
+    uint64_t reserved;               /* bytes promised to prepared transactions */
+    uint64_t announced;              /* xid of the last commit that looked at this slot */
+
+    /* Line 3, the ProcSignalSlot.  Set by senders before the signal, cleared by the handler. */
+    _Alignas(64) pn_atomic_u32 pss_signalFlags[NUM_PROCSIGNALS];
+    pn_atomic_u64 signalled_at; /* W: holder; when `owed` was last set, CLOCK_MONOTONIC ns */
+
+    /* Line 4.  W: holder, while it claims, releases or reaps; `state` is stored last. */
+    _Alignas(64) pn_atomic_u32 state;
+    pn_atomic_u32 generation; /* counts the claims: who held an earlier one sees it */
+    pn_atomic_i32 pid;
+    uint32_t dboid;
+    int32_t signo;     /* -1: poll */
+    uint32_t firstSub; /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
+    uint32_t numSubs;  /* derived */
+    uint32_t database; /* index into database[] */
+    pn_atomic_u32 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
+};
+_Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a backend");
+
+struct pn_database {
+    uint32_t dboid; /* 0: free.  W: holder; stored last when taken */
+    uint32_t name_len;
+    char name[PN_NAME_MAX + 1];
+};
+
+/* One (slot, channel) pair.  The list that starts at a slot's firstSub is the truth. */
+struct pn_subscription {
+    uint32_t channel;    /* index into channel[] */
+    uint32_t next;       /* index + 1 */
+    QueuePosition since; /* head at the LISTEN's commit; PN_SINCE_STAGED: not committed yet */
+};
+#define PN_SINCE_STAGED UINT64_MAX
+
+enum pn_channel_state { PN_CHANNEL_FREE = 0, PN_CHANNEL_USED = 1 };
+
+/* W: holder.  R: holder.  `state` is stored last when an entry is made. */
+struct GlobalChannelEntry {
+    uint64_t hash; /* of (dboid, name) */
+    uint64_t next_chan_seq;
+    uint32_t next; /* chain, index + 1 */
+    uint32_t dboid;
+    uint32_t numListeners; /* derived from the bitmap */
+    uint32_t staged;       /* LISTENs that are prepared but not committed; derived */
+    uint16_t name_len;
+    uint16_t state;
+    uint32_t pad;
+    /* u64 summary[], one bit for each bitmap word; u64 listeners[]; char name[max_channel_name] */
+    uint64_t words[];
+};
+_Static_assert(offsetof(struct GlobalChannelEntry, words) == 40, "bitmap follows in one line");
+
+/* What an entry is; recover.c applies each kind again after a crash (idempotently). */
+enum pn_entry_kind { PN_ENTRY_NOTIFY = 0 };
+
+/*
+ * In the queue, at multiples of 8.  An entry does not cross a page, except one that is larger
+ * than a page: that starts a page and takes whole pages, contiguous in the ring.  What is left of
+ * a page is filled by a dummy entry with dboid 0, of which only the first 8 bytes exist.
+ */
+typedef struct AsyncQueueEntry {
+    uint32_t length; /* of the whole entry, multiple of 8 */
+    uint32_t dboid;  /* InvalidOid (0): dummy */
+    uint64_t xid;    /* commit sequence number */
+    int64_t sent_ns; /* CLOCK_MONOTONIC, under the lock: monotone in commit order */
+    uint64_t chan_seq;
+    int32_t srcPid;
+    uint32_t srcBackend;
+    uint32_t srcGeneration;
+    uint16_t kind;
+    uint16_t channel_len;
+    uint32_t payload_len;
+    uint32_t channel_hash; /* low half of the table's hash: readers filter by it first */
+    char data[];           /* channel, payload; no terminators */
+} AsyncQueueEntry;
+#define PN_ENTRY_HEADER offsetof(AsyncQueueEntry, data)
+_Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");
+#define QUEUEALIGN(n) (((n) + 7U) & ~(uint64_t) 7U)
+
+/* Everything whose change must make an old segment unreadable, folded into one number. */
+static inline uint64_t pn_layout_hash(void)
+{
+    const uint64_t facts[] = {PN_LAYOUT_VERSION,
+                              sizeof(struct pn_header),
+                              offsetof(struct pn_header, state),
+                              sizeof(struct pn_lock_page),
+                              sizeof(pthread_mutex_t),
+                              sizeof(struct AsyncQueueControl),
+                              offsetof(struct AsyncQueueControl, free_subscription),
+                              sizeof(struct QueueBackendStatus),
+                              offsetof(struct QueueBackendStatus, state),
+                              sizeof(struct pn_database),
+                              sizeof(struct pn_subscription),
+                              sizeof(struct GlobalChannelEntry),
+                              PN_ENTRY_HEADER,
+                              PN_QUEUE_PAGE,
+                              PN_SLOTS_PER_LOCK_FILE,
+#if defined(__GLIBC__)
+                              1,
+#else
+                              2,
+#endif
+                              sizeof(void *)};
+    uint64_t hash = 0x9e3779b97f4a7c15ULL;
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        hash = (hash ^ facts[i]) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
+    return hash;
+}
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * lock.c - the one writer lock.
+ *
+ * 1. A robust, process-shared, error-checking pthread mutex.  When its holder dies, the kernel
+ *    gives it to exactly one successor, with EOWNERDEAD; that one repairs (recover.c) before
+ *    anybody else looks, and only then makes it consistent.  A crash inside the repair is the
+ *    same event again.
+ * 2. Spin shortly, since the section is about 100 ns long, and only where another processor
+ *    could release it.  Then sleep, bounded; after the bound the caller gets the holder's pid in
+ *    an error.  Never steal: a stopped process is not a dead one.
+ * 3. A poisoned segment is left inconsistent on purpose only in memory (`state`): the mutex is
+ *    made consistent, so that waiters get an answer instead of ENOTRECOVERABLE.
+ */
+#define _GNU_SOURCE
+#include "lock.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "crashpoint.h"
+#include "os.h"
+
+enum { SPINS = 200 };
+
+static int take_over(struct pn_segment *seg, int rc)
+{
+    if (rc == ENOTRECOVERABLE)
+        return pn_segment_poison(seg, "the writer lock is not recoverable");
+    int err = seg->recover(seg);
+    pthread_mutex_consistent(&seg->lock->mutex);
+    if (err != 0) {
+        pthread_mutex_unlock(&seg->lock->mutex);
+        return err;
+    }
+    return 0;
+}
+
+static int timed_out(struct pn_segment *seg)
+{
+    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
+    return pn_fail(PN_ELOCK,
+                   "the writer lock of segment \"%s\" is held by the process with PID %d\n"
+                   "If that process is stopped (SIGSTOP, a debugger), continue or kill it.",
+                   seg->name, holder);
+}
+
+static int finish(struct pn_segment *seg, int rc)
+{
+    if (rc == EDEADLK)
+        return pn_fail(EDEADLK,
+                       "this thread holds the writer lock of segment \"%s\" already\n"
+                       "Do not call pynotify from a signal handler that interrupts it.",
+                       seg->name);
+    if (rc == EOWNERDEAD || rc == ENOTRECOVERABLE) {
+        rc = take_over(seg, rc);
+        if (rc != 0)
+            return rc;
+    } else if (rc != 0) {
+        return pn_fail(rc, "could not take the writer lock: %s", strerror(rc));
+    }
+    rc = pn_segment_check_state(seg);
+    if (__builtin_expect(rc != 0, 0)) {
+        pthread_mutex_unlock(&seg->lock->mutex);
+        return rc;
+    }
+    pn_store_relaxed(&seg->lock->holder_pid, pn_my_pid);
+    PN_CRASH("lock:acquired");
+    return 0;
+}
+
+static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
+{
+    for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
+        pn_cpu_relax();
+        int rc = pthread_mutex_trylock(&seg->lock->mutex);
+        if (rc != EBUSY)
+            return finish(seg, rc);
+    }
+    int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : pn_now_ns() + timeout_ns;
+    for (;;) {
+        int64_t now = pn_now_ns(), until = deadline - now < 1000000000 ? deadline : now + 1000000000;
+        struct timespec ts = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+        int rc = pthread_mutex_clocklock(&seg->lock->mutex, CLOCK_MONOTONIC, &ts);
+        if (rc != ETIMEDOUT)
+            return finish(seg, rc);
+        rc = pn_segment_check_state(seg);
+        if (rc != 0)
+            return rc;
+        if (until >= deadline)
+            return timed_out(seg);
+    }
+}
+
+int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    if (__builtin_expect(rc == EBUSY, 0))
+        return lock_slowly(seg, timeout_ns);
+    return finish(seg, rc);
+}
+
+int pn_lock_try(struct pn_segment *seg)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    return rc == EBUSY ? -EBUSY : finish(seg, rc);
+}
+
+void pn_lock_release(struct pn_segment *seg)
+{
+    bool resignal = seg->resignal_owed;
+    seg->resignal_owed = false;
+    PN_CRASH("lock:before-unlock");
+    pthread_mutex_unlock(&seg->lock->mutex);
+    if (__builtin_expect(resignal, 0))
+        seg->resignal(seg);
+}

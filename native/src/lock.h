@@ -1,0 +1,23 @@
+/* lock.h - the writer lock: robust, bounded, never stolen. */
+#ifndef PN_LOCK_H
+#define PN_LOCK_H
+
+#include "segment.h"
+
+#define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
+#define PN_LOCK_FOREVER INT64_MAX
+
+/*
+ * Take the writer lock.  Returns 0 with the lock held and everything repaired, or, without it,
+ * -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from a signal
+ * handler), or the error of a segment that is poisoned or gone.
+ */
+int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns);
+
+/* The watchdog's: -EBUSY when somebody holds it. */
+int pn_lock_try(struct pn_segment *seg);
+
+/* Release; after a recovery, then signal whom the dead holder may have left unsignalled. */
+void pn_lock_release(struct pn_segment *seg);
+
+#endif

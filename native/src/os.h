@@ -1,0 +1,53 @@
+/*
+ * os.h - what the engine asks of Linux: identity, clock, eventfd, pidfd, record locks.
+ *
+ * The one place for system calls that other modules need, so that they read as algorithms.
+ */
+#ifndef PN_OS_H
+#define PN_OS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PN_SHM_DIR "/dev/shm"
+
+/* CLOCK_MONOTONIC in ns. */
+int64_t pn_now_ns(void);
+
+/* getpid() without the system call; refreshed in forked children by procsignal.c. */
+extern int32_t pn_my_pid;
+
+/* Fill in the boot id (16 bytes) and the inode of our pid namespace.  0 or -errno. */
+int pn_os_boot_id(uint8_t boot_id[16]);
+int pn_os_pidns_ino(uint64_t *ino);
+
+/* Processors this process may run on, as of the last refresh (an affinity may change). */
+int pn_os_cpus(void);
+void pn_os_refresh_cpus(void);
+
+uint64_t pn_os_random(void);
+
+/* Record locks.  All queries are F_OFD_GETLK, which sees this process's own fcntl locks too. */
+enum pn_lock_query { PN_LOCK_FREE = 0, PN_LOCK_OFD = -1 };
+int pn_os_lock_take(int fd, int64_t byte);     /* fcntl, this process's; 0 or -errno */
+int pn_os_lock_take_ofd(int fd, int64_t byte); /* of the open file description */
+int pn_os_lock_drop(int fd, int64_t byte);
+int pn_os_lock_drop_ofd(int fd, int64_t byte);
+
+/* Who holds a lock in [first, first + len)?  pid, PN_LOCK_OFD, PN_LOCK_FREE, or -errno - 1. */
+int32_t pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, int64_t *span);
+
+/* pidfd, or -errno. */
+int pn_os_pidfd_open(int32_t pid);
+bool pn_os_pidfd_dead(int pidfd);
+/* Send with SI_QUEUE and our magic.  0 or -errno. */
+int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value);
+
+/* Does the process catch the signal?  1, 0, or -errno. */
+int pn_os_catches(int32_t pid, int signo);
+
+int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns);
+void pn_futex_wake_all(const void *word);
+
+#endif

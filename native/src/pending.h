@@ -1,0 +1,81 @@
+/*
+ * pending.h - what a transaction has gathered: PostgreSQL's pendingActions and pendingNotifies.
+ *
+ * Private to the process and to the thread that began the transaction; no locks.
+ */
+#ifndef PN_PENDING_H
+#define PN_PENDING_H
+
+#include "conn.h"
+
+/* One channel that the transaction notifies. */
+struct pn_pending_channel {
+    uint64_t hash;
+    const char *name; /* set at commit: the arena may move before */
+    size_t name_off;
+    uint32_t name_len;
+    /* filled in under the writer lock */
+    struct GlobalChannelEntry *entry;
+    uint64_t chan_seq;
+    bool heard;
+};
+
+struct pn_pending_event {
+    uint64_t hash; /* of channel and payload */
+    uint64_t chan_seq;
+    size_t payload_off;
+    uint32_t payload_len;
+    uint32_t channel; /* index into channels */
+};
+
+enum pn_action_kind { PN_ACTION_LISTEN, PN_ACTION_UNLISTEN, PN_ACTION_UNLISTEN_ALL };
+
+struct pn_pending_action {
+    enum pn_action_kind kind;
+    uint32_t name_len;
+    size_t name_off;
+    uint64_t hash;
+};
+
+/* Where a level of nesting began. */
+struct pn_pending_mark {
+    size_t arena, events, channels, actions;
+    uint64_t collapsed;
+};
+
+/* Open addressing over indices; only while there are enough to be worth it. */
+struct pn_index {
+    uint32_t *slots; /* index + 1 */
+    uint32_t size;
+};
+
+struct pn_pending {
+    uint32_t dboid;
+    unsigned char *arena;
+    struct pn_pending_event *events;
+    struct pn_pending_channel *channels;
+    struct pn_pending_action *actions;
+    struct pn_pending_mark *marks;
+    size_t arena_used, arena_cap;
+    size_t nevents, events_cap;
+    size_t nchannels, channels_cap;
+    size_t nactions, actions_cap;
+    size_t nmarks, marks_cap;
+    struct pn_index event_index, channel_index;
+    uint64_t collapsed;
+};
+
+void pn_pending_free(struct pn_pending *p);
+
+/* 1: queued, 0: collapsed with an equal one, or -ENOMEM. */
+int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_len,
+                      const void *payload, size_t payload_len, bool dedup);
+int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
+                      size_t channel_len);
+
+/* Subtransactions; level 1 is the first savepoint. */
+int pn_pending_push(struct pn_pending *p);
+void pn_pending_release(struct pn_pending *p, size_t level);
+void pn_pending_rollback(struct pn_pending *p, size_t level);
+
+#endif

@@ -1,0 +1,487 @@
+/*
+ * procsignal.c - signals, latches, and the handshake between them.
+ *
+ * 1. The handshake.  A listener that has read everything marks its `pos` ASLEEP and looks at
+ *    `want` once more; a notifier raises `want` and looks at `pos`.  With a full fence between
+ *    the store and the load on both sides, at least one sees the other's store:
+ *
+ *        notifier (lock held)                     listener
+ *          if quiet: from = begin                   pos = p | ASLEEP        (exchange)
+ *          want = end             (release)         --- full fence (the exchange) ---
+ *          --- full fence ---                       w = want                (acquire)
+ *          p = pos                                  if w > p: CAS p|ASLEEP -> max(p, from),
+ *          if p & ASLEEP: owed, then                   won or lost: awake, read again
+ *            CAS p -> max(p, from); won: signal     else block on the latch
+ *
+ *    Whoever wins the CAS wakes; only a notifier that won signals: one signal per sleep, however
+ *    long the burst, and none for a listener that is awake.
+ * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
+ *    loading pos.  It says "un-slept, but perhaps not signalled": a notifier that finds it on an
+ *    awake slot for longer than PN_OWED_NS signals again, since the earlier one may have died
+ *    between his CAS and his signal; a slow timer in every sleeper does the same.
+ * 3. Nobody is signalled on belief.  A pidfd is opened first; then the slot's liveness byte must
+ *    name the slot's pid, before every signal (liveness.md L4).  What remains is that another
+ *    thread of the target execs between the two system calls; docs/signals.md names the window.
+ *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
+ * 4. The handler runs in somebody else's program.  It does what PostgreSQL's does, keeps errno,
+ *    and passes every signal that is not tagged as ours to whoever was there before.
+ */
+#define _GNU_SOURCE
+#include "procsignal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "backend.h"
+#include "crashpoint.h"
+#include "os.h"
+
+#define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
+#define PN_OWED_NS 10000000LL
+#define PN_CATCHES_NS 100000000LL
+
+enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
+
+/* ---- the process's side: handler and latches ------------------------------------------------ */
+
+/* Entries are set and cleared under the process lock; the handler only loads them. */
+static _Atomic(struct pn_conn *) local[MAX_LOCAL];
+static pn_atomic_u32 local_used;  /* one above the highest index ever used */
+static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of local[] */
+
+/* What stood before our handler, per signal; replaced as a whole, never freed. */
+static _Atomic(struct sigaction *) previous[MAX_SIGNALS];
+static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
+
+static bool is_ours(const siginfo_t *info, bool had_flag)
+{
+    if (info == NULL)
+        return had_flag;
+    if (info->si_code == SI_QUEUE &&
+        (uint64_t) (uintptr_t) info->si_value.sival_ptr >> 32 == PN_SIGNAL_MAGIC)
+        return true;
+    /* RLIMIT_SIGPENDING of 0 costs the signal its siginfo: no code, no pid (liveness.md B) */
+    return had_flag && info->si_code == SI_USER && info->si_pid == 0;
+}
+
+static void chain(int signo, siginfo_t *info, void *context)
+{
+    /* two libraries that chain to each other; initial-exec, since TLS on demand would malloc */
+    static _Thread_local int depth __attribute__((tls_model("initial-exec")));
+    const struct sigaction *was = pn_load_acquire(&previous[signo]);
+    if (was == NULL || depth > 0)
+        return;
+    depth++;
+    if ((was->sa_flags & SA_SIGINFO) != 0) {
+        was->sa_sigaction(signo, info, context);
+    } else if (was->sa_handler == SIG_DFL) {
+        /* the host never wanted it: do what would have happened without us, terminate */
+        signal(signo, SIG_DFL);
+        raise(signo); /* pending until this handler returns */
+    } else if (was->sa_handler != SIG_IGN) {
+        was->sa_handler(signo);
+    }
+    depth--;
+}
+
+/* CheckProcSignal for every reason of one slot: never clear a flag without having seen it set. */
+static bool check_proc_signal(struct pn_conn *conn)
+{
+    bool any = false;
+    for (int reason = 0; reason < NUM_PROCSIGNALS; reason++)
+        if (pn_load_relaxed(&conn->me->pss_signalFlags[reason]) != 0 &&
+            pn_exchange(&conn->me->pss_signalFlags[reason], 0) != 0)
+            any = true;
+    return any;
+}
+
+static void procsignal_handler(int signo, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    bool had_flag = false;
+    atomic_fetch_add(&in_handler, 1);
+    uint32_t used = pn_load_acquire(&local_used);
+    for (uint32_t i = 0; i < used; i++) {
+        struct pn_conn *conn = pn_load_acquire(&local[i]);
+        if (conn == NULL || conn->signo != signo || conn->pid != pn_my_pid)
+            continue;
+        if (check_proc_signal(conn)) {
+            had_flag = true;
+            pn_latch_set(conn, PN_FD_SIGNALLED);
+        }
+    }
+    atomic_fetch_sub(&in_handler, 1);
+    if (!is_ours(info, had_flag))
+        chain(signo, info, context);
+    errno = saved_errno;
+}
+
+static bool is_our_handler(const struct sigaction *sa)
+{
+    return (sa->sa_flags & SA_SIGINFO) != 0 && sa->sa_sigaction == procsignal_handler;
+}
+
+static int remember(int signo, const struct sigaction *current)
+{
+    const struct sigaction *was = pn_load_relaxed(&previous[signo]);
+    if (was != NULL && was->sa_sigaction == current->sa_sigaction &&
+        was->sa_flags == current->sa_flags)
+        return 0;
+    struct sigaction *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    *copy = *current;
+    pn_store_release(&previous[signo], copy);
+    return 0;
+}
+
+/* SA_RESTART as the host's own handler has it: Python's relies on EINTR to run at all. */
+static int install(int signo, const struct sigaction *current)
+{
+    struct sigaction sa;
+    int rc = remember(signo, current);
+    if (rc != 0)
+        return rc;
+    bool host_handles =
+        (current->sa_flags & SA_SIGINFO) != 0 ||
+        (current->sa_handler != SIG_DFL && current->sa_handler != SIG_IGN);
+    memset(&sa, 0, sizeof sa);
+    sa.sa_sigaction = procsignal_handler;
+    sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    if (!host_handles || (current->sa_flags & SA_RESTART) != 0)
+        sa.sa_flags |= SA_RESTART;
+    sigemptyset(&sa.sa_mask);
+    if (sigaction(signo, &sa, NULL) != 0)
+        return pn_fail(errno, "could not install the handler of signal %d: %s", signo,
+                       strerror(errno));
+    return 0;
+}
+
+int pn_procsignal_arm(struct pn_conn *conn)
+{
+    struct sigaction current;
+    if (conn->signo < 0)
+        return 0;
+    if (sigaction(conn->signo, NULL, &current) != 0)
+        return pn_fail(errno, "signal %d: %s", conn->signo, strerror(errno));
+    if (is_our_handler(&current) && conn->armed)
+        return 0;
+    int rc = 0;
+    pn_process_lock();
+    if (sigaction(conn->signo, NULL, &current) == 0 && !is_our_handler(&current)) {
+        bool replaced = armed_by[conn->signo] != 0;
+        rc = install(conn->signo, &current);
+        if (rc == 0 && replaced) {
+            pn_fetch_add_relaxed(&conn->seg->ctl->free.handler_reinstalls, 1);
+            pn_conn_add_notice(conn,
+                               "the handler of signal %d was replaced; installed again, in front "
+                               "of the new one",
+                               conn->signo);
+        }
+    }
+    if (rc == 0 && !conn->armed) {
+        conn->armed = true;
+        armed_by[conn->signo]++;
+    }
+    pn_process_unlock();
+    return rc;
+}
+
+/* After the last close a late wake-up must not kill: SIG_DFL becomes SIG_IGN. */
+static void disarm(struct pn_conn *conn)
+{
+    struct sigaction current;
+    if (!conn->armed || --armed_by[conn->signo] != 0)
+        return;
+    if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
+        return; /* somebody else's by now */
+    struct sigaction back = *pn_load_relaxed(&previous[conn->signo]);
+    if ((back.sa_flags & SA_SIGINFO) == 0 && back.sa_handler == SIG_DFL)
+        back.sa_handler = SIG_IGN;
+    sigaction(conn->signo, &back, NULL);
+}
+
+static void reset_in_child(void)
+{
+    pn_my_pid = getpid();
+    pn_process_child_reset();
+    for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++)
+        pn_store_relaxed(&local[i], NULL);
+    pn_store_relaxed(&local_used, 0);
+    pn_store_relaxed(&in_handler, 0);
+    memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; nobody signals us yet */
+}
+
+static void initialise_process(void)
+{
+    pn_my_pid = getpid();
+    pthread_atfork(pn_process_lock, pn_process_unlock, reset_in_child);
+}
+
+int pn_procsignal_register(struct pn_conn *conn)
+{
+    int rc = -ENOSPC;
+    pn_process_lock();
+    for (uint32_t i = 0; i < MAX_LOCAL && rc != 0; i++) {
+        if (pn_load_relaxed(&local[i]) != NULL)
+            continue;
+        conn->local_index = i;
+        pn_store_release(&local[i], conn);
+        if (i >= pn_load_relaxed(&local_used))
+            pn_store_release(&local_used, i + 1);
+        rc = 0;
+    }
+    pn_process_unlock();
+    pthread_mutex_lock(&conn->seg->signal_mutex);
+    conn->seg->own[conn->slot] = conn;
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    return rc;
+}
+
+void pn_procsignal_unregister(struct pn_conn *conn)
+{
+    pthread_mutex_lock(&conn->seg->signal_mutex);
+    conn->seg->own[conn->slot] = NULL;
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    pn_process_lock();
+    pn_store_release(&local[conn->local_index], NULL);
+    disarm(conn);
+    pn_process_unlock();
+    /* a handler in another thread may still hold the pointer; it is short and never blocks */
+    while (atomic_load(&in_handler) != 0)
+        sched_yield();
+}
+
+int pn_latch_open(struct pn_conn *conn)
+{
+    if (pn_load_acquire(&conn->efd) >= 0)
+        return 0;
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), none = -1;
+    if (fd < 0)
+        return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
+    if (!atomic_compare_exchange_strong(&conn->efd, &none, fd)) {
+        close(fd); /* another thread was first */
+        return 0;
+    }
+    pn_latch_set(conn, PN_FD_POSTED); /* what came before there was a latch */
+    return 0;
+}
+
+/* Async-signal-safe.  The flag goes first: a readable latch has its flag set. */
+void pn_latch_set(struct pn_conn *conn, uint32_t why)
+{
+    const uint64_t one = 1;
+    pn_fetch_or(&conn->fd_flags, why);
+    int fd = pn_load_acquire(&conn->efd);
+    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
+        return; /* EAGAIN: the counter is full, so it is readable */
+}
+
+uint32_t pn_latch_reset(struct pn_conn *conn)
+{
+    uint64_t count;
+    if (pn_load_relaxed(&conn->fd_flags) == 0)
+        return 0;
+    uint32_t why = pn_exchange(&conn->fd_flags, 0);
+    int fd = pn_load_acquire(&conn->efd);
+    if (fd >= 0 && read(fd, &count, sizeof count) == (ssize_t) sizeof count)
+        return why;
+    pn_fetch_or(&conn->fd_flags, why); /* its writer is between flag and write: drain later */
+    return 0;
+}
+
+/* ---- the sender's side ---------------------------------------------------------------------- */
+
+static void forget_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry)
+{
+    if (entry->fd >= 0) {
+        close(entry->fd);
+        entry->fd = -1;
+        seg->pidfds_open--;
+    }
+}
+
+static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry, int32_t pid,
+                      uint32_t generation)
+{
+    forget_pidfd(seg, entry);
+    for (uint32_t i = 0; seg->pidfds_open >= MAX_PIDFDS && i < seg->max_backends; i++)
+        forget_pidfd(seg, &seg->pidfds[seg->pidfd_hand++ % seg->max_backends]);
+    int fd = pn_os_pidfd_open(pid);
+    if (fd < 0)
+        return fd;
+    seg->pidfds_open++;
+    entry->fd = fd;
+    entry->generation = generation;
+    entry->checked_at = INT64_MIN / 2;
+    return 0;
+}
+
+/* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
+static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
+{
+    pn_process_lock();
+    int fd = pn_segment_lock_file(seg, slot, false);
+    bool there = fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
+    pn_process_unlock();
+    return there;
+}
+
+static bool catches(struct pn_pidfd_cache_entry *entry, int32_t pid, int signo)
+{
+    int64_t now = pn_now_ns();
+    if (now - entry->checked_at >= PN_CATCHES_NS) {
+        entry->catches = pn_os_catches(pid, signo) == 1;
+        entry->checked_at = now;
+    }
+    return entry->catches;
+}
+
+static void send_to_other(struct pn_segment *seg, uint32_t slot)
+{
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
+    uint32_t generation = pn_load_acquire(&backend->generation);
+    int32_t pid = pn_load_relaxed(&backend->pid);
+    int signo = backend->signo;
+
+    if (signo <= 0 || signo >= MAX_SIGNALS || pid <= 0)
+        return;
+    if ((entry->fd < 0 || entry->generation != generation) &&
+        open_pidfd(seg, entry, pid, generation) != 0)
+        return; /* dead; its slot is reaped by whoever needs it */
+    if (!provably_there(seg, slot, pid) || !catches(entry, pid, signo))
+        return; /* owed stays: its own slow timer looks */
+    uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
+    if (pn_os_pidfd_signal(entry->fd, signo, value) == 0)
+        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
+    else
+        forget_pidfd(seg, entry);
+    PN_CRASH("signal:sent");
+}
+
+void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
+{
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED)
+        return;
+    pthread_mutex_lock(&seg->signal_mutex);
+    struct pn_conn *own = seg->own[slot];
+    if (own != NULL) {
+        pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
+        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
+    } else {
+        pn_store_release(&backend->pss_signalFlags[reason], 1);
+        PN_CRASH("signal:flag");
+        send_to_other(seg, slot);
+    }
+    pthread_mutex_unlock(&seg->signal_mutex);
+}
+
+/* Signal the owed slots whose signalled_at lies in [oldest, newest]. */
+static void send_owed_between(struct pn_segment *seg, int64_t oldest, int64_t newest)
+{
+    for (uint32_t word = 0; word < seg->words; word++) {
+        uint64_t bits = pn_load_acquire(&seg->owed[word]);
+        for (; bits != 0; bits &= bits - 1) {
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
+            if (slot >= seg->max_backends)
+                break;
+            int64_t at = (int64_t) pn_load_relaxed(&seg->backend[slot].signalled_at);
+            if (at >= oldest && at <= newest)
+                pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
+        }
+    }
+}
+
+void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns)
+{
+    send_owed_between(seg, INT64_MIN, pn_now_ns() - min_age_ns);
+}
+
+void pn_procsignal_resignal(struct pn_segment *seg)
+{
+    pn_procsignal_send_owed(seg, 0);
+}
+
+void pn_procsignal_send_owed_since(struct pn_segment *seg, int64_t at)
+{
+    send_owed_between(seg, at, at);
+}
+
+/* ---- handshake ------------------------------------------------------------------------------ */
+
+static inline uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+bool pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
+{
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    uint64_t mask = 1ULL << (slot % 64);
+    uint64_t pos = pn_load_acquire(&backend->pos);
+    while ((pos & PN_ASLEEP) != 0) {
+        pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
+        pn_fetch_or(&seg->owed[slot / 64], mask);
+        PN_CRASH("commit:owed");
+        uint64_t start = later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
+        if (pn_cas_u64(&backend->pos, &pos, start)) {
+            PN_CRASH("commit:unslept");
+            return true;
+        }
+    }
+    if ((pn_load_relaxed(&seg->owed[slot / 64]) & mask) == 0 ||
+        now - (int64_t) pn_load_relaxed(&backend->signalled_at) < PN_OWED_NS)
+        return false;
+    pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
+    return true;
+}
+
+void pn_clear_owed(struct pn_conn *conn)
+{
+    uint64_t mask = 1ULL << (conn->slot % 64);
+    pn_atomic_u64 *word = &conn->seg->owed[conn->slot / 64];
+    if ((pn_load_relaxed(word) & mask) != 0)
+        pn_fetch_and(word, ~mask);
+    PN_CRASH("wake:owed-cleared");
+}
+
+bool pn_wake_self(struct pn_conn *conn)
+{
+    struct QueueBackendStatus *me = conn->me;
+    uint64_t pos = pn_load_acquire(&me->pos);
+    if ((pos & PN_ASLEEP) == 0)
+        return true;
+    uint64_t consumed = pos & ~PN_ASLEEP;
+    if (pn_load_acquire(&me->want) <= consumed) /* pairs with the release in pn_interest_locked */
+        return false;
+    /* from was written before want; it cannot change while we are not quiet */
+    pn_cas_u64(&me->pos, &pos, later(consumed, pn_load_relaxed(&me->from)));
+    PN_CRASH("wake:unslept");
+    return true; /* lost: a notifier did it */
+}
+
+bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos)
+{
+    pn_exchange(&conn->me->pos, pos | PN_ASLEEP); /* full fence: pairs with the notifier's */
+    PN_CRASH("sleep:asleep");
+    bool asleep = !pn_wake_self(conn);
+    if (asleep) {
+        PN_CRASH("sleep:fenced");
+        pn_room_wake(conn->seg);
+    } else {
+        PN_CRASH("sleep:rewoken");
+    }
+    return asleep;
+}
+
+__attribute__((constructor)) static void pn_constructor(void)
+{
+    initialise_process();
+}

@@ -1,0 +1,70 @@
+/*
+ * procsignal.h - waking a backend with a real signal, and being woken.
+ *
+ * To wake (PostgreSQL's SendProcSignal): set the reason flag in the slot, then send the signal.
+ * To be woken: the handler tests and clears the flag and sets the latch (an eventfd); the
+ * process reads when it is idle.  Every reason is harmless when received by mistake.
+ *
+ * The right way to sleep, as in latch.h:
+ *     for (;;) { drain the latch; look for work; if (none) block on the latch; }
+ * The forbidden one: to look for work first and to drain the latch afterwards.
+ */
+#ifndef PN_PROCSIGNAL_H
+#define PN_PROCSIGNAL_H
+
+#include "conn.h"
+
+/* Make the process ready for this connection's signal: install the handler if it is not. */
+int pn_procsignal_arm(struct pn_conn *conn);
+
+/* Enter and leave the table that the handler walks. */
+int pn_procsignal_register(struct pn_conn *conn);
+void pn_procsignal_unregister(struct pn_conn *conn);
+
+/* Make conn->efd; idempotent. */
+int pn_latch_open(struct pn_conn *conn);
+/* Make it readable. */
+void pn_latch_set(struct pn_conn *conn, uint32_t why);
+/* Drain it; returns the enum pn_fd_flag bits that it was set for, 0 if it was not. */
+uint32_t pn_latch_reset(struct pn_conn *conn);
+
+/*
+ * Set the flag and signal the slot's process, if it is provably that backend (L4) and catches
+ * the signal.  Our own connections get their latch set directly.  Lock not held.
+ */
+void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
+
+/* Signal every slot whose `owed` bit is set and, if min_age_ns > 0, at least that old. */
+void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns);
+/* After the release of a lock that was recovered (segment.h, `resignal`). */
+void pn_procsignal_resignal(struct pn_segment *seg);
+/* Those that became owed at exactly `at`: the listeners of one large commit. */
+void pn_procsignal_send_owed_since(struct pn_segment *seg, int64_t at);
+
+/* ---- the sleep/wake handshake ------------------------------------------------------------ */
+
+/*
+ * Lock held.  quiet: asleep with nothing unread.  Only then `from` may be written, and before
+ * want (R4): from then on the slot pins the queue at `begin`.
+ */
+static inline void pn_set_from_if_quiet(struct QueueBackendStatus *b, QueuePosition begin)
+{
+    uint64_t pos = pn_load_relaxed(&b->pos);
+    if ((pos & PN_ASLEEP) != 0 && pn_load_relaxed(&b->want) <= (pos & ~PN_ASLEEP))
+        pn_store_relaxed(&b->from, begin);
+}
+
+/*
+ * Lock held, after the fence.  Un-sleep the slot: true if this call did it, so that a signal is
+ * ours to send; also true if an earlier sender seems to have died before his (R2).
+ */
+bool pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now);
+
+/* The owner: leave ASLEEP if something is wanted.  True: awake now, by whomever. */
+bool pn_wake_self(struct pn_conn *conn);
+/* The owner, awake at `pos`: go to sleep there.  False: something came, awake again. */
+bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos);
+/* Clear `owed`; between draining the latch and loading pos (R2, R3). */
+void pn_clear_owed(struct pn_conn *conn);
+
+#endif

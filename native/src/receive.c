@@ -1,0 +1,565 @@
+/*
+ * receive.c - the model's receiving half: asyncQueueReadAllNotifications, and sleeping.
+ *
+ * 1. Readers take no shared lock.  A backend that is awake pins the queue at `pos`, so what lies
+ *    between pos and head is not overwritten while it is read; storing pos gives it up.
+ * 2. An entry is delivered if its database is ours, its channel is listened to now, and it does
+ *    not lie before the subscription's `since` (R6).
+ * 3. poll() that found nothing leaves the slot asleep and armed.  poll() that found something
+ *    leaves it awake: as long as the application works on it, notifiers send no signal.  Then
+ *    something may be committed that nobody announces; so whoever waits by descriptor finds the
+ *    descriptor readable until a poll() has found nothing (R5).
+ * 4. wait() never moves pos, it only puts the slot to sleep where it stands and wakes it: only
+ *    reading moves pos over entries.  It leaves ASLEEP only if `want` is beyond pos (R3).
+ * 5. The slow timer.  A notifier may be killed between its commit and its signal, or a process
+ *    lose its handler or its liveness locks.  Every sleeper therefore looks after things once a
+ *    second or so, jittered: locks, handler, the name of the segment, the writer lock (a dead
+ *    holder is recovered), and signals that somebody owes and did not send.
+ */
+#define _GNU_SOURCE
+#include "receive.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend.h"
+#include "channel.h"
+#include "crashpoint.h"
+#include "lock.h"
+#include "logging.h"
+#include "os.h"
+#include "procsignal.h"
+#include "queue.h"
+
+#define PN_WATCH_NS 1000000000LL     /* the slow timer, +-25 % */
+#define PN_POLL_MODE_NS 2000000LL    /* wakeup="poll": how often it looks */
+#define PN_SPIN_MAX_NS 30000LL
+#define PN_SPIN_MIN_NS 2000LL
+
+/* ---- local channels --------------------------------------------------------------------------- */
+
+struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
+                                       size_t len)
+{
+    if (conn->table_size == 0)
+        return NULL;
+    uint32_t mask = conn->table_size - 1;
+    for (uint32_t at = (uint32_t) hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
+        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
+        if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+/* The same with what a queue entry has: the low half of the hash. */
+static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
+                                         size_t len)
+{
+    uint32_t mask = conn->table_size - 1;
+    for (uint32_t at = hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
+        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
+        if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static int grow_table(struct pn_conn *conn)
+{
+    uint32_t size = conn->table_size == 0 ? 16 : 2 * conn->table_size;
+    uint32_t *table = calloc(size, sizeof *table);
+    if (table == NULL)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < conn->nchannels; i++) {
+        uint32_t at = (uint32_t) conn->channels[i].hash & (size - 1);
+        while (table[at] != 0)
+            at = (at + 1) & (size - 1);
+        table[at] = i + 1;
+    }
+    free(conn->channel_table);
+    conn->channel_table = table;
+    conn->table_size = size;
+    return 0;
+}
+
+struct pn_local_channel *pn_local_add(struct pn_conn *conn, uint64_t hash, const char *name,
+                                      size_t len)
+{
+    struct pn_local_channel *known = pn_local_find(conn, hash, name, len);
+    if (known != NULL)
+        return known;
+    if (conn->nchannels == conn->channels_cap) {
+        uint32_t cap = conn->channels_cap == 0 ? 8 : 2 * conn->channels_cap;
+        struct pn_local_channel *bigger = realloc(conn->channels, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return NULL;
+        conn->channels = bigger;
+        conn->channels_cap = cap;
+    }
+    char *copy = malloc(len + 1);
+    if (copy == NULL)
+        return NULL;
+    if (2 * (conn->nchannels + 1) > conn->table_size && grow_table(conn) != 0) {
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy, name, len);
+    copy[len] = '\0';
+    struct pn_local_channel *c = &conn->channels[conn->nchannels];
+    *c = (struct pn_local_channel){.name = copy, .len = (uint32_t) len, .hash = hash};
+    uint32_t at = (uint32_t) hash & (conn->table_size - 1);
+    while (conn->channel_table[at] != 0)
+        at = (at + 1) & (conn->table_size - 1);
+    conn->channel_table[at] = ++conn->nchannels;
+    return c;
+}
+
+void pn_receive_free(struct pn_conn *conn)
+{
+    for (uint32_t i = 0; i < conn->nchannels; i++)
+        free(conn->channels[i].name);
+    free(conn->channels);
+    free(conn->channel_table);
+    free(conn->chan_seqs);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------ */
+
+static int grow_columns(pn_batch *b)
+{
+    size_t cap = b->cap == 0 ? 64 : 2 * b->cap;
+#define GROW_COLUMN(column, n)                                                                     \
+    do {                                                                                           \
+        void *bigger = realloc(b->column, (n) * sizeof *b->column);                                \
+        if (bigger == NULL)                                                                        \
+            return -ENOMEM;                                                                        \
+        b->column = bigger;                                                                        \
+    } while (0)
+    GROW_COLUMN(seq, cap);
+    GROW_COLUMN(sent_ns, cap);
+    GROW_COLUMN(pid, cap);
+    GROW_COLUMN(backend_id, cap);
+    GROW_COLUMN(channel, cap);
+    GROW_COLUMN(offset, cap + 1);
+#undef GROW_COLUMN
+    b->cap = cap;
+    return 0;
+}
+
+static int grow_data(pn_batch *b, size_t need)
+{
+    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
+    while (cap < need)
+        cap *= 2;
+    uint8_t *bigger = realloc(b->data, cap);
+    if (bigger == NULL)
+        return -ENOMEM;
+    b->data = bigger;
+    b->data_cap = cap;
+    return 0;
+}
+
+/* For the log only: the chan_seq of each message of the batch. */
+static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
+{
+    if (i >= conn->chan_seqs_cap) {
+        size_t cap = conn->chan_seqs_cap == 0 ? 64 : 2 * conn->chan_seqs_cap;
+        uint64_t *bigger = realloc(conn->chan_seqs, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        conn->chan_seqs = bigger;
+        conn->chan_seqs_cap = cap;
+    }
+    conn->chan_seqs[i] = chan_seq;
+    return 0;
+}
+
+static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                      struct pn_local_channel *local)
+{
+    size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
+    uint32_t len = qe->payload_len;
+    int rc = 0;
+    if (i >= b->cap)
+        rc = grow_columns(b);
+    if (rc == 0 && used + len > b->data_cap)
+        rc = grow_data(b, used + len);
+    if (rc == 0 && conn->log != NULL)
+        rc = keep_chan_seq(conn, i, qe->chan_seq);
+    if (rc != 0)
+        return rc;
+    memcpy(b->data + used, qe->data + qe->channel_len, len);
+    b->seq[i] = qe->xid;
+    b->sent_ns[i] = qe->sent_ns;
+    b->pid[i] = qe->srcPid;
+    b->backend_id[i] = (int32_t) qe->srcBackend;
+    b->channel[i] = (uint32_t) (local - conn->channels);
+    b->offset[i] = used;
+    b->offset[i + 1] = used + len;
+    b->n = i + 1;
+    local->next_chan_seq = qe->chan_seq + 1;
+    return 0;
+}
+
+/*
+ * Read from *pos towards head until max messages are taken.  *pos moves over what was taken or
+ * passed over.  -ENOMEM only when nothing at all could be taken.
+ */
+static int read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                        uint64_t max)
+{
+    struct pn_segment *seg = conn->seg;
+    QueuePosition at = *pos;
+    int rc = 0;
+    while (at < head && b->n < max) {
+        QueuePosition next;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
+        if (qe == NULL)
+            return -PN_ECORRUPT;
+        if (qe->dboid == conn->dboid && conn->table_size != 0) {
+            struct pn_local_channel *local =
+                find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
+            if (local != NULL && local->listening && at >= local->since)
+                rc = take_entry(conn, b, qe, local);
+        }
+        if (rc != 0)
+            break;
+        at = next;
+    }
+    *pos = at;
+    return rc == 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
+}
+
+static void count_wake(struct pn_conn *conn, bool useful)
+{
+    struct pn_free_counters *counters = &conn->seg->ctl->free;
+    pn_fetch_add_relaxed(useful ? &counters->wakeups_useful : &counters->wakeups_useless, 1);
+}
+
+/*
+ * After a read that took something.  The latch stays as it is: whoever waits by descriptor, or
+ * in another thread, must find it readable, since nobody signals a backend that is awake (R5).
+ */
+static void leave_readable(struct pn_conn *conn)
+{
+    uint32_t flags = pn_load_relaxed(&conn->fd_flags);
+    bool watched = pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0;
+    if (flags == 0 && watched)
+        pn_latch_set(conn, PN_FD_POSTED);
+    if ((flags & PN_FD_SIGNALLED) != 0) { /* that wake-up was useful; what is left is our own */
+        pn_fetch_or(&conn->fd_flags, PN_FD_POSTED);
+        pn_fetch_and(&conn->fd_flags, ~(uint32_t) PN_FD_SIGNALLED);
+        count_wake(conn, true);
+        pn_store_relaxed(&conn->wake_to_log, PN_LATWAKE_FD);
+        pn_store_relaxed(&conn->last_wake, PN_LATWAKE_FD);
+    }
+}
+
+/* One look at the queue; recv_mutex held.  True: something was taken, or an error occurred. */
+static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
+{
+    struct pn_segment *seg = conn->seg;
+    pn_clear_owed(conn);
+    while (pn_wake_self(conn)) {
+        QueuePosition pos = pn_load_acquire(&conn->me->pos);
+        if ((pos & PN_ASLEEP) != 0)
+            continue; /* a wait() of another thread came in between */
+        QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with the commit */
+        PN_CRASH("read:head");
+        if (pos > head) {
+            *error = pn_segment_poison(seg, "backend %u stands beyond the head", conn->slot);
+            return true;
+        }
+        *error = read_entries(conn, batch, &pos, head, max);
+        PN_CRASH("read:copied");
+        if (*error != 0)
+            return true;
+        if (batch->n > 0) {
+            pn_store_release(&conn->me->pos, pos); /* pairs with the acquire of a tail scan */
+            PN_CRASH("read:pos");
+            return true;
+        }
+        if (pn_fall_asleep(conn, pos))
+            return false;
+    }
+    return false;
+}
+
+static void hand_over(struct pn_conn *conn, const pn_batch *batch)
+{
+    leave_readable(conn);
+    if (pn_load_relaxed(&conn->seg->ctl->room_waiters) != 0)
+        pn_room_wake(conn->seg);
+    if (conn->log == NULL)
+        return;
+    uint32_t woken_by = pn_exchange(&conn->wake_to_log, 0);
+    if (woken_by != 0)
+        pn_log_wake(conn, (uint8_t) woken_by, true, batch->n);
+    uint64_t behind = pn_load_relaxed(&conn->seg->ctl->head) - pn_load_relaxed(&conn->me->pos);
+    pn_log_received(conn, batch, conn->chan_seqs, pn_now_ns(), behind / PN_ENTRY_HEADER);
+    pn_store_relaxed(&conn->last_wake, PN_LATWAKE_NONE);
+}
+
+static int watch(struct pn_conn *conn);
+
+/* The descriptor's timer; a user who only ever watches the descriptor never comes to wait(). */
+static int serve_timer(struct pn_conn *conn)
+{
+    uint64_t expired;
+    if (pn_load_relaxed(&conn->has_fd) == 0 ||
+        read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
+        return 0;
+    return watch(conn);
+}
+
+static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
+{
+    int error = 0;
+    if (look(conn, batch, max, &error)) {
+        if (error != 0)
+            return error;
+        hand_over(conn, batch);
+        return (int64_t) batch->n;
+    }
+    error = serve_timer(conn);
+    if (error != 0)
+        return error;
+    uint32_t why = pn_latch_reset(conn); /* only now, and then look once more: never the reverse */
+    if (why == 0)
+        return 0;
+    PN_CRASH("wake:drained");
+    if (look(conn, batch, max, &error)) {
+        if (error != 0)
+            return error;
+        if ((why & PN_FD_SIGNALLED) != 0)
+            count_wake(conn, true);
+        hand_over(conn, batch);
+        return (int64_t) batch->n;
+    }
+    if ((why & PN_FD_SIGNALLED) != 0) {
+        count_wake(conn, false);
+        if (conn->log != NULL)
+            pn_log_wake(conn, PN_LATWAKE_FD, false, 0);
+    }
+    return 0;
+}
+
+int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
+{
+    batch->n = 0;
+    int64_t n = pn_conn_check(conn);
+    if (n != 0)
+        return n;
+    pthread_mutex_lock(&conn->recv_mutex);
+    n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return n;
+}
+
+/* ---- the slow timer ------------------------------------------------------------------------------- */
+
+static int64_t watch_period(struct pn_conn *conn)
+{
+    /* jitter from what differs between connections, so that a thousand do not tick together */
+    uint64_t mixed = ((uint64_t) conn->pid << 20 ^ conn->slot) * 0x9e3779b97f4a7c15ULL;
+    return PN_WATCH_NS * 3 / 4 + (int64_t) (mixed >> 40) % (PN_WATCH_NS / 2);
+}
+
+static int watch(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    conn->next_watch_ns = pn_now_ns() + watch_period(conn);
+    pn_os_refresh_cpus();
+    pn_segment_unlinked(seg);
+    int rc = pn_segment_check_state(seg);
+    if (rc == 0)
+        rc = pn_backend_keep_alive(conn);
+    if (rc == 0 && conn->nlistening != 0)
+        rc = pn_procsignal_arm(conn);
+    if (rc != 0)
+        return rc;
+    if (pn_lock_try(seg) == 0) /* a dead holder is recovered in here */
+        pn_lock_release(seg);
+    pn_clear_owed(conn);
+    pn_procsignal_send_owed(seg, PN_WATCH_NS / 2);
+    return pn_segment_check_state(seg);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------- */
+
+/* Is something unread that interests us?  Leaves ASLEEP if so. */
+static bool wanted(struct pn_conn *conn)
+{
+    uint64_t pos = pn_load_acquire(&conn->me->pos);
+    if ((pos & PN_ASLEEP) != 0)
+        return pn_wake_self(conn);
+    return pn_load_acquire(&conn->me->want) > pos;
+}
+
+/* Awake, and nothing is wanted: it may be worth a few microseconds to stay so. */
+static bool spin(struct pn_conn *conn)
+{
+    if (pn_os_cpus() < 2 || (pn_load_relaxed(&conn->me->pos) & PN_ASLEEP) != 0)
+        return false;
+    if (conn->spin_skip > 0) {
+        conn->spin_skip--;
+        return false;
+    }
+    int64_t until = pn_now_ns() + conn->spin_ns;
+    do {
+        for (int i = 0; i < 32; i++) {
+            pn_cpu_relax();
+            if (pn_load_acquire(&conn->me->want) > pn_load_relaxed(&conn->me->pos)) {
+                conn->spin_ns = conn->spin_ns * 2 < PN_SPIN_MAX_NS ? conn->spin_ns * 2
+                                                                   : PN_SPIN_MAX_NS;
+                return wanted(conn);
+            }
+        }
+    } while (pn_now_ns() < until);
+    conn->spin_ns = conn->spin_ns / 2 > PN_SPIN_MIN_NS ? conn->spin_ns / 2 : PN_SPIN_MIN_NS;
+    conn->spin_skip = conn->spin_ns == PN_SPIN_MIN_NS ? 64 : 0;
+    return false;
+}
+
+/* Go to sleep where we stand.  False: something is wanted. */
+static bool settle(struct pn_conn *conn)
+{
+    bool asleep = true;
+    pthread_mutex_lock(&conn->recv_mutex); /* a poll() may be moving pos */
+    uint64_t pos = pn_load_relaxed(&conn->me->pos);
+    if ((pos & PN_ASLEEP) == 0)
+        asleep = pn_fall_asleep(conn, pos);
+    else
+        asleep = !pn_wake_self(conn);
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return asleep;
+}
+
+/* Block until the latch is set, or `limit`.  1 latch, 0 time, -EINTR. */
+static int block(struct pn_conn *conn, int64_t limit_ns)
+{
+    struct pollfd p = {.fd = pn_load_relaxed(&conn->efd), .events = POLLIN};
+    struct timespec ts = {.tv_sec = limit_ns / 1000000000, .tv_nsec = limit_ns % 1000000000};
+    pn_fetch_add_relaxed(&conn->waiters, 1);
+    int n = ppoll(&p, 1, &ts, NULL);
+    int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
+    pn_fetch_add_relaxed(&conn->waiters, (uint32_t) -1);
+    return rc;
+}
+
+/* After blocking: drain the latch, clear owed, look (in that order, R3). */
+static bool woken(struct pn_conn *conn, int64_t slept_ns)
+{
+    uint32_t why = pn_latch_reset(conn);
+    PN_CRASH("wake:drained");
+    pn_clear_owed(conn);
+    bool found = wanted(conn);
+    if ((why & PN_FD_SIGNALLED) != 0) {
+        count_wake(conn, found);
+        if (found) {
+            pn_store_relaxed(&conn->wake_to_log, PN_LATWAKE_SIGNAL);
+            pn_store_relaxed(&conn->last_wake, PN_LATWAKE_SIGNAL);
+        } else if (conn->log != NULL) {
+            pn_log_wake(conn, PN_LATWAKE_SIGNAL, false, 0);
+        }
+    }
+    if (found && slept_ns < PN_SPIN_MAX_NS)
+        conn->spin_skip = 0; /* spinning would have caught it */
+    return found;
+}
+
+/* What must hold before a process may block: it is alive to others, and its handler is ours. */
+static int before_blocking(struct pn_conn *conn)
+{
+    int rc = pn_backend_keep_alive(conn);
+    return rc == 0 && conn->nlistening != 0 ? pn_procsignal_arm(conn) : rc;
+}
+
+int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
+{
+    int64_t start = 0, deadline = INT64_MAX;
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    if (wanted(conn) || (timeout_ns != 0 && spin(conn)))
+        return 1 | pn_conn_notice_bit(conn);
+    rc = pn_latch_open(conn);
+    for (bool first = true; rc == 0; first = false) {
+        if (!settle(conn))
+            return 1 | pn_conn_notice_bit(conn);
+        int64_t now = pn_now_ns();
+        if (first) {
+            start = now;
+            deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
+            rc = before_blocking(conn);
+        }
+        if (rc == 0 && now >= conn->next_watch_ns) {
+            rc = watch(conn);
+            return rc != 0 ? rc : -EINTR; /* the caller may have signals of its own to handle */
+        }
+        if (rc != 0)
+            break;
+        if (now >= deadline)
+            return pn_conn_notice_bit(conn);
+        int64_t until = conn->next_watch_ns < deadline ? conn->next_watch_ns : deadline;
+        if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
+            until = now + PN_POLL_MODE_NS;
+        rc = block(conn, until - now);
+        if (woken(conn, pn_now_ns() - start))
+            return 1 | pn_conn_notice_bit(conn);
+        if (rc == -EINTR)
+            return rc;
+        rc = rc < 0 ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
+                    : pn_segment_check_state(conn->seg);
+    }
+    return rc;
+}
+
+/* ---- one descriptor for any event loop ------------------------------------------------------------- */
+
+static int make_descriptor(struct pn_conn *conn)
+{
+    int64_t period = conn->signo < 0 ? PN_POLL_MODE_NS : watch_period(conn);
+    struct timespec ts = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000};
+    struct itimerspec timer = {.it_interval = ts, .it_value = ts};
+    struct epoll_event ev = {.events = EPOLLIN};
+
+    int epfd = epoll_create1(EPOLL_CLOEXEC);
+    int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (epfd < 0 || tfd < 0 || timerfd_settime(tfd, 0, &timer, NULL) != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&conn->efd), &ev) != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0) {
+        int error = errno;
+        if (epfd >= 0)
+            close(epfd);
+        if (tfd >= 0)
+            close(tfd);
+        return pn_fail(error, "could not create the descriptor to wait on: %s", strerror(error));
+    }
+    conn->epfd = epfd;
+    conn->tfd = tfd;
+    pn_store_release(&conn->has_fd, 1);
+    pn_latch_set(conn, PN_FD_POSTED); /* what is unread now was perhaps never signalled */
+    return 0;
+}
+
+int pn_receive_fileno(struct pn_conn *conn)
+{
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_latch_open(conn);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&conn->recv_mutex);
+    if (conn->epfd < 0)
+        rc = make_descriptor(conn);
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return rc != 0 ? rc : conn->epfd;
+}

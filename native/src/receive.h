@@ -1,0 +1,14 @@
+/* receive.h - reading the queue, sleeping, and being one of many descriptors in an event loop. */
+#ifndef PN_RECEIVE_H
+#define PN_RECEIVE_H
+
+#include "conn.h"
+
+int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max);
+int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns);
+int pn_receive_fileno(struct pn_conn *conn);
+
+/* Free what reading has allocated. */
+void pn_receive_free(struct pn_conn *conn);
+
+#endif

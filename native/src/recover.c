@@ -1,0 +1,113 @@
+/*
+ * recover.c - repair after the death of a lock holder.
+ *
+ * What to do is decided by positions, not by a label that the dead one left:
+ *
+ *   index_dirty         the channel table is rebuilt from the slots' lists
+ *   woken == head       nothing was being announced; bytes beyond head do not exist
+ *   woken <  head       [woken, head) is committed, but perhaps not announced: what its entries
+ *                       imply is derived again (chan_seq, the commit sequence number; each kind
+ *                       of entry has its case in apply_entry), and every live listener is treated
+ *                       as interested in it.  woken = head comes last.
+ *
+ * Every step may be repeated, so a crash in here is the same event once more.  Who was un-slept
+ * is `owed`, and whoever releases the lock next signals everything owed.
+ */
+#include "recover.h"
+
+#include "backend.h"
+#include "channel.h"
+#include "crashpoint.h"
+#include "os.h"
+#include "procsignal.h"
+#include "queue.h"
+
+static void apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
+{
+    uint64_t hash = pn_channel_hash(qe->dboid, qe->data, qe->channel_len);
+    struct GlobalChannelEntry *e =
+        pn_channel_find_locked(seg, hash, qe->dboid, qe->data, qe->channel_len);
+    if (e != NULL && e->next_chan_seq <= qe->chan_seq)
+        e->next_chan_seq = qe->chan_seq + 1;
+    if (seg->ctl->last_xid < qe->xid)
+        seg->ctl->last_xid = qe->xid;
+}
+
+static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
+{
+    while (pos < end) {
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &pos);
+        if (qe == NULL)
+            return -PN_ECORRUPT;
+        if (qe->dboid == 0)
+            continue;
+        if (qe->kind != PN_ENTRY_NOTIFY)
+            return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
+        apply_entry(seg, qe);
+    }
+    return 0;
+}
+
+static void announce_to_all(struct pn_segment *seg, QueuePosition begin, QueuePosition end)
+{
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        struct QueueBackendStatus *backend = &seg->backend[slot];
+        if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED || backend->numSubs == 0)
+            continue;
+        pn_set_from_if_quiet(backend, begin);
+        PN_CRASH("recover:from");
+        pn_store_release(&backend->want, end);
+        PN_CRASH("recover:want");
+    }
+    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
+    int64_t now = pn_now_ns();
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&
+            seg->backend[slot].numSubs != 0) {
+            pn_unsleep_locked(seg, slot, now);
+            PN_CRASH("recover:unslept");
+        }
+}
+
+static void sum_reservations(struct pn_segment *seg)
+{
+    uint64_t sum = 0;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED)
+            sum += seg->backend[slot].reserved;
+    seg->ctl->reserved = sum;
+}
+
+int pn_recover_locked(struct pn_segment *seg)
+{
+    struct AsyncQueueControl *ctl = seg->ctl;
+    QueuePosition head = pn_load_relaxed(&ctl->head), woken = pn_load_relaxed(&ctl->woken);
+    QueuePosition tail = pn_load_relaxed(&ctl->tail);
+    int rc = pn_segment_check_state(seg);
+    PN_CRASH("recover:begin");
+    if (rc != 0)
+        return rc;
+    if (tail > woken || woken > head || head - tail > seg->ring_bytes)
+        return pn_segment_poison(seg, "tail %llu, woken %llu and head %llu contradict each other",
+                                 (unsigned long long) tail, (unsigned long long) woken,
+                                 (unsigned long long) head);
+    if (ctl->index_dirty != 0)
+        rc = pn_channel_rebuild_locked(seg);
+    if (rc == 0 && woken < head) {
+        rc = apply_range(seg, woken, head);
+        PN_CRASH("recover:applied");
+        if (rc == 0)
+            announce_to_all(seg, woken, head);
+        PN_CRASH("recover:before-woken");
+    }
+    if (rc != 0)
+        return rc;
+    pn_store_release(&ctl->woken, head);
+    PN_CRASH("recover:woken");
+    sum_reservations(seg);
+    pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
+    pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
+    seg->resignal_owed = true;
+    PN_CRASH("recover:consistent");
+    return pn_segment_check_state(seg);
+}

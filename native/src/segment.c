@@ -1,0 +1,648 @@
+/*
+ * segment.c - create, attach, poison, detach.
+ *
+ * 1. A segment is created whole or not at all.  It is built in a file without a name
+ *    (O_TMPFILE), its pages are allocated (posix_fallocate: no room is -ENOSPC here and never a
+ *    SIGBUS later), everything is initialised, and only then linked under its name.  Whoever
+ *    dies before the link leaves nothing; whoever loses the race attaches to the winner's.
+ *    There is no "being initialised" state to wait for.
+ * 2. Attaching believes nothing.  Owner, mode, link count, magic, layout hash, boot and pid
+ *    namespace are compared first, then every size is computed again from the options and
+ *    compared with what the header says.  Afterwards the process works with its own copies.
+ * 3. Poison is for good.  When something read from the segment cannot be true, `state` goes to
+ *    POISONED and every call in every process fails from then on: the brokerless equivalent of
+ *    PostgreSQL's crash-restart.
+ * 4. Unmapping.  pthread_mutex_unlock of a robust mutex touches the mutex until the moment it
+ *    returns (glibc BZ 14485), so a segment is unmapped only when no handle and no connection is
+ *    left: no thread can then be inside a call.  The alternative, to keep the control page for
+ *    the life of the process, keeps the whole tmpfs inode, all of its pages, alive.
+ */
+#define _GNU_SOURCE
+#include "segment.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "channel.h"
+#include "crashpoint.h"
+#include "os.h"
+
+static pthread_mutex_t process_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct pn_segment *segments; /* all mapped segments of the process */
+
+void pn_process_lock(void)
+{
+    pthread_mutex_lock(&process_mutex);
+}
+
+void pn_process_unlock(void)
+{
+    pthread_mutex_unlock(&process_mutex);
+}
+
+struct pn_segment *pn_first_segment(void)
+{
+    return segments;
+}
+
+/* ---- layout ------------------------------------------------------------------------------ */
+
+static uint64_t place(uint64_t *cursor, uint64_t size, uint64_t align)
+{
+    uint64_t at = (*cursor + align - 1) / align * align;
+    *cursor = at + size;
+    return at;
+}
+
+/* Sizes and offsets follow from the options alone, in the creator and in whoever attaches. */
+static void lay_out(struct pn_header *h)
+{
+    uint64_t words = (h->max_backends + 63) / 64;
+    uint64_t lock_files = (h->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
+    uint64_t cursor = 2ULL * PN_OS_PAGE;
+
+    h->max_databases = h->max_backends < 64 ? 64 : h->max_backends;
+    h->buckets = 64;
+    while (h->buckets < 2ULL * h->max_channels)
+        h->buckets *= 2;
+    h->channel_entry_size = pn_channel_entry_size(h->max_backends, h->max_channel_name);
+    h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
+    h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
+    h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
+    h->backends_off =
+        place(&cursor, (uint64_t) h->max_backends * sizeof(struct QueueBackendStatus), 128);
+    h->lock_ino_off = place(&cursor, lock_files * 8, PN_CACHE_LINE);
+    h->databases_off =
+        place(&cursor, (uint64_t) h->max_databases * sizeof(struct pn_database), PN_CACHE_LINE);
+    h->buckets_off = place(&cursor, (uint64_t) h->buckets * 4, PN_CACHE_LINE);
+    h->channels_off =
+        place(&cursor, (uint64_t) h->max_channels * h->channel_entry_size, PN_CACHE_LINE);
+    h->subscriptions_off = place(
+        &cursor, (uint64_t) h->max_subscriptions * sizeof(struct pn_subscription), PN_CACHE_LINE);
+    h->ring_off = place(&cursor, (uint64_t) h->queue_pages * PN_QUEUE_PAGE, PN_OS_PAGE);
+    h->total_size = cursor;
+}
+
+static int check_options(const pn_options *o)
+{
+    if (o->queue_pages < PN_MIN_QUEUE_PAGES || o->queue_pages > 1U << 24)
+        return pn_fail(EINVAL, "queue_pages must be between %u and %u", PN_MIN_QUEUE_PAGES,
+                       1U << 24);
+    if (o->max_backends < 1 || o->max_backends > PN_MAX_BACKENDS)
+        return pn_fail(EINVAL, "max_backends must be between 1 and %u", PN_MAX_BACKENDS);
+    if (o->max_channels < 1 || o->max_channels > 1U << 24)
+        return pn_fail(EINVAL, "max_channels must be between 1 and %u", 1U << 24);
+    if (o->max_subscriptions < 1 || o->max_subscriptions > 1U << 26)
+        return pn_fail(EINVAL, "max_subscriptions must be between 1 and %u", 1U << 26);
+    if (o->max_channel_name < 1 || o->max_channel_name > PN_NAME_MAX)
+        return pn_fail(EINVAL, "max_channel_name must be between 1 and %u bytes", PN_NAME_MAX);
+    uint64_t largest = ((uint64_t) o->queue_pages - 1) * PN_QUEUE_PAGE / 2;
+    if (o->max_payload < 1 || o->max_payload > largest || o->max_payload > 1U << 30)
+        return pn_fail(EINVAL,
+                       "max_payload must be between 1 and %llu bytes with queue_pages %u\n"
+                       "An entry must fit half of the queue: raise queue_pages.",
+                       (unsigned long long) largest, o->queue_pages);
+    if (o->on_full != PN_FULL_ERROR && o->on_full != PN_FULL_BLOCK)
+        return pn_fail(EINVAL, "on_full must be PN_FULL_ERROR or PN_FULL_BLOCK");
+    if (o->signaling != PN_SIGNAL_TARGETED && o->signaling != PN_SIGNAL_BROADCAST)
+        return pn_fail(EINVAL, "signaling must be PN_SIGNAL_TARGETED or PN_SIGNAL_BROADCAST");
+    return 0;
+}
+
+static void set_pointers(struct pn_segment *seg, unsigned char *base)
+{
+    struct pn_header *h = (struct pn_header *) (void *) base;
+
+    seg->base = base;
+    seg->hdr = h;
+    seg->lock = (void *) (base + PN_OS_PAGE);
+    seg->ctl = (void *) (base + h->control_off);
+    seg->listeners = (void *) (base + h->listeners_off);
+    seg->owed = (void *) (base + h->owed_off);
+    seg->backend = (void *) (base + h->backends_off);
+    seg->lock_ino = (void *) (base + h->lock_ino_off);
+    seg->database = (void *) (base + h->databases_off);
+    seg->bucket = (void *) (base + h->buckets_off);
+    seg->channels = base + h->channels_off;
+    seg->subscription = (void *) (base + h->subscriptions_off);
+    seg->ring = base + h->ring_off;
+    seg->ring_bytes = (uint64_t) h->queue_pages * PN_QUEUE_PAGE;
+    seg->ring_mask = (seg->ring_bytes & (seg->ring_bytes - 1)) == 0 ? seg->ring_bytes - 1 : 0;
+    seg->size = h->total_size;
+    seg->max_backends = h->max_backends;
+    seg->max_channels = h->max_channels;
+    seg->max_subscriptions = h->max_subscriptions;
+    seg->max_payload = h->max_payload;
+    seg->max_channel_name = h->max_channel_name;
+    seg->max_databases = h->max_databases;
+    seg->buckets = h->buckets;
+    seg->channel_entry_size = h->channel_entry_size;
+    seg->words = (h->max_backends + 63) / 64;
+    seg->summary_words = (seg->words + 63) / 64;
+    seg->signaling = h->signaling;
+    seg->on_full = h->on_full;
+    seg->full_timeout_ns = h->full_timeout_ns;
+    seg->uid = h->uid;
+    seg->instance = h->instance;
+    seg->created_ns = h->created_ns;
+}
+
+/* ---- creating ---------------------------------------------------------------------------- */
+
+static void segment_path(char *path, size_t cap, const char *name, unsigned uid)
+{
+    snprintf(path, cap, PN_SHM_DIR "/pynotify.%u.%s", uid, name);
+}
+
+static int initialise(unsigned char *base)
+{
+    struct pn_segment seg = {0};
+    pthread_mutexattr_t attr;
+    int rc;
+
+    set_pointers(&seg, base);
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    /* error-checking: re-entry from a handler is EDEADLK, not a deadlock */
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
+    rc = -pthread_mutex_init(&seg.lock->mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+    if (rc != 0)
+        return pn_fail(-rc, "could not initialise the writer lock: %s", strerror(-rc));
+    for (uint32_t i = 0; i < seg.max_backends; i++)
+        pn_store_relaxed(&seg.backend[i].pos, PN_ASLEEP);
+    pn_channel_init_tables(&seg);
+    return 0;
+}
+
+/* posix_fallocate gives up at signals; a burst of SIGUSR1 could starve it (dsm_impl.c). */
+static int allocate(int fd, uint64_t size)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc;
+    do
+        rc = posix_fallocate(fd, 0, (off_t) size);
+    while (rc == EINTR);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc == ENOSPC || rc == ENOMEM)
+        return pn_fail(ENOSPC,
+                       "could not allocate %llu bytes of shared memory\n"
+                       "Make " PN_SHM_DIR " larger (docker run --shm-size) or lower queue_pages.",
+                       (unsigned long long) size);
+    return rc == 0 ? 0 : pn_fail(rc, "could not allocate shared memory: %s", strerror(rc));
+}
+
+static int build(int fd, const char *name, const pn_options *o)
+{
+    struct pn_header h = {.magic = PN_MAGIC, .layout_hash = pn_layout_hash()};
+    struct timespec now;
+    int rc = pn_os_boot_id(h.boot_id);
+    if (rc == 0)
+        rc = pn_os_pidns_ino(&h.pidns_ino);
+    if (rc != 0)
+        return pn_fail(-rc, "could not read the identity of this host from /proc: %s",
+                       strerror(-rc));
+    clock_gettime(CLOCK_REALTIME, &now);
+    h.created_ns = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+    h.instance = pn_os_random();
+    h.uid = geteuid();
+    h.queue_pages = o->queue_pages;
+    h.max_backends = o->max_backends;
+    h.max_channels = o->max_channels;
+    h.max_subscriptions = o->max_subscriptions;
+    h.max_payload = o->max_payload;
+    h.max_channel_name = o->max_channel_name;
+    h.on_full = o->on_full;
+    h.signaling = o->signaling;
+    h.full_timeout_ns = o->full_timeout_ns;
+    snprintf(h.name, sizeof h.name, "%s", name);
+    lay_out(&h);
+
+    if (fchmod(fd, 0600) != 0)
+        return pn_fail(errno, "could not set the mode of the segment: %s", strerror(errno));
+    rc = allocate(fd, h.total_size);
+    if (rc != 0)
+        return rc;
+    void *base = mmap(NULL, h.total_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return pn_fail(errno, "could not map the segment: %s", strerror(errno));
+    memcpy(base, &h, sizeof h);
+    rc = initialise(base);
+    munmap(base, h.total_size);
+    return rc;
+}
+
+int pn_segment_create(const char *name, const pn_options *opts)
+{
+    char path[256], proc[64];
+    int rc = check_options(opts);
+    if (rc != 0)
+        return rc;
+    segment_path(path, sizeof path, name, geteuid());
+    if (access(path, F_OK) == 0)
+        return -EEXIST;
+    int fd = open(PN_SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return pn_fail(errno, "could not create a file in " PN_SHM_DIR ": %s", strerror(errno));
+    rc = build(fd, name, opts);
+    if (rc == 0) {
+        PN_CRASH("attach:created");
+        snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd);
+        if (linkat(AT_FDCWD, proc, AT_FDCWD, path, AT_SYMLINK_FOLLOW) != 0)
+            rc = errno == EEXIST ? -EEXIST
+                                 : pn_fail(errno, "could not link %s: %s", path, strerror(errno));
+        PN_CRASH("attach:linked");
+    }
+    close(fd);
+    return rc;
+}
+
+/* ---- attaching --------------------------------------------------------------------------- */
+
+static int check_owner(const struct stat *st, const char *name)
+{
+    if (!S_ISREG(st->st_mode) || st->st_nlink > 1)
+        return pn_fail(PN_ELAYOUT, "\"%s\" is not a segment: not a plain file of one name", name);
+    if (st->st_uid != geteuid())
+        return pn_fail(EACCES,
+                       "segment \"%s\" belongs to user %u, we are user %u\n"
+                       "Processes that share a segment must run as one user.",
+                       name, (unsigned) st->st_uid, (unsigned) geteuid());
+    if ((st->st_mode & 077) != 0)
+        return pn_fail(EACCES,
+                       "segment \"%s\" has mode %03o: others may write to it\n"
+                       "Remove it (pynotify.unlink) and create it again.",
+                       name, (unsigned) st->st_mode & 0777);
+    return 0;
+}
+
+static int check_header(const struct pn_header *h, uint64_t file_size, const char *name)
+{
+    uint8_t boot_id[16];
+    uint64_t pidns = 0;
+    struct pn_header again = *h;
+
+    if (h->magic != PN_MAGIC)
+        return pn_fail(PN_ELAYOUT, "\"%s\" is not a pynotify segment (magic %016llx)", name,
+                       (unsigned long long) h->magic);
+    if (h->layout_hash != pn_layout_hash())
+        return pn_fail(PN_ELAYOUT,
+                       "segment \"%s\" has layout %016llx, this library has %016llx\n"
+                       "Another version, C library or page size made it.",
+                       name, (unsigned long long) h->layout_hash,
+                       (unsigned long long) pn_layout_hash());
+    if (pn_os_boot_id(boot_id) == 0 && memcmp(boot_id, h->boot_id, 16) != 0)
+        return pn_fail(PN_ESTALE, "segment \"%s\" is of an earlier boot", name);
+    if (pn_os_pidns_ino(&pidns) == 0 && pidns != h->pidns_ino)
+        return pn_fail(PN_ELAYOUT,
+                       "segment \"%s\" belongs to pid namespace %llu, we are in %llu\n"
+                       "Processes that share a segment must share a pid namespace.",
+                       name, (unsigned long long) h->pidns_ino, (unsigned long long) pidns);
+    pn_options o = {.queue_pages = h->queue_pages,
+                    .max_backends = h->max_backends,
+                    .max_channels = h->max_channels,
+                    .max_subscriptions = h->max_subscriptions,
+                    .max_payload = h->max_payload,
+                    .max_channel_name = h->max_channel_name,
+                    .on_full = h->on_full,
+                    .signaling = h->signaling};
+    if (check_options(&o) != 0)
+        return pn_fail(PN_ECORRUPT, "segment \"%s\" has impossible options in its header", name);
+    lay_out(&again);
+    if (memcmp(&again, h, offsetof(struct pn_header, state)) != 0)
+        return pn_fail(PN_ECORRUPT, "segment \"%s\" has impossible offsets in its header", name);
+    if (file_size != h->total_size)
+        return pn_fail(PN_ECORRUPT, "segment \"%s\" has %llu bytes instead of %llu", name,
+                       (unsigned long long) file_size, (unsigned long long) h->total_size);
+    return 0;
+}
+
+static struct pn_segment *find_mapped(dev_t dev, ino_t ino)
+{
+    struct pn_segment *seg = segments;
+    while (seg != NULL && !(seg->dev == dev && seg->ino == ino))
+        seg = seg->next;
+    return seg;
+}
+
+static void free_segment(struct pn_segment *seg)
+{
+    if (seg->base != NULL)
+        munmap(seg->base, seg->size);
+    for (uint32_t i = 0; seg->lock_fd != NULL && i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
+        if (seg->lock_fd[i] >= 0)
+            close(seg->lock_fd[i]);
+    for (uint32_t i = 0; seg->pidfds != NULL && i < seg->max_backends; i++)
+        if (seg->pidfds[i].fd >= 0)
+            close(seg->pidfds[i].fd);
+    if (seg->fd >= 0)
+        close(seg->fd);
+    free(seg->lock_fd);
+    free(seg->pidfds);
+    free(seg->own);
+    pthread_mutex_destroy(&seg->signal_mutex);
+    free(seg);
+}
+
+static int map_segment(struct pn_segment *seg, uint64_t size)
+{
+    struct pn_header h;
+    if (size < sizeof h || pread(seg->fd, &h, sizeof h, 0) != (ssize_t) sizeof h)
+        return pn_fail(PN_ELAYOUT, "\"%s\" is not a pynotify segment: only %llu bytes", seg->name,
+                       (unsigned long long) size);
+    int rc = check_header(&h, size, seg->name);
+    if (rc != 0)
+        return rc;
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, seg->fd, 0);
+    if (base == MAP_FAILED)
+        return pn_fail(errno, "could not map segment \"%s\": %s", seg->name, strerror(errno));
+    set_pointers(seg, base);
+    if (memcmp(&h, base, offsetof(struct pn_header, state)) != 0) /* scribbled meanwhile */
+        return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" is being changed", seg->name);
+    uint32_t files = (seg->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
+    seg->lock_fd = malloc(files * sizeof *seg->lock_fd);
+    seg->pidfds = calloc(seg->max_backends, sizeof *seg->pidfds);
+    seg->own = calloc(seg->max_backends, sizeof(struct pn_conn *));
+    if (seg->lock_fd == NULL || seg->pidfds == NULL || seg->own == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < files; i++)
+        seg->lock_fd[i] = -1;
+    for (uint32_t i = 0; i < seg->max_backends; i++)
+        seg->pidfds[i].fd = -1;
+    return 0;
+}
+
+static int attach_locked(int fd, const char *name, struct pn_segment **out)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return pn_fail(errno, "could not stat segment \"%s\": %s", name, strerror(errno));
+    int rc = check_owner(&st, name);
+    if (rc != 0)
+        return rc;
+    struct pn_segment *seg = find_mapped(st.st_dev, st.st_ino);
+    if (seg == NULL) {
+        seg = calloc(1, sizeof *seg);
+        if (seg == NULL)
+            return pn_fail(ENOMEM, "out of memory");
+        pthread_mutex_init(&seg->signal_mutex, NULL);
+        seg->dev = st.st_dev;
+        seg->ino = st.st_ino;
+        snprintf(seg->name, sizeof seg->name, "%s", name);
+        seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        rc = seg->fd < 0 ? pn_fail(errno, "could not duplicate a descriptor: %s", strerror(errno))
+                         : map_segment(seg, (uint64_t) st.st_size);
+        if (rc != 0) {
+            free_segment(seg);
+            return rc;
+        }
+        seg->next = segments;
+        segments = seg;
+    }
+    seg->refs++;
+    *out = seg;
+    return 0;
+}
+
+int pn_segment_attach(int fd, const char *name, struct pn_segment **out)
+{
+    pn_process_lock();
+    int rc = attach_locked(fd, name, out);
+    pn_process_unlock();
+    return rc;
+}
+
+void pn_segment_acquire(struct pn_segment *seg)
+{
+    pn_process_lock();
+    seg->refs++;
+    pn_process_unlock();
+}
+
+void pn_segment_release(struct pn_segment *seg)
+{
+    pn_process_lock();
+    if (--seg->refs == 0) {
+        struct pn_segment **link = &segments;
+        while (*link != seg)
+            link = &(*link)->next;
+        *link = seg->next;
+        free_segment(seg);
+    }
+    pn_process_unlock();
+}
+
+/*
+ * In a forked child: forget what belongs to the parent.  The lock files are closed, never
+ * unlocked: an unlock would release the parent's OFD locks (liveness.md L1).
+ */
+void pn_process_child_reset(void)
+{
+    pthread_mutex_init(&process_mutex, NULL);
+    for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next) {
+        pthread_mutex_init(&seg->signal_mutex, NULL);
+        seg->resignal_owed = false;
+        for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
+            if (seg->lock_fd[i] >= 0) {
+                close(seg->lock_fd[i]);
+                seg->lock_fd[i] = -1;
+            }
+        for (uint32_t i = 0; i < seg->max_backends; i++)
+            if (seg->pidfds[i].fd >= 0) {
+                close(seg->pidfds[i].fd);
+                seg->pidfds[i].fd = -1;
+            }
+        seg->pidfds_open = 0;
+        memset(seg->own, 0, seg->max_backends * sizeof(struct pn_conn *));
+    }
+}
+
+/* ---- state ------------------------------------------------------------------------------- */
+
+int pn_segment_unusable(const struct pn_segment *seg)
+{
+    if (pn_load_acquire(&seg->hdr->state) == PN_STATE_GONE)
+        return pn_fail(PN_EGONE,
+                       "segment \"%s\" was unlinked\n"
+                       "Close the connection and open the segment again.",
+                       seg->name);
+    return pn_fail(PN_ECORRUPT,
+                   "segment \"%s\" is corrupt: %.127s\n"
+                   "Unlink it (pynotify.unlink with force=True) and start over.",
+                   seg->name, seg->hdr->poison_reason);
+}
+
+int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
+{
+    char reason[sizeof seg->hdr->poison_reason];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    if (pn_load_relaxed(&seg->hdr->state) == PN_STATE_READY) {
+        memcpy(seg->hdr->poison_reason, reason, sizeof reason);
+        pn_store_release(&seg->hdr->state, PN_STATE_POISONED);
+        pn_fetch_add_relaxed(&seg->ctl->room_seq, 1); /* writers blocked for room look again */
+        pn_futex_wake_all(&seg->ctl->room_seq);
+    }
+    return pn_segment_unusable(seg);
+}
+
+bool pn_segment_unlinked(struct pn_segment *seg)
+{
+    struct stat st;
+    if (fstat(seg->fd, &st) != 0 || st.st_nlink != 0)
+        return pn_load_relaxed(&seg->hdr->state) == PN_STATE_GONE;
+    pn_store_release(&seg->hdr->state, PN_STATE_GONE);
+    return true;
+}
+
+/* ---- liveness lock files ----------------------------------------------------------------- */
+
+static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path, size_t cap)
+{
+    snprintf(path, cap, PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.%u", seg->uid, seg->name,
+             (unsigned long long) seg->instance, file);
+}
+
+/*
+ * The first claimer of a group makes the file, under the writer lock; its inode is then stored
+ * in the segment.  A file that is there without that belongs to a creator who died in between,
+ * and nobody has locked it yet: it is replaced.
+ */
+int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+{
+    uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
+    char path[320];
+    struct stat st;
+    int fd = seg->lock_fd[file];
+    if (fd >= 0)
+        return fd;
+    lock_file_path(seg, file, path, sizeof path);
+    bool fresh = seg->lock_ino[file] == 0;
+    if (fresh && !create)
+        return pn_fail(ENOENT, "slot %u has no liveness lock file yet", slot);
+    if (fresh)
+        unlink(path);
+    fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_CREAT | O_EXCL : 0), 0600);
+    if (fd < 0)
+        return pn_fail(errno, "could not open the lock file %s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || st.st_nlink == 0 || (!fresh && st.st_ino != seg->lock_ino[file])) {
+        close(fd); /* split brain: somebody removed or replaced it under us */
+        return pn_fail(PN_EGONE, "the lock file %s was removed or replaced", path);
+    }
+    if (fresh) {
+        (void) fchmod(fd, 0600);
+        seg->lock_ino[file] = st.st_ino;
+    }
+    seg->lock_fd[file] = fd;
+    return fd;
+}
+
+/* Call back for each lock file of `name`, whatever segment instance it belongs to. */
+static int each_lock_file(const char *name, int (*visit)(int dir, const char *file, void *arg),
+                          void *arg)
+{
+    char prefix[192];
+    int length = snprintf(prefix, sizeof prefix, "pynotify-lock.%u.%s.", geteuid(), name);
+    DIR *dir = opendir(PN_SHM_DIR);
+    if (dir == NULL)
+        return pn_fail(errno, "could not read " PN_SHM_DIR ": %s", strerror(errno));
+    int rc = 0;
+    for (struct dirent *d; rc == 0 && (d = readdir(dir)) != NULL;) {
+        if (strncmp(d->d_name, prefix, (size_t) length) != 0)
+            continue;
+        const char *rest = d->d_name + length; /* <16 hex digits>.<number> */
+        if (strspn(rest, "0123456789abcdef") != 16 || rest[16] != '.' || rest[17] == '\0' ||
+            rest[17 + strspn(rest + 17, "0123456789")] != '\0')
+            continue;
+        rc = visit(dirfd(dir), d->d_name, arg);
+    }
+    closedir(dir);
+    return rc;
+}
+
+struct pid_list {
+    int32_t *pids;
+    size_t cap, n;
+};
+
+static int our_lock_fd(dev_t dev, ino_t ino)
+{
+    for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next)
+        for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
+            if (seg->lock_fd[i] >= 0 && seg->lock_ino[i] == ino && seg->dev == dev)
+                return seg->lock_fd[i];
+    return -1;
+}
+
+static void collect_holders(int fd, struct pid_list *list)
+{
+    for (int64_t byte = 0; byte < PN_OFD_BYTE;) {
+        int64_t start = 0, span = 1;
+        int32_t pid = pn_os_lock_holder(fd, byte, PN_OFD_BYTE - byte, &start, &span);
+        if (pid <= 0)
+            break;
+        bool known = false;
+        for (size_t i = 0; i < list->n && i < list->cap; i++)
+            known = known || list->pids[i] == pid;
+        if (!known) {
+            if (list->n < list->cap)
+                list->pids[list->n] = pid;
+            list->n++;
+        }
+        byte = start + span;
+    }
+}
+
+/*
+ * Opening and closing a lock file that this process has locked would drop its locks, so a file
+ * that is open already is queried through the descriptor that is there.
+ */
+static int visit_pids(int dir, const char *file, void *arg)
+{
+    struct stat st;
+    if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        return 0;
+    int ours = our_lock_fd(st.st_dev, st.st_ino);
+    int fd = ours >= 0 ? ours : openat(dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    collect_holders(fd, arg);
+    if (ours < 0)
+        close(fd);
+    return 0;
+}
+
+int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap)
+{
+    struct pid_list list = {.pids = pids, .cap = cap};
+    pn_process_lock();
+    int rc = each_lock_file(name, visit_pids, &list);
+    pn_process_unlock();
+    return rc != 0 ? rc : (int) list.n;
+}
+
+static int visit_unlink(int dir, const char *file, void *arg)
+{
+    (void) arg;
+    unlinkat(dir, file, 0);
+    return 0;
+}
+
+int pn_lock_files_unlink(const char *name)
+{
+    return each_lock_file(name, visit_unlink, NULL);
+}

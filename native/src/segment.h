@@ -1,0 +1,108 @@
+/*
+ * segment.h - the mapped segment of a process, and what every module needs of it.
+ *
+ * A process maps a segment once, however many handles it has: the liveness locks demand that a
+ * lock file is opened once per process (liveness.md L1), and the signal handler needs one place
+ * to look.  `struct pn_segment` is that mapping; it is private to the process.
+ */
+#ifndef PN_SEGMENT_H
+#define PN_SEGMENT_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "err.h"
+#include "layout.h"
+
+struct pn_pidfd_cache_entry {
+    uint32_t generation;
+    int fd; /* -1: none */
+    int64_t checked_at; /* when /proc was last asked whether it catches the signal */
+    bool catches;
+};
+
+struct pn_segment {
+    unsigned char *base;
+    struct pn_header *hdr;
+    struct pn_lock_page *lock;
+    struct AsyncQueueControl *ctl;
+    pn_atomic_u64 *listeners; /* bitmap: slots with at least one subscription.  W: holder */
+    pn_atomic_u64 *owed;      /* bitmap: set by the holder, cleared by the slot's owner */
+    struct QueueBackendStatus *backend;
+    uint64_t *lock_ino;
+    struct pn_database *database;
+    uint32_t *bucket;
+    unsigned char *channels;
+    struct pn_subscription *subscription;
+    unsigned char *ring;
+
+    /* Copied from the header and checked at attach; a scribbled header cannot change them. */
+    uint64_t ring_bytes, ring_mask; /* ring_mask: 0 unless ring_bytes is a power of two */
+    uint64_t size;
+    uint32_t max_backends, max_channels, max_subscriptions, max_payload, max_channel_name;
+    uint32_t max_databases, buckets, channel_entry_size;
+    uint32_t words, summary_words; /* of a bitmap of backends */
+    uint32_t signaling, on_full;
+    uint64_t full_timeout_ns;
+
+    int fd; /* for fstat: is the segment still linked? */
+    dev_t dev;
+    ino_t ino;
+    char name[128];
+    uint32_t uid;
+    uint64_t instance;
+    int64_t created_ns;
+
+    uint32_t refs;  /* handles and connections.  Under the process lock */
+    int *lock_fd;   /* one per lock file, -1: not opened.  Under the process lock */
+    struct pn_segment *next; /* all segments of the process.  Under the process lock */
+
+    pthread_mutex_t signal_mutex; /* guards pidfds and own */
+    struct pn_conn **own; /* this process's connection in each slot, or NULL */
+    struct pn_pidfd_cache_entry *pidfds; /* one per slot */
+    uint32_t pidfds_open, pidfd_hand;
+
+    bool resignal_owed; /* under the writer lock: whoever unlocks signals everything owed */
+    /* What lock.c calls of the modules above it, set at attach. */
+    int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
+    void (*resignal)(struct pn_segment *); /* after that lock's release: procsignal.c */
+};
+
+/* The lock of the process's own tables (segments, connections, lock files). */
+void pn_process_lock(void);
+void pn_process_unlock(void);
+void pn_process_child_reset(void); /* in a forked child */
+struct pn_segment *pn_first_segment(void); /* process lock held */
+
+int pn_segment_create(const char *name, const pn_options *opts);
+int pn_segment_attach(int fd, const char *name, struct pn_segment **out);
+void pn_segment_acquire(struct pn_segment *seg);
+void pn_segment_release(struct pn_segment *seg);
+
+/* 0, or the error of a segment that is poisoned or gone.  One load of a line nobody writes. */
+int pn_segment_unusable(const struct pn_segment *seg);
+static inline int pn_segment_check_state(const struct pn_segment *seg)
+{
+    if (__builtin_expect(pn_load_relaxed(&seg->hdr->state) == PN_STATE_READY, 1))
+        return 0;
+    return pn_segment_unusable(seg);
+}
+
+/* Mark the segment unusable for good; always returns -PN_ECORRUPT. */
+int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Has the segment lost its name?  Marks it GONE if so. */
+bool pn_segment_unlinked(struct pn_segment *seg);
+
+/* The liveness lock file of a group of 64 slots.  Process lock held. */
+int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create);
+int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
+int pn_lock_files_unlink(const char *name);
+
+static inline uint32_t pn_popcount(uint64_t x)
+{
+    return (uint32_t) __builtin_popcountll(x);
+}
+
+#endif

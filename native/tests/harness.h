@@ -1,0 +1,190 @@
+/*
+ * harness.h - what a test program in this folder needs, and no more.
+ *
+ *     static void test_head_moves_only_at_commit(void) { ... CHECK_EQ(a, b); ... }
+ *     int main(void) { RUN(test_head_moves_only_at_commit); return tests_done(); }
+ *
+ * A failed CHECK prints where and what and ends the process with status 1; in a child made by
+ * spawn() it ends the child, and CHECK_CHILD() in the parent reports it.  Nothing waits without a
+ * bound: whoever is late is killed and reported.
+ */
+#ifndef PN_TESTS_HARNESS_H
+#define PN_TESTS_HARNESS_H
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pynotify.h"
+
+#define TEST_PATIENCE_MS 20000 /* no event of a test takes longer, sanitizers included */
+
+static unsigned tests_run; /* one test program is one translation unit */
+
+#define FAIL(...)                                                                                  \
+    do {                                                                                           \
+        fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, __func__);                              \
+        fprintf(stderr, __VA_ARGS__);                                                              \
+        fputc('\n', stderr);                                                                       \
+        exit(1);                                                                                   \
+    } while (0)
+
+#define CHECK(cond)                                                                                \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            FAIL("failed: %s", #cond);                                                             \
+    } while (0)
+
+/* Integers of any type; both values are shown. */
+#define CHECK_EQ(got, want)                                                                        \
+    do {                                                                                           \
+        long long got_ = (long long)(got), want_ = (long long)(want);                              \
+        if (got_ != want_)                                                                         \
+            FAIL("%s is %lld, not %s = %lld", #got, got_, #want, want_);                           \
+    } while (0)
+
+#define CHECK_STR(got, want)                                                                       \
+    do {                                                                                           \
+        const char *got_ = (got), *want_ = (want);                                                 \
+        if (got_ == NULL || strcmp(got_, want_) != 0)                                              \
+            FAIL("%s is \"%s\", not \"%s\"", #got, got_ ? got_ : "(null)", want_);                 \
+    } while (0)
+
+/* A call of ours that has to succeed (0 or positive); shows its error message. */
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        long long rc_ = (long long)(call);                                                         \
+        if (rc_ < 0)                                                                               \
+            FAIL("%s: %lld: %s", #call, rc_, pn_error_message());                                  \
+    } while (0)
+
+/* A condition that another process or thread brings about: looked at until it holds. */
+#define CHECK_SOON(cond)                                                                           \
+    do {                                                                                           \
+        int64_t until_ = test_now_ns() + TEST_PATIENCE_MS * INT64_C(1000000);                      \
+        while (!(cond)) {                                                                          \
+            if (test_now_ns() > until_)                                                            \
+                FAIL("not within %d ms: %s", TEST_PATIENCE_MS, #cond);                             \
+            test_sleep_ms(1);                                                                      \
+        }                                                                                          \
+    } while (0)
+
+/* The child made by spawn() has to exit with `status`, or to die by `signo`. */
+#define CHECK_CHILD(pid, status) CHECK_EQ(reap(pid), W_EXITCODE(status, 0))
+#define CHECK_KILLED(pid, signo) CHECK_EQ(reap(pid) & 0x7f, signo)
+
+#define RUN(test)                                                                                  \
+    do {                                                                                           \
+        int64_t t0_ = test_now_ns();                                                               \
+        test();                                                                                    \
+        tests_run++;                                                                               \
+        printf("ok %u - %s (%.1f ms)\n", tests_run, #test, (double)(test_now_ns() - t0_) / 1e6);   \
+        fflush(stdout);                                                                            \
+    } while (0)
+
+static inline int64_t test_now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static inline void test_sleep_ms(int ms)
+{
+    struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&ts, NULL);
+}
+
+static inline int tests_done(void)
+{
+    printf("1..%u\n", tests_run);
+    return tests_run > 0 ? 0 : 1;
+}
+
+/* Run body(arg) in a forked child, which then exits with 0. */
+static inline pid_t spawn(void (*body)(void *), void *arg)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        body(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    return pid;
+}
+
+/* The wait status of a child; one that does not end in time is killed, and the test fails. */
+static inline int reap(pid_t pid)
+{
+    int status = -1;
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    CHECK(fd >= 0);
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    int64_t until = test_now_ns() + TEST_PATIENCE_MS * INT64_C(1000000);
+    int rc;
+    do
+        rc = poll(&ended, 1, TEST_PATIENCE_MS);
+    while (rc < 0 && errno == EINTR && test_now_ns() < until);
+    if (rc <= 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        FAIL("child %d did not end within %d ms", (int)pid, TEST_PATIENCE_MS);
+    }
+    while (waitpid(pid, &status, 0) < 0)
+        CHECK(errno == EINTR);
+    close(fd);
+    return status;
+}
+
+/* ---- segments of a test: named after the process, gone when it ends -------------------------- */
+
+#define TEST_SEGMENTS 64
+
+static struct {
+    char name[TEST_SEGMENTS][64];
+    unsigned n;
+    pid_t owner;
+} test_segments;
+
+static inline void test_segment_remove(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), name);
+    shm_unlink(path);
+    pn_remove_lock_files(name);
+}
+
+static inline void test_segments_remove(void)
+{
+    if (test_segments.owner != getpid())
+        return; /* a forked child that exits */
+    for (unsigned i = 0; i < test_segments.n; i++)
+        test_segment_remove(test_segments.name[i]);
+}
+
+/* A name nobody else uses; the segment is unlinked when the program ends. */
+static inline const char *test_segment_name(void)
+{
+    if (test_segments.n == 0) {
+        test_segments.owner = getpid();
+        atexit(test_segments_remove);
+    }
+    CHECK(test_segments.n < TEST_SEGMENTS);
+    char *name = test_segments.name[test_segments.n];
+    snprintf(name, sizeof test_segments.name[0], "ctest.%d.%u", (int)getpid(), test_segments.n);
+    test_segments.n++;
+    return name;
+}
+
+#endif

@@ -1,0 +1,523 @@
+/*
+ * The latency log writer, read back as a stranger would: through the file, from the header on.
+ * Exits 0, or 1 after naming what failed.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../src/latlog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failures;
+static char base[64];
+
+#define CHECK(cond) check((cond), #cond, __LINE__)
+
+static bool check(bool ok, const char *what, int line)
+{
+    if (!ok) {
+        fprintf(stderr, "test_latlog.c:%d: failed: %s\n", line, what);
+        failures++;
+    }
+    return ok;
+}
+
+/* ---- a reader -------------------------------------------------------------------------- */
+
+struct view {
+    const struct pn_latlog_header *h;
+    size_t size;
+    char name[256];
+};
+
+static struct pn_latrec view_record(const struct view *v, uint64_t i)
+{
+    struct pn_latrec r;
+
+    memcpy(&r, (const char *)v->h + PN_LATLOG_HEADER + i * PN_LATLOG_RECORD, sizeof(r));
+    return r;
+}
+
+static bool record_ok(const struct pn_latrec *rec)
+{
+    struct pn_latrec r = *rec;
+
+    r.aux &= UINT32_MAX;
+    return pn_crc32c_portable(0, &r, sizeof(r)) == rec->aux >> 32;
+}
+
+/* Maps every log file of `dir`, in the order of their parts. */
+static int views_open(const char *dir, struct view *views, int max)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    int n = 0;
+
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        struct stat st;
+        char path[512];
+        int fd;
+
+        if (strstr(e->d_name, ".pynlog") == NULL || n >= max)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (!CHECK(fd >= 0 && fstat(fd, &st) == 0 && st.st_size >= PN_LATLOG_HEADER))
+            exit(1);
+        CHECK((st.st_mode & 0777) == 0600);
+        views[n].size = (size_t)st.st_size;
+        views[n].h = mmap(NULL, views[n].size, PROT_READ, MAP_SHARED, fd, 0);
+        snprintf(views[n].name, sizeof(views[n].name), "%s", e->d_name);
+        close(fd);
+        n++;
+    }
+    if (d != NULL)
+        closedir(d);
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && views[j].h->part < views[j - 1].h->part; j--) {
+            struct view t = views[j];
+
+            views[j] = views[j - 1];
+            views[j - 1] = t;
+        }
+    return n;
+}
+
+static void views_close(const char *dir, struct view *views, int n)
+{
+    char path[512];
+
+    for (int i = 0; i < n; i++) {
+        munmap((void *)(uintptr_t)views[i].h, views[i].size);
+        snprintf(path, sizeof(path), "%s/%s", dir, views[i].name);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+static void check_header(const struct view *v)
+{
+    const struct pn_latlog_header *h = v->h;
+    char expected[256];
+
+    CHECK(memcmp(h->magic, PN_LATLOG_MAGIC, 8) == 0);
+    CHECK(h->endian == PN_LATLOG_ENDIAN && h->header_len == 4096 && h->record_len == 64);
+    CHECK(h->header_crc == pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc)));
+    CHECK(h->schema_id == pn_crc32c(0, (const char *)h + h->schema_off, h->schema_len));
+    CHECK(h->schema[0] == '{' && h->schema[h->schema_len - 1] == '}');
+    CHECK(h->anchors[0].crc == pn_crc32c(0, &h->anchors[0], 24));
+    CHECK(h->anchors[0].monotonic_ns > 0 && h->anchors[0].realtime_ns > 0);
+    CHECK(h->starttime > 0 && strlen(h->boot_id) == 36);
+    snprintf(expected, sizeof(expected), "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id,
+             h->pid, (unsigned long long)h->starttime, h->segno);
+    CHECK(strcmp(expected, v->name) == 0);
+}
+
+/* Checks all records of a file; returns how many are of `kind`, whose chan_seq must go up by 1
+ * from *next, and checks that every channel is defined before its first use. */
+static uint64_t check_records(const struct view *v, uint8_t kind, uint64_t *next)
+{
+    uint64_t n = atomic_load(&v->h->committed), found = 0;
+    bool defined[256] = {false};
+
+    CHECK(n <= v->h->capacity && PN_LATLOG_HEADER + n * PN_LATLOG_RECORD <= v->size);
+    for (uint64_t i = 0; i < n; i++) {
+        struct pn_latrec r = view_record(v, i);
+
+        if (!CHECK(record_ok(&r)))
+            return found;
+        if (r.kind == PN_LAT_CHANDEF && r.batch + 1 == r.lag && r.channel < 256)
+            defined[r.channel] = true;
+        else if (r.kind != PN_LAT_CHANDEF && r.channel != 0 && !CHECK(defined[r.channel & 255]))
+            return found;
+        if (r.kind == kind) {
+            if (!CHECK(r.chan_seq == *next))
+                return found;
+            (*next)++;
+            found++;
+        }
+    }
+    return found;
+}
+
+static struct pn_latrec a_send(uint32_t channel, uint64_t seq)
+{
+    return (struct pn_latrec){.ts = 1000000 + seq, .commit_seq = seq, .chan_seq = seq,
+                              .channel = channel, .bytes = 5, .kind = PN_LAT_SEND,
+                              .aux = pn_crc32c(0, "jobshello", 9)};
+}
+
+static char *a_dir(const char *name)
+{
+    static char path[128];
+
+    snprintf(path, sizeof(path), "%s/%s", base, name);
+    return path;
+}
+
+static int count_entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int n = 0;
+
+    while (d != NULL && readdir(d) != NULL)
+        n++;
+    if (d != NULL)
+        closedir(d);
+    return n - 2;
+}
+
+static void remove_files(const char *dir)
+{
+    struct view v[64];
+    int n = views_open(dir, v, 64);
+
+    views_close(dir, v, n);
+}
+
+/* ---- the tests ------------------------------------------------------------------------- */
+
+static void test_crc_vectors(void)
+{
+    unsigned char zeros[32] = {0}, ones[32], text[300];
+
+    memset(ones, 0xff, sizeof(ones));
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = (unsigned char)(i * 7);
+    CHECK(pn_crc32c(0, "123456789", 9) == 0xe3069283u);
+    CHECK(pn_crc32c(0, zeros, 32) == 0x8a9136aau); /* RFC 3720 B.4 */
+    CHECK(pn_crc32c(0, ones, 32) == 0x62a8ab43u);
+    CHECK(pn_crc32c(0, "", 0) == 0);
+    CHECK(pn_crc32c(pn_crc32c(0, "1234", 4), "56789", 5) == 0xe3069283u);
+    for (size_t n = 0; n <= sizeof(text); n++)
+        if (!CHECK(pn_crc32c(7, text, n) == pn_crc32c_portable(7, text, n)))
+            break;
+}
+
+static void test_no_file_before_the_first_record(void)
+{
+    char *dir = a_dir("lazy");
+    pn_latlog *log;
+    struct stat st;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    CHECK(stat(dir, &st) == 0 && (st.st_mode & 0777) == 0700);
+    pn_latlog_close(log);
+    CHECK(count_entries(dir) == 0);
+    rmdir(dir);
+}
+
+static void test_channels_describe_themselves(void)
+{
+    char *dir = a_dir("channels"), name[255], read_back[256] = {0};
+    struct pn_latrec r = a_send(0, 0);
+    uint32_t a, b, again, longest;
+    struct view v[4];
+    pn_latlog *log;
+
+    memset(name, 'n', sizeof(name));
+    name[254] = '!';
+    CHECK(pn_latlog_open(dir, "seg", 3, &log) == 0);
+    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &a) == 0);
+    CHECK(pn_latlog_channel(log, 2, "jobs", 4, &b) == 0);
+    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &again) == 0);
+    CHECK(a != b && a == again);
+    CHECK(pn_latlog_channel(log, 1, "", 0, &again) == -EINVAL);
+    for (uint32_t i = 0; i < 100; i++) {
+        char other[16];
+
+        snprintf(other, sizeof(other), "c%u", i);
+        CHECK(pn_latlog_channel(log, 1, other, strlen(other), &again) == 0 && again == i + 3);
+    }
+    CHECK(pn_latlog_channel(log, 9, name, sizeof(name), &longest) == 0);
+    r.channel = longest;
+    pn_latlog_append(log, &r);
+    CHECK(record_ok(&r) && (uint32_t)r.aux == pn_crc32c(0, "jobshello", 9));
+    pn_latlog_append(log, &r);
+    r.channel = 1000;
+    pn_latlog_append(log, &r);
+    CHECK(pn_latlog_dropped(log) == 1);
+    pn_latlog_close(log);
+    if (CHECK(views_open(dir, v, 4) == 1)) {
+        check_header(&v[0]);
+        CHECK(v[0].h->committed == 8 + 2 && v[0].h->sealed == 1 && v[0].h->dropped == 1);
+        CHECK(v[0].size == 4096 + 64 * 10 && v[0].h->backend_id == 3);
+        CHECK(strcmp(v[0].h->segment, "seg") == 0);
+        for (uint32_t i = 0; i < 8; i++) {
+            struct pn_latrec d = view_record(&v[0], i);
+
+            CHECK(d.kind == PN_LAT_CHANDEF && d.channel == longest && d.peer == 9);
+            CHECK(d.bytes == 255 && d.lag == 8 && d.batch == i && record_ok(&d));
+            memcpy(read_back + (size_t)i * 32, &d, i == 7 ? 31 : 32);
+        }
+        CHECK(memcmp(read_back, name, sizeof(name)) == 0);
+    }
+    views_close(dir, v, 1);
+}
+
+static void test_rotation(void)
+{
+    enum { N = 120000 };
+    char *dir = a_dir("rotate");
+    uint64_t next = 0, total = 0;
+    uint32_t id;
+    struct view v[8];
+    pn_latlog *log;
+    int n;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &id) == 0);
+    for (uint64_t i = 0; i < N; i++) {
+        struct pn_latrec r = a_send(id, i);
+
+        pn_latlog_append(log, &r);
+    }
+    CHECK(pn_latlog_dropped(log) == 0);
+    n = views_open(dir, v, 8);
+    CHECK(n == 4);
+    for (int i = 0; i < n; i++) {
+        uint64_t size = PN_LATLOG_SEGMENT_MIN << (2 * i);
+
+        check_header(&v[i]);
+        total += check_records(&v[i], PN_LAT_SEND, &next);
+        CHECK(v[i].h->part == (uint32_t)i && v[i].h->log_id == v[0].h->log_id);
+        CHECK(v[i].h->capacity == (size - 4096) / 64);
+        CHECK(v[i].h->sealed == (i < n - 1) && (i == 0 || v[i].h->segno != v[i - 1].h->segno));
+    }
+    CHECK(total == N);
+    pn_latlog_close(log);
+    CHECK(n == 4 && v[3].h->sealed == 1);
+    views_close(dir, v, n);
+}
+
+/* A child that is killed while it writes as fast as it can: what is committed is whole. */
+static void test_kill_in_mid_write(void)
+{
+    for (int round = 0; round < 8; round++) {
+        char *dir = a_dir("kill");
+        uint64_t next = 0, total = 0;
+        struct view v[8];
+        int ready[2], n, status;
+        pid_t pid;
+        char c;
+
+        CHECK(pipe(ready) == 0);
+        pid = fork();
+        if (pid == 0) {
+            pn_latlog *log;
+            uint32_t id;
+
+            if (pn_latlog_open(dir, "seg", 1, &log) < 0 ||
+                pn_latlog_channel(log, 1, "jobs", 4, &id) < 0)
+                _exit(1);
+            for (uint64_t i = 0;; i++) {
+                struct pn_latrec r = a_send(id, i);
+
+                pn_latlog_append(log, &r);
+                if (i == 2000 && write(ready[1], "x", 1) != 1)
+                    _exit(1);
+            }
+        }
+        CHECK(read(ready[0], &c, 1) == 1);
+        for (volatile int spin = 0; spin < round * 100000; spin++)
+            ;
+        kill(pid, SIGKILL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+        close(ready[0]);
+        close(ready[1]);
+        n = views_open(dir, v, 8);
+        for (int i = 0; i < n; i++) {
+            check_header(&v[i]);
+            CHECK(v[i].h->pid == pid);
+            total += check_records(&v[i], PN_LAT_SEND, &next);
+        }
+        CHECK(n > 0 && v[n - 1].h->sealed == 0 && total > 2000);
+        views_close(dir, v, n);
+    }
+}
+
+static void child_of_fork(pn_latlog *log, const char *dir)
+{
+    struct pn_latrec r = a_send(0, 0);
+    pn_latlog *own;
+
+    pn_latlog_abandon(log);
+    if (pn_latlog_open(dir, "seg", 2, &own) < 0)
+        _exit(1);
+    pn_latlog_append(own, &r);
+    pn_latlog_close(own);
+    _exit(0);
+}
+
+static void test_fork_and_abandon(void)
+{
+    char *dir = a_dir("fork");
+    struct pn_latrec r = a_send(0, 0);
+    pid_t parent = getpid(), pid;
+    struct view v[4];
+    pn_latlog *log;
+    int status, n;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_append(log, &r);
+    pid = fork();
+    if (pid == 0)
+        child_of_fork(log, dir);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    pid = fork();
+    if (pid == 0) {
+        pn_latlog_close(log); /* must notice that it is not the owner */
+        _exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    r.chan_seq = 1;
+    pn_latlog_append(log, &r);
+    n = views_open(dir, v, 4);
+    CHECK(n == 2);
+    for (int i = 0; i < n; i++) {
+        bool mine = v[i].h->pid == parent;
+
+        check_header(&v[i]);
+        CHECK(v[i].h->committed == (mine ? 2 : 1) && v[i].h->sealed == (mine ? 0 : 1));
+    }
+    CHECK(n == 2 && v[0].h->log_id != v[1].h->log_id);
+    pn_latlog_close(log);
+    views_close(dir, v, n);
+}
+
+static void test_bound_drops_and_counts(void)
+{
+    char *dir = a_dir("bound");
+    uint64_t next = 0, written = 0, capacity = (PN_LATLOG_SEGMENT_MIN - 4096) / 64;
+    struct view v[4];
+    pid_t pid = fork();
+    int status, n;
+
+    if (pid == 0) { /* a process of its own: the bound counts all that a process ever wrote */
+        pn_latlog *log;
+
+        pn_latlog_limit(PN_LATLOG_SEGMENT_MIN * 2);
+        if (pn_latlog_open(dir, "seg", 1, &log) < 0)
+            _exit(1);
+        for (uint64_t i = 0; i < 3 * capacity; i++) {
+            struct pn_latrec r = a_send(0, i);
+
+            errno = 77;
+            pn_latlog_append(log, &r);
+            if (errno != 77)
+                _exit(2);
+        }
+        if (pn_latlog_dropped(log) != capacity)
+            _exit(3);
+        pn_latlog_limit(PN_LATLOG_LIMIT_DEFAULT);
+        for (uint64_t i = 0; i < 2; i++) { /* a second later it tries again */
+            struct pn_latrec r = a_send(0, 2 * capacity + i);
+
+            r.ts += 3000000000u;
+            pn_latlog_append(log, &r);
+        }
+        pn_latlog_close(log);
+        _exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    n = views_open(dir, v, 4);
+    CHECK(n == 3);
+    for (int i = 0; i < n; i++)
+        written += check_records(&v[i], PN_LAT_SEND, &next);
+    CHECK(written == 2 * capacity + 2);
+    CHECK(n == 3 && v[0].h->dropped == 0 && v[1].h->dropped == capacity);
+    CHECK(n == 3 && v[2].h->dropped == capacity);
+    views_close(dir, v, n);
+}
+
+static void test_directory_errors(void)
+{
+    char path[256], *dir = a_dir("file"), longname[400];
+    pn_latlog *log = NULL;
+    int fd = open(dir, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    memset(longname, 'x', sizeof(longname));
+    longname[399] = '\0';
+    close(fd);
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == -ENOTDIR);
+    snprintf(path, sizeof(path), "%s/no/such", base);
+    CHECK(pn_latlog_open(path, "seg", 1, &log) == -ENOENT);
+    CHECK(pn_latlog_open("", "seg", 1, &log) == -EINVAL);
+    CHECK(pn_latlog_open(base, longname, 1, &log) == -ENAMETOOLONG);
+    unlink(dir);
+    dir = a_dir("gone");
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0 && rmdir(dir) == 0);
+    for (int i = 0; i < 3; i++) {
+        struct pn_latrec r = a_send(0, 1);
+
+        pn_latlog_append(log, &r);
+    }
+    CHECK(pn_latlog_dropped(log) == 3);
+    pn_latlog_close(log);
+    pn_latlog_close(NULL);
+    pn_latlog_abandon(NULL);
+}
+
+/* Somebody closed our descriptors and opened his own under their numbers. */
+static void test_foreign_descriptors_are_not_touched(void)
+{
+    char *dir = a_dir("fds"), other[128];
+    struct pn_latrec r = a_send(0, 0);
+    int first = open("/dev/null", O_RDONLY | O_CLOEXEC), victim;
+    struct stat st;
+    pn_latlog *log;
+
+    snprintf(other, sizeof(other), "%s/other", base);
+    close(first);
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_append(log, &r);
+    victim = open(other, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(write(victim, "precious", 8) == 8);
+    for (int fd = first; fd < victim; fd++)
+        dup2(victim, fd);
+    for (uint64_t i = 0; i < 10000; i++) {
+        r = a_send(0, i);
+        pn_latlog_append(log, &r);
+    }
+    CHECK(pn_latlog_dropped(log) > 0);
+    pn_latlog_close(log);
+    CHECK(fstat(victim, &st) == 0 && st.st_size == 8);
+    for (int fd = first; fd <= victim; fd++)
+        CHECK(close(fd) == 0);
+    unlink(other);
+    remove_files(dir);
+}
+
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    snprintf(base, sizeof(base), "%.40s/latlog.XXXXXX", tmp != NULL ? tmp : "/tmp");
+    if (mkdtemp(base) == NULL) {
+        perror("mkdtemp");
+        return 1;
+    }
+    test_crc_vectors();
+    test_no_file_before_the_first_record();
+    test_channels_describe_themselves();
+    test_rotation();
+    test_kill_in_mid_write();
+    test_fork_and_abandon();
+    test_bound_drops_and_counts();
+    test_directory_errors();
+    test_foreign_descriptors_are_not_touched();
+    CHECK(rmdir(base) == 0);
+    return failures != 0;
+}

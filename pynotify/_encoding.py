@@ -1,0 +1,70 @@
+"""Channel names and payloads as the bytes that the core wants."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from pynotify.errors import InvalidChannelName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+    from typing_extensions import Buffer
+
+    Payloads: TypeAlias = Iterable[str | Buffer]
+
+#: Encoded names of the channels used lately.  Emptied when full: cheaper than ordering it.
+channel_cache: dict[str, bytes] = {}
+_CHANNEL_CACHE_SIZE = 4096
+
+
+def encode_channel(channel: str) -> bytes:
+    """The name as UTF-8; its length and contents are the core's to judge."""
+    if not isinstance(channel, str):
+        raise TypeError(f"channel must be a str, not {type(channel).__name__}")
+    encoded = channel_cache.get(channel)
+    if encoded is None:
+        try:
+            encoded = channel.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidChannelName(
+                f"channel name cannot be encoded as UTF-8: {error.reason}"
+            ) from error
+        if len(channel_cache) >= _CHANNEL_CACHE_SIZE:
+            channel_cache.clear()
+        channel_cache[channel] = encoded
+    return encoded
+
+
+def encode_payload(payload: str | Buffer) -> bytes:
+    """The payload as bytes; a str as UTF-8."""
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, bytes):
+        return payload
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise TypeError(
+            f"payload must be str or bytes-like, not {type(payload).__name__}"
+        ) from None
+
+
+def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
+    """The payloads one after the other, and their lengths."""
+    if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+        raise TypeError("payloads must be an iterable of payloads, not one payload")
+    # Mostly they are of one type, and then no Python code runs for each.
+    items: list[Any] | tuple[Any, ...]
+    items = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
+    try:
+        blob = b"".join(items)
+    except TypeError:
+        items = [encode_payload(item) for item in items]
+        blob = b"".join(items)
+    lengths = array("I", map(len, items))
+    if sum(lengths) != len(blob):  # a memoryview whose items are not bytes
+        return join_payloads([encode_payload(item) for item in items])
+    return blob, lengths

@@ -1,0 +1,433 @@
+"""Segments by name, and the mapped segment.
+
+posix_ipc opens and unlinks the name; the core creates, maps and checks what is behind it.
+Who unlinks a segment first takes an exclusive flock() on it and then makes sure that the name
+still means it: without that, two processes that both found a segment to be replaced could
+unlink the new one that the first of them has just made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import posix_ipc
+
+from pynotify._connection import Connection
+from pynotify._ffi import ffi, lib
+from pynotify._options import SegmentOptions
+from pynotify._types import BackendStat, CheckReport, EngineStat, SegmentInfo
+from pynotify.errors import (
+    InterfaceError,
+    InvalidChannelName,
+    LayoutMismatch,
+    OperationalError,
+    ProgrammingError,
+    SegmentCorrupt,
+    SegmentNotFound,
+    native_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+logger = logging.getLogger("pynotify")
+
+# Creating, attaching and replacing race with other processes; each lost race is one attempt.
+_ATTEMPTS = 100
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
+_SHM_DIRECTORY = "/dev/shm"
+_CHECK_TEXT_BYTES = 1 << 16
+
+
+class Engine:
+    """A mapped segment: cheap, thread-safe, and it survives fork.
+
+    Made by `pynotify.open`.  Pickles by name: unpickling attaches to the segment of that name
+    and never creates one (`SegmentNotFound`).  All methods raise `InterfaceError` when the
+    engine is closed or the process has changed its effective user since.
+    """
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self._name = name
+        # Dropping the last reference closes: a call that another thread has under way in C
+        # holds one, so that close() never frees anything under it.
+        self._handle = ffi.gc(handle, lib.pn_engine_close)
+        self._euid = lib.pn_engine_owner_euid(handle)
+
+    @property
+    def name(self) -> str:
+        """The segment's name, as given to `pynotify.open`."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._handle is None
+
+    def connect(
+        self,
+        database: str = "default",
+        latency_log: str | os.PathLike[str] | None = None,
+        wakeup: str | int | None = None,
+    ) -> Connection:
+        """Take a backend slot.
+
+        `database` is a name space that notifications never cross; its name follows the rule
+        for channels (else `ProgrammingError`).  `latency_log` is the directory for latency
+        logs.  `wakeup` is "sigusr1" (the default), the number of a real-time signal, or "poll"
+        (no signals).  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
+        `LockTimeout`.
+        """
+        self._check_usable()
+        signo = _wakeup_signal(wakeup)
+        if not isinstance(database, str):
+            raise ProgrammingError(f"bad database name {database!r}: not a str")
+        try:
+            encoded = database.encode()
+        except UnicodeEncodeError as error:
+            raise ProgrammingError(f"bad database name {database!r}: not UTF-8") from error
+        directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
+        out = ffi.new("pn_conn **")
+        result = lib.pn_connect(self._handle, encoded, len(encoded), signo, directory, out)
+        if result < 0:
+            refused = native_error(result)
+            if isinstance(refused, InvalidChannelName):
+                text = str(refused).partition("\n")[0].replace("channel name", "database name")
+                raise ProgrammingError(text, hint=refused.hint or "")
+            raise refused
+        return Connection(self, out[0], database)
+
+    def stat(self) -> EngineStat:
+        """Counters and present state; frees the slots of dead processes first."""
+        self._check_usable()
+        stat = ffi.new("pn_stat *")
+        room = 64
+        while True:
+            rows = ffi.new("pn_backend_stat[]", room)
+            _check(lib.pn_engine_stat(self._handle, stat, rows, room))
+            if stat.backends <= room:
+                break
+            room = 2 * stat.backends
+        return EngineStat(
+            commits=stat.commits,
+            notifications=stat.notifications,
+            collapsed=stat.collapsed,
+            signals_sent=stat.signals_sent,
+            signals_elided=stat.signals_elided,
+            wakeups_useful=stat.wakeups_useful,
+            wakeups_useless=stat.wakeups_useless,
+            slot_writes=stat.slot_writes,
+            handler_reinstalls=stat.handler_reinstalls,
+            recoveries=stat.recoveries,
+            queue_usage=stat.queue_usage,
+            queue_pages=stat.queue_pages,
+            head=stat.head,
+            tail=stat.tail,
+            tail_holder_pid=stat.tail_holder_pid or None,
+            channels=stat.channels,
+            subscriptions=stat.subscriptions,
+            backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
+        )
+
+    def check(self) -> CheckReport:
+        """Check every invariant of the segment."""
+        self._check_usable()
+        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+        result = lib.pn_check(self._handle, text, _CHECK_TEXT_BYTES)
+        if result < 0:
+            error = native_error(result)
+            if not isinstance(error, SegmentCorrupt):
+                raise error
+            return CheckReport([str(error).partition("\n")[0]])
+        problems = ffi.string(text).decode("utf-8", "replace").splitlines()
+        # The texts may be cut off; that there are problems may not.
+        problems += ["(text of the problem was cut off)"] * (result - len(problems))
+        return CheckReport(problems)
+
+    def close(self) -> None:
+        """Unmap the segment once its connections are closed too.  Closing twice is allowed."""
+        self._handle = None
+
+    def _check_usable(self) -> None:
+        if self._handle is None:
+            raise InterfaceError("the engine is closed", hint="Open the segment again.")
+        if os.geteuid() != self._euid:
+            raise InterfaceError(
+                f"the engine was opened by user {self._euid}, this is user {os.geteuid()}",
+                hint="Open the segment after changing the user.",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (self._name,))
+
+    def __repr__(self) -> str:
+        return f"<pynotify.Engine {self._name!r}{' (closed)' if self.closed else ''}>"
+
+
+def open(name: str = "default", *, create: bool = True, **options: Any) -> Engine:
+    """Map the segment `name` of this user, creating it if there is none and `create` is true.
+
+    `options` are fixed when the segment is created; a later opener may omit them.  A creating
+    open that finds another layout, other options or a segment of an earlier boot replaces it
+    when no process has a connection to it, and raises `LayoutMismatch`, which lists their
+    pids, when one has; a non-creating open always raises `LayoutMismatch` then.  A bad name
+    raises `ProgrammingError`, an unknown option `TypeError`, a bad value `ValueError`, no room
+    in /dev/shm `SegmentFull`, a missing segment `SegmentNotFound`.
+    """
+    _check_name(name)
+    wanted = SegmentOptions(options)
+    native = wanted.to_native() if create else None
+    for _ in range(_ATTEMPTS):
+        descriptor = _open_file(name)
+        if descriptor is None:
+            if native is None:
+                raise SegmentNotFound(f'segment "{name}" does not exist')
+            result = lib.pn_create(name.encode(), native)
+            if result != -errno.EEXIST:
+                _check(result)
+            continue
+        with contextlib.closing(descriptor):
+            engine, mismatch = _attach(descriptor, name, wanted)
+            if engine is not None and not mismatch:
+                return engine
+            if not descriptor.is_behind(name):
+                continue  # unlinked, and perhaps created again, since we opened it
+            pids = _live_pids(name)
+            if pids or not create:
+                raise _layout_mismatch(name, mismatch, pids)
+            _remove(descriptor, name, engine)
+    raise OperationalError(
+        f'segment "{name}" was created and unlinked again all the time',
+        hint="See which processes unlink it.",
+    )
+
+
+def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
+    """Remove the segment and every file of it.
+
+    Refuses with an `OperationalError` that lists their pids while processes have connections
+    to it, unless `force`: then they are woken, and raise `SegmentUnlinked` from there on.
+    Raises `SegmentNotFound` unless `missing_ok`.
+    """
+    _check_name(name)
+    descriptor = _open_file(name)
+    if descriptor is None:
+        if missing_ok:
+            return
+        raise SegmentNotFound(
+            f'segment "{name}" does not exist', hint="Pass missing_ok=True if that is all right."
+        )
+    with contextlib.closing(descriptor):
+        pids = [] if force else _live_pids(name)
+        if pids:
+            raise OperationalError(
+                f'segment "{name}" is used by processes {_join(pids)}',
+                hint="End them or close their connections first, or pass force=True.",
+            )
+        engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
+        _remove(descriptor, name, engine)
+
+
+def segments() -> list[SegmentInfo]:
+    """Every segment of the calling user, by name."""
+    prefix = _shm_name("")[1:]
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in sorted(os.listdir(_SHM_DIRECTORY)):
+            name = entry.removeprefix(prefix)
+            if entry.startswith(prefix) and _NAME.fullmatch(name):
+                info = _segment_info(name)
+                if info is not None:
+                    found.append(info)
+    return found
+
+
+class _Descriptor:
+    """The open segment file, whatever it holds."""
+
+    def __init__(self, memory: posix_ipc.SharedMemory) -> None:
+        self._memory = memory
+        self.fd: int = memory.fd
+        self.status = os.fstat(self.fd)
+
+    def is_behind(self, name: str) -> bool:
+        """Whether `name` still means this file."""
+        other = _open_file(name)
+        if other is None:
+            return False
+        with contextlib.closing(other):
+            return os.path.samestat(self.status, other.status)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self._memory.close_fd()
+
+
+def _open_file(name: str) -> _Descriptor | None:
+    """None when there is no segment of that name."""
+    try:
+        # Without flags and size: a size would resize the segment of somebody else.
+        return _Descriptor(posix_ipc.SharedMemory(_shm_name(name)))
+    except posix_ipc.ExistentialError:
+        return None
+    except posix_ipc.PermissionsError as error:
+        raise InterfaceError(
+            f'segment "{name}" belongs to somebody else', hint="Use another name."
+        ) from error
+
+
+def _attach(
+    descriptor: _Descriptor, name: str, wanted: SegmentOptions, *, tolerant: bool = False
+) -> tuple[Engine | None, str]:
+    """The engine, if it could be attached, and what is wrong with it, if anything.
+
+    With `tolerant`, whatever is wrong is only told; else what replacing does not cure raises.
+    """
+    out = ffi.new("pn_engine **")
+    result = lib.pn_attach(descriptor.fd, name.encode(), out)
+    if result < 0:
+        error = native_error(result)
+        if tolerant or isinstance(error, LayoutMismatch):
+            return None, str(error).partition("\n")[0]
+        if not descriptor.is_behind(name):
+            return None, ""
+        raise error
+    native = ffi.new("pn_options *")
+    lib.pn_engine_options(out[0], native)
+    differences = "; ".join(wanted.mismatches(native))
+    mismatch = f'segment "{name}" was created with {differences}' if differences else ""
+    return Engine(name, out[0]), mismatch
+
+
+def _remove(descriptor: _Descriptor, name: str, engine: Engine | None) -> None:
+    """Unlink the segment and its files, unless somebody else has done so."""
+    with descriptor.locked():
+        if not descriptor.is_behind(name):
+            return
+        if engine is not None:
+            result = lib.pn_announce_gone(engine._handle)
+            if result < 0:  # corrupt or locked for ever: all the more reason to remove it
+                logger.warning("unlinking segment %r: %s", name, native_error(result))
+            engine.close()
+        # Before the name is free: afterwards the files may be those of a new segment.
+        _check(lib.pn_remove_lock_files(name.encode()))
+        with contextlib.suppress(posix_ipc.ExistentialError):
+            posix_ipc.unlink_shared_memory(_shm_name(name))
+
+
+def _segment_info(name: str) -> SegmentInfo | None:
+    """None when there is no such segment (any more)."""
+    descriptor = _open_file(name)
+    if descriptor is None:
+        return None
+    with contextlib.closing(descriptor):
+        engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
+        backends = len(_live_pids(name))
+        if engine is None:
+            status = descriptor.status
+            return SegmentInfo(name, status.st_size, status.st_ctime, backends, stale=True)
+        with engine:
+            created = lib.pn_engine_created_ns(engine._handle) / 1e9
+            size = lib.pn_engine_size(engine._handle)
+        return SegmentInfo(name, size, created, backends, stale=False)
+
+
+def _live_pids(name: str) -> list[int]:
+    """The processes that hold a backend slot in any segment called `name`."""
+    room = 64
+    while True:
+        pids = ffi.new("int32_t[]", room)
+        count = _check(lib.pn_live_pids(name.encode(), pids, room))
+        if count <= room:
+            return sorted(set(ffi.unpack(pids, count)))
+        room = 2 * count
+
+
+def _layout_mismatch(name: str, mismatch: str, pids: list[int]) -> LayoutMismatch:
+    if pids:
+        return LayoutMismatch(
+            f"{mismatch} (used by processes {_join(pids)})",
+            hint="End these processes first, or ask for what the segment has.",
+        )
+    return LayoutMismatch(
+        mismatch, hint=f'Open it with create=True, which replaces it, or unlink("{name}").'
+    )
+
+
+def _backend_stat(row: Any) -> BackendStat:
+    return BackendStat(
+        backend_id=row.backend_id,
+        pid=row.pid,
+        database=ffi.string(row.database).decode("utf-8", "replace"),
+        channels=row.channels,
+        lag_bytes=row.lag_bytes,
+        asleep=bool(row.asleep),
+        in_transaction=bool(row.in_transaction),
+    )
+
+
+def _wakeup_signal(wakeup: str | int | None) -> int:
+    """The `signo` of pn_connect()."""
+    if wakeup is None or wakeup == "sigusr1":
+        return 0
+    if wakeup == "poll":
+        return -1
+    if isinstance(wakeup, int) and signal.SIGRTMIN <= wakeup <= signal.SIGRTMAX:
+        return int(wakeup)
+    raise ValueError(
+        f'wakeup must be "sigusr1", "poll" or a real-time signal from {int(signal.SIGRTMIN)} '
+        f"to {int(signal.SIGRTMAX)}, not {wakeup!r}"
+    )
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ProgrammingError(
+            f"bad segment name {name!r}",
+            hint="Use 1 to 100 of A-Z a-z 0-9 _ . - and no leading dot.",
+        )
+
+
+def _shm_name(name: str) -> str:
+    return f"/pynotify.{os.geteuid()}.{name}"
+
+
+def _reopen(name: str) -> Engine:
+    return open(name, create=False)
+
+
+def _join(pids: list[int]) -> str:
+    return ", ".join(map(str, pids))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise native_error(result)
+    return result

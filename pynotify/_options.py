@@ -1,0 +1,121 @@
+"""The options of a segment: what a caller may ask for, checked and turned into C's terms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynotify._ffi import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UINT32_MAX = 2**32 - 1
+
+# The smallest and the largest value; the core knows the limits that depend on each other.
+_COUNTS = {
+    "queue_pages": (64, _UINT32_MAX),
+    "max_queue_pages": (64, _UINT32_MAX),
+    "max_backends": (1, 65536),
+    "max_channels": (1, _UINT32_MAX),
+    "max_subscriptions": (1, _UINT32_MAX),
+    "max_payload": (1, _UINT32_MAX),
+    "max_channel_name": (1, 255),
+}
+_CHOICES = {
+    "on_full": {"error": lib.PN_FULL_ERROR, "block": lib.PN_FULL_BLOCK},
+    "signaling": {"targeted": lib.PN_SIGNAL_TARGETED, "broadcast": lib.PN_SIGNAL_BROADCAST},
+}
+_NOT_AVAILABLE = "is not available in this version"
+
+
+def _count(name: str, value: object) -> int:
+    low, high = _COUNTS[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+    return value
+
+
+def _choice(name: str, value: object) -> int:
+    if name == "on_full" and value == "drop-slowest":
+        raise ValueError(f'on_full="drop-slowest" {_NOT_AVAILABLE}: use "error" or "block"')
+    choices = _CHOICES[name]
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return choices[value]
+
+
+def _seconds(name: str, value: object) -> int:
+    # Bounded so that the sum with a clock reading stays within 64 bits; refuses NaN as well.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e9:
+        raise ValueError(f"{name} must be seconds from 0 to 1e9, not {value!r}")
+    return round(value * 1_000_000_000)
+
+
+class SegmentOptions:
+    """The options that one caller named; the others are as the segment's creator wants them."""
+
+    __slots__ = ("_fields", "_max_queue_pages")
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        #: Field of pn_options -> value.
+        self._fields: dict[str, int] = {}
+        # No field: without spilling, the ring is all there is.
+        self._max_queue_pages: int | None = None
+        for name, value in options.items():
+            self._take(name, value)
+        self._check_max_queue_pages(self._fields.get("queue_pages"))
+
+    def _take(self, name: str, value: object) -> None:
+        if name == "max_queue_pages":
+            self._max_queue_pages = _count(name, value)
+        elif name in _COUNTS:
+            self._fields[name] = _count(name, value)
+        elif name in _CHOICES:
+            self._fields[name] = _choice(name, value)
+        elif name == "full_timeout":
+            self._fields["full_timeout_ns"] = _seconds(name, value)
+        elif name == "data_dir":
+            if value is not None:
+                raise ValueError(f"data_dir: spilling to disk {_NOT_AVAILABLE}")
+        elif name in ("topic_memory", "max_body"):
+            raise TypeError(f"option {name!r} of topics {_NOT_AVAILABLE}")
+        else:
+            raise TypeError(f"unknown segment option {name!r}")
+
+    def _check_max_queue_pages(self, queue_pages: int | None) -> None:
+        wanted = self._max_queue_pages
+        if wanted is not None and queue_pages is not None and wanted != queue_pages:
+            raise ValueError(
+                f"max_queue_pages={wanted} with queue_pages={queue_pages}: "
+                f"a queue larger than its ring {_NOT_AVAILABLE}, the two must be equal"
+            )
+
+    def to_native(self) -> Any:
+        """A pn_options with the defaults filled in, for creating."""
+        native = ffi.new("pn_options *")
+        lib.pn_options_default(native)
+        for field, value in self._fields.items():
+            setattr(native, field, value)
+        self._check_max_queue_pages(native.queue_pages)
+        return native
+
+    def mismatches(self, native: Any) -> list[str]:
+        """Where the options of an existing segment are not those that were asked for."""
+        wanted = dict(self._fields)
+        if self._max_queue_pages is not None:
+            wanted.setdefault("queue_pages", self._max_queue_pages)
+        return [
+            f"{_spell(field, getattr(native, field))}, not {_spell(field, value)}"
+            for field, value in wanted.items()
+            if getattr(native, field) != value
+        ]
+
+
+def _spell(field: str, value: int) -> str:
+    """A field of pn_options as the user writes the option."""
+    if field == "full_timeout_ns":
+        return f"full_timeout={value / 1e9}"
+    for text, number in _CHOICES.get(field, {}).items():
+        if number == value:
+            return f'{field}="{text}"'
+    return f"{field}={value}"

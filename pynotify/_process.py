@@ -1,0 +1,60 @@
+"""Connections by segment name: a new one, and the one that a process shares."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pynotify._engine import open as open_segment
+
+if TYPE_CHECKING:
+    from pynotify._connection import Connection
+
+
+def connect(
+    name: str = "default",
+    *,
+    database: str = "default",
+    latency_log: str | os.PathLike[str] | None = None,
+    wakeup: str | int | None = None,
+    **options: Any,
+) -> Connection:
+    """Open the segment `name`, creating it if need be, and take a backend slot in it.
+
+    `options` and errors as for `pynotify.open`, the others as for `Engine.connect`.
+    """
+    with open_segment(name, **options) as engine:
+        return engine.connect(database, latency_log, wakeup)
+
+
+class _Shared:
+    """The connections of get()."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.lock = threading.Lock()
+        self.connections: dict[str, Connection] = {}
+
+
+_shared = _Shared()
+
+
+def get(name: str = "default") -> Connection:
+    """The connection to `name` that this process shares; made when there is none.
+
+    Safe to call after fork: the child gets one of its own.  After its `close()` the next call
+    makes a new one.
+    """
+    with _shared.lock:
+        connection = _shared.connections.get(name)
+        if connection is None or connection.closed:
+            connection = _shared.connections[name] = connect(name)
+        return connection
+
+
+# The lock may be held at the moment of the fork by a thread that the child does
+# not have, and the parent's connections are of no use there.
+os.register_at_fork(after_in_child=_shared.reset)

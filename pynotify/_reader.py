@@ -1,0 +1,146 @@
+"""From the columns of a pn_batch to messages.
+
+One call into C moves any number of messages.  The channel and the payload of each are made into
+objects at once, since nearly everybody wants them; the other columns are copied as they are, and
+`Notify` looks its values up when asked.  That halves the time and the memory of a message.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
+
+from pynotify._batch import NotifyBatch, split
+from pynotify._ffi import ffi, lib
+from pynotify._types import Notify
+from pynotify.errors import native_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynotify._connection import Connection
+    from pynotify._types import Gap
+
+_pn_poll = lib.pn_poll
+
+# Below this a list of a column is made faster than a copy of its memory with a view on it.
+_FEW = 16
+
+
+class Reader:
+    """Reads for one connection.  Not thread-safe: the connection holds its lock.
+
+    The handle stays an attribute of the connection, never a local variable here: the traceback
+    of an error would keep the backend slot.
+    """
+
+    def __init__(self) -> None:
+        batch = lib.pn_batch_new()
+        if not batch:
+            raise MemoryError("no memory for receiving")
+        self._batch: Any = ffi.gc(batch, lib.pn_batch_free)
+        # By channel number of the connection, which means the same name for its life.
+        self._channels: list[str] = []
+        # Views on the columns, as long as the core has not moved them to a larger place: an
+        # access through cffi makes an object each time.
+        self._capacity = self._data_capacity = 0
+        self._origin: tuple[memoryview, ...] = ()
+        self._channel = self._offset = self._data = memoryview(b"")
+
+    def read(self, connection: Connection, limit: int) -> list[Notify | Gap]:
+        """Up to `limit` messages, 0: all that are owed."""
+        count = self._poll(connection, limit)
+        if count == 0:
+            return []
+        if count == 1:
+            channels = self._names(connection, (self._channel[0],))
+            pid, seq, sent_ns, backend_id = self._origin
+            row = ((pid[0],), (seq[0],), (sent_ns[0],), (backend_id[0],))
+            return [Notify(channels[0], bytes(self._data[: self._offset[1]]), row, 0)]
+        offsets = self._offset[: count + 1].tolist()
+        channels = self._names(connection, self._channel[:count].tolist())
+        payloads = split(bytes(self._data[: offsets[count]]), offsets)
+        origin = [_copy(column, count) for column in self._origin]
+        return list(map(Notify, channels, payloads, repeat(origin), range(count)))
+
+    def read_columns(self, connection: Connection, limit: int) -> NotifyBatch:
+        """The same as `read`, left in columns."""
+        count = self._poll(connection, limit)
+        if count == 0:
+            return NotifyBatch.from_messages([])
+        pid, seq, sent_ns, backend_id = self._origin
+        numbers = self._channel[:count]
+        self._names(connection, (max(numbers),))
+        return NotifyBatch(
+            seq=bytes(seq[:count]),
+            sent_ns=bytes(sent_ns[:count]),
+            pid=bytes(pid[:count]),
+            backend_id=bytes(backend_id[:count]),
+            channel_index=bytes(numbers),
+            offsets=bytes(self._offset[: count + 1]),
+            blob=bytes(self._data[: self._offset[count]]),
+            channels=list(self._channels),
+        )
+
+    def listening(self, connection: Connection) -> frozenset[str]:
+        """The channels that are listened to now."""
+        room = 64
+        while True:
+            numbers = ffi.new("uint32_t[]", room)
+            count = lib.pn_conn_listening(connection._handle, numbers, room)
+            if count < 0:
+                raise native_error(count)
+            if count <= room:
+                return frozenset(self._names(connection, ffi.unpack(numbers, count)))
+            room = 2 * count
+
+    def _poll(self, connection: Connection, limit: int) -> int:
+        batch = self._batch
+        try:
+            count = _pn_poll(connection._handle, batch, limit)
+        except TypeError:  # the handle is None
+            connection._check_usable()
+            raise
+        if count > 0:
+            if batch.cap != self._capacity or batch.data_cap != self._data_capacity:
+                self._view()
+        elif count < 0:
+            raise native_error(count)
+        return count
+
+    def _view(self) -> None:
+        batch = self._batch
+        room = batch.cap
+        self._origin = (
+            memoryview(ffi.buffer(batch.pid, 4 * room)).cast("i"),
+            memoryview(ffi.buffer(batch.seq, 8 * room)).cast("Q"),
+            memoryview(ffi.buffer(batch.sent_ns, 8 * room)).cast("q"),
+            memoryview(ffi.buffer(batch.backend_id, 4 * room)).cast("i"),
+        )
+        self._channel = memoryview(ffi.buffer(batch.channel, 4 * room)).cast("I")
+        self._offset = memoryview(ffi.buffer(batch.offset, 8 * (room + 1))).cast("Q")
+        data = ffi.buffer(batch.data, batch.data_cap) if batch.data_cap else b""
+        self._data = memoryview(data)
+        self._capacity, self._data_capacity = room, batch.data_cap
+
+    def _names(self, connection: Connection, numbers: Sequence[int]) -> list[str]:
+        channels = self._channels
+        try:
+            return [channels[number] for number in numbers]
+        except IndexError:
+            self._learn(connection, max(numbers))
+            return self._names(connection, numbers)
+
+    def _learn(self, connection: Connection, last: int) -> None:
+        length = ffi.new("size_t *")
+        for number in range(len(self._channels), last + 1):
+            name = lib.pn_conn_channel(connection._handle, number, length)
+            text = ffi.buffer(name, length[0])[:] if name else b""
+            self._channels.append(text.decode("utf-8", "backslashreplace"))
+
+
+def _copy(column: memoryview, count: int) -> Sequence[int]:
+    if count < _FEW:
+        return column[:count].tolist()
+    copy: Sequence[int] = cast("Any", memoryview(bytes(column[:count]))).cast(column.format)
+    return copy

@@ -1,0 +1,353 @@
+"""Transactions: the open one of a thread, and the `with` block, as psycopg's transaction.py.
+
+The core keeps the pending LISTENs and NOTIFYs and their nesting levels.  What PostgreSQL's
+transaction block state machine does is here: names of savepoints, the failed state, who may
+end what.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynotify._encoding import encode_channel, encode_payload, join_payloads
+from pynotify._ffi import ffi, lib
+from pynotify.errors import (
+    InFailedTransaction,
+    InterfaceError,
+    InvalidSavepoint,
+    OutOfOrderTransactionNesting,
+    ProgrammingError,
+    Rollback,
+    native_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+    from pynotify._connection import Connection
+    from pynotify._encoding import Payloads
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+FAILED = "current transaction is aborted, commands ignored until end of transaction block"
+
+logger = logging.getLogger("pynotify")
+
+
+def _abort(_connection_handle: Any, native: Any) -> None:
+    """Destructor of a pn_txn; the connection's handle comes along so that it is freed after."""
+    lib.pn_txn_abort(native)
+
+
+class OpenTransaction:
+    """The open transaction of one thread.
+
+    No method keeps a C handle in a local variable while it raises: the traceback would keep
+    the handle, and so the backend slot, as long as somebody keeps the exception.
+    """
+
+    __slots__ = (
+        "_connection_handle",
+        "_native",
+        "block_began",
+        "blocks",
+        "failed",
+        "out_of_order",
+        "prepared",
+        "savepoints",
+        "unlistens",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        out = ffi.new("pn_txn **")
+        _check(lib.pn_txn_begin(connection._handle, out))
+        self._connection_handle = connection._handle
+        self._native = ffi.gc(out[0], partial(_abort, connection._handle))
+        #: The outermost `with` block began it and ends it, not begin() and commit().
+        self.block_began = False
+        #: The `with` blocks that were entered, innermost last.
+        self.blocks: list[Transaction] = []
+        #: Names of the savepoints; None for that of a block.  Number i is the core's level i + 1.
+        self.savepoints: list[str | None] = []
+        #: An error happened: only rolling back is left.
+        self.failed = False
+        #: prepare() has succeeded: only committing and rolling back are left.
+        self.prepared = False
+        #: A block was left before an inner one: no block can be left properly any more.
+        self.out_of_order = False
+        #: An UNLISTEN may be among its actions.
+        self.unlistens = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or rolled back, or the connection closed."""
+        return self._native is None
+
+    def notify(self, channel: str, payload: str | Buffer) -> None:
+        self.require_usable()
+        name = self._attempt(encode_channel, channel)
+        data = self._attempt(encode_payload, payload)
+        self._run(lib.pn_txn_notify(self._native, name, len(name), data, len(data)))
+
+    def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
+        """Add them all; the number left after collapsing duplicates."""
+        self.require_usable()
+        name = self._attempt(encode_channel, channel)
+        blob, lengths = self._attempt(join_payloads, payloads)
+        queued = ffi.new("uint64_t *")
+        self._run(
+            lib.pn_notify_many(
+                self._connection_handle,
+                self._native,
+                name,
+                len(name),
+                blob,
+                ffi.from_buffer("uint32_t[]", lengths),
+                len(lengths),
+                dedup,
+                queued,
+            )
+        )
+        return int(queued[0])
+
+    def listen(self, channels: Iterable[str]) -> None:
+        self.require_usable()
+        for name in [self._attempt(encode_channel, channel) for channel in channels]:
+            self._run(lib.pn_txn_listen(self._native, name, len(name)))
+
+    def unlisten(self, channels: Iterable[str]) -> None:
+        self.require_usable()
+        self.unlistens = True
+        for name in [self._attempt(encode_channel, channel) for channel in channels]:
+            self._run(lib.pn_txn_unlisten(self._native, name, len(name)))
+
+    def unlisten_all(self) -> None:
+        self.require_usable()
+        self.unlistens = True
+        self._run(lib.pn_txn_unlisten_all(self._native))
+
+    def savepoint(self, name: str | None) -> int:
+        """Set a savepoint; its level.  `name` is None for that of a block."""
+        self.require_usable()
+        self._run(lib.pn_txn_savepoint(self._native))
+        self.savepoints.append(name)
+        return len(self.savepoints)
+
+    def release(self, level: int) -> None:
+        """Keep the work of the savepoint and of those inside it, and end them."""
+        self.require_usable()
+        self._run(lib.pn_txn_release(self._native, level))
+        del self.savepoints[level - 1 :]
+
+    def roll_back_to(self, level: int) -> None:
+        """Undo the work since the savepoint, and end it and those inside it."""
+        self.require_open()
+        self.require_unprepared()
+        self._run(lib.pn_txn_rollback_to(self._native, level))
+        del self.savepoints[level - 1 :]
+        self.failed = False
+
+    def find_savepoint(self, name: str) -> int:
+        """Level of the innermost savepoint of that name within the current block."""
+        if not isinstance(name, str):
+            raise TypeError(f"savepoint name must be a str, not {type(name).__name__}")
+        for index in range(len(self.savepoints) - 1, -1, -1):
+            if self.savepoints[index] == name:
+                break
+        else:
+            self.failed = True
+            raise InvalidSavepoint(f'savepoint "{name}" does not exist')
+        if self.blocks and index < self.blocks[-1].level:
+            self.failed = True
+            raise OutOfOrderTransactionNesting(
+                f'savepoint "{name}" is outside of {self.blocks[-1]!r}'
+            )
+        return index + 1
+
+    def prepare(self) -> None:
+        self.require_usable()
+        self._run(lib.pn_txn_prepare(self._native))
+        self.prepared = True
+
+    def commit(self) -> int:
+        """End it.  When it has failed, or this fails, nothing has happened."""
+        if self.failed:
+            self.abort()
+            raise InFailedTransaction(FAILED)
+        self.require_open()
+        # Held to the end of the call: close() in another thread must not free it under us.
+        connection_handle, native = self._connection_handle, self._native
+        self._connection_handle = self._native = None
+        ffi.gc(native, None)
+        result = lib.pn_txn_commit(native)
+        del connection_handle
+        return _check(result)
+
+    def abort(self) -> None:
+        """End it and undo everything.  Ending twice is allowed."""
+        # In this order: the destructor of the transaction needs the connection.
+        self._native = None
+        self._connection_handle = None
+
+    def _run(self, result: int) -> None:
+        if result < 0:
+            self.failed = True
+            raise native_error(result)
+
+    def _attempt(self, encode: Callable[[_T], _R], value: _T) -> _R:
+        try:
+            return encode(value)
+        except (ValueError, ProgrammingError):  # but not a TypeError
+            self.failed = True
+            raise
+
+    def require_open(self) -> None:
+        if self._native is None:
+            raise InterfaceError("the connection is closed, and rolled its transactions back")
+
+    def require_unprepared(self) -> None:
+        if self.prepared:
+            raise ProgrammingError(
+                "the transaction is prepared", hint="Only commit and rollback are left."
+            )
+
+    def require_usable(self) -> None:
+        self.require_open()
+        if self.failed:
+            raise InFailedTransaction(FAILED)
+        self.require_unprepared()
+
+
+class Transaction:
+    """A transaction block, made by `Connection.transaction`; nested, a savepoint.
+
+    Leaving it normally commits (or releases the savepoint), leaving it by an exception undoes
+    its work.  A block can be used once, by one thread.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: OpenTransaction | None = None
+        self._outermost = False
+        self._left = False
+        #: The core's level of its savepoint; 0 for the transaction itself.
+        self.level = 0
+
+    @property
+    def connection(self) -> Connection:
+        """The connection it is a transaction of."""
+        return self._connection
+
+    def prepare(self) -> None:
+        """Reserve queue room and table entries for the worst case.
+
+        Afterwards only commit and rollback are left, and the commit fails with nothing but
+        `SegmentCorrupt` or `SegmentUnlinked`.  Allowed on the outermost block only, while no
+        other is open inside it (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
+        `TooManyChannels`) fails the transaction.
+        """
+        transaction = self._require_entered()
+        if not self._outermost or transaction.blocks[-1] is not self:
+            raise ProgrammingError(
+                "only the outermost transaction block can be prepared",
+                hint="Leave the inner blocks, then prepare the outermost.",
+            )
+        transaction.prepare()
+
+    def __enter__(self) -> Self:
+        if self._open is not None:
+            raise TypeError("transaction blocks can be used only once")
+        connection = self._connection
+        transaction = connection._open_transaction()
+        if transaction is None:
+            transaction = connection._begin()
+            self._outermost = transaction.block_began = True
+        else:
+            self.level = transaction.savepoint(None)
+        transaction.blocks.append(self)
+        self._open = transaction
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if exc is None:
+            self._commit()
+            return False
+        try:
+            self._roll_back()
+        except OutOfOrderTransactionNesting:
+            # The mistake in the program hides the exception, as it would in a commit.
+            raise
+        except Exception as error:
+            logger.warning("error ignored in rollback of %r: %s", self, error)
+        return isinstance(exc, Rollback) and (exc.transaction is None or exc.transaction is self)
+
+    def _commit(self) -> None:
+        transaction = self._leave()
+        if self._outermost:
+            self._connection._commit(transaction)
+        elif transaction.failed:
+            # Like the commit of the whole: undone, said, and usable outside of the block.
+            transaction.roll_back_to(self.level)
+            raise InFailedTransaction(FAILED)
+        else:
+            transaction.release(self.level)
+
+    def _roll_back(self) -> None:
+        if self._open is not None and self._open.ended:
+            return  # the connection was closed, which undid everything
+        transaction = self._leave()
+        if self._outermost:
+            self._connection._roll_back(transaction)
+        else:
+            transaction.roll_back_to(self.level)
+
+    def _leave(self) -> OpenTransaction:
+        """Take the block off the stack; it must be on its top."""
+        transaction = self._require_entered()
+        self._left = True
+        in_order = transaction.blocks[-1] is self and not transaction.out_of_order
+        transaction.blocks.remove(self)
+        if not in_order:
+            transaction.out_of_order = transaction.failed = True
+            if transaction.block_began and not transaction.blocks:
+                self._connection._roll_back(transaction)
+            raise OutOfOrderTransactionNesting(
+                f"transaction block left at the wrong nesting level: {self!r}"
+            )
+        return transaction
+
+    def _require_entered(self) -> OpenTransaction:
+        transaction = self._open
+        if transaction is None or self._left:
+            raise ProgrammingError(
+                "the transaction block is not active", hint="Use it inside its 'with' statement."
+            )
+        if self._connection._open_transaction() is not transaction:
+            raise ProgrammingError(
+                "the transaction block belongs to another thread",
+                hint="Enter and leave a block in one thread; each can have its own.",
+            )
+        return transaction
+
+    def __repr__(self) -> str:
+        state = "inactive" if self._open is None else "terminated" if self._left else "active"
+        kind = "transaction" if self.level == 0 else f"savepoint {self.level}"
+        return f"<pynotify.Transaction {kind} ({state}) at {id(self):#x}>"
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise native_error(result)
+    return result

@@ -1,0 +1,199 @@
+"""What the engine hands out: messages and figures.  Nothing here touches the segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import TYPE_CHECKING, Any
+
+from pynotify.errors import PayloadDecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    #: Columns of pid, seq, sent_ns and backend_id.
+    Origin: TypeAlias = Sequence[Sequence[int]]
+
+
+@total_ordering
+class Notify:
+    """One notification, as psycopg's `Notify`: unpacks and compares as (channel, payload, pid).
+
+    * `channel`: str
+    * `payload`: str; `data`: the same as bytes
+    * `pid`, `backend_id`: the sender's process and backend slot
+    * `seq`: commit sequence number, one per commit, common to all databases
+    * `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds
+
+    Treat it as a value: it hashes by its contents.
+    """
+
+    __slots__ = ("_index", "_origin", "channel", "data")
+    __match_args__ = ("channel", "payload", "pid")
+
+    # Called by map() for every message: it may do no more than assign.
+    def __init__(self, channel: str, data: bytes, origin: Origin, index: int) -> None:
+        self.channel = channel
+        self.data = data
+        # The columns of all messages that were read together, and which of them this is.
+        self._origin = origin
+        self._index = index
+
+    @property
+    def pid(self) -> int:
+        """The sender's process."""
+        return self._origin[0][self._index]
+
+    @property
+    def seq(self) -> int:
+        """Commit sequence number."""
+        return self._origin[1][self._index]
+
+    @property
+    def sent_ns(self) -> int:
+        """CLOCK_MONOTONIC at the sender's commit, nanoseconds."""
+        return self._origin[2][self._index]
+
+    @property
+    def backend_id(self) -> int:
+        """The sender's backend slot."""
+        return self._origin[3][self._index]
+
+    @property
+    def payload(self) -> str:
+        """The payload as text.
+
+        Raises `PayloadDecodeError`, which is also a ValueError, when it is not UTF-8.
+        """
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError as error:
+            raise PayloadDecodeError(f"payload is not valid UTF-8: {error.reason}") from error
+
+    def _key(self) -> tuple[str, str | bytes, int]:
+        try:
+            return (self.channel, self.data.decode(), self.pid)
+        except UnicodeDecodeError:
+            return (self.channel, self.data, self.pid)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.channel, self.payload, self.pid))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.channel, self.payload, self.pid)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Notify):
+            return self._key() == other._key()
+        if isinstance(other, tuple):
+            return self._key() == other
+        return NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        if isinstance(other, Notify):
+            return self._key() < other._key()
+        if isinstance(other, tuple):
+            return self._key() < other
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        origin = ((self.pid,), (self.seq,), (self.sent_ns,), (self.backend_id,))
+        return (Notify, (self.channel, self.data, origin, 0))
+
+    def __repr__(self) -> str:
+        channel, payload, pid = self._key()
+        return f"Notify(channel={channel!r}, payload={payload!r}, pid={pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages are missing here, and for this `reason`; `missed_bytes` of the queue were lost."""
+
+    missed_bytes: int
+    reason: str
+
+    @property
+    def channel(self) -> None:
+        """None: a gap belongs to no channel, and so is told from a `Notify`."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStat:
+    """One connection, as others see it.
+
+    `channels` is a count; `lag_bytes` counts from the first entry it still has to read to the
+    head of the queue, 0 when it is quiet.
+    """
+
+    backend_id: int
+    pid: int
+    database: str
+    channels: int
+    lag_bytes: int
+    asleep: bool
+    in_transaction: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStat:
+    """Counters since the segment was created, and its present state.
+
+    `commits` counts transactions with an effect, `notifications` those left after collapsing
+    duplicates, heard or not, `slot_writes` writes to other backends' slots, `wakeups_useless`
+    wake-ups after which nothing was found.  `head` and `tail` are queue positions in bytes;
+    `tail_holder_pid` is None when nobody pins the tail.
+    """
+
+    commits: int
+    notifications: int
+    collapsed: int
+    signals_sent: int
+    signals_elided: int
+    wakeups_useful: int
+    wakeups_useless: int
+    slot_writes: int
+    handler_reinstalls: int
+    recoveries: int
+    queue_usage: float
+    queue_pages: int
+    head: int
+    tail: int
+    tail_holder_pid: int | None
+    channels: int
+    subscriptions: int
+    backends: list[BackendStat]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Which invariants of the segment do not hold, a sentence each."""
+
+    problems: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """True when there are no problems."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of this user.
+
+    `size` in bytes; `created` in seconds since the epoch; `backends`: live backends;
+    `stale`: of an earlier boot or another layout, so that it can only be replaced.
+    """
+
+    name: str
+    size: int
+    created: float
+    backends: int
+    stale: bool

@@ -1,0 +1,277 @@
+"""The exceptions, in one tree.
+
+`str(error)` begins with PostgreSQL's message, letter for letter, where PostgreSQL has the
+condition; what to do about it follows after a newline and is also `error.hint`.
+`error.sqlstate` is PostgreSQL's SQLSTATE, or None where it has none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from pynotify._ffi import ffi, lib
+
+if TYPE_CHECKING:
+    from pynotify._transaction import Transaction
+
+__all__ = [
+    "ActiveTransaction",
+    "ConnectionLost",
+    "Error",
+    "ForkedConnectionError",
+    "InFailedTransaction",
+    "InterfaceError",
+    "InvalidChannelName",
+    "InvalidSavepoint",
+    "InvalidTopicName",
+    "LayoutMismatch",
+    "LockTimeout",
+    "MessageNotInFlight",
+    "NoActiveTransaction",
+    "NotOwner",
+    "OperationalError",
+    "OutOfOrderTransactionNesting",
+    "PayloadDecodeError",
+    "PayloadTooLong",
+    "ProgrammingError",
+    "QueueFull",
+    "Rollback",
+    "SegmentCorrupt",
+    "SegmentFull",
+    "SegmentNotFound",
+    "SegmentUnlinked",
+    "Timeout",
+    "TooManyBackends",
+    "TooManyChannels",
+    "TopicDeleted",
+    "TopicFull",
+]
+
+
+class Error(Exception):
+    """Base of every error that pynotify raises on purpose.
+
+    `sqlstate` is the five characters PostgreSQL gives to the condition, or None.
+    """
+
+    sqlstate: str | None = None
+    #: What to do when whoever raises the error has no better advice.
+    _advice = ""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        hint = hint or ("" if "\n" in message else self._advice)
+        # One argument, so that the error crosses process borders by pickle as it is.
+        super().__init__(f"{message}\n{hint}" if hint else message)
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it: the text after the first newline of `str(error)`."""
+        return str(self).partition("\n")[2] or None
+
+
+class InterfaceError(Error):
+    """The object cannot be used: closed, another process's, or another user's."""
+
+    _advice = "Open a new connection with pynotify.connect()."
+
+
+class ForkedConnectionError(InterfaceError):
+    """A connection was used in a child of the process that made it."""
+
+    _advice = "Connect in the child as well; pynotify.get() does it by itself."
+
+
+class ProgrammingError(Error):
+    """The call cannot be right, whatever the state of the segment."""
+
+
+class InvalidChannelName(ProgrammingError):
+    """Not 1 to `max_channel_name` bytes of UTF-8 without NUL."""
+
+    sqlstate = "22023"
+    _advice = "Use 1 to max_channel_name (63) bytes of UTF-8 without NUL."
+
+
+class InvalidTopicName(ProgrammingError):
+    """Not a topic or channel name as NSQ has them."""
+
+    _advice = "Use 1 to 64 of . a-z A-Z 0-9 _ - and, if wanted, #ephemeral at the end."
+
+
+class PayloadTooLong(ProgrammingError):
+    """The payload has more bytes than the segment's `max_payload`."""
+
+    sqlstate = "22023"
+    _advice = "Send a reference instead, or create the segment with a larger max_payload."
+
+
+class ActiveTransaction(ProgrammingError):
+    """The calling thread has a transaction open, and the call needs that it has none."""
+
+    sqlstate = "25001"
+    _advice = "Commit or roll back the transaction of this thread first."
+
+
+class NoActiveTransaction(ProgrammingError):
+    """The calling thread has no transaction open."""
+
+    sqlstate = "25P01"
+    _advice = "begin() first, or use 'with connection.transaction()'."
+
+
+class InFailedTransaction(ProgrammingError):
+    """An earlier error failed the transaction of the calling thread."""
+
+    sqlstate = "25P02"
+    _advice = "Roll back, to a savepoint from before the error or wholly."
+
+
+class InvalidSavepoint(ProgrammingError):
+    """The transaction has no savepoint of that name."""
+
+    sqlstate = "3B001"
+    _advice = "Name a savepoint that was set in this transaction and is still there."
+
+
+class OutOfOrderTransactionNesting(ProgrammingError):
+    """Transaction blocks were not left in the reverse order of entering."""
+
+    _advice = "Leave the inner block first; do not share blocks between threads."
+
+
+class PayloadDecodeError(ProgrammingError, ValueError):
+    """`Notify.payload` of a payload that is not UTF-8."""
+
+    _advice = "Read Notify.data, which is the payload as bytes."
+
+
+class OperationalError(Error):
+    """Not the caller's mistake: the state of the segment or the system forbids it."""
+
+
+class QueueFull(OperationalError):
+    """The notification queue has no room for the transaction."""
+
+    sqlstate = "54000"
+    _advice = "Let its listeners read, or create the segment with more queue_pages."
+
+
+class TopicFull(OperationalError):
+    """The topic has no room for the message."""
+
+    sqlstate = "54000"
+
+
+class TooManyBackends(OperationalError):
+    """All backend slots of the segment are taken."""
+
+    sqlstate = "53300"
+    _advice = "Close connections, or create the segment with a larger max_backends."
+
+
+class TooManyChannels(OperationalError):
+    """The channel or subscription table of the segment is full."""
+
+    sqlstate = "53200"
+    _advice = "Unlisten, or create the segment with a larger max_channels and max_subscriptions."
+
+
+class LayoutMismatch(OperationalError):
+    """The segment has another layout or other options than those asked for."""
+
+
+class SegmentCorrupt(OperationalError):
+    """A check of something read from the segment failed; the segment is poisoned."""
+
+    _advice = "Stop its processes, pynotify.unlink() the segment and start again."
+
+
+class SegmentNotFound(OperationalError):
+    """There is no segment of that name."""
+
+    _advice = "Open it with create=True."
+
+
+class SegmentUnlinked(OperationalError):
+    """The segment was unlinked while it was in use; unread messages are gone."""
+
+    _advice = "Close this connection, connect again and listen again."
+
+
+class SegmentFull(OperationalError):
+    """No room in /dev/shm."""
+
+    _advice = "Enlarge /dev/shm (docker run --shm-size), or create a smaller segment."
+
+
+class LockTimeout(OperationalError):
+    """The writer lock was not to be had in time; the message names its holder."""
+
+    _advice = "See what the process that holds the lock is doing."
+
+
+class MessageNotInFlight(OperationalError):
+    """The message has been answered already, or timed out."""
+
+
+class NotOwner(OperationalError):
+    """The message is in flight again, in another delivery than this one."""
+
+
+class TopicDeleted(OperationalError):
+    """The topic or channel was deleted."""
+
+
+class ConnectionLost(OperationalError):
+    """The connection under a PubSub was lost."""
+
+
+class Timeout(Error, TimeoutError):
+    """Nothing came in the time given."""
+
+
+class Rollback(Exception):
+    """Leave transaction blocks and undo them, as psycopg's `Rollback`.
+
+    `Rollback(tx)` undoes every block up to and including `tx`, which swallows it;
+    `Rollback()` means the innermost.
+    """
+
+    def __init__(self, transaction: Transaction | None = None) -> None:
+        super().__init__(transaction)
+        self.transaction = transaction
+
+
+_CLASSES: dict[int, type[Error]] = {
+    lib.PN_EQUEUEFULL: QueueFull,
+    lib.PN_ETOOBIG: QueueFull,
+    lib.PN_ECHANNELNAME: InvalidChannelName,
+    lib.PN_EPAYLOAD: PayloadTooLong,
+    lib.PN_EBACKENDS: TooManyBackends,
+    lib.PN_ECHANNELS: TooManyChannels,
+    lib.PN_ELAYOUT: LayoutMismatch,
+    lib.PN_ECORRUPT: SegmentCorrupt,
+    lib.PN_EGONE: SegmentUnlinked,
+    lib.PN_ELOCK: LockTimeout,
+    lib.PN_EFORKED: ForkedConnectionError,
+    lib.PN_ECLOSED: InterfaceError,
+    lib.PN_EPREPARED: ProgrammingError,
+    lib.PN_ESTALE: LayoutMismatch,
+    lib.PN_EREAPED: OperationalError,
+    errno.ENOSPC: SegmentFull,
+    errno.EACCES: InterfaceError,
+    errno.EPERM: InterfaceError,
+}
+
+
+def native_error(result: int) -> Exception:
+    """The exception for a negative result of the C API, called in the thread that got it."""
+    message = ffi.string(lib.pn_error_message()).decode("utf-8", "replace")
+    message = message or os.strerror(-result)
+    if result == -errno.ENOMEM:
+        return MemoryError(message)
+    if result == -errno.EINVAL:
+        return ValueError(message)
+    return _CLASSES.get(-result, OperationalError)(message)

@@ -1,0 +1,157 @@
+"""The command line: ``python -m spark_jobs JOB LOGS... --out DIR [--json] [--overwrite]``.
+
+Exit status: 0 clean, 2 a violation in undamaged logs, 1 could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from spark_jobs.jobs import NAMES, JobResult, runner
+
+CLEAN, FAILED, VIOLATION = 0, 1, 2
+
+
+class CannotRunError(Exception):
+    """A job could not be run; says why."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse would exit with 2, which here means a violation."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(FAILED, f"{self.prog}: error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    result = _Parser(
+        prog="python -m spark_jobs", description="Analyses pynotify's latency logs on Spark."
+    )
+    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join(NAMES))
+    result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
+    result.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
+    result.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    result.add_argument(
+        "--overwrite", action="store_true", help="replace results of an earlier run"
+    )
+    result.add_argument("--master", help="Spark master; by default as Spark is configured")
+    return result
+
+
+def versions() -> dict[str, str]:
+    """Of everything that the figures depend on."""
+    found = {"python": platform.python_version(), "format": "pynlog 1"}
+    for package in ("pyspark", "numpy", "pyarrow", "pynotify-ipc"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {
+        "job": job,
+        "status": "violation" if result.violation else "clean",
+        "versions": versions(),
+        "records": sum(report.records for report in result.reports),
+        "wall_s": round(wall_s, 3),
+        "segments": [report.as_json() for report in result.reports],
+        "rows": result.rows,
+        "totals": result.totals,
+    }
+
+
+def run_job(
+    job: str,
+    logs: Sequence[str],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    master: str | None = None,
+) -> dict[str, Any]:
+    """Runs `job` over `logs`, leaves its results in `out` and returns the summary.
+
+    Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are results already.
+    """
+    from spark_jobs.logs import survey
+    from spark_jobs.session import create_session
+
+    target = out / f"{job}.json"
+    if target.exists() and not overwrite:
+        raise CannotRunError(f"{target} exists; --overwrite replaces it")
+    found = survey(logs)
+    out.mkdir(parents=True, exist_ok=True)
+    session = create_session(f"pynotify {job}", master)
+    begin = time.monotonic()
+    result = runner(job)(session, found, out)
+    report = summary(job, result, time.monotonic() - begin)
+    target.write_text(json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def _printable(value: object) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
+    return text.encode("unicode_escape").decode() if not text.isprintable() else text
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    rows: list[dict[str, Any]] = report["rows"]
+    if rows:
+        lines = [list(rows[0]), *([_printable(v) for v in row.values()] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            print("  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip())
+    for name, value in report["totals"].items():
+        print(f"{name}: {_printable(value)}")
+    for segment in report["segments"]:
+        for problem in segment["problems"]:
+            print(f"{_printable(segment['file'])}: {problem}", file=sys.stderr)
+    print(f"{report['status']}: {report['records']} records in {report['wall_s']} s")
+
+
+def _described(error: Exception) -> str:
+    from spark_jobs._java import JavaNotFoundError
+    from spark_jobs.logs import NoLogsError
+
+    plain = isinstance(error, NoLogsError | JavaNotFoundError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        report = run_job(
+            options.job,
+            options.logs,
+            options.out,
+            overwrite=options.overwrite,
+            master=options.master,
+        )
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return FAILED
+    except Exception as error:  # whatever it is, the status must not be 2 and stdout be JSON
+        text = str(error) if isinstance(error, CannotRunError | OSError) else _described(error)
+        print(f"spark_jobs {options.job}: {text}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"job": options.job, "status": "error", "error": text}))
+        return FAILED
+    if options.json:
+        print(json.dumps(report))
+    else:
+        _print_table(report)
+    return VIOLATION if report["status"] == "violation" else CLEAN

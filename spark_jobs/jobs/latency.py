@@ -1,0 +1,263 @@
+"""Commit-to-receive latency per channel, process and wake reason.
+
+Latency is a RECV record's ``ts`` (hand-over) less its ``ref_ts`` (the sender's commit): the message
+carries it, so nothing is joined. Both are CLOCK_MONOTONIC of one host; a negative one means that
+clocks were mixed, and is counted and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.window import Window
+
+from spark_jobs.histogram import BUCKETS, QUANTILES, SCALE, bucket, midpoint
+from spark_jobs.jobs import JobResult
+from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.schema import WAKE_NAMES, Kind
+from spark_jobs.source import file_reports, load
+
+TITLE = "commit-to-receive latency per channel, process and wake reason"
+KEYS = ("engine", "database", "channel", "host", "pid", "wake")
+
+_WAKES = len(WAKE_NAMES)
+_DENSE_SLOTS = 512
+"""So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
+_BUFFERED = 1 << 20
+
+
+class _Histogram:
+    """Counts per (slot, bucket) in bounded memory."""
+
+    def __init__(self) -> None:
+        self._dense = np.zeros(0, dtype=np.int64)
+        self._sparse: list[NDArray[np.int64]] = []
+        self._buffered = 0
+        self._keys = np.empty(0, dtype=np.int64)
+        self._counts = np.empty(0, dtype=np.int64)
+
+    def add(self, slot: NDArray[np.int64], values: NDArray[np.int64], slots: int) -> None:
+        key = slot * BUCKETS + bucket(values)
+        if slots <= _DENSE_SLOTS:
+            if len(self._dense) < slots * BUCKETS:
+                self._dense = np.pad(self._dense, (0, slots * BUCKETS - len(self._dense)))
+            counts = np.bincount(key)
+            self._dense[: len(counts)] += counts
+            return
+        self._sparse.append(key)
+        self._buffered += len(key)
+        if self._buffered >= _BUFFERED:
+            self._merge()
+
+    def _merge(self) -> None:
+        keys, counts = np.unique(np.concatenate(self._sparse), return_counts=True)
+        every = np.concatenate([self._keys, keys])
+        self._keys, inverse = np.unique(every, return_inverse=True)
+        merged = np.zeros(len(self._keys), dtype=np.int64)
+        np.add.at(merged, inverse, np.concatenate([self._counts, counts]))
+        self._counts, self._sparse, self._buffered = merged, [], 0
+
+    def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(slot, bucket, count); a pair may appear twice."""
+        if self._sparse:
+            self._merge()
+        dense = np.flatnonzero(self._dense)
+        keys = np.concatenate([dense, self._keys])
+        return keys // BUCKETS, keys % BUCKETS, np.concatenate([self._dense[dense], self._counts])
+
+
+class _Extremes:
+    """Exact figures beside the histogram, per slot."""
+
+    NAMES = ("n", "sum_ns", "min_ns", "max_ns", "first_ns", "last_ns")
+    _START = (0, 0, np.iinfo(np.int64).max, 0, np.iinfo(np.int64).max, 0)
+
+    def __init__(self) -> None:
+        self.columns = [np.empty(0, dtype=np.int64) for _ in self.NAMES]
+
+    def add(
+        self,
+        slot: NDArray[np.int64],
+        values: NDArray[np.int64],
+        ts: NDArray[np.int64],
+        slots: int,
+    ) -> None:
+        short = slots - len(self.columns[0])
+        if short > 0:
+            self.columns = [
+                np.concatenate([column, np.full(short, start, dtype=np.int64)])
+                for column, start in zip(self.columns, self._START, strict=True)
+            ]
+        # A stable sort of 16-bit numbers is a radix sort.
+        narrow = slot.astype(np.uint16) if slots <= 1 << 16 else slot
+        order = np.argsort(narrow, kind="stable")
+        slot, values, ts = slot[order], values[order], ts[order]
+        start = np.flatnonzero(np.concatenate([[True], slot[1:] != slot[:-1]]))
+        at = slot[start]
+        n, total, low, high, first, last = self.columns
+        n[at] += np.diff(np.append(start, len(slot)))
+        total[at] += np.add.reduceat(values, start)
+        low[at] = np.minimum(low[at], np.minimum.reduceat(values, start))
+        high[at] = np.maximum(high[at], np.maximum.reduceat(values, start))
+        first[at] = np.minimum(first[at], np.minimum.reduceat(ts, start))
+        last[at] = np.maximum(last[at], np.maximum.reduceat(ts, start))
+
+
+class Partials:
+    """Rows with ``bucket``: n in that bucket. Rows without: `_Extremes` of that key."""
+
+    COLUMNS = (
+        pa.field("engine", pa.string()),
+        pa.field("database", pa.int64()),
+        pa.field("channel", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("pid", pa.int64()),
+        pa.field("wake", pa.string()),
+        pa.field("bucket", pa.int32()),
+        *(pa.field(name, pa.int64()) for name in _Extremes.NAMES),
+        pa.field("negative", pa.int64()),
+    )
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._slot_of = np.empty(0, dtype=np.int64)
+        self._pairs = np.empty(0, dtype=np.int64)
+        self._histogram = _Histogram()
+        self._extremes = _Extremes()
+        self._negative = 0
+
+    def _slots(self, chunk: Chunk, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """A dense number for each (channel, wake) that occurs."""
+        wake = np.minimum(chunk.records["wake"][which], _WAKES - 1)
+        pair = chunk.channel[which] * _WAKES + wake
+        size = len(self._reader.channels) * _WAKES
+        if len(self._slot_of) < size:
+            self._slot_of = np.concatenate(
+                [self._slot_of, np.full(2 * size - len(self._slot_of), -1, dtype=np.int64)]
+            )
+        slot: NDArray[np.int64] = self._slot_of[pair]
+        if (slot < 0).any():
+            fresh = np.unique(pair[slot < 0])
+            self._slot_of[fresh] = len(self._pairs) + np.arange(len(fresh))
+            self._pairs = np.concatenate([self._pairs, fresh])
+            slot = self._slot_of[pair]
+        return slot
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        records = chunk.records
+        which = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (chunk.channel >= 0)
+        negative = which & (records["ts"] < records["ref_ts"])
+        self._negative += int(np.count_nonzero(negative))
+        which &= ~negative
+        if which.any():
+            ts = chunk.signed("ts")[which]
+            values = ts - chunk.signed("ref_ts")[which]
+            slot = self._slots(chunk, which)
+            self._histogram.add(slot, values, len(self._pairs))
+            self._extremes.add(slot, values, ts, len(self._pairs))
+        yield from ()
+
+    def _keys(self, slot: NDArray[np.int64]) -> dict[str, Any]:
+        log, channels = self._reader.log, self._reader.channels
+        pair = self._pairs[slot]
+        names = pa.array([name for _, name in channels], type=pa.string())
+        database = np.array([number for number, _ in channels], dtype=np.int64)
+        return {
+            "engine": log.engine,
+            "host": log.host,
+            "pid": log.pid,
+            "database": database[pair // _WAKES],
+            "channel": names.take(pa.array(pair // _WAKES)),
+            "wake": pa.array(WAKE_NAMES).take(pa.array(pair % _WAKES)),
+        }
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        if self._negative:
+            yield {"negative": [self._negative]}
+        if len(self._pairs) == 0:
+            return
+        slot, index, count = self._histogram.counts()
+        yield self._keys(slot) | {"bucket": index, "n": count}
+        figures = dict(zip(_Extremes.NAMES, self._extremes.columns, strict=True))
+        yield self._keys(np.arange(len(self._pairs))) | figures
+
+
+def _over_all_wakes(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("wake", sf.explode(sf.array(sf.lit("all"), sf.col("wake"))))
+
+
+def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
+    """keys, bucket, n: the whole histogram of each key."""
+    rows = _over_all_wakes(partials.where(sf.col("bucket").isNotNull()))
+    return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
+
+
+def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
+    """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
+    order = Window.partitionBy(*keys).orderBy("bucket")
+    whole = Window.partitionBy(*keys)
+    ranked = (
+        histogram(partials, keys)
+        .withColumn("cumulative", sf.sum("n").over(order))
+        .withColumn("total", sf.sum("n").over(whole))
+    )
+    quantiles = ranked.groupBy(*keys).agg(
+        *(
+            sf.min(
+                # whole numbers: 0.999 * n is not always where it should be in floating point
+                sf.expr(
+                    f"CASE WHEN cumulative >= (total * {q} + {SCALE - 1}) DIV {SCALE} "
+                    "THEN bucket END"
+                )
+            ).alias(name)
+            for name, q in QUANTILES.items()
+        )
+    )
+    exact = (
+        _over_all_wakes(partials.where(sf.col("bucket").isNull() & sf.col("wake").isNotNull()))
+        .groupBy(*keys)
+        .agg(
+            sf.sum("n").alias("n"),
+            sf.sum("sum_ns").alias("sum_ns"),
+            sf.min("min_ns").alias("min_ns"),
+            sf.max("max_ns").alias("max_ns"),
+            sf.min("first_ns").alias("first_ns"),
+            sf.max("last_ns").alias("last_ns"),
+        )
+    )
+    rows = exact.join(quantiles, list(keys)).orderBy(*keys).collect()
+    return [_row(row.asDict(), keys) for row in rows]
+
+
+def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    low, high, n = found["min_ns"], found["max_ns"], found["n"]
+    span = found["last_ns"] - found["first_ns"]
+    row = {key: found[key] for key in keys} | {"n": n, "min_ns": low}
+    for name in QUANTILES:
+        row[name] = min(max(int(midpoint([found[name]])[0]), low), high)
+    return row | {
+        "max_ns": high,
+        "mean_ns": found["sum_ns"] / n,
+        "rate_per_s": (n - 1) * 1e9 / span if span else None,
+    }
+
+
+def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+    """Rows as API.md has them, plus engine, database and rate_per_s; `latency_hist/` in `out`."""
+    partials = load(session, "latency", survey).persist()
+    try:
+        rows = summarise(partials)
+        negative = partials.agg(sf.sum("negative")).collect()[0][0] or 0
+        histogram(partials).write.mode("overwrite").parquet(str(out / "latency_hist"))
+        return JobResult(
+            rows, file_reports(partials, survey), totals={"negative_latencies": negative}
+        )
+    finally:
+        partials.unpersist()

@@ -1,0 +1,131 @@
+"""The one definition of a log record and header: numpy dtype, Arrow schema and Spark StructType.
+
+``native/src/latlog.h`` is the C side; ``tests/spark/test_schema.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as spark_types
+
+MAGIC: Final = b"PYNLOG\x00\x01"
+ENDIAN: Final = 0x01020304
+HEADER_BYTES: Final = 4096
+RECORD_BYTES: Final = 64
+NAME_PIECE: Final = 32
+"""Bytes of a channel's name in one CHANDEF record: its first ones."""
+
+USEFUL: Final = 1
+"""Bit of ``flags`` in a WAKE record: something was found."""
+
+
+class Kind(IntEnum):
+    """What a record tells."""
+
+    SEND = 1
+    RECV = 2
+    FIN = 3
+    REQ = 4
+    TIMEOUT = 5
+    SIGNAL = 6
+    WAKE = 7
+    LISTEN = 8
+    UNLISTEN = 9
+    DROP = 10
+    CHANDEF = 11
+
+
+class Wake(IntEnum):
+    """What ended the sleep before a RECV or WAKE record."""
+
+    NONE = 0
+    SIGNAL = 1
+    FD = 2
+    TIMER = 3
+    NEIGHBOUR = 4
+
+
+WAKE_NAMES: Final = (*(wake.name.lower() for wake in Wake), "other", "other", "other")
+"""Eight names: a value above seven counts as the last."""
+
+# name, numpy type, width in Spark, which has no unsigned types
+_FIELDS: Final = (
+    ("ts", "<u8", 8),
+    ("ref_ts", "<u8", 8),
+    ("commit_seq", "<u8", 8),
+    ("chan_seq", "<u8", 8),
+    ("channel", "<u4", 4),
+    ("bytes", "<u4", 4),
+    ("peer", "<u4", 4),
+    ("lag", "<u4", 4),
+    ("kind", "|u1", 1),
+    ("wake", "|u1", 1),
+    ("attempts", "|u1", 1),
+    ("flags", "|u1", 1),
+    ("batch", "<u4", 4),
+    ("aux", "<u8", 8),
+)
+_ARROW: Final = {1: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+_SPARK: Final = {
+    1: spark_types.ShortType(),
+    4: spark_types.IntegerType(),
+    8: spark_types.LongType(),
+}
+
+RECORD: Final = np.dtype([(name, code) for name, code, _ in _FIELDS])
+ARROW: Final = pa.schema([(name, _ARROW[width]) for name, _, width in _FIELDS])
+STRUCT: Final = spark_types.StructType(
+    [spark_types.StructField(name, _SPARK[width]) for name, _, width in _FIELDS]
+)
+
+ANCHOR: Final = np.dtype(
+    [
+        ("tsc", "<u8"),
+        ("monotonic_ns", "<u8"),
+        ("realtime_ns", "<u8"),
+        ("crc", "<u4"),
+        ("number", "<u4"),
+    ]
+)
+
+_HEADER_FIELDS: Final[tuple[tuple[str, object, int], ...]] = (
+    ("magic", "S8", 0),
+    ("endian", "<u4", 8),
+    ("header_len", "<u4", 12),
+    ("record_len", "<u4", 16),
+    ("schema_id", "<u4", 20),
+    ("schema_off", "<u4", 24),
+    ("schema_len", "<u4", 28),
+    ("log_id", "<u8", 32),
+    ("capacity", "<u8", 40),
+    ("starttime", "<u8", 48),
+    ("pid", "<i4", 56),
+    ("backend_id", "<i4", 60),
+    ("segno", "<u4", 64),
+    ("part", "<u4", 68),
+    ("host", "S64", 72),
+    ("boot_id", "S40", 136),
+    ("machine_id", "S40", 176),
+    ("segment", "S160", 216),
+    ("header_crc", "<u4", 508),
+    ("anchors", (ANCHOR, 16), 512),
+    ("committed", "<u8", 1024),
+    ("dropped", "<u8", 1032),
+    ("sealed", "<u4", 1040),
+    ("schema", "S2944", 1152),
+)
+HEADER: Final = np.dtype(
+    {
+        "names": [name for name, _, _ in _HEADER_FIELDS],
+        "formats": [code for _, code, _ in _HEADER_FIELDS],
+        "offsets": [offset for _, _, offset in _HEADER_FIELDS],
+        "itemsize": HEADER_BYTES,
+    }
+)
+HEADER_CRC_BYTES: Final = 508
+
+assert RECORD.itemsize == RECORD_BYTES

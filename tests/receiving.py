@@ -1,0 +1,48 @@
+"""Receiving in tests: always until something has happened, never for a time."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterable
+
+import pynotify
+
+PATIENCE = 20.0
+"""Seconds after which something that should happen is taken not to happen."""
+
+
+def pairs(messages: Iterable[pynotify.Notify]) -> list[tuple[str, str]]:
+    return [(message.channel, message.payload) for message in messages]
+
+
+def payloads(messages: Iterable[pynotify.Notify]) -> list[str]:
+    return [message.payload for message in messages]
+
+
+def receive(
+    conn: pynotify.Connection, count: int, timeout: float = PATIENCE
+) -> list[pynotify.Notify]:
+    """Sleep and poll until `count` messages have come."""
+    deadline = time.monotonic() + timeout
+    messages: list[pynotify.Notify] = []
+    while len(messages) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{len(messages)} of {count} messages after {timeout} s")
+        conn.wait(left)
+        messages += conn.poll()
+    return messages
+
+
+def readable(fd: int, timeout: float = 0.0) -> bool:
+    return bool(select.select([fd], [], [], timeout)[0])
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+    """Look at `condition` again and again until it holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout} s: {what}")
+        select.select([], [], [], 0.002)

@@ -1,0 +1,297 @@
+"""Sessions: connections that are driven step by step, here or each in a process of its own.
+
+A `Worker` is a real process that calls functions for the test.  `LocalSession` and
+`RemoteSession` have the methods of `pynotify.Connection`; the second executes them in a worker.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynotify
+from receiving import PATIENCE, readable
+
+_WORKER = Path(__file__).with_name("session_worker.py")
+
+
+class WorkerError(Exception):
+    """A worker raised something that has no counterpart here, died, or did not answer."""
+
+
+def _rebuild(module: str, name: str, text: str, sqlstate: Any, hint: Any) -> Exception:
+    kind = getattr(importlib.import_module(module), name, None)
+    if module == "builtins":
+        kind = getattr(builtins, name)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return WorkerError(f"{module}.{name}: {text}")
+    error: Exception = kind.__new__(kind, text)
+    error.args = (text,)
+    for attribute, value in (("sqlstate", sqlstate), ("hint", hint)):
+        if value is not None and getattr(error, attribute, None) != value:
+            setattr(error, attribute, value)
+    return error
+
+
+class Worker:
+    """A process of its own, a child of this one, that calls functions on demand."""
+
+    def __init__(self, **environment: str) -> None:
+        ours, theirs = Pipe()
+        self._pipe = ours
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **environment},
+        )
+        theirs.close()
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._closed = False
+
+    def start(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Begin a call; `result()` has its result."""
+        self._pipe.send((function, arguments, options))
+
+    def result(self, timeout: float = PATIENCE) -> Any:
+        if not self._pipe.poll(timeout):
+            raise WorkerError(f"process {self.pid} did not answer within {timeout} s")
+        try:
+            kind, value = self._pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            self.join()
+            raise WorkerError(f"process {self.pid} ended: {self.returncode}") from error
+        if kind == "error":
+            raise _rebuild(*value)
+        return value
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.start(function, *arguments, **options)
+        return self.result()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; neither reaps it nor waits."""
+        return not readable(self._pidfd)
+
+    @property
+    def returncode(self) -> int | None:
+        """As of `subprocess`: minus the signal's number when one ended it."""
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def suspend(self) -> None:
+        """SIGSTOP, and wait until it stands."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def await_end(self, timeout: float = PATIENCE) -> None:
+        """Wait until it is dead, without reaping it: it is a zombie then."""
+        if not readable(self._pidfd, timeout):
+            raise WorkerError(f"process {self.pid} did not end within {timeout} s")
+
+    def join(self, timeout: float = PATIENCE) -> int:
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self._process.kill()
+        self.join()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._pipe.close()
+        try:
+            self.join(5.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        os.close(self._pidfd)
+
+
+class Heard(NamedTuple):
+    """A notification as plain values, so that it crosses a pipe."""
+
+    channel: str
+    payload: str
+    pid: int
+    backend_id: int
+    seq: int
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, pynotify.Notify):
+        return Heard(value.channel, value.payload, value.pid, value.backend_id, value.seq)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def connect_to(name: str, **options: Any) -> pynotify.Connection:
+    """To a segment that must exist."""
+    with pynotify.open(name, create=False) as engine:
+        return engine.connect(**options)
+
+
+class Session:
+    """What the two kinds have in common: every method of a connection, as a step."""
+
+    pid: int
+    backend_id: int
+
+    def step(self, method: str, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def attribute(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def heard(self) -> list[tuple[str, str]]:
+        """What `poll()` brings, as pairs of channel and payload."""
+        return [(message.channel, message.payload) for message in self.step("poll")]
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self.step, method)
+
+
+class LocalSession(Session):
+    def __init__(self, name: str, **options: Any) -> None:
+        self._conn = connect_to(name, **options)
+        self.pid, self.backend_id = self._conn.pid, self._conn.backend_id
+
+    def step(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return plain(getattr(self._conn, method)(*arguments, **options))
+
+    def attribute(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+_connections: dict[int, pynotify.Connection] = {}
+
+
+def _open_here(name: str, options: dict[str, Any]) -> tuple[int, int, int]:
+    conn = connect_to(name, **options)
+    key = max(_connections, default=0) + 1
+    _connections[key] = conn
+    return key, conn.pid, conn.backend_id
+
+
+def _step_here(key: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return plain(getattr(_connections[key], method)(*arguments, **options))
+
+
+def _attribute_here(key: int, name: str) -> Any:
+    return getattr(_connections[key], name)
+
+
+def _apply_here(key: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(_connections[key], *arguments)
+
+
+def _close_here(key: int) -> None:
+    _connections.pop(key).close()
+
+
+def close_all_here() -> None:
+    """Close every connection of this process that a session opened."""
+    while _connections:
+        _connections.popitem()[1].close()
+
+
+class RemoteSession(Session):
+    def __init__(self, worker: Worker, name: str, **options: Any) -> None:
+        self.worker = worker
+        self._key, self.pid, self.backend_id = worker.call(_open_here, name, options)
+        self._open = True
+
+    def step(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self.worker.call(_step_here, self._key, method, arguments, options)
+
+    def start(self, method: str, *arguments: Any, **options: Any) -> None:
+        """Begin a step that may block; `worker.result()` has its result."""
+        self.worker.start(_step_here, self._key, method, arguments, options)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Begin `function(connection, *arguments)` there; `worker.result()` has its result."""
+        self.worker.start(_apply_here, self._key, function, arguments)
+
+    def attribute(self, name: str) -> Any:
+        return self.worker.call(_attribute_here, self._key, name)
+
+    def close(self) -> None:
+        if self._open and self.worker.alive:
+            self.worker.call(_close_here, self._key)
+        self._open = False
+
+
+class WorkerPool:
+    """Workers that are used again, as a Python process takes a tenth of a second to start."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+
+    def take(self) -> Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+            worker.close()
+        return Worker()
+
+    def give_back(self, worker: Worker) -> None:
+        if worker.alive:
+            try:
+                worker.call(close_all_here)
+            except Exception:
+                worker.kill()
+                worker.close()
+                raise
+            self._idle.append(worker)
+        else:
+            worker.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class EngineFactory:
+    """Makes segments with options and remembers their names."""
+
+    def __init__(self, new_name: Callable[[], str]) -> None:
+        self._new_name = new_name
+        self.made: list[tuple[str, pynotify.Engine]] = []
+
+    def __call__(self, **options: Any) -> pynotify.Engine:
+        name = self._new_name()
+        engine = pynotify.open(name, **options)
+        self.made.append((name, engine))
+        return engine
+
+    def name_of(self, engine: pynotify.Engine) -> str:
+        return next(name for name, made in self.made if made is engine)
+
+
+Connect = Callable[..., pynotify.Connection]
+NewWorker = Callable[..., Worker]
+Sessions = Callable[..., list[Session]]

@@ -1,0 +1,61 @@
+"""Fixtures of the Spark jobs' tests: one session for all of them, and a compiler."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+NATIVE = Path(__file__).parents[2] / "native"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    pytest.importorskip("pyspark")
+    from spark_jobs._java import JavaNotFoundError
+    from spark_jobs.session import create_session
+
+    try:
+        session = create_session("tests", "local[2]")
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def run_native(tmp_path: Path) -> Callable[..., str]:
+    """Compiles a C program together with the log writer, runs it and returns what it prints."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("a C compiler")
+
+    def run(program: str, *arguments: str) -> str:
+        source, binary = tmp_path / "program.c", tmp_path / "program"
+        source.write_text(program)
+        subprocess.run(
+            [
+                compiler,
+                "-std=c11",
+                f"-I{NATIVE / 'src'}",
+                "-o",
+                str(binary),
+                str(source),
+                str(NATIVE / "src" / "latlog.c"),
+                "-lpthread",
+            ],
+            check=True,
+        )
+        done = subprocess.run(
+            [str(binary), *arguments], check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    return run

@@ -1,0 +1,151 @@
+"""The audit's account of one listener, against one kept message by message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, receives
+
+from spark_jobs.debt import Debt, Holes, Settled
+from spark_jobs.logs import LogReader, survey
+from spark_jobs.schema import Kind
+
+
+def settle(log: LogWriter) -> dict[str, dict[str, int]]:
+    log.write()
+    reader = LogReader(survey([log.directory]).logs[0])
+    debt = Debt()
+    for chunk in reader.chunks():
+        debt.add(chunk, len(reader.channels))
+    settled: Settled = debt.settle()
+    return {
+        reader.channels[channel][1]: {
+            name: int(getattr(settled, name)[i])
+            for name in Settled.__dataclass_fields__
+            if name != "channel"
+        }
+        for i, channel in enumerate(settled.channel)
+    }
+
+
+def account(seq: list[int], start: int) -> dict[str, int]:
+    """By the definitions, one by one."""
+    seen: set[int] = set()
+    result = {"dup": 0, "out_of_order": 0}
+    for number in seq:
+        if number in seen:
+            result["dup"] += 1
+        elif seen and number < max(seen):
+            result["out_of_order"] += 1
+        seen.add(number)
+    owed = set(range(start, max(seen) + 1)) if seen else set()
+    return result | {
+        "expected": len(owed),
+        "missing": len(owed - seen),
+        "distinct": len(owed & seen),
+        "unowed": len(seen - owed),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_against_a_message_by_message_account(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    log = LogWriter(tmp_path)
+    truth = {}
+    arrays = []
+    for i in range(5):
+        start, count = int(random.integers(0, 50)), int(random.integers(1, 40000))
+        seq = start + np.arange(count)
+        seq = seq[random.random(count) > random.choice([0, 0.001, 0.3])]
+        again = random.choice(seq, size=int(random.integers(0, 20)))
+        seq = np.insert(seq, random.integers(0, len(seq), len(again)), again)
+        for at in random.integers(0, len(seq) - 1, int(random.integers(0, 50))):
+            seq[[at, at + 1]] = seq[[at + 1, at]]
+        log.add(Kind.LISTEN, channel=f"c{i}", chan_seq=start)
+        arrays.append(seq)
+        truth[f"c{i}"] = account(seq.tolist(), start)
+    # the channels' records interleaved, each in its order
+    owner = np.repeat(np.arange(5), [len(seq) for seq in arrays])
+    random.shuffle(owner)
+    mixed = np.empty(len(owner), dtype=np.int64)
+    for i, seq in enumerate(arrays):
+        mixed[owner == i] = seq
+    log.add(Kind.RECV, len(owner), channel="c0", chan_seq=mixed)
+    log.batches[-1]["channel"] = owner + 1
+    found = settle(log)
+    for name, expected in truth.items():
+        assert {key: found[name][key] for key in expected} == expected
+
+
+def test_holes_subtract_and_sum() -> None:
+    holes = Holes()
+    holes.add(np.array([10, 30]), np.array([20, 30]))
+    holes.remove(np.array([10, 11, 15, 30]))
+    assert holes.low.tolist() == [12, 16]
+    assert holes.high.tolist() == [14, 20]
+    assert holes.which(np.array([11, 12, 14, 15, 20, 21])).tolist() == [-1, 0, 0, -1, 1, -1]
+    limits = np.array([0, 12, 13, 15, 16, 18, 99])
+    assert holes.below(limits).tolist() == [0, 0, 1, 3, 3, 5, 8]
+
+
+def test_an_unlisten_proves_what_was_owed(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="c", chan_seq=5)
+    receives(log, "c", np.arange(5, 10))
+    log.add(Kind.UNLISTEN, channel="c", chan_seq=20, lag=7)  # owed 5 to 12
+    found = settle(log)["c"]
+    assert (found["expected"], found["missing"], found["open_end"]) == (8, 3, -1)
+
+
+def test_what_is_committed_between_two_listens_is_not_owed(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="c", chan_seq=0)
+    receives(log, "c", np.arange(10))
+    log.add(Kind.UNLISTEN, channel="c", chan_seq=10, lag=0)
+    log.add(Kind.LISTEN, channel="c", chan_seq=100)
+    receives(log, "c", np.array([100, 101, 103]))
+    found = settle(log)["c"]
+    assert (found["expected"], found["missing"], found["dup"]) == (14, 1, 0)
+    assert found["open_end"] == 104
+
+
+def test_a_second_listen_changes_nothing(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="c", chan_seq=0)
+    receives(log, "c", np.arange(3))
+    log.add(Kind.LISTEN, channel="c", chan_seq=6)
+    receives(log, "c", np.arange(6, 9))
+    found = settle(log)["c"]
+    assert (found["expected"], found["missing"]) == (9, 3)
+
+
+def test_without_a_message_nothing_is_owed(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="c", chan_seq=7)
+    assert settle(log)["c"]["expected"] == 0
+    log.add(Kind.UNLISTEN, channel="c", chan_seq=9, lag=0)
+    found = settle(log)["c"]
+    assert (found["expected"], found["missing"]) == (2, 2)
+
+
+def test_what_a_gap_announced_is_dropped_and_not_lost(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="a", chan_seq=0)
+    log.add(Kind.LISTEN, channel="b", chan_seq=0)
+    receives(log, "a", np.array([0, 1, 3]))
+    log.add(Kind.DROP, bytes=999)
+    receives(log, "a", np.array([10, 12]))
+    receives(log, "b", np.array([4]))
+    found = settle(log)
+    assert (found["a"]["missing"], found["a"]["dropped"], found["a"]["expected"]) == (2, 6, 7)
+    assert (found["b"]["missing"], found["b"]["dropped"], found["b"]["expected"]) == (0, 4, 1)
+
+
+def test_messages_outside_the_debt_are_counted_apart(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    log.add(Kind.LISTEN, channel="c", chan_seq=5)
+    receives(log, "c", np.array([3, 5, 6]))
+    found = settle(log)["c"]
+    assert (found["expected"], found["missing"], found["unowed"]) == (2, 0, 1)

@@ -1,0 +1,153 @@
+"""Finding, reading and judging log files; no Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, flip_bit, receives, sends
+
+from spark_jobs import schema
+from spark_jobs.logs import CHUNK_RECORDS, Log, LogReader, NoLogsError, survey
+from spark_jobs.schema import Kind
+
+
+def read(log: Log) -> tuple[LogReader, np.ndarray]:
+    reader = LogReader(log)
+    chunks = [chunk.records for chunk in reader.chunks()]
+    return reader, np.concatenate([np.empty(0, dtype=schema.RECORD), *chunks])
+
+
+def a_log(directory: Path, count: int = 1000) -> LogWriter:
+    log = LogWriter(directory)
+    receives(log, "c", np.arange(count))
+    return log
+
+
+def test_records_come_back_in_order_over_chunks_and_files(tmp_path: Path) -> None:
+    count = 3 * CHUNK_RECORDS + 7
+    a_log(tmp_path, count).write(files=3)
+    (log,) = survey([tmp_path]).logs
+    assert Log.from_json(log.to_json()) == log
+    reader, records = read(log)
+    assert np.array_equal(records["chan_seq"], np.arange(count))
+    assert [report.damaged for report in reader.reports] == [0, 0, 0]
+    assert sum(report.records for report in reader.reports) == count + 3
+    assert not reader.incomplete
+
+
+def test_a_file_that_was_cut_off_costs_what_is_gone(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    os.truncate(path, schema.HEADER_BYTES + 501 * schema.RECORD_BYTES + 30)
+    (log,) = survey([tmp_path]).logs
+    reader, records = read(log)
+    assert np.array_equal(records["chan_seq"], np.arange(500))
+    assert [(r.records, r.damaged) for r in reader.reports] == [(501, 500)]
+    assert reader.incomplete
+
+
+def test_flipped_bits_cost_their_records(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    for record in (1, 2, 500, 1000):
+        flip_bit(path, record)
+    (log,) = survey([tmp_path]).logs
+    reader, records = read(log)
+    assert len(records) == 996
+    assert reader.reports[0].damaged == 4
+    assert "4 records do not match their CRC" in reader.reports[0].problems
+
+
+def test_records_of_a_channel_whose_definition_is_damaged_are_not_guessed(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 10)
+    receives(log, "d", np.arange(5))
+    (path,) = log.write()
+    flip_bit(path, 0)
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert reader.channels == [(1, "d")]
+    assert len(records) == 5
+    assert reader.reports[0].damaged == 11
+
+
+def test_a_file_of_an_unclosed_log_may_be_longer_than_committed(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write(sealed=False)
+    with open(path, "ab") as file:
+        file.write(bytes(10 * schema.RECORD_BYTES))
+    (log,) = survey([tmp_path]).logs
+    reader, records = read(log)
+    assert len(records) == 1000
+    assert (log.closed, log.alive, reader.incomplete) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "empty"),
+        (b"GIF89a" + bytes(9000), "wrong magic"),
+        (schema.MAGIC + bytes(100), "cut off"),
+        (schema.MAGIC + bytes(5000), "byte order"),
+    ],
+)
+def test_what_is_no_log_is_reported(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "bad.pynlog").write_bytes(content)
+    found = survey([tmp_path])
+    assert found.logs == []
+    assert problem in found.unreadable[0].problems[0]
+    assert found.unreadable[0].damaged >= 1
+
+
+def test_a_damaged_header_makes_the_writers_other_logs_incomplete(tmp_path: Path) -> None:
+    first, _ = a_log(tmp_path).write(files=2)
+    other = LogWriter(tmp_path, pid=2)
+    receives(other, "c", np.arange(3))
+    other.write()
+    raw = bytearray(first.read_bytes())
+    raw[60] ^= 1
+    first.write_bytes(raw)
+    found = survey([tmp_path])
+    assert found.unreadable[0].problems == ["header CRC does not match"]
+    why = {log.pid: log.incomplete for log in found.logs}
+    assert "file 0 of the log is missing" in why[1]
+    assert why[2] == ""
+
+
+def test_missing_files_and_drops_make_a_log_incomplete(tmp_path: Path) -> None:
+    paths = a_log(tmp_path / "a").write(files=3)
+    paths[1].unlink()
+    a_log(tmp_path / "b").write(dropped=5)
+    found = survey([tmp_path / "a", tmp_path / "b"])
+    assert [log.incomplete for log in found.logs] == [
+        "file 1 of the log is missing",
+        "5 records were dropped when there was no room",
+    ]
+    assert all(LogReader(log).incomplete for log in found.logs)
+
+
+def test_a_channel_name_may_take_many_records(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    names = ["x" * 255, "ä" * 31 + "b", "y" * 32, "z"]
+    for name in names:
+        sends(log, name, np.arange(3), database=9)
+    log.write()
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert reader.channels == [(9, name) for name in names]
+    assert len(records) == 12
+
+
+def test_this_process_is_alive(tmp_path: Path) -> None:
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    log = LogWriter(tmp_path, os.getpid(), boot_id=boot, starttime=int(stat[19]))
+    log.add(Kind.WAKE)
+    log.write(sealed=False)
+    assert survey([tmp_path]).logs[0].alive
+    log.write(sealed=True)
+    assert not survey([tmp_path]).logs[0].alive
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoLogsError, match="no log files"):
+        survey([tmp_path])
+    with pytest.raises(NoLogsError, match="no such file"):
+        survey([tmp_path / "absent"])

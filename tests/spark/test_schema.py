@@ -1,0 +1,101 @@
+"""The Python and the C definition of the format are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs import schema
+from spark_jobs.logs import LogReader, survey
+from spark_jobs.schema import Kind, Wake
+
+OFFSETS = """
+#include "latlog.h"
+#include <stdio.h>
+#define R(f) printf("record %s %zu %zu\\n", #f, offsetof(struct pn_latrec, f), \\
+                    sizeof(((struct pn_latrec *)0)->f));
+#define H(f) printf("header %s %zu %zu\\n", #f, offsetof(struct pn_latlog_header, f), \\
+                    sizeof(((struct pn_latlog_header *)0)->f));
+int main(void) { RECORD HEADER return 0; }
+"""
+
+WRITER = """
+#include "latlog.h"
+#include <string.h>
+int main(int argc, char **argv)
+{
+    pn_latlog *log;
+    uint32_t id, other;
+    const char *name = "a channel with a name that takes more than one record";
+    (void)argc;
+    if (pn_latlog_open(argv[1], "the engine", 7, &log) < 0) return 1;
+    if (pn_latlog_channel(log, 42, name, strlen(name), &id) < 0) return 1;
+    if (pn_latlog_channel(log, 43, "b", 1, &other) < 0) return 1;
+    for (uint64_t i = 0; i < 10000; i++) {
+        struct pn_latrec r = {.ts = 100 + i, .ref_ts = 50, .commit_seq = i, .chan_seq = i,
+                              .channel = i % 2 ? id : other, .bytes = 3, .kind = PN_LAT_RECV,
+                              .wake = PN_LATWAKE_SIGNAL, .aux = i};
+        pn_latlog_append(log, &r);
+    }
+    pn_latlog_close(log);
+    return 0;
+}
+"""
+
+
+def test_offsets_and_sizes_are_those_of_the_c_structs(run_native: Callable[..., str]) -> None:
+    program = OFFSETS.replace("RECORD", " ".join(f"R({name})" for name in schema.RECORD.names))
+    program = program.replace("HEADER", " ".join(f"H({name})" for name in schema.HEADER.names), 1)
+    dtypes = {"record": schema.RECORD, "header": schema.HEADER}
+    seen = 0
+    for line in run_native(program).splitlines():
+        struct, name, offset, size = line.split()
+        field, at = dtypes[struct].fields[name][:2]
+        assert (name, at, field.itemsize) == (name, int(offset), int(size))
+        seen += 1
+    assert seen == len(schema.RECORD.names) + len(schema.HEADER.names)
+
+
+def test_a_log_of_the_c_writer_reads_back(tmp_path: Path, run_native: Callable[..., str]) -> None:
+    run_native(WRITER, str(tmp_path / "logs"))
+    found = survey([tmp_path / "logs"])
+    (log,) = found.logs
+    reader = LogReader(log)
+    chunks = list(reader.chunks())
+    records = np.concatenate([chunk.records for chunk in chunks])
+    assert (log.engine, log.backend_id, log.closed, log.alive) == ("the engine", 7, True, False)
+    assert len(log.files) == 2
+    assert not found.unreadable
+    assert not reader.incomplete
+    assert np.array_equal(records["commit_seq"], np.arange(10000))
+    assert np.array_equal(records["aux"] & np.uint64(0xFFFFFFFF), np.arange(10000))
+    assert {name for name, _ in reader.channels} == {42, 43}
+    names = np.array([name for _, name in reader.channels])
+    channel = np.concatenate([chunk.channel for chunk in chunks])
+    assert set(names[channel[1::2]]) == {"a channel with a name that takes more than one record"}
+    assert set(names[channel[::2]]) == {"b"}
+
+
+def test_the_embedded_schema_says_the_same(tmp_path: Path, run_native: Callable[..., str]) -> None:
+    run_native(WRITER, str(tmp_path / "logs"))
+    raw = next((tmp_path / "logs").iterdir()).read_bytes()[: schema.HEADER_BYTES]
+    head = np.frombuffer(raw, dtype=schema.HEADER)[0]
+    text = json.loads(head["schema"][: head["schema_len"]])
+    assert [tuple(field) for field in text["record"]] == schema.RECORD.descr
+    assert text["kinds"] == {kind.name: kind for kind in Kind}
+    assert text["wakes"] == {wake.name.lower(): wake for wake in Wake}
+    assert text["header"] == {
+        name: schema.HEADER.fields[name][1]
+        for name in ("header_crc", "anchors", "committed", "dropped", "sealed", "schema")
+    }
+
+
+def test_spark_and_arrow_have_the_same_columns() -> None:
+    assert from_arrow_schema(schema.ARROW) == schema.STRUCT
+    assert tuple(schema.ARROW.names) == schema.RECORD.names
+    assert all(not pa.types.is_unsigned_integer(field.type) for field in schema.ARROW)

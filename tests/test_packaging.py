@@ -1,0 +1,121 @@
+"""What is in the sdist and in the wheel, and that the wheel works away from the checkout."""
+
+from __future__ import annotations
+
+import email
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+STEM = f"pynotify_ipc-{VERSION}"
+SOURCES = (ROOT / "native" / "SOURCES").read_text().split()
+
+NOT_OURS = ("tests/", "bench/", "native/tests/", ".git/", ".ci/")
+
+
+def run(code: str, cwd: Path, **environment: str) -> str:
+    """What `code` prints in a fresh interpreter, with nothing of this checkout around it."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(kind: str, tree: Path, out: Path) -> Path:
+    """Call the build backend as pip does; kind is "sdist" or "wheel"."""
+    run(f"import setuptools.build_meta as b; b.build_{kind}({str(out)!r})", cwd=tree)
+    (made,) = out.glob(f"{STEM}*")
+    return made
+
+
+@pytest.fixture
+def sdist(tmp_path: Path) -> Path:
+    """Built from a copy, extensions built in place and all, as a build leaves files behind."""
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    return build("sdist", tree, tmp_path / "sdist")
+
+
+def test_sdist_holds_what_a_build_needs_and_no_more(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.name.removeprefix(f"{STEM}/") for member in archive if member.isfile()}
+    needed = {
+        "setup.py",
+        "pyproject.toml",
+        "CMakeLists.txt",
+        "LICENSE",
+        "README.md",
+        "native/SOURCES",
+        "native/ffi_build.py",
+        "native/include/pynotify.h",
+        "pynotify/__init__.py",
+        "pynotify/_native.pyi",
+        "pynotify/py.typed",
+        *SOURCES,
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "native" / "src").glob("*.h")),
+    }
+    assert needed <= names
+    assert not [name for name in names if name.startswith(NOT_OURS) or name.endswith(".so")]
+
+
+@pytest.mark.timeout(300)  # compiles the core
+def test_wheel_from_sdist_is_complete_and_runs(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    wheel = build("wheel", tmp_path / STEM, tmp_path / "wheel")
+    assert wheel.name.startswith(f"{STEM}-cp311-abi3-")
+
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = email.message_from_bytes(archive.read(f"{STEM}.dist-info/METADATA"))
+        entry_points = archive.read(f"{STEM}.dist-info/entry_points.txt").decode()
+        archive.extractall(installed)
+
+    of_checkout = {
+        str(path.relative_to(ROOT))
+        for package in ("pynotify", "spark_jobs")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".pyi") or path.name == "py.typed"
+    }
+    of_wheel = {name for name in names if ".dist-info/" not in name}
+    assert of_wheel == of_checkout | {"pynotify/_native.abi3.so"}
+
+    assert metadata["Name"] == "pynotify-ipc"
+    assert metadata["Version"] == VERSION
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "PostgreSQL"
+    assert {"spark", "test", "bench"} <= set(metadata.get_all("Provides-Extra", []))
+    assert f"{STEM}.dist-info/licenses/LICENSE" in names
+    assert "pynotify = pynotify.cli:main" in entry_points
+
+    report = run(
+        "import importlib.metadata, pynotify, pynotify._native as native\n"
+        "print(pynotify.__file__, native.__file__, importlib.metadata.version('pynotify-ipc'))\n"
+        "assert native.lib.pn_crash_arm(b'', 1, native.lib.PN_CRASH_KILL) < 0\n",
+        cwd=tmp_path,
+        PYTHONPATH=str(installed),
+    ).split()
+    assert report == [
+        str(installed / "pynotify" / "__init__.py"),
+        str(installed / "pynotify" / "_native.abi3.so"),
+        VERSION,
+    ]

@@ -1,0 +1,153 @@
+"""The linters and the limits of the house, as tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("native", "pynotify", "spark_jobs", "tests", "bench", "examples")
+PYTHON_PATHS = [path for path in (*FOLDERS, "setup.py") if (ROOT / path).exists()]
+TYPED_PACKAGES = [
+    name for name in ("pynotify", "spark_jobs", "bench") if any((ROOT / name).rglob("*.py"))
+]
+
+MAX_FILE_LINES = 700
+MAX_C_COLUMNS = 100
+MAX_C_FUNCTION_LINES = 60
+
+
+def run_module(*command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def fail_if_any(offenders: list[str]) -> None:
+    if offenders:
+        pytest.fail("\n".join(offenders), pytrace=False)
+
+
+def source_files(*suffixes: str) -> list[Path]:
+    paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
+    return sorted(path for path in paths if path.suffix in suffixes and path.is_file())
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_ruff_finds_nothing() -> None:
+    run_module("ruff", "check", *PYTHON_PATHS)
+
+
+def test_python_is_formatted() -> None:
+    run_module("ruff", "format", "--check", "--diff", *PYTHON_PATHS)
+
+
+@pytest.mark.timeout(300)  # the first run on a machine has no cache
+def test_mypy_strict_finds_nothing() -> None:
+    run_module("mypy", "--strict", *TYPED_PACKAGES)
+
+
+@pytest.mark.timeout(300)
+def test_build_scripts_are_typed() -> None:
+    run_module("mypy", "--strict", "setup.py", "native/ffi_build.py")
+
+
+def test_no_file_is_longer_than_a_sitting() -> None:
+    lengths = {path: path.read_text().count("\n") for path in source_files(".c", ".h", ".py")}
+    assert lengths
+    fail_if_any(
+        [f"{relative(path)}: {n} lines" for path, n in lengths.items() if n > MAX_FILE_LINES]
+    )
+
+
+def test_c_lines_fit_in_100_columns() -> None:
+    fail_if_any(
+        [
+            f"{relative(path)}:{number}: {len(line)} columns"
+            for path in source_files(".c", ".h")
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if len(line) > MAX_C_COLUMNS
+        ]
+    )
+
+
+def test_sources_lists_every_c_file_of_the_core() -> None:
+    listed = (ROOT / "native" / "SOURCES").read_text().split()
+    present = [relative(path) for path in (ROOT / "native" / "src").glob("*.c")]
+    assert sorted(listed) == sorted(present)
+    assert len(listed) == len(set(listed))
+
+
+# ---- the length of C functions: no parser, but comments, literals and macros do not count ------
+
+COMMENT_OR_LITERAL = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
+)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+
+
+def blank(match: re.Match[str]) -> str:
+    return "\n" * match.group().count("\n")
+
+
+def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, line of the opening brace and number of lines of each function body."""
+    text = DIRECTIVE.sub(blank, COMMENT_OR_LITERAL.sub(blank, text))
+    open_braces: list[tuple[str, int]] = []  # what it belongs to, its line
+    head = ""
+    for line_number, line in enumerate(text.split("\n"), 1):
+        for char in line:
+            if char == "{":
+                open_braces.append((ATTRIBUTE.sub("", head).strip(), line_number))
+                head = ""
+            elif char == "}":
+                assert open_braces, f"line {line_number}: a brace closes nothing"
+                owner, first = open_braces.pop()
+                outermost = all(outer == "extern" for outer, _ in open_braces)
+                if outermost and owner.endswith(")"):
+                    name = owner.partition("(")[0].split()[-1].lstrip("*")
+                    yield name, first, line_number - first + 1
+                head = ""
+            elif char == ";":
+                head = ""
+            else:
+                head += char
+        head += " "
+    assert not open_braces, f"line {open_braces[-1][1]}: a brace is never closed"
+
+
+def test_c_functions_are_short() -> None:
+    offenders = []
+    for path in source_files(".c", ".h"):
+        try:
+            for name, line, length in c_functions(path.read_text()):
+                if length > MAX_C_FUNCTION_LINES:
+                    offenders.append(f"{relative(path)}:{line}: {name}() has {length} lines")
+        except AssertionError as error:
+            offenders.append(f"{relative(path)}: {error}")
+    fail_if_any(offenders)
+
+
+def test_the_function_counter_counts() -> None:
+    text = (
+        'extern "C" {\n'
+        "struct s { int a; };\n"
+        "#define M(x) do { \\\n  x; } while (0)\n"
+        "static const int t[] = {1, 2};\n"
+        "int *pn_f(int a,\n         int b)\n"
+        '{\n    if (a) { /* } */ return "}"; }\n    for (;;) {\n    }\n}\n'
+        "static inline int g(void) { return '{'; }\n"
+        "}\n"
+    )
+    assert list(c_functions(text)) == [("pn_f", 8, 5), ("g", 13, 1)]
