@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from receiving import PATIENCE, readable
@@ -21,24 +22,22 @@ class ForkedChild:
     """A child by `os.fork()` that calls a function and ends without any of Python's clean-up."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self._result, theirs = os.pipe()
+        self._pipe, theirs = Pipe(duplex=False)
         self.pid = os.fork()
         if self.pid == 0:
             self._run(function, theirs)
-        os.close(theirs)
+        theirs.close()
         self.pidfd = os.pidfd_open(self.pid)
 
     @staticmethod
-    def _run(function: Callable[[], Any], fd: int) -> None:
+    def _run(function: Callable[[], Any], pipe: Connection) -> None:
         status = 1
         try:
             try:
                 answer = (True, function())
             except BaseException:
                 answer = (False, traceback.format_exc())
-            data = pickle.dumps(answer)
-            while data:
-                data = data[os.write(fd, data) :]
+            pipe.send(answer)
             status = 0
         finally:
             sys.stderr.flush()
@@ -57,14 +56,16 @@ class ForkedChild:
 
     def result(self, timeout: float = PATIENCE) -> Any:
         """What the function returned.  Raises `ChildFailed` when it raised, died or hung."""
-        with os.fdopen(self._result, "rb") as pipe:
-            if not readable(self._result, timeout):
+        with self._pipe:
+            if not self._pipe.poll(timeout):
                 self.join(0)
-            data = pipe.read()
+            try:
+                good, value = self._pipe.recv()
+            except EOFError:
+                good, value = False, "it ended without a result"
         code = self.join(timeout)
         if code != 0:
             raise ChildFailed(f"it ended with status {code}")
-        good, value = pickle.loads(data)
         if not good:
             raise ChildFailed(value)
         return value

@@ -7,6 +7,7 @@ of the pipe does.
 from __future__ import annotations
 
 import faulthandler
+import signal
 import sys
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -39,6 +40,8 @@ def answer(pipe: Pipe) -> bool:
 
 def main() -> None:
     faulthandler.enable()
+    # A parent whose last connection is closed ignores it, and that is inherited.
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     # pytest imports test modules as tests.test_*, and pickle looks for their functions there.
     package = ModuleType("tests")
     package.__path__ = [str(Path(__file__).parent)]

@@ -7,7 +7,7 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,17 +20,16 @@ from requirement import require
 SHARED_MEMORY = Path("/dev/shm")
 NOBODY = 65534
 REFUSALS = (pynotify.LayoutMismatch, pynotify.SegmentCorrupt)
+REFUSED = (pynotify.OperationalError, pynotify.InterfaceError)
 
 
 @pytest.fixture
-def segment_file(segment_name: str) -> Iterator[Path]:
+def segment_file(segment_name: str) -> Path:
     """The file of a sound segment that nobody uses."""
     with pynotify.connect(segment_name, queue_pages=64, max_backends=16) as conn:
         conn.listen("c")
         conn.notify_many("c", [f"{number:0500}" for number in range(100)])
-    path = SHARED_MEMORY / f"pynotify.{os.geteuid()}.{segment_name}"
-    yield path
-    path.unlink(missing_ok=True)
+    return SHARED_MEMORY / f"pynotify.{os.geteuid()}.{segment_name}"
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
@@ -235,11 +234,10 @@ class TestOwnership:
         """Somebody else's name: the file is there, but is not ours."""
         require("root")
         os.chown(segment_file, NOBODY, NOBODY)
-        with pytest.raises(pynotify.OperationalError) as caught:
-            pynotify.open(segment_name, create=False)
-        assert str(NOBODY) in str(caught.value)
-        with pytest.raises(pynotify.OperationalError):
-            pynotify.open(segment_name)
+        for create in (True, False):
+            with pytest.raises(REFUSED) as caught:
+                pynotify.open(segment_name, create=create)
+            assert str(NOBODY) in str(caught.value)
         assert segment_file.stat().st_uid == NOBODY, "somebody else's segment was replaced"
         os.chown(segment_file, os.geteuid(), os.getegid())
 
@@ -265,14 +263,14 @@ class TestOwnership:
     def test_open_to_others(self, segment_name: str, segment_file: Path) -> None:
         """Mode 0600, or somebody may have tampered with it."""
         segment_file.chmod(0o666)
-        with pytest.raises(pynotify.OperationalError):
+        with pytest.raises(REFUSED):
             pynotify.open(segment_name, create=False)
 
     def test_hard_link(self, segment_name: str, segment_file: Path) -> None:
         second = segment_file.with_name(f"second.{segment_file.name}")
         os.link(segment_file, second)
         try:
-            with pytest.raises(pynotify.OperationalError):
+            with pytest.raises(REFUSED):
                 pynotify.open(segment_name, create=False)
         finally:
             second.unlink()
@@ -283,7 +281,7 @@ class TestOwnership:
         elsewhere.chmod(0o600)
         segment_file.unlink()
         segment_file.symlink_to(elsewhere)
-        with pytest.raises(pynotify.Error):
+        with pytest.raises((*REFUSED, OSError)):
             pynotify.open(segment_name, create=False)
         segment_file.unlink()
 
@@ -301,23 +299,6 @@ class TestOwnership:
                 return "connected"
 
             assert str(NOBODY) in in_child(as_nobody)
-
-    def test_connection_under_another_euid(self, segment_name: str) -> None:
-        require("root")
-        with pynotify.open(segment_name) as engine:
-
-            def as_nobody() -> str:
-                with engine.connect() as conn:
-                    os.seteuid(NOBODY)
-                    try:
-                        conn.notify("c")
-                    except pynotify.InterfaceError as error:
-                        return type(error).__name__
-                    finally:
-                        os.seteuid(0)
-                    return "notified"
-
-            assert in_child(as_nobody) == "InterfaceError"
 
 
 NO_ROOM = """
@@ -406,7 +387,6 @@ WRONG_TYPES: list[Callable[[pynotify.Connection], object]] = [
     lambda conn: conn.notify("c", "x", "y"),
     lambda conn: conn.savepoint(7),
     lambda conn: conn.listen(["a", "b"]),
-    lambda conn: conn.add_notify_handler(None),
 ]
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterable
 
 import pytest
 
@@ -23,11 +24,20 @@ def small(make_engine: EngineFactory) -> pynotify.Engine:
     return make_engine(queue_pages=PAGES)
 
 
+def numbers(messages: Iterable[pynotify.Notify]) -> list[int]:
+    """What `number_in_a_page` wrote; int() refuses so many digits."""
+    return [int(message.payload[:8]) for message in messages]
+
+
+def number_in_a_page(number: int) -> str:
+    return f"{number:08}".ljust(7999, "x")
+
+
 def fill(conn: pynotify.Connection, channel: str = "c", limit: int = 1000) -> int:
     """Notify until the queue is full; how many fitted."""
     for number in range(limit):
         try:
-            conn.notify(channel, f"{number:07999}")
+            conn.notify(channel, number_in_a_page(number))
         except pynotify.QueueFull:
             return number
     raise AssertionError(f"{limit} pages fitted into a queue of {PAGES}")
@@ -121,7 +131,7 @@ class TestFull:
         conn.notify("small", "first of the failing transaction")
         conn.listen("d")
         for number in range(10):
-            conn.notify("c", f"{number:07999}")
+            conn.notify("c", number_in_a_page(number))
         with pytest.raises(pynotify.QueueFull):
             conn.commit()
         assert not conn.in_transaction
@@ -248,7 +258,7 @@ class TestTooLarge:
     ) -> None:
         listener, conn = connect(to=small), connect(to=small)
         listener.listen("c")
-        contents = [f"{number:07999}" for number in range(3 * PAGES)]
+        contents = [number_in_a_page(number) for number in range(3 * PAGES)]
         with pytest.raises(pynotify.QueueFull) as caught, conn.transaction():
             conn.notify_many("c", contents)
         assert caught.value.sqlstate == "54000"
@@ -272,7 +282,7 @@ class TestTooLarge:
         listener.listen("c")
         began = time.monotonic()
         with pytest.raises(pynotify.QueueFull):
-            conn.notify_many("c", [f"{number:07999}" for number in range(3 * PAGES)])
+            conn.notify_many("c", [number_in_a_page(number) for number in range(3 * PAGES)])
         assert time.monotonic() - began < PATIENCE / 2
         assert listener.poll() == []
 
@@ -283,7 +293,7 @@ class TestTooLarge:
         for offset in range(20):
             conn.notify("c", "x" * 397 * offset)
             conn.poll()
-            contents = [f"{number:07999}" for number in range(PAGES - 2)]
+            contents = [number_in_a_page(number) for number in range(PAGES - 2)]
             assert conn.notify_many("c", contents) == PAGES - 2
             assert payloads(conn.poll()) == contents
 
@@ -311,19 +321,19 @@ class TestBlock:
         engine = make_engine(queue_pages=PAGES, on_full="block", full_timeout=PATIENCE)
         listener, conn = connect(to=engine), connect(to=engine)
         listener.listen("c")
-        heard: list[str] = []
+        heard: list[int] = []
         total = 10 * PAGES
 
         def read() -> None:
             while len(heard) < total and listener.wait(PATIENCE):
-                heard.extend(payloads(listener.poll(max=7)))
+                heard.extend(numbers(listener.poll(max=7)))
 
         thread = threading.Thread(target=read)
         thread.start()
         for number in range(total):
-            conn.notify("c", f"{number:07999}")
+            conn.notify("c", number_in_a_page(number))
         thread.join(PATIENCE)
-        assert [int(payload) for payload in heard] == list(range(total))
+        assert heard == list(range(total))
 
     def test_the_laggard_is_signalled_out_of_its_sleep(
         self, make_engine: EngineFactory, connect: Connect, new_worker: NewWorker
@@ -334,7 +344,7 @@ class TestBlock:
         reader.start(_read_all, make_engine.name_of(engine), 5 * PAGES)
         wait_until(lambda: engine.stat().subscriptions == 1, "the reader listens")
         for number in range(5 * PAGES):
-            conn.notify("c", f"{number:07999}")
+            conn.notify("c", number_in_a_page(number))
         assert reader.result() == list(range(5 * PAGES))
 
     def test_death_of_the_laggard_ends_the_wait(
@@ -387,7 +397,7 @@ def _read_all(name: str, count: int) -> list[int]:
     with pynotify.connect(name) as conn:
         conn.listen("c")
         while len(heard) < count and conn.wait(PATIENCE):
-            heard.extend(int(message.payload) for message in conn.poll())
+            heard.extend(numbers(conn.poll()))
     return heard
 
 

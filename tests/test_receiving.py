@@ -148,7 +148,7 @@ class TestWait:
         assert listening.wait() is True
         timer.join()
 
-    @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+    @pytest.mark.parametrize("timeout", [float("nan"), "1"])
     def test_bad_timeouts(self, listening: pynotify.Connection, timeout: object) -> None:
         with pytest.raises((ValueError, TypeError)):
             listening.wait(timeout)

@@ -177,7 +177,8 @@ def test_lag_is_what_is_left_to_read(engine: pynotify.Engine, connect: Connect) 
     stat = engine.stat()
     assert all(b.lag_bytes == 0 for b in stat.backends)
     assert stat.tail_holder_pid is None
-    assert all(b.asleep for b in stat.backends if b.channels)
+    assert listener.poll() == []
+    assert all(b.asleep for b in engine.stat().backends if b.channels)
 
 
 def test_queue_usage_is_the_connections(engine: pynotify.Engine, connect: Connect) -> None:

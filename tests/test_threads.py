@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -136,7 +137,9 @@ def test_several_threads_sleep_on_one_connection(
         for _ in range(4):
             other.notify("c", "end")
 
+    began = time.monotonic()
     run_threads(receive, receive, receive, receive, send)
+    assert time.monotonic() - began < PATIENCE / 2, "a sleeper was not woken by what was left"
     assert sorted(heard, key=int) == [str(number) for number in range(total)]
 
 

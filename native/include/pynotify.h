@@ -241,6 +241,9 @@ int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
  */
 int pn_wait(pn_conn *conn, int64_t timeout_ns);
 
+/* Make pn_wait() in all threads return -PN_ECLOSED, now and later; before pn_conn_close(). */
+void pn_conn_interrupt(pn_conn *conn);
+
 /* One descriptor per connection, constant, level-triggered, for any event loop. */
 int pn_fileno(pn_conn *conn);
 

@@ -19,12 +19,18 @@
  *     end as due == got (I8).
  *  7. Reading happens at once (one step loads head, one copies, one stores pos); the ring never wraps
  *     and nobody is killed: that is handshake.pml.
+ *  8. FLAG_WORD: the latch is two words, a flag word beside the eventfd, so that a poll() that left
+ *     something unread need not write an eventfd that is readable already.  Set: flag, then write.
+ *     Reset: drain, THEN clear the flag, and drain even when the flag is clear; then a set flag means
+ *     "readable, or its writer is about to write".  The other order loses that: the handler runs
+ *     between clear and drain, the drain takes its write, the flag stays set over an empty eventfd,
+ *     and the next partial batch is not posted.
  *
- * ASSERTED: I4 I5 I8.
+ * ASSERTED: I4 I5 I8, and with FLAG_WORD that a reset which does nothing leaves nothing readable.
  *
  * BROKEN VARIANTS: NO_REPOST (partial batch) NO_REPOST_IN_TX HANDLER_ONE_EVENTFD DRAIN_AFTER_LOOK
  * NO_RECHECK POLL_LEAVES_AWAKE (a poll that found nothing does not arm the slot)
- * FRESH_AWAKE
+ * FRESH_AWAKE; with FLAG_WORD also FLAG_CLEARED_FIRST FLAG_EARLY_RETURN
  */
 #ifndef NC
 #define NC 2
@@ -55,6 +61,23 @@ bool owed[2], efd[2];
 byte pending;                   /* SIGUSR1 pending for the process; with HANDLER_ONE_EVENTFD 1 + slot */
 bool repost[2];                 /* the connection remembers that it drained in a transaction */
 byte due[2], got[2];
+#ifdef FLAG_WORD
+bool fl[2];
+#define LATCH_SET(s) STEP(fl[s] = 1); STEP(efd[s] = 1)
+#define POST_LEFT(s) STEP(if :: fl[s] -> goto polled :: else fi); LATCH_SET(s)
+#ifdef FLAG_CLEARED_FIRST
+#define LATCH_RESET(s) STEP(h = fl[s]; fl[s] = 0); \
+    STEP(if :: efd[s] -> efd[s] = 0 :: else -> if :: h -> fl[s] = 1 :: else fi fi; h = 0)
+#elif defined(FLAG_EARLY_RETURN)
+#define LATCH_RESET(s) STEP(if :: !fl[s] -> assert(!efd[s]) :: else fi); STEP(efd[s] = 0); STEP(fl[s] = 0)
+#else
+#define LATCH_RESET(s) STEP(efd[s] = 0); STEP(fl[s] = 0)
+#endif
+#else
+#define LATCH_SET(s) STEP(efd[s] = 1)
+#define POST_LEFT(s) LATCH_SET(s)
+#define LATCH_RESET(s) STEP(efd[s] = 0)
+#endif
 
 #define SKIPS_NOTHING(l, a, b) \
     ((due[l] & ~got[l] & (BIT(b) - 1) & ~(BIT(a) - 1)) == 0)
@@ -112,7 +135,7 @@ inline poll()
     STEP(p = pos[l]);
     STEP(efd[l] = 0; if :: !(p & ASLEEP) -> goto read :: else -> goto polled fi);
 #else
-    STEP(efd[l] = 0);
+    LATCH_RESET(l);
     /* PN_CRASH("wake:drained") */
     STEP(owed[l] = 0);
     /* PN_CRASH("wake:owed-cleared") */
@@ -146,7 +169,7 @@ read:
     /* PN_CRASH("read:pos") */
     /* something may be left: do not return awake with an eventfd that nobody will write */
 #ifndef NO_REPOST
-    STEP(efd[l] = 1);
+    POST_LEFT(l);
 #endif
     goto polled;
 nothing:
@@ -184,11 +207,12 @@ end_none:
 #ifdef HANDLER_ONE_EVENTFD
         efd[pending - 1] = 1; pending = 0
 #else
-        pending = 0; efd[0] = 1
+        pending = 0
 #endif
        };
 #ifndef HANDLER_ONE_EVENTFD
-       STEP(efd[1] = 1)
+       LATCH_SET(0);
+       LATCH_SET(1)
 #endif
     od
 }
@@ -210,14 +234,16 @@ poll_now:
 polled:
     goto idle;
 poll_in_tx:
-    STEP(efd[l] = 0; repost[l] = 1);
+    LATCH_RESET(l);
+    STEP(repost[l] = 1);
     goto idle;
 finish:
     commit();
 committed:
 aborted:
 #ifndef NO_REPOST_IN_TX
-    STEP(if :: repost[l] -> repost[l] = 0; efd[l] = 1 :: else fi);
+    STEP(if :: repost[l] -> repost[l] = 0 :: else -> goto idle fi);
+    LATCH_SET(l);
 #endif
     goto idle
 }

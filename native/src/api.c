@@ -546,6 +546,11 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
     return pn_receive_wait(conn, timeout_ns);
 }
 
+PN_API void pn_conn_interrupt(pn_conn *conn)
+{
+    pn_receive_interrupt(conn);
+}
+
 PN_API int pn_fileno(pn_conn *conn)
 {
     return pn_receive_fileno(conn);

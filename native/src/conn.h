@@ -46,6 +46,7 @@ struct pn_conn {
     pn_atomic_u32 waiters;  /* threads in ppoll on efd */
     int epfd, tfd;          /* for fileno(): epoll over efd and the slow timer; -1 until asked */
     pn_atomic_u32 has_fd;
+    pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
     int64_t next_watch_ns;  /* when this connection's slow timer is due */
 
     pthread_mutex_t recv_mutex;

@@ -21,7 +21,8 @@
  *   RECV      ts hand-over; ref_ts the sender's commit time; commit_seq, chan_seq, channel; bytes;
  *             peer the sender's backend id; lag; wake; batch; aux low as in SEND
  *   SIGNAL    one per commit: commit_seq; aux low: signals sent
- *   WAKE      flags bit 0: something was found; batch: messages drained; wake
+ *   WAKE      ts when the sleep ended, before it looked; flags bit 0: something was found;
+ *             batch: messages drained; wake
  *   LISTEN    channel; chan_seq: the first it is owed; commit_seq
  *   UNLISTEN  channel; chan_seq: the channel's next at that commit; lag: messages left unread
  *   DROP      where a listener is handed a Gap: bytes missed (saturated); no channel

@@ -268,7 +268,9 @@ int pn_latch_open(struct pn_conn *conn)
         close(fd); /* another thread was first */
         return 0;
     }
-    pn_latch_set(conn, PN_FD_POSTED); /* what came before there was a latch */
+    uint32_t before = atomic_load(&conn->fd_flags); /* set when there was no latch to write to */
+    if (before != 0)
+        pn_latch_set(conn, before);
     return 0;
 }
 
@@ -277,7 +279,7 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
 {
     const uint64_t one = 1;
     pn_fetch_or(&conn->fd_flags, why);
-    int fd = pn_load_acquire(&conn->efd);
+    int fd = atomic_load(&conn->efd); /* full order: pairs with pn_latch_open */
     if (fd >= 0 && write(fd, &one, sizeof one) < 0)
         return; /* EAGAIN: the counter is full, so it is readable */
 }

@@ -244,15 +244,29 @@ static void count_wake(struct pn_conn *conn, bool useful)
 }
 
 /*
- * After a read that took something.  The latch stays as it is: whoever waits by descriptor, or
- * in another thread, must find it readable, since nobody signals a backend that is awake (R5).
+ * Leave the descriptor, and the latch of a thread that waits, as they must be: readable if
+ * something is unread, otherwise drained and the slot asleep, since nobody signals a backend
+ * that is awake (R5).  Drain first, then go to sleep, which looks once more; never the reverse.
  */
-static void leave_readable(struct pn_conn *conn)
+static void leave_armed(struct pn_conn *conn)
+{
+    uint64_t pos = pn_load_acquire(&conn->me->pos);
+    if ((pos & PN_ASLEEP) != 0)
+        return;
+    if (pn_load_acquire(&conn->me->want) <= pos) {
+        pn_latch_reset(conn);
+        pn_clear_owed(conn);
+        if (pn_fall_asleep(conn, pos))
+            return;
+    }
+    if (pn_load_relaxed(&conn->fd_flags) == 0)
+        pn_latch_set(conn, PN_FD_POSTED);
+}
+
+/* After a read that took something. */
+static void count_productive(struct pn_conn *conn)
 {
     uint32_t flags = pn_load_relaxed(&conn->fd_flags);
-    bool watched = pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0;
-    if (flags == 0 && watched)
-        pn_latch_set(conn, PN_FD_POSTED);
     if ((flags & PN_FD_SIGNALLED) != 0) { /* that wake-up was useful; what is left is our own */
         pn_fetch_or(&conn->fd_flags, PN_FD_POSTED);
         pn_fetch_and(&conn->fd_flags, ~(uint32_t) PN_FD_SIGNALLED);
@@ -294,7 +308,9 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
 
 static void hand_over(struct pn_conn *conn, const pn_batch *batch)
 {
-    leave_readable(conn);
+    count_productive(conn);
+    if (pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0)
+        leave_armed(conn);
     if (pn_load_relaxed(&conn->seg->ctl->room_waiters) != 0)
         pn_room_wake(conn->seg);
     if (conn->log == NULL)
@@ -302,7 +318,8 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
     uint32_t woken_by = pn_exchange(&conn->wake_to_log, 0);
     if (woken_by != 0)
         pn_log_wake(conn, (uint8_t) woken_by, true, batch->n);
-    uint64_t behind = pn_load_relaxed(&conn->seg->ctl->head) - pn_load_relaxed(&conn->me->pos);
+    uint64_t behind = pn_load_relaxed(&conn->seg->ctl->head) -
+                      (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP);
     pn_log_received(conn, batch, conn->chan_seqs, pn_now_ns(), behind / PN_ENTRY_HEADER);
     pn_store_relaxed(&conn->last_wake, PN_LATWAKE_NONE);
 }
@@ -442,6 +459,12 @@ static bool settle(struct pn_conn *conn)
     return asleep;
 }
 
+static int interrupted(struct pn_conn *conn)
+{
+    pn_latch_set(conn, PN_FD_POSTED); /* the next waiter must see it as well */
+    return pn_fail(PN_ECLOSED, "the connection is being closed");
+}
+
 /* Block until the latch is set, or `limit`.  1 latch, 0 time, -EINTR. */
 static int block(struct pn_conn *conn, int64_t limit_ns)
 {
@@ -491,6 +514,8 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
     if (wanted(conn) || (timeout_ns != 0 && spin(conn)))
         return 1 | pn_conn_notice_bit(conn);
     rc = pn_latch_open(conn);
+    if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
+        return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
         if (!settle(conn))
             return 1 | pn_conn_notice_bit(conn);
@@ -512,6 +537,8 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
         if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
             until = now + PN_POLL_MODE_NS;
         rc = block(conn, until - now);
+        if (pn_load_acquire(&conn->closing) != 0)
+            return interrupted(conn);
         if (woken(conn, pn_now_ns() - start))
             return 1 | pn_conn_notice_bit(conn);
         if (rc == -EINTR)
@@ -522,11 +549,17 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
     return rc;
 }
 
+void pn_receive_interrupt(struct pn_conn *conn)
+{
+    pn_store_release(&conn->closing, 1);
+    pn_latch_set(conn, PN_FD_POSTED);
+}
+
 /* ---- one descriptor for any event loop ------------------------------------------------------------- */
 
 static int make_descriptor(struct pn_conn *conn)
 {
-    int64_t period = conn->signo < 0 ? PN_POLL_MODE_NS : watch_period(conn);
+    int64_t period = conn->signo < 0 ? PN_POLL_MODE_NS : 2 * watch_period(conn);
     struct timespec ts = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000};
     struct itimerspec timer = {.it_interval = ts, .it_value = ts};
     struct epoll_event ev = {.events = EPOLLIN};
@@ -546,7 +579,7 @@ static int make_descriptor(struct pn_conn *conn)
     conn->epfd = epfd;
     conn->tfd = tfd;
     pn_store_release(&conn->has_fd, 1);
-    pn_latch_set(conn, PN_FD_POSTED); /* what is unread now was perhaps never signalled */
+    leave_armed(conn); /* what is unread now was perhaps never signalled */
     return 0;
 }
 

@@ -5,7 +5,8 @@
 2. The debt ends with the last message handed over if it unlistened, closed or died. An UNLISTEN
    record proves more: everything below ``chan_seq - lag`` was owed.
 3. It runs to the channel's last SEND only for a listener alive and reading at the end: its process
-   runs, its log is open, and it received something, or woke and found nothing, after that SEND.
+   runs, its log is open, and it received something of a later commit (order is commit order), or
+   woke after that SEND and found nothing.
 4. *lost*: owed, not handed over. *dup*: handed over again. *out_of_order*: for the first time, but
    after a higher number. *corrupted*: its bytes are not those of the SEND with the same number.
    *unproven*: no SEND was logged with that number, so the bytes cannot be compared.
@@ -43,7 +44,7 @@ _BUFFERED = 1 << 20
 
 _LISTENER = ("host", "pid", "backend_id", "incomplete")
 _SETTLED = ("expected", "missing", "dropped", "distinct", "unowed", "dup", "out_of_order")
-_COUNTS = (*_SETTLED, "tail_from", "read_until_ns")
+_COUNTS = (*_SETTLED, "tail_from", "read_until_ns", "read_until_commit")
 
 
 class _Checksums:
@@ -117,6 +118,7 @@ class Partials:
         pa.field("crcs", pa.binary()),
         pa.field("last_seq", pa.int64()),
         pa.field("last_ns", pa.int64()),
+        pa.field("last_commit", pa.int64()),
         pa.field("host", pa.string()),
         pa.field("pid", pa.int64()),
         pa.field("backend_id", pa.int64()),
@@ -131,7 +133,9 @@ class Partials:
         self._received = _Checksums("received")
         self._last_seq = np.empty(0, dtype=np.int64)
         self._last_ns = np.empty(0, dtype=np.int64)
-        self._read_until = 0
+        self._last_commit = np.empty(0, dtype=np.int64)
+        self._read_until_ns = 0
+        self._read_until_commit = 0
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         kind = chunk.records["kind"]
@@ -139,9 +143,11 @@ class Partials:
         named = chunk.channel >= 0
         received = named & (kind == Kind.RECV)
         sent = named & (kind == Kind.SEND)
-        reading = received | ((kind == Kind.WAKE) & (chunk.records["batch"] == 0))
-        if reading.any():
-            self._read_until = max(self._read_until, int(chunk.records["ts"][reading].max()))
+        idle = (kind == Kind.WAKE) & (chunk.records["batch"] == 0)
+        self._read_until_ns = max(self._read_until_ns, int(chunk.signed("ts")[idle].max(initial=0)))
+        self._read_until_commit = max(
+            self._read_until_commit, int(chunk.signed("commit_seq")[received].max(initial=0))
+        )
         self._debt.add(chunk, len(self._reader.channels))
         for which, checksums in ((received, self._received), (sent, self._sent)):
             if which.any() and checksums.add(number[which], chunk.records["aux"][which]):
@@ -150,9 +156,11 @@ class Partials:
             short = len(self._reader.channels) - len(self._last_seq)
             self._last_seq = np.pad(self._last_seq, (0, short), constant_values=-1)
             self._last_ns = np.pad(self._last_ns, (0, short))
+            self._last_commit = np.pad(self._last_commit, (0, short))
             # A sender's records are in commit order: of equal channels the last one stays.
             self._last_seq[chunk.channel[sent]] = chunk.signed("chan_seq")[sent]
             self._last_ns[chunk.channel[sent]] = chunk.signed("ts")[sent]
+            self._last_commit[chunk.channel[sent]] = chunk.signed("commit_seq")[sent]
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._received.put_out(self._reader)
@@ -164,6 +172,7 @@ class Partials:
                 "role": "sender",
                 "last_seq": self._last_seq[senders],
                 "last_ns": self._last_ns[senders],
+                "last_commit": self._last_commit[senders],
             }
         settled = self._debt.settle()
         if len(settled.channel) == 0:
@@ -177,7 +186,8 @@ class Partials:
             "incomplete": int(self._reader.incomplete),
             # -1: no debt that could go on
             "tail_from": settled.open_end if log.alive else np.full(len(settled.channel), -1),
-            "read_until_ns": self._read_until,
+            "read_until_ns": self._read_until_ns,
+            "read_until_commit": self._read_until_commit,
             **{name: getattr(settled, name) for name in _SETTLED},
         }
 
@@ -231,8 +241,8 @@ def findings(partials: DataFrame) -> DataFrame:
     last = (
         partials.where(sf.col("role") == "sender")
         .groupBy(*KEYS)
-        .agg(sf.max(sf.struct("last_seq", "last_ns")).alias("last"))
-        .select(*KEYS, "last.last_seq", "last.last_ns")
+        .agg(sf.max(sf.struct("last_seq", "last_ns", "last_commit")).alias("last"))
+        .select(*KEYS, "last.*")
     )
     listeners = partials.where(sf.col("role") == "listener").select(
         *KEYS, "log_id", *_LISTENER, *_COUNTS
@@ -244,7 +254,10 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
     """The row of API.md for one listener and channel."""
     tail = 0
     owes = found["tail_from"] >= 0 and found["last_seq"] is not None
-    if owes and found["read_until_ns"] >= found["last_ns"]:
+    if owes and (
+        found["read_until_ns"] >= found["last_ns"]
+        or found["read_until_commit"] > found["last_commit"]
+    ):
         tail = max(0, found["last_seq"] + 1 - found["tail_from"])
     missing = found["missing"] + tail
     incomplete = bool(found["incomplete"])

@@ -22,10 +22,15 @@ def spark() -> Iterator[Any]:
     from spark_jobs._java import JavaNotFoundError
     from spark_jobs.session import create_session
 
-    try:
-        session = create_session("tests", "local[2]")
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
+    # Compiling well takes longer than these jobs do.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        try:
+            session = create_session("tests", "local[2]")
+        except JavaNotFoundError as error:
+            pytest.skip(str(error))
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
 
@@ -53,9 +58,7 @@ def run_native(tmp_path: Path) -> Callable[..., str]:
             ],
             check=True,
         )
-        done = subprocess.run(
-            [str(binary), *arguments], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run([str(binary), *arguments], check=True, capture_output=True, text=True)
         return done.stdout
 
     return run

@@ -22,7 +22,13 @@ class LogWriter:
     """One log of one connection; nothing is on disk before `write`."""
 
     def __init__(
-        self, directory: Path, pid: int = 1, *, engine: str = "engine", host: str = HOST, **head: Any
+        self,
+        directory: Path,
+        pid: int = 1,
+        *,
+        engine: str = "engine",
+        host: str = HOST,
+        **head: Any,
     ) -> None:
         self.directory = directory
         self.head = {
@@ -40,7 +46,9 @@ class LogWriter:
     def channel(self, name: str, database: int = 1) -> int:
         return self.channels.setdefault((database, name), len(self.channels) + 1)
 
-    def add(self, kind: Kind, count: int = 1, *, channel: str | None = None, **columns: Any) -> None:
+    def add(
+        self, kind: Kind, count: int = 1, *, channel: str | None = None, **columns: Any
+    ) -> None:
         """`count` records; a column is one value for all or one for each."""
         records = np.zeros(count, dtype=schema.RECORD)
         records["kind"] = kind

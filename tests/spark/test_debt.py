@@ -33,14 +33,16 @@ def settle(log: LogWriter) -> dict[str, dict[str, int]]:
 def account(seq: list[int], start: int) -> dict[str, int]:
     """By the definitions, one by one."""
     seen: set[int] = set()
+    top = -1
     result = {"dup": 0, "out_of_order": 0}
     for number in seq:
         if number in seen:
             result["dup"] += 1
-        elif seen and number < max(seen):
+        elif number < top:
             result["out_of_order"] += 1
         seen.add(number)
-    owed = set(range(start, max(seen) + 1)) if seen else set()
+        top = max(top, number)
+    owed = set(range(start, top + 1))
     return result | {
         "expected": len(owed),
         "missing": len(owed - seen),

@@ -1,0 +1,245 @@
+"""The command line: exit statuses, the one JSON object, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, receives, sends
+
+from spark_jobs import _java
+from spark_jobs.cli import main
+from spark_jobs.schema import Kind
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
+]
+
+FOREVER = """
+#include "latlog.h"
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    pn_latlog *sender, *listener;
+    uint32_t sent, heard;
+    (void)argc;
+    if (pn_latlog_open(argv[1], "e", 1, &sender) < 0) return 1;
+    if (pn_latlog_open(argv[1], "e", 2, &listener) < 0) return 1;
+    if (pn_latlog_channel(sender, 1, "c", 1, &sent) < 0) return 1;
+    if (pn_latlog_channel(listener, 1, "c", 1, &heard) < 0) return 1;
+    pn_latlog_append(listener, &(struct pn_latrec){.ts = 1, .kind = PN_LAT_LISTEN,
+                                                   .channel = heard});
+    for (uint64_t i = 0; i < 2000000; i++) {
+        struct pn_latrec s = {.ts = 2 + i, .chan_seq = i, .commit_seq = i, .channel = sent,
+                              .kind = PN_LAT_SEND, .aux = i & 0xffff};
+        struct pn_latrec r = s;
+        r.kind = PN_LAT_RECV;
+        r.channel = heard;
+        r.ref_ts = s.ts;
+        pn_latlog_append(sender, &s);
+        pn_latlog_append(listener, &r);
+        if (i == 20000)
+            raise(SIGKILL);
+    }
+    return 0;
+}
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
+    status = main([*map(str, arguments), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def some_logs(logs: Path, lost: int = 0) -> Path:
+    sender, listener = LogWriter(logs, 1), LogWriter(logs, 2)
+    sends(sender, "c", np.arange(1000))
+    listener.add(Kind.LISTEN, channel="c", chan_seq=0)
+    receives(listener, "c", np.delete(np.arange(1000), np.arange(100, 100 + lost)))
+    sender.write()
+    listener.write()
+    return logs
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_clean_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = some_logs(tmp_path / "logs")
+    status, report = run(capsys, "audit", logs, "--out", tmp_path / "out")
+    assert (status, report["status"], report["job"]) == (0, "clean", "audit")
+    assert {"job", "status", "versions", "records", "wall_s", "segments", "rows"} <= set(report)
+    assert report["records"] == 2 * 1001 + 1
+    assert [set(s) >= {"file", "records", "damaged"} for s in report["segments"]] == [True] * 2
+    (row,) = report["rows"]
+    assert {name: row[name] for name in ("channel", "pid", "host", "expected", "distinct")} == {
+        "channel": "c",
+        "pid": 2,
+        "host": "testhost",
+        "expected": 1000,
+        "distinct": 1000,
+    }
+    assert [row[n] for n in ("lost", "dup", "out_of_order", "corrupted", "unproven")] == [0] * 5
+    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == report
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_violation_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = some_logs(tmp_path / "logs", lost=3)
+    status, report = run(capsys, "audit", logs, "--out", tmp_path / "out")
+    assert (status, report["status"], report["rows"][0]["lost"]) == (2, "violation", 3)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_damage_alone_is_no_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = some_logs(tmp_path / "logs")
+    (logs / "empty.pynlog").touch()
+    (logs / "other.pynlog").write_bytes(b"not a log" * 1000)
+    listener = next(logs.glob("*.2.*"))
+    os.truncate(listener, listener.stat().st_size - 640)
+    status, report = run(capsys, "audit", logs, "--out", tmp_path / "out")
+    damaged = {Path(s["file"]).name: s["damaged"] for s in report["segments"] if s["damaged"]}
+    assert status == 0
+    assert set(damaged) == {"empty.pynlog", "other.pynlog", listener.name}
+    assert damaged[listener.name] == 10
+    assert report["rows"][0]["lost"] is None
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_nothing_but_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.pynlog").touch()
+    for job in ("latency", "audit", "wakeups"):
+        status, report = run(capsys, job, tmp_path, "--out", tmp_path / "out")
+        assert (status, report["rows"], report["records"]) == (0, [], 0)
+        assert report["segments"][0]["damaged"] == 1
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_results_are_replaced_only_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = some_logs(tmp_path / "logs")
+    arguments = ("latency", logs, "--out", tmp_path / "out")
+    assert run(capsys, *arguments)[0] == 0
+    status, report = run(capsys, *arguments)
+    assert (status, report["status"]) == (1, "error")
+    assert "--overwrite" in report["error"]
+    status, report = run(capsys, *arguments, "--overwrite")
+    assert (status, len(report["rows"])) == (0, 2)
+    names = {"channel", "pid", "host", "wake", "n", "min_ns", "p50_ns", "p90_ns", "p99_ns"}
+    names |= {"p999_ns", "p9999_ns", "max_ns", "mean_ns"}
+    assert names <= set(report["rows"][0])
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_writer_killed_in_mid_write_leaves_a_clean_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run_native: Callable[..., str]
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as killed:
+        run_native("#include <signal.h>\n" + FOREVER, str(tmp_path / "logs"))
+    assert killed.value.returncode == -signal.SIGKILL
+    status, report = run(capsys, "audit", tmp_path / "logs", "--out", tmp_path / "out")
+    (row,) = report["rows"]
+    assert (status, row["expected"], row["distinct"], row["unproven"]) == (0, 20001, 20001, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "/nonexistent/logs", "--out", "out"],
+        ["audit", ".", "--out", "out"],
+        ["nonsense", ".", "--out", "out"],
+        ["audit", "."],
+        [],
+    ],
+)
+def test_what_cannot_run_exits_with_1(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(arguments)
+    except SystemExit as exit_:
+        status = exit_.code  # type: ignore[assignment]
+    assert status == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_as_a_program(tmp_path: Path) -> None:
+    """One object on stdout, also from another directory, with nothing left behind there."""
+    logs = some_logs(tmp_path / "logs", lost=1)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_jobs", "audit", logs, "--out", tmp_path / "out", "--json"],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "needs Java" in done.stderr:
+        pytest.skip("Java")
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["lost"] == 1
+    assert list(elsewhere.iterdir()) == []
+
+
+def a_java(home: Path, version: str, modules: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        f"-version) echo 'openjdk version \"{version}\"' >&2;;\n"
+        f"--list-modules) echo '{modules}';;\n"
+        '*) printf "%s|" "$@";;\nesac\n'
+    )
+    java.chmod(0o755)
+    return home
+
+
+def test_a_java_with_the_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = a_java(tmp_path / "jdk", "21.0.8", "jdk.incubator.vector@21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert _java.ensure_java() == home.resolve()
+
+
+@pytest.mark.parametrize(
+    ("version", "extra"), [("21.0.8", ""), ("25.0.2", "-XX:+UseParallelGC|"), ("25.0.3", "")]
+)
+def test_the_shim_drops_the_argument(tmp_path: Path, version: str, extra: str) -> None:
+    home = a_java(tmp_path / "jdk", version, "java.base")
+    shim = _java.write_shim(home, tmp_path / "cache")
+    assert shim == _java.write_shim(home, tmp_path / "cache")
+    printed = subprocess.run(
+        [shim / "bin" / "java", "-a", "--add-modules=jdk.incubator.vector", "b c"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed == f"{extra}-a|b c|"
+
+
+def test_no_java_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = a_java(tmp_path / "old", "11.0.2", "java.base")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(_java, "find_spec", lambda _: None)
+    with pytest.raises(_java.JavaNotFoundError, match="is Java 11"):
+        _java.ensure_java()

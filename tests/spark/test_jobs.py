@@ -1,0 +1,285 @@
+"""The jobs on Spark: every figure against numpy, every injected fault found exactly."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from logwriter import BOOT, LogWriter, flip_bit, receives, sends
+
+from spark_jobs import demo_report
+from spark_jobs.jobs import JobResult, audit, latency, wakeups
+from spark_jobs.logs import survey
+from spark_jobs.schema import USEFUL, Kind, Wake
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    # Spark's own code, which we cannot mend
+    pytest.mark.filterwarnings("default"),
+]
+
+
+def run_audit(spark: Any, logs: Path) -> JobResult:
+    return audit.run(spark, survey([logs]), logs / "out")
+
+
+def rows_by_pid(result: JobResult) -> dict[int, dict[str, Any]]:
+    return {row["pid"]: row for row in result.rows}
+
+
+def a_listener(logs: Path, pid: int, seq: np.ndarray, start: int = 0, **columns: Any) -> LogWriter:
+    log = LogWriter(logs, pid)
+    log.add(Kind.LISTEN, channel="c", chan_seq=start)
+    receives(log, "c", seq, **columns)
+    return log
+
+
+def a_sender(logs: Path, count: int, pid: int = 99) -> LogWriter:
+    log = LogWriter(logs, pid)
+    sends(log, "c", np.arange(count))
+    return log
+
+
+# ---- latency
+
+
+@pytest.fixture(scope="module")
+def latency_logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """Two processes, one of them with two connections, many channels, two wake reasons."""
+    logs = tmp_path_factory.mktemp("latency")
+    random = np.random.default_rng(1)
+    truth = []
+    for pid, count in ((1, 20000), (1, 5000), (2, 30000)):
+        log = LogWriter(logs, pid)
+        for channel in range(4):
+            values = (random.pareto(1.5, count) * 1000).astype(np.int64)
+            ref = 10**15 + np.sort(random.integers(0, 10**9, count))
+            wake = random.choice([Wake.SIGNAL, Wake.FD], count)
+            receives(log, f"c{channel}", np.arange(count), ts=ref + values, ref_ts=ref, wake=wake)
+            column = np.full(count, channel)
+            truth.append(np.stack([np.full(count, pid), column, wake, values, ref + values]))
+        log.write(files=2)
+    return logs, np.concatenate(truth, axis=1)
+
+
+def close(found: int, exact: int) -> bool:
+    return abs(found - exact) <= max(1, 0.0040 * exact)
+
+
+def test_latency_against_numpy(spark: Any, latency_logs: tuple[Path, np.ndarray]) -> None:
+    logs, truth = latency_logs
+    result = latency.run(spark, survey([logs]), logs / "out")
+    pid, channel, wake, values, ts = truth
+    assert len(result.rows) == 2 * 4 * 3
+    for row in result.rows:
+        which = (pid == row["pid"]) & (channel == int(row["channel"][1:]))
+        if row["wake"] != "all":
+            which &= wake == Wake[row["wake"].upper()]
+        mine = np.sort(values[which])
+        assert row["host"] == "testhost"
+        assert row["n"] == len(mine)
+        assert (row["min_ns"], row["max_ns"]) == (mine[0], mine[-1])
+        assert row["mean_ns"] == pytest.approx(mine.mean(), rel=1e-12)
+        for name, q in (("p50", 5000), ("p90", 9000), ("p99", 9900), ("p999", 9990)):
+            exact = mine[-(-len(mine) * q // 10000) - 1]
+            assert close(row[f"{name}_ns"], exact), (row["channel"], name)
+        span = np.ptp(ts[which]) / 1e9
+        assert row["rate_per_s"] == pytest.approx((len(mine) - 1) / span)
+
+
+def test_many_channels_take_the_sparse_way(spark: Any, tmp_path: Path) -> None:
+    log = LogWriter(tmp_path, 1)
+    for i in range(700):
+        receives(log, f"c{i:03}", np.arange(20), ref_ts=100, ts=100 + 50 * (i + 1))
+    log.write()
+    rows = latency.run(spark, survey([tmp_path]), tmp_path / "out").rows
+    per_channel = [row for row in rows if row["wake"] == "all"]
+    assert [(row["n"], row["p50_ns"]) for row in per_channel] == [
+        (20, 50 * (i + 1)) for i in range(700)
+    ]
+
+
+def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path) -> None:
+    log = LogWriter(tmp_path, 1)
+    receives(log, "c", np.arange(3), ts=[100, 200, 300], ref_ts=[90, 210, 280])
+    log.write()
+    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    assert result.rows[0]["n"] == 2
+    assert result.totals == {"negative_latencies": 1}
+
+
+# ---- audit
+
+
+def test_faults_are_found_exactly(spark: Any, tmp_path: Path) -> None:
+    """k lost, dup, swapped, flipped, each in a listener of its own, and a clean one."""
+    count = 200_000
+    random = np.random.default_rng(2)
+    a_sender(tmp_path, count).write(files=3)
+    seq = np.arange(count)
+
+    places = np.sort(random.choice(np.arange(10, count - 10, 4), 4 * 30, replace=False))
+    lost, dup, swapped, flipped = places[:30], places[30:60], places[60:90], places[90:]
+    a_listener(tmp_path, 1, seq).write(files=2)
+    a_listener(tmp_path, 2, np.delete(seq, lost)).write(files=2)
+    a_listener(tmp_path, 3, np.insert(seq, dup + 2, dup)).write()
+    order = seq.copy()
+    order[swapped], order[swapped + 1] = seq[swapped + 1], seq[swapped]
+    a_listener(tmp_path, 4, order).write()
+    bad = a_listener(tmp_path, 5, seq)
+    bad.batches[-1]["aux"][flipped] ^= np.uint64(1 << 7)
+    bad.write()
+
+    result = run_audit(spark, tmp_path)
+    rows = rows_by_pid(result)
+    names = ("lost", "dup", "out_of_order", "corrupted", "unproven")
+    found = {pid: tuple(rows[pid][name] for name in names) for pid in rows}
+    assert found == {
+        1: (0, 0, 0, 0, 0),
+        2: (30, 0, 0, 0, 0),
+        3: (0, 30, 0, 0, 0),
+        4: (0, 0, 30, 0, 0),
+        5: (0, 0, 0, 30, 0),
+    }
+    assert {row["expected"] for row in result.rows} == {count}
+    assert rows[2]["distinct"] == count - 30
+    assert result.violation
+    assert result.totals["lost"] == 30
+
+
+def test_a_clean_run_with_many_senders_and_channels_is_clean(spark: Any, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    senders = [LogWriter(tmp_path, 50 + i) for i in range(3)]
+    listeners = [LogWriter(tmp_path, i) for i in (1, 2)]
+    for channel in ("a", "b", "c"):
+        seq = np.arange(70_000)
+        owner = random.integers(0, 3, len(seq))
+        for i, sender in enumerate(senders):
+            sends(sender, channel, seq[owner == i])
+        for listener in listeners:
+            listener.add(Kind.LISTEN, channel=channel, chan_seq=1000)
+            receives(listener, channel, seq[1000:])
+    for log in senders + listeners:
+        log.write()
+    result = run_audit(spark, tmp_path)
+    assert len(result.rows) == 6
+    assert not result.violation
+    assert result.totals["expected"] == result.totals["distinct"] == 6 * 69_000
+    assert result.totals["unproven"] == 0
+
+
+def test_engines_databases_and_channels_are_kept_apart(spark: Any, tmp_path: Path) -> None:
+    """The same numbers with other bytes, elsewhere."""
+    for engine, database, salt in (("e1", 1, 0), ("e2", 1, 1), ("e1", 2, 2)):
+        sender = LogWriter(tmp_path, 50, engine=engine)
+        listener = LogWriter(tmp_path, 1, engine=engine)
+        seq = np.arange(10)
+        sends(sender, "c", seq, database=database, aux=seq + salt)
+        receives(listener, "c", seq, database=database, aux=seq + salt)
+        sender.write()
+        listener.write()
+    result = run_audit(spark, tmp_path)
+    assert len(result.rows) == 3
+    assert (result.totals["corrupted"], result.totals["unproven"]) == (0, 0)
+
+
+def test_a_message_that_no_sender_logged_is_unproven(spark: Any, tmp_path: Path) -> None:
+    a_sender(tmp_path, 100).write(sealed=False)
+    a_listener(tmp_path, 1, np.arange(103)).write()
+    result = run_audit(spark, tmp_path)
+    assert (result.rows[0]["unproven"], result.rows[0]["lost"]) == (3, 0)
+    assert not result.violation
+
+
+def test_a_damaged_log_proves_no_loss(spark: Any, tmp_path: Path) -> None:
+    a_sender(tmp_path, 1000).write()
+    (path,) = a_listener(tmp_path, 1, np.arange(1000)).write()
+    for record in (100, 200, 300):
+        flip_bit(path, record)
+    result = run_audit(spark, tmp_path)
+    (row,) = result.rows
+    assert (row["expected"], row["distinct"]) == (1000, 997)
+    assert (row["lost"], row["unproven"]) == (None, 3)
+    assert not result.violation
+    (damaged,) = [report for report in result.reports if report.damaged]
+    assert (damaged.file, damaged.damaged) == (str(path), 3)
+
+
+def test_the_debt_of_the_dead_and_of_the_closed_ends_with_the_last_message(
+    spark: Any, tmp_path: Path
+) -> None:
+    a_sender(tmp_path, 100).write()
+    a_listener(tmp_path, 1, np.arange(60)).write(sealed=False)
+    a_listener(tmp_path, 2, np.arange(70)).write(sealed=True)
+    proved = a_listener(tmp_path, 3, np.arange(70))
+    proved.add(Kind.UNLISTEN, channel="c", chan_seq=90, lag=5)
+    proved.write()
+    result = run_audit(spark, tmp_path)
+    found = {pid: (row["expected"], row["lost"]) for pid, row in rows_by_pid(result).items()}
+    assert found == {1: (60, 0), 2: (70, 0), 3: (85, 15)}
+
+
+@pytest.mark.parametrize("evidence", ["idle wake", "later commit", "none"])
+def test_the_living_owe_up_to_the_last_send_that_they_have_read_past(
+    spark: Any, tmp_path: Path, evidence: str
+) -> None:
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    here: dict[str, Any] = {"boot_id": boot, "starttime": int(stat[19])}
+    sender = LogWriter(tmp_path, 99, boot_id=boot)
+    sends(sender, "c", np.arange(100))
+    sender.write()
+    log = LogWriter(tmp_path, os.getpid(), **here)
+    log.add(Kind.LISTEN, channel="c", chan_seq=0)
+    receives(log, "c", np.arange(98))
+    if evidence == "idle wake":
+        log.add(Kind.WAKE, ts=10**9, batch=0)
+    if evidence == "later commit":
+        receives(log, "another", np.array([7]), commit_seq=100)
+    log.write(sealed=False)
+    row = next(row for row in run_audit(spark, tmp_path).rows if row["channel"] == "c")
+    assert boot != BOOT
+    assert (row["expected"], row["lost"]) == ((98, 0) if evidence == "none" else (100, 2))
+
+
+# ---- wakeups and the demonstration
+
+
+def test_wakeups_per_process(spark: Any, tmp_path: Path) -> None:
+    log = LogWriter(tmp_path, 1)
+    log.add(Kind.SIGNAL, 10, aux=np.arange(10))
+    log.write()
+    for useful, count in ((7, 9), (3, 3)):
+        log = LogWriter(tmp_path, 2)
+        flags = np.where(np.arange(count) < useful, USEFUL, 0)
+        log.add(Kind.WAKE, count, flags=flags, batch=2 * flags)
+        log.write()
+    result = wakeups.run(spark, survey([tmp_path]), tmp_path / "out")
+    found = {row["pid"]: row for row in result.rows}
+    assert (found[1]["signalling_commits"], found[1]["signals_sent"]) == (10, 45)
+    assert (found[2]["wakes"], found[2]["useful_wakes"], found[2]["useless_wakes"]) == (12, 10, 2)
+    assert (found[2]["messages"], found[2]["messages_per_useful_wake"]) == (20, 2.0)
+    assert result.totals["signals_per_useful_wake"] == 4.5
+
+
+def test_the_demonstration_report(
+    spark: Any, tmp_path: Path, latency_logs: tuple[Path, np.ndarray]
+) -> None:
+    logs, truth = latency_logs
+    report = demo_report.run([str(logs)], tmp_path)
+    pid, channel, _, values, _ = truth
+    assert report["status"] == "clean"
+    assert [row["channel"] for row in report["channels"]] == ["c0", "c1", "c2", "c3"]
+    for i, row in enumerate(report["channels"]):
+        assert row["n"] == np.count_nonzero(channel == i)
+        assert row["max_ns"] == values[channel == i].max()
+    for row in report["processes"]:
+        mine = np.sort(values[pid == row["pid"]])
+        assert row["n"] == len(mine)
+        assert close(row["p99_ns"], mine[-(-len(mine) * 99 // 100) - 1])
+    assert len(report["audit"]["rows"]) == 3 * 4
+    assert (tmp_path / "demo_report.json").exists()
