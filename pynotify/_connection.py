@@ -6,8 +6,8 @@ under it, and the hot path needs no lock and no counter.  For the same reason no
 raises keeps a handle in a local variable.
 
 Receiving and sending share nothing: receivers take `_receiving`, senders take no lock.
-What has been read ahead for notifies() waits in `_backlog`; the core is asked again only when
-that is empty or will be emptied, and so leaves `fileno()` readable as long as it is not.
+What has been read ahead for notifies() waits in `_backlog`, from which every receiver takes
+first.  It is not kept once somebody watches `fileno()`, which shows what the core has unread.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ _NOTICE = lib.PN_NOTICE
 
 _READ_AHEAD = 256  # messages that notifies() takes at a time
 _NOTICE_BYTES = 1024
-_CLOSE_CHANNEL = b"pynotify: connection closed"
 
 
 class _Process:
@@ -95,11 +94,12 @@ class Connection:
         self._pid: int = lib.pn_conn_pid(handle)
         self._backend_id: int = lib.pn_conn_backend_id(handle)
         self._reader = Reader()
-        self._receiving = threading.Lock()
+        # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
+        self._receiving = threading.RLock()
         self._backlog: deque[Notify | Gap] = deque()
         self._handlers: list[NotifyHandler] = []
-        #: Threads that are in wait().
-        self._waiting: set[int] = set()
+        #: fileno() was called.
+        self._watched = False
         #: The open transaction of each thread that has one.
         self._transactions: dict[int, OpenTransaction] = {}
         self._thread = threading.local()
@@ -378,14 +378,13 @@ class Connection:
             return True
         remaining = _nanoseconds(timeout)
         deadline = time.monotonic_ns() + remaining if remaining > 0 else 0
-        ident = get_ident()
-        self._waiting.add(ident)
         try:
             while True:
                 result = _pn_wait(self._handle, remaining)
                 if result >= 0:
                     break
                 if result != -errno.EINTR:
+                    self._check_usable()  # another thread may have closed it, which woke us
                     raise native_error(result)
                 # Python's handlers have run by now.  The sign hides whether there is a notice.
                 self._log_notices()
@@ -394,12 +393,8 @@ class Connection:
         except TypeError:
             self._check_usable()
             raise
-        finally:
-            self._waiting.discard(ident)
         if result & _NOTICE:
             self._log_notices()
-        if self._handle is None:  # closed by another thread, which woke us
-            self._check_usable()
         return bool(result & ~_NOTICE)
 
     def notifies(
@@ -420,14 +415,16 @@ class Connection:
     def _notifies(self, timeout: float | None, stop_after: int | None) -> Generator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
         while left:
-            message = self._next(timeout)
+            # Whoever watches the descriptor must see in it that something is left.
+            ahead = 1 if self._watched else _READ_AHEAD if left < 0 else min(left, _READ_AHEAD)
+            message = self._next(timeout, ahead)
             if message is None:
                 return
             left -= 1
             yield message
 
-    def _next(self, timeout: float | None) -> Notify | Gap | None:
-        """The next message; None when none came in time."""
+    def _next(self, timeout: float | None, ahead: int) -> Notify | Gap | None:
+        """The next message, and up to `ahead` are read; None when none came in time."""
         deadline = None
         while True:
             if self._transactions or _process.pid != self._pid:
@@ -435,7 +432,7 @@ class Connection:
             if not self._backlog:
                 with self._receiving:
                     if not self._backlog:
-                        self._backlog.extend(self._reader.read(self, _READ_AHEAD))
+                        self._backlog.extend(self._reader.read(self, ahead))
             try:
                 message = self._backlog.popleft()
             except IndexError:  # none, or another thread was faster
@@ -463,6 +460,7 @@ class Connection:
     def fileno(self) -> int:
         """A descriptor for event loops, constant: readable iff `poll` may return something."""
         self._check_usable()
+        self._watched = True
         return self._check(lib.pn_fileno(self._handle))
 
     def _read_backlog(self, limit: int) -> list[Notify | Gap]:
@@ -540,8 +538,7 @@ class Connection:
             return
         while self._transactions:
             self._transactions.popitem()[1].abort()
-        if self._waiting:
-            _wake_waiters(handle)
+        lib.pn_conn_interrupt(handle)
         self._backlog.clear()
         del handle
         self._engine_handle = None
@@ -603,19 +600,6 @@ class _ThreadGuard:
         connection = self._connection()
         if connection is not None:
             connection._thread_ended(self._ident)
-
-
-def _wake_waiters(handle: Any) -> None:
-    """Make pn_wait() return in the other threads: the connection notifies itself.
-
-    Errors do not matter: the waiters then find out at the next wake-up or timer.
-    """
-    out = ffi.new("pn_txn **")
-    if lib.pn_txn_begin(handle, out) < 0:
-        return
-    lib.pn_txn_listen(out[0], _CLOSE_CHANNEL, len(_CLOSE_CHANNEL))
-    lib.pn_txn_notify(out[0], _CLOSE_CHANNEL, len(_CLOSE_CHANNEL), b"", 0)
-    lib.pn_txn_commit(out[0])
 
 
 def _limit(maximum: int) -> int:

@@ -31,6 +31,7 @@ from pynotify.errors import (
     ProgrammingError,
     SegmentCorrupt,
     SegmentNotFound,
+    SegmentUnlinked,
     native_error,
 )
 
@@ -95,6 +96,8 @@ class Engine:
             encoded = database.encode()
         except UnicodeEncodeError as error:
             raise ProgrammingError(f"bad database name {database!r}: not UTF-8") from error
+        if lib.pn_engine_gone(self._handle):
+            raise SegmentUnlinked(f'segment "{self._name}" was unlinked')
         directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
         out = ffi.new("pn_conn **")
         result = lib.pn_connect(self._handle, encoded, len(encoded), signo, directory, out)
@@ -203,6 +206,8 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
             if native is None:
                 raise SegmentNotFound(f'segment "{name}" does not exist')
             result = lib.pn_create(name.encode(), native)
+            if result == -errno.EINVAL:
+                raise ValueError(str(native_error(result)))
             if result != -errno.EEXIST:
                 _check(result)
             continue
@@ -349,13 +354,17 @@ def _segment_info(name: str) -> SegmentInfo | None:
         return None
     with contextlib.closing(descriptor):
         engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
-        backends = len(_live_pids(name))
         if engine is None:
             status = descriptor.status
-            return SegmentInfo(name, status.st_size, status.st_ctime, backends, stale=True)
+            pids = _live_pids(name)
+            return SegmentInfo(name, status.st_size, status.st_ctime, len(pids), stale=True)
         with engine:
             created = lib.pn_engine_created_ns(engine._handle) / 1e9
             size = lib.pn_engine_size(engine._handle)
+            try:
+                backends = len(engine.stat().backends)
+            except OperationalError:  # corrupt or unlinked, but listing goes on
+                backends = len(_live_pids(name))
         return SegmentInfo(name, size, created, backends, stale=False)
 
 

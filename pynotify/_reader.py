@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pynotify._batch import NotifyBatch, split
 from pynotify._ffi import ffi, lib
 from pynotify._types import Notify
-from pynotify.errors import native_error
+from pynotify.errors import ProgrammingError, native_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 _pn_poll = lib.pn_poll
 
+_INTERRUPTED = "receiving from a signal handler that interrupted receiving"
+_INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program goes on."
+
 # Below this a list of a column is made faster than a copy of its memory with a view on it.
 _FEW = 16
 
 
 class Reader:
-    """Reads for one connection.  Not thread-safe: the connection holds its lock.
+    """Reads for one connection.  Not thread-safe: the connection holds its lock, which
+    the same thread may hold twice.
 
     The handle stays an attribute of the connection, never a local variable here: the traceback
     of an error would keep the backend slot.
@@ -39,6 +43,8 @@ class Reader:
         if not batch:
             raise MemoryError("no memory for receiving")
         self._batch: Any = ffi.gc(batch, lib.pn_batch_free)
+        # A signal handler of Python can interrupt reading between any two steps, and read itself.
+        self._busy = False
         # By channel number of the connection, which means the same name for its life.
         self._channels: list[str] = []
         # Views on the columns, as long as the core has not moved them to a larger place: an
@@ -49,6 +55,37 @@ class Reader:
 
     def read(self, connection: Connection, limit: int) -> list[Notify | Gap]:
         """Up to `limit` messages, 0: all that are owed."""
+        if self._busy:
+            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        try:
+            self._busy = True
+            return self._messages(connection, limit)
+        finally:
+            self._busy = False
+
+    def read_columns(self, connection: Connection, limit: int) -> NotifyBatch:
+        """The same as `read`, left in columns."""
+        if self._busy:
+            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        try:
+            self._busy = True
+            return self._columns(connection, limit)
+        finally:
+            self._busy = False
+
+    def listening(self, connection: Connection) -> frozenset[str]:
+        """The channels that are listened to now."""
+        room = 64
+        while True:
+            numbers = ffi.new("uint32_t[]", room)
+            count = lib.pn_conn_listening(connection._handle, numbers, room)
+            if count < 0:
+                raise native_error(count)
+            if count <= room:
+                return frozenset(self._names(connection, ffi.unpack(numbers, count)))
+            room = 2 * count
+
+    def _messages(self, connection: Connection, limit: int) -> list[Notify | Gap]:
         count = self._poll(connection, limit)
         if count == 0:
             return []
@@ -63,8 +100,7 @@ class Reader:
         origin = [_copy(column, count) for column in self._origin]
         return list(map(Notify, channels, payloads, repeat(origin), range(count)))
 
-    def read_columns(self, connection: Connection, limit: int) -> NotifyBatch:
-        """The same as `read`, left in columns."""
+    def _columns(self, connection: Connection, limit: int) -> NotifyBatch:
         count = self._poll(connection, limit)
         if count == 0:
             return NotifyBatch.from_messages([])
@@ -81,18 +117,6 @@ class Reader:
             blob=bytes(self._data[: self._offset[count]]),
             channels=list(self._channels),
         )
-
-    def listening(self, connection: Connection) -> frozenset[str]:
-        """The channels that are listened to now."""
-        room = 64
-        while True:
-            numbers = ffi.new("uint32_t[]", room)
-            count = lib.pn_conn_listening(connection._handle, numbers, room)
-            if count < 0:
-                raise native_error(count)
-            if count <= room:
-                return frozenset(self._names(connection, ffi.unpack(numbers, count)))
-            room = 2 * count
 
     def _poll(self, connection: Connection, limit: int) -> int:
         batch = self._batch
@@ -134,9 +158,14 @@ class Reader:
     def _learn(self, connection: Connection, last: int) -> None:
         length = ffi.new("size_t *")
         for number in range(len(self._channels), last + 1):
-            name = lib.pn_conn_channel(connection._handle, number, length)
+            try:
+                name = lib.pn_conn_channel(connection._handle, number, length)
+            except TypeError:  # as in _poll
+                connection._check_usable()
+                raise
             text = ffi.buffer(name, length[0])[:] if name else b""
-            self._channels.append(text.decode("utf-8", "backslashreplace"))
+            # Not append(): a signal handler of Python may have been here meanwhile.
+            self._channels[number : number + 1] = [text.decode("utf-8", "backslashreplace")]
 
 
 def _copy(column: memoryview, count: int) -> Sequence[int]:

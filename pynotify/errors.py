@@ -272,6 +272,4 @@ def native_error(result: int) -> Exception:
     message = message or os.strerror(-result)
     if result == -errno.ENOMEM:
         return MemoryError(message)
-    if result == -errno.EINVAL:
-        return ValueError(message)
     return _CLASSES.get(-result, OperationalError)(message)

@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"not tested, as it was missing: {', '.join(names)}")
 
 
-def _helpers_of_multiprocessing() -> set[int]:
-    return {getattr(resource_tracker._resource_tracker, "_pid", None) or 0}
+def _end_helpers_of_multiprocessing() -> None:
+    """Its own servers, which it leaves to the end of the process."""
+    for helper in (forkserver._forkserver, resource_tracker._resource_tracker):
+        helper._stop()
 
 
 def _children() -> set[int]:
@@ -65,7 +67,8 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     left = [entry.name for entry in SHARED_MEMORY.glob("pynotify*") if _PREFIX in entry.name]
     assert not left, f"left in {SHARED_MEMORY}: {left}"
-    extra = _children() - children - _helpers_of_multiprocessing()
+    _end_helpers_of_multiprocessing()
+    extra = _children() - children
     assert not extra, f"processes left: {extra}"
 
 

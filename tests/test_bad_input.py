@@ -16,6 +16,7 @@ import pynotify
 from forking import ForkedChild, in_child
 from receiving import PATIENCE
 from requirement import require
+from sessions import Worker
 
 SHARED_MEMORY = Path("/dev/shm")
 NOBODY = 65534
@@ -120,21 +121,14 @@ class TestBeforeAttaching:
             use(engine)
 
     def test_another_layout_with_live_backends_lists_their_pids(
-        self, segment_name: str, segment_file: Path
+        self, segment_name: str, segment_file: Path, worker: Worker
     ) -> None:
         """Proved by their locks: nothing in the segment can be believed."""
         with pynotify.connect(segment_name) as conn:
             header = segment_file.read_bytes()[:4096]
             overwrite(segment_file, 0, b"\xff" * 64)
             try:
-                def open_it() -> tuple[str, str]:
-                    try:
-                        pynotify.open(segment_name)
-                    except pynotify.Error as error:
-                        return type(error).__name__, str(error)
-                    return "opened", ""
-
-                kind, text = in_child(open_it)
+                kind, text = worker.call(open_elsewhere, segment_name)
                 assert kind == "LayoutMismatch"
                 assert str(conn.pid) in text
                 with pytest.raises(pynotify.OperationalError):
@@ -148,6 +142,14 @@ class TestBeforeAttaching:
         segment_file.write_bytes(os.urandom(10_000))
         pynotify.unlink(segment_name)
         assert not segment_file.exists()
+
+
+def open_elsewhere(name: str) -> tuple[str, str]:
+    try:
+        pynotify.open(name).close()
+    except pynotify.Error as error:
+        return type(error).__name__, str(error)
+    return "opened", ""
 
 
 def with_header(path: Path, header: bytes) -> None:
@@ -279,11 +281,13 @@ class TestOwnership:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.write_bytes(segment_file.read_bytes())
         elsewhere.chmod(0o600)
-        segment_file.unlink()
+        aside = segment_file.rename(segment_file.with_name(f"aside.{segment_file.name}"))
         segment_file.symlink_to(elsewhere)
-        with pytest.raises((*REFUSED, OSError)):
-            pynotify.open(segment_name, create=False)
-        segment_file.unlink()
+        try:
+            with pytest.raises((*REFUSED, OSError)):
+                pynotify.open(segment_name, create=False)
+        finally:
+            aside.rename(segment_file)
 
     def test_engine_under_another_euid(self, segment_name: str) -> None:
         """An Engine used under another euid than it was opened with: InterfaceError."""

@@ -314,17 +314,14 @@ static void notifier_stop(notifier *n, uint64_t ring_bytes)
 
 static void part_one_listener(settings s)
 {
-    char name[64];
     pn_options options;
-    pn_engine *engine = NULL;
     pass_plan plan;
     notifier n;
     double ours[MAX_PASSES], floor[MAX_PASSES];
     int pairs = s.quick ? 11 : 101;
 
-    segment_name(name, sizeof name, "notify");
     pn_options_default(&options);
-    must(pn_open(name, &options, &engine), "pn_open");
+    pn_engine *engine = open_segment("notify", &options);
     uint64_t ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
     notifier_start(&n, engine, ring_bytes, &plan);
     measure_pairs(pass_ours, &n, ours, pass_floor, &n, floor, pairs);
@@ -339,7 +336,6 @@ static void part_one_listener(settings s)
                            .at_most = true});
     notifier_stop(&n, ring_bytes);
     pn_engine_close(engine);
-    remove_segment(name);
 }
 
 #define STATES 3
@@ -401,29 +397,25 @@ static void measure_round(const notifier *crowded, const notifier *twin, idle_cr
     v->floor[round] = spread_of(one, pairs).median;
 }
 
-static pn_engine *open_for_crowd(char *name, size_t cap, const char *what, uint64_t *ring_bytes)
+static pn_engine *open_for_crowd(const char *what, uint64_t *ring_bytes)
 {
     pn_options options;
-    pn_engine *engine = NULL;
-    segment_name(name, cap, what);
     pn_options_default(&options);
     options.max_backends = MANY + 64;
     options.max_channels = options.max_subscriptions = 2 * MANY;
-    must(pn_open(name, &options, &engine), "pn_open");
     *ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
-    return engine;
+    return open_segment(what, &options);
 }
 
 static void part_idle_listeners(settings s)
 {
     static crowd_values values;
-    char name[64], twin_name[64];
     pass_plan plan, twin_plan;
     notifier n, twin;
     uint64_t ring_bytes;
     idle_crowd crowd = {.n = MANY / PER_HELPER};
-    pn_engine *engine = open_for_crowd(name, sizeof name, "crowd", &ring_bytes);
-    pn_engine *twin_engine = open_for_crowd(twin_name, sizeof twin_name, "twin", &ring_bytes);
+    pn_engine *engine = open_for_crowd("crowd", &ring_bytes);
+    pn_engine *twin_engine = open_for_crowd("twin", &ring_bytes);
 
     for (int i = 0; i < crowd.n; i++)
         crowd.helpers[i] = start_child(helper_main, engine);
@@ -438,8 +430,6 @@ static void part_idle_listeners(settings s)
     notifier_stop(&n, ring_bytes);
     pn_engine_close(twin_engine);
     pn_engine_close(engine);
-    remove_segment(twin_name);
-    remove_segment(name);
 }
 
 int main(int argc, char **argv)

@@ -214,13 +214,10 @@ static void measure(const subject subjects[KINDS], pn_conn *conn, board *b, sett
 int main(int argc, char **argv)
 {
     settings s = parse_arguments(argc, argv);
-    char name[64];
-    pn_engine *engine = NULL;
     subject subjects[KINDS];
     listener_plan plans[KINDS];
 
-    segment_name(name, sizeof name, "wakeup");
-    must(pn_open(name, NULL, &engine), "pn_open");
+    pn_engine *engine = open_segment("wakeup", NULL);
     board *b = shared_memory(sizeof *b);
     for (int k = 0; k < KINDS; k++) {
         plans[k] = (listener_plan){.kind = (enum kind)k, .board = b, .engine = engine};
@@ -240,6 +237,5 @@ int main(int argc, char **argv)
         end_child(subjects[k].listener);
     pn_conn_close(conn);
     pn_engine_close(engine);
-    remove_segment(name);
     return 0;
 }

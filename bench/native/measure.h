@@ -331,6 +331,7 @@ typedef struct settings {
 __attribute__((unused)) static settings parse_arguments(int argc, char **argv)
 {
     settings s = {false};
+    signal(SIGPIPE, SIG_IGN);
     must_os(sched_getaffinity(0, sizeof allowed_cpus, &allowed_cpus), "sched_getaffinity");
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
@@ -343,19 +344,38 @@ __attribute__((unused)) static settings parse_arguments(int argc, char **argv)
     return s;
 }
 
-/* A segment of this run alone. */
-__attribute__((unused)) static void segment_name(char *name, size_t cap, const char *what)
-{
-    snprintf(name, cap, "bench-%s-%d", what, (int)getpid());
-}
+/* ---- segments ---------------------------------------------------------------------------- */
+
+static char segment_names[4][64];
+static int segments_used;
+static pid_t segments_owner;
 
 /* The C API leaves unlinking to its callers (shm_unlink); the name is the design's. */
-__attribute__((unused)) static void remove_segment(const char *name)
+static inline void remove_segments(void)
 {
-    char path[256];
-    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), name);
-    shm_unlink(path);
-    pn_remove_lock_files(name);
+    char path[384];
+    if (getpid() != segments_owner)
+        return;
+    for (int i = 0; i < segments_used; i++) {
+        snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), segment_names[i]);
+        shm_unlink(path);
+        pn_remove_lock_files(segment_names[i]);
+    }
+    segments_used = 0;
+}
+
+/* A segment of this run alone; removed when the program ends, however it does. */
+__attribute__((unused)) static pn_engine *open_segment(const char *what, const pn_options *options)
+{
+    pn_engine *engine = NULL;
+    char *name = segment_names[segments_used++];
+    if (segments_owner == 0) {
+        segments_owner = getpid();
+        atexit(remove_segments);
+    }
+    snprintf(name, sizeof segment_names[0], "bench-%s-%d", what, (int)segments_owner);
+    must(pn_open(name, options, &engine), "pn_open");
+    return engine;
 }
 
 /* LISTEN, a transaction of its own. */

@@ -40,8 +40,8 @@
  * -------------------
  * Engines and connections may be used by any number of threads at once; a transaction belongs to
  * the thread that began it.  Receiving and sending do not block each other.  No function is
- * async-signal-safe.  Called from a signal handler that interrupted a call on the same segment,
- * the functions which need the writer lock return -EDEADLK.
+ * async-signal-safe: do not call them from signal handlers.  (Python's handlers run between
+ * byte codes, never inside a call; they may.)
  *
  * fork
  * ----

@@ -30,8 +30,6 @@ FULL_TIMEOUT_S = 240.0
 # Above this many states the compiler's optimiser (about 2 s) pays for itself.
 OPTIMISE_ABOVE_STATES = 1_200_000
 
-# Compressed states: a third of the memory for a quarter more time; the counts stay the same.
-COMPRESS = "-DCOLLAPSE"
 COMPILE_FLAGS = {
     "safety": ["-DSAFETY", "-DNOCLAIM"],
     "liveness": ["-DNFAIR=3"],
@@ -121,10 +119,10 @@ def judge(run: Run, output: str, timed_out: bool, seconds: float) -> Outcome:
     if run.mode == "bitstate" and not cut and errors and int(errors.group(1)) == 0:
         detail = "bitstate, cut off by time" if timed_out else "bitstate"
         return Outcome("OK", states, seconds, f"{detail}: NOT exhaustive", False)
-    if timed_out or INTERRUPTED.search(output):
-        return Outcome("INCOMPLETE", states, seconds, "cut off by time: NOT exhaustive", False)
     if cut:
         return Outcome("INCOMPLETE", states, seconds, f"{cut.group(0)}: NOT exhaustive", False)
+    if timed_out or INTERRUPTED.search(output):
+        return Outcome("INCOMPLETE", states, seconds, "cut off by time: NOT exhaustive", False)
     if errors is None or stored is None or int(errors.group(1)) > 0:
         return Outcome("ERROR", states, seconds, output.strip()[-400:], False)
     return Outcome("OK", states, seconds, "", True)
@@ -153,7 +151,6 @@ def verify(run: Run) -> Outcome:
                 "-w",
                 f"-DMEMLIM={MEMORY_LIMIT_MB}",
                 *COMPILE_FLAGS[run.mode],
-                *([COMPRESS] if run.set == "full" and run.mode != "bitstate" else []),
                 "-o",
                 "pan",
                 "pan.c",

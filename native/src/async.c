@@ -346,6 +346,7 @@ static void interest_locked(struct commit *c, uint32_t slot, QueuePosition begin
     if (backend->announced == c->xid)
         return; /* by another channel of this transaction */
     backend->announced = c->xid;
+    c->conn->seg->pinning[slot / 64] |= 1ULL << (slot % 64);
     pn_set_from_if_quiet(backend, begin);
     PN_CRASH("commit:from");
     pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self */

@@ -52,11 +52,9 @@ static uint32_t find_database(struct pn_segment *seg, const char *name)
     uint32_t len = (uint32_t) strlen(name), row = UINT32_MAX;
     for (uint32_t i = 0; i < seg->max_databases; i++) {
         struct pn_database *db = &seg->database[i];
-        if (db->dboid == 0) {
+        if (db->dboid == 0)
             row = row == UINT32_MAX ? i : row;
-            break; /* rows are filled from the front */
-        }
-        if (db->name_len == len && memcmp(db->name, name, len) == 0)
+        else if (db->name_len == len && memcmp(db->name, name, len) == 0)
             return i;
     }
     for (uint32_t i = 0; row == UINT32_MAX && i < seg->max_databases; i++)
@@ -160,8 +158,9 @@ int pn_backend_claim(struct pn_conn *conn)
         rc = claim_any(conn);
     if (rc == -PN_EBACKENDS)
         pn_fail(PN_EBACKENDS,
-                "too many connections: all %u backend slots of segment \"%s\" are taken\n"
-                "Close some, or create the segment with a larger max_backends.",
+                "sorry, too many clients already\n"
+                "All %u backend slots of segment \"%s\" are taken. Close some connections, or "
+                "create the segment with a larger max_backends.",
                 seg->max_backends, seg->name);
     pn_lock_release(seg);
     return rc;

@@ -64,7 +64,8 @@ uint64_t pn_channel_hash(uint32_t dboid, const char *name, size_t len)
         hash = mix(hash ^ word, k1);
     }
     word = 0;
-    memcpy(&word, name, len);
+    if (len > 0)
+        memcpy(&word, name, len);
     return mix(hash ^ word ^ k0, k1);
 }
 

@@ -103,6 +103,9 @@ static void check_slots(struct pn_segment *seg, struct report *r)
         if (b->numSubs != 0 && pn_backend_pins(b, &start) && start < tail)
             problem(r, "I2: slot %u pins %llu, behind the tail %llu", slot,
                     (unsigned long long) start, (unsigned long long) tail);
+        if (b->numSubs != 0 && pn_backend_pins(b, &start) &&
+            (seg->pinning[slot / 64] >> (slot % 64) & 1) == 0)
+            problem(r, "I2: slot %u pins the queue, a tail scan would not see it", slot);
         if (b->database >= seg->max_databases || seg->database[b->database].dboid != b->dboid)
             problem(r, "slot %u is in a database that is not", slot);
     }

@@ -10,8 +10,7 @@
  *    `dropped` can be published even when there is no room for anything else.
  * 4. Making room may fail at any time. Then the log waits a second (by the records' own clock)
  *    before it bothers the file system again.
- * 5. Programs close file descriptors that are not theirs. Before ours is used it is compared with
- *    the inode that we made; one that is not ours any more is neither written nor closed.
+ * 5. Programs close descriptors that are not theirs: ours is used only while it is our inode.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -5,7 +5,7 @@
  *   page 0            struct pn_header         written by the creator; later only `state`
  *   page 1            struct pn_lock_page      the writer lock, on a page of its own
  *   page 2 ...        struct AsyncQueueControl head, tail, woken, counters
- *                     bitmaps                  listeners[], owed[]: one bit for each slot
+ *                     bitmaps                  listeners[], owed[], pinning[]: a bit for each slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
  *                     struct pn_database       database[max_databases]
@@ -68,6 +68,7 @@ enum pn_segment_state { PN_STATE_READY = 0, PN_STATE_POISONED = 1, PN_STATE_GONE
 struct pn_header {
     uint64_t magic;
     uint64_t layout_hash; /* sizes and offsets of everything below, libc, page size, mutex size */
+    uint64_t checksum;    /* of all fields up to `state`, itself taken as 0 */
     uint64_t total_size;
     uint64_t instance; /* random: two segments of one name are told apart by it */
     int64_t created_ns; /* CLOCK_REALTIME */
@@ -79,7 +80,8 @@ struct pn_header {
     uint32_t max_databases, buckets; /* buckets: a power of two */
     uint32_t channel_entry_size;
     uint64_t full_timeout_ns;
-    uint64_t control_off, listeners_off, owed_off, backends_off, lock_ino_off, databases_off;
+    uint64_t control_off, listeners_off, owed_off, pinning_off, backends_off, lock_ino_off;
+    uint64_t databases_off;
     uint64_t buckets_off, channels_off, subscriptions_off, ring_off;
     char name[128];
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */

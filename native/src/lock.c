@@ -28,12 +28,20 @@ static int take_over(struct pn_segment *seg, int rc)
     if (rc == ENOTRECOVERABLE)
         return pn_segment_poison(seg, "the writer lock is not recoverable");
     int err = seg->recover(seg);
-    pthread_mutex_consistent(&seg->lock->mutex);
+    if (rc == EOWNERDEAD)
+        pthread_mutex_consistent(&seg->lock->mutex);
     if (err != 0) {
         pthread_mutex_unlock(&seg->lock->mutex);
         return err;
     }
     return 0;
+}
+
+/* A recovery that itself failed (no memory) left the work to the next holder. */
+static inline bool unfinished(const struct pn_segment *seg)
+{
+    return seg->ctl->index_dirty != 0 ||
+           pn_load_relaxed(&seg->ctl->woken) != pn_load_relaxed(&seg->ctl->head);
 }
 
 static int timed_out(struct pn_segment *seg)
@@ -56,8 +64,12 @@ static int finish(struct pn_segment *seg, int rc)
         rc = take_over(seg, rc);
         if (rc != 0)
             return rc;
+    } else if (rc == 0 && unfinished(seg)) {
+        rc = take_over(seg, 0);
+        if (rc != 0)
+            return rc;
     } else if (rc != 0) {
-        return pn_fail(rc, "could not take the writer lock: %s", strerror(rc));
+        return pn_segment_poison(seg, "the writer lock is damaged (%s)", strerror(rc));
     }
     rc = pn_segment_check_state(seg);
     if (__builtin_expect(rc != 0, 0)) {

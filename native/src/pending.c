@@ -54,7 +54,8 @@ static int keep_bytes(struct pn_pending *p, const void *bytes, size_t len, size_
     int rc = GROW(p, arena, arena_cap, p->arena_used + len);
     if (rc != 0)
         return rc;
-    memcpy(p->arena + p->arena_used, bytes, len);
+    if (len > 0)
+        memcpy(p->arena + p->arena_used, bytes, len);
     *off = p->arena_used;
     p->arena_used += len;
     return 0;
@@ -199,6 +200,8 @@ int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_
         rc = index_events(p);
     else if (p->event_index.slots != NULL)
         index_put(&p->event_index, hash, at);
+    if (rc < 0)
+        p->nevents--; /* not queued, so not to be committed either */
     return rc < 0 ? rc : 1;
 }
 

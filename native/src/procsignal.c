@@ -58,15 +58,18 @@ static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of loc
 static _Atomic(struct sigaction *) previous[MAX_SIGNALS];
 static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
 
+/* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid (liveness.md B). */
+static bool lost_its_info(const siginfo_t *info)
+{
+    return info == NULL || (info->si_code == SI_USER && info->si_pid == 0);
+}
+
 static bool is_ours(const siginfo_t *info, bool had_flag)
 {
-    if (info == NULL)
-        return had_flag;
-    if (info->si_code == SI_QUEUE &&
+    if (info != NULL && info->si_code == SI_QUEUE &&
         (uint64_t) (uintptr_t) info->si_value.sival_ptr >> 32 == PN_SIGNAL_MAGIC)
         return true;
-    /* RLIMIT_SIGPENDING of 0 costs the signal its siginfo: no code, no pid (liveness.md B) */
-    return had_flag && info->si_code == SI_USER && info->si_pid == 0;
+    return had_flag && lost_its_info(info);
 }
 
 static void chain(int signo, siginfo_t *info, void *context)
@@ -80,6 +83,8 @@ static void chain(int signo, siginfo_t *info, void *context)
     if ((was->sa_flags & SA_SIGINFO) != 0) {
         was->sa_sigaction(signo, info, context);
     } else if (was->sa_handler == SIG_DFL) {
+        if (lost_its_info(info))
+            return; /* queued by somebody: by us, more likely than not */
         /* the host never wanted it: do what would have happened without us, terminate */
         signal(signo, SIG_DFL);
         raise(signo); /* pending until this handler returns */
@@ -284,17 +289,20 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
         return; /* EAGAIN: the counter is full, so it is readable */
 }
 
+/*
+ * Drain first, flags second.  Then a flag that is set says "readable, or its writer is about to
+ * write"; and a latch that is readable without a flag, because a writer came in between, costs
+ * one look in vain.  With the flags first, a reset interrupted by the handler would swallow the
+ * handler's write and leave its flag: never readable again, and never written again either.
+ */
 uint32_t pn_latch_reset(struct pn_conn *conn)
 {
     uint64_t count;
-    if (pn_load_relaxed(&conn->fd_flags) == 0)
-        return 0;
-    uint32_t why = pn_exchange(&conn->fd_flags, 0);
+    uint32_t drained = 0;
     int fd = pn_load_acquire(&conn->efd);
     if (fd >= 0 && read(fd, &count, sizeof count) == (ssize_t) sizeof count)
-        return why;
-    pn_fetch_or(&conn->fd_flags, why); /* its writer is between flag and write: drain later */
-    return 0;
+        drained = PN_FD_POSTED;
+    return pn_exchange(&conn->fd_flags, 0) | drained;
 }
 
 /* ---- the sender's side ---------------------------------------------------------------------- */

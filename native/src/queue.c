@@ -11,7 +11,9 @@
  *
  *    This may be computed while owners move, because each move is harmless: pos only grows; an
  *    owner goes to sleep where it was; and nobody wakes a quiet slot without the lock, since
- *    `want` is the lock holder's.
+ *    `want` is the lock holder's.  For the same reason a scan need not look at all slots: a bit
+ *    in pinning[] is set before `want` is raised, and cleared by a scan that finds the slot
+ *    quiet.  So a scan, too, costs the interested only.
  * 3. The tail is computed only when room is short (PostgreSQL does it every fourth page, and
  *    never when the queue is full, where it would help).  If room is still short then, the dead
  *    among those that pin or have reserved are reaped; only then does the policy decide.
@@ -70,7 +72,11 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
     qe->payload_len = entry->payload_len;
     qe->channel_hash = entry->channel_hash;
     memcpy(qe->data, entry->channel, entry->channel_len);
-    memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
+    if (entry->payload_len > 0)
+        memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
+    /* the lines of the next entry, which a reader's processor owns: fetch them meanwhile */
+    for (uint64_t ahead = 512; ahead < 512 + 192; ahead += PN_CACHE_LINE)
+        __builtin_prefetch(pn_ring_at(seg, end + ahead), 1);
     PN_CRASH("commit:entry");
     return end;
 }
@@ -122,12 +128,12 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
     QueuePosition head = pn_load_relaxed(&seg->ctl->head), least = head;
     int32_t holder = -1;
     for (uint32_t word = 0; word < seg->words; word++) {
-        uint64_t bits = pn_load_relaxed(&seg->listeners[word]);
-        for (; bits != 0; bits &= bits - 1) {
+        for (uint64_t bits = seg->pinning[word]; bits != 0; bits &= bits - 1) {
             uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
             QueuePosition start;
-            if (slot < seg->max_backends && pn_backend_pins(&seg->backend[slot], &start) &&
-                start < least) {
+            if (slot >= seg->max_backends || !pn_backend_pins(&seg->backend[slot], &start)) {
+                seg->pinning[word] &= ~(bits & -bits);
+            } else if (start < least) {
                 least = start;
                 holder = (int32_t) slot;
             }

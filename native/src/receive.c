@@ -195,7 +195,8 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
         rc = keep_chan_seq(conn, i, qe->chan_seq);
     if (rc != 0)
         return rc;
-    memcpy(b->data + used, qe->data + qe->channel_len, len);
+    if (len > 0)
+        memcpy(b->data + used, qe->data + qe->channel_len, len);
     b->seq[i] = qe->xid;
     b->sent_ns[i] = qe->sent_ns;
     b->pid[i] = qe->srcPid;
@@ -259,8 +260,7 @@ static void leave_armed(struct pn_conn *conn)
         if (pn_fall_asleep(conn, pos))
             return;
     }
-    if (pn_load_relaxed(&conn->fd_flags) == 0)
-        pn_latch_set(conn, PN_FD_POSTED);
+    pn_latch_set(conn, PN_FD_POSTED);
 }
 
 /* After a read that took something. */
@@ -470,11 +470,8 @@ static int block(struct pn_conn *conn, int64_t limit_ns)
 {
     struct pollfd p = {.fd = pn_load_relaxed(&conn->efd), .events = POLLIN};
     struct timespec ts = {.tv_sec = limit_ns / 1000000000, .tv_nsec = limit_ns % 1000000000};
-    pn_fetch_add_relaxed(&conn->waiters, 1);
     int n = ppoll(&p, 1, &ts, NULL);
-    int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
-    pn_fetch_add_relaxed(&conn->waiters, (uint32_t) -1);
-    return rc;
+    return n > 0 ? 1 : n == 0 ? 0 : -errno;
 }
 
 /* After blocking: drain the latch, clear owed, look (in that order, R3). */
@@ -505,15 +502,11 @@ static int before_blocking(struct pn_conn *conn)
     return rc == 0 && conn->nlistening != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
-int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
+/* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
+static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
     int64_t start = 0, deadline = INT64_MAX;
-    int rc = pn_conn_check(conn);
-    if (rc != 0)
-        return rc;
-    if (wanted(conn) || (timeout_ns != 0 && spin(conn)))
-        return 1 | pn_conn_notice_bit(conn);
-    rc = pn_latch_open(conn);
+    int rc = pn_latch_open(conn);
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
@@ -546,6 +539,20 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
         rc = rc < 0 ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
                     : pn_segment_check_state(conn->seg);
     }
+    return rc;
+}
+
+int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    if (wanted(conn) || (timeout_ns != 0 && spin(conn)))
+        return 1 | pn_conn_notice_bit(conn);
+    /* ordered against a poll() of another thread by recv_mutex, which settle() takes */
+    pn_fetch_add_relaxed(&conn->waiters, 1);
+    rc = sleep_until_wanted(conn, timeout_ns);
+    pn_fetch_add_relaxed(&conn->waiters, (uint32_t) -1);
     return rc;
 }
 

@@ -54,6 +54,7 @@ static void announce_to_all(struct pn_segment *seg, QueuePosition begin, QueuePo
         struct QueueBackendStatus *backend = &seg->backend[slot];
         if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED || backend->numSubs == 0)
             continue;
+        seg->pinning[slot / 64] |= 1ULL << (slot % 64);
         pn_set_from_if_quiet(backend, begin);
         PN_CRASH("recover:from");
         pn_store_release(&backend->want, end);

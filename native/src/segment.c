@@ -78,6 +78,7 @@ static void lay_out(struct pn_header *h)
     h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
     h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
+    h->pinning_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->backends_off =
         place(&cursor, (uint64_t) h->max_backends * sizeof(struct QueueBackendStatus), 128);
     h->lock_ino_off = place(&cursor, lock_files * 8, PN_CACHE_LINE);
@@ -90,6 +91,14 @@ static void lay_out(struct pn_header *h)
         &cursor, (uint64_t) h->max_subscriptions * sizeof(struct pn_subscription), PN_CACHE_LINE);
     h->ring_off = place(&cursor, (uint64_t) h->queue_pages * PN_QUEUE_PAGE, PN_OS_PAGE);
     h->total_size = cursor;
+}
+
+static uint64_t header_checksum(const struct pn_header *h)
+{
+    struct pn_header copy;
+    memcpy(&copy, h, sizeof copy);
+    copy.checksum = 0;
+    return pn_channel_hash(0, (const char *) &copy, offsetof(struct pn_header, state));
 }
 
 static int check_options(const pn_options *o)
@@ -128,6 +137,7 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->ctl = (void *) (base + h->control_off);
     seg->listeners = (void *) (base + h->listeners_off);
     seg->owed = (void *) (base + h->owed_off);
+    seg->pinning = (void *) (base + h->pinning_off);
     seg->backend = (void *) (base + h->backends_off);
     seg->lock_ino = (void *) (base + h->lock_ino_off);
     seg->database = (void *) (base + h->databases_off);
@@ -188,13 +198,19 @@ static int initialise(unsigned char *base)
 /* posix_fallocate gives up at signals; a burst of SIGUSR1 could starve it (dsm_impl.c). */
 static int allocate(int fd, uint64_t size)
 {
-    sigset_t all, before;
+    sigset_t all, before, pending, xfsz;
+    const struct timespec at_once = {0};
     sigfillset(&all);
+    sigemptyset(&xfsz);
+    sigaddset(&xfsz, SIGXFSZ);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigpending(&pending);
     int rc;
     do
         rc = posix_fallocate(fd, 0, (off_t) size);
     while (rc == EINTR);
+    if (rc == EFBIG && !sigismember(&pending, SIGXFSZ))
+        sigtimedwait(&xfsz, NULL, &at_once); /* RLIMIT_FSIZE is our error, not the host's death */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc == ENOSPC || rc == ENOMEM)
         return pn_fail(ENOSPC,
@@ -206,8 +222,11 @@ static int allocate(int fd, uint64_t size)
 
 static int build(int fd, const char *name, const pn_options *o)
 {
-    struct pn_header h = {.magic = PN_MAGIC, .layout_hash = pn_layout_hash()};
+    struct pn_header h;
     struct timespec now;
+    memset(&h, 0, sizeof h); /* padding too: it is part of the checksum */
+    h.magic = PN_MAGIC;
+    h.layout_hash = pn_layout_hash();
     int rc = pn_os_boot_id(h.boot_id);
     if (rc == 0)
         rc = pn_os_pidns_ino(&h.pidns_ino);
@@ -238,6 +257,7 @@ static int build(int fd, const char *name, const pn_options *o)
     void *base = mmap(NULL, h.total_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return pn_fail(errno, "could not map the segment: %s", strerror(errno));
+    h.checksum = header_checksum(&h);
     memcpy(base, &h, sizeof h);
     rc = initialise(base);
     munmap(base, h.total_size);
@@ -303,6 +323,8 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
                        "Another version, C library or page size made it.",
                        name, (unsigned long long) h->layout_hash,
                        (unsigned long long) pn_layout_hash());
+    if (h->checksum != header_checksum(h) || h->uid != geteuid())
+        return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" was overwritten", name);
     if (pn_os_boot_id(boot_id) == 0 && memcmp(boot_id, h->boot_id, 16) != 0)
         return pn_fail(PN_ESTALE, "segment \"%s\" is of an earlier boot", name);
     if (pn_os_pidns_ino(&pidns) == 0 && pidns != h->pidns_ino)
@@ -337,10 +359,32 @@ static struct pn_segment *find_mapped(dev_t dev, ino_t ino)
     return seg;
 }
 
+static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path, size_t cap)
+{
+    snprintf(path, cap, PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.%u", seg->uid, seg->name,
+             (unsigned long long) seg->instance, file);
+}
+
+/* A segment whose name somebody removed without unlink(): its last user takes its files along. */
+static void remove_orphaned_lock_files(const struct pn_segment *seg)
+{
+    char path[320];
+    struct stat st;
+    if (fstat(seg->fd, &st) != 0 || st.st_nlink != 0)
+        return;
+    for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
+        if (seg->lock_ino[i] != 0) {
+            lock_file_path(seg, i, path, sizeof path);
+            unlink(path);
+        }
+}
+
 static void free_segment(struct pn_segment *seg)
 {
-    if (seg->base != NULL)
+    if (seg->base != NULL) {
+        remove_orphaned_lock_files(seg);
         munmap(seg->base, seg->size);
+    }
     for (uint32_t i = 0; seg->lock_fd != NULL && i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
         if (seg->lock_fd[i] >= 0)
             close(seg->lock_fd[i]);
@@ -410,6 +454,10 @@ static int attach_locked(int fd, const char *name, struct pn_segment **out)
         }
         seg->next = segments;
         segments = seg;
+    } else {
+        rc = check_header(seg->hdr, (uint64_t) st.st_size, name);
+        if (rc != 0)
+            return rc;
     }
     seg->refs++;
     *out = seg;
@@ -511,12 +559,6 @@ bool pn_segment_unlinked(struct pn_segment *seg)
 
 /* ---- liveness lock files ----------------------------------------------------------------- */
 
-static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path, size_t cap)
-{
-    snprintf(path, cap, PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.%u", seg->uid, seg->name,
-             (unsigned long long) seg->instance, file);
-}
-
 /*
  * The first claimer of a group makes the file, under the writer lock; its inode is then stored
  * in the segment.  A file that is there without that belongs to a creator who died in between,
@@ -537,10 +579,11 @@ int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
     if (fresh)
         unlink(path);
     fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_CREAT | O_EXCL : 0), 0600);
-    if (fd < 0)
+    if (fd < 0 && !(errno == ENOENT && !fresh))
         return pn_fail(errno, "could not open the lock file %s: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0 || st.st_nlink == 0 || (!fresh && st.st_ino != seg->lock_ino[file])) {
-        close(fd); /* split brain: somebody removed or replaced it under us */
+    if (fd < 0 || fstat(fd, &st) != 0 || st.st_nlink == 0 || (!fresh && st.st_ino != seg->lock_ino[file])) {
+        if (fd >= 0)
+            close(fd); /* split brain: somebody removed or replaced it under us */
         return pn_fail(PN_EGONE, "the lock file %s was removed or replaced", path);
     }
     if (fresh) {

@@ -28,6 +28,7 @@ struct pn_segment {
     struct AsyncQueueControl *ctl;
     pn_atomic_u64 *listeners; /* bitmap: slots with at least one subscription.  W: holder */
     pn_atomic_u64 *owed;      /* bitmap: set by the holder, cleared by the slot's owner */
+    uint64_t *pinning;        /* bitmap: every slot that is not quiet, and some that are.  holder */
     struct QueueBackendStatus *backend;
     uint64_t *lock_ino;
     struct pn_database *database;

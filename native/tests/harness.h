@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -110,13 +111,14 @@ static inline int tests_done(void)
     return tests_run > 0 ? 0 : 1;
 }
 
-/* Run body(arg) in a forked child, which then exits with 0. */
+/* Run body(arg) in a forked child, which then exits with 0; it does not outlive its parent. */
 static inline pid_t spawn(void (*body)(void *), void *arg)
 {
     fflush(NULL);
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         body(arg);
         fflush(NULL);
         _exit(0);
@@ -185,6 +187,23 @@ static inline const char *test_segment_name(void)
     snprintf(name, sizeof test_segments.name[0], "ctest.%d.%u", (int)getpid(), test_segments.n);
     test_segments.n++;
     return name;
+}
+
+static inline void test_too_late(int signo)
+{
+    static const char message[] = "the watchdog barked: a test hangs\n";
+    (void)signo;
+    if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
+        _exit(2);
+    test_segments_remove();
+    _exit(1);
+}
+
+/* From now on, a program (or child) that is not done in time ends with status 1. */
+static inline void test_watchdog(unsigned seconds)
+{
+    signal(SIGALRM, test_too_late);
+    alarm(seconds);
 }
 
 #endif

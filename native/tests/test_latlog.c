@@ -74,8 +74,14 @@ static int views_open(const char *dir, struct view *views, int max)
             continue;
         snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
         fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (!CHECK(fd >= 0 && fstat(fd, &st) == 0 && st.st_size >= PN_LATLOG_HEADER))
+        if (!CHECK(fd >= 0 && fstat(fd, &st) == 0))
             exit(1);
+        if (st.st_size == 0) { /* killed between creating it and writing its header */
+            close(fd);
+            unlink(path);
+            continue;
+        }
+        CHECK(st.st_size >= PN_LATLOG_HEADER);
         CHECK((st.st_mode & 0777) == 0600);
         views[n].size = (size_t)st.st_size;
         views[n].h = mmap(NULL, views[n].size, PROT_READ, MAP_SHARED, fd, 0);

@@ -38,35 +38,34 @@ class _Histogram:
 
     def __init__(self) -> None:
         self._dense = np.zeros(0, dtype=np.int64)
-        self._sparse: list[NDArray[np.int64]] = []
+        self._pending: list[NDArray[np.int64]] = []
         self._buffered = 0
         self._keys = np.empty(0, dtype=np.int64)
         self._counts = np.empty(0, dtype=np.int64)
 
-    def add(self, slot: NDArray[np.int64], values: NDArray[np.int64], slots: int) -> None:
-        key = slot * BUCKETS + bucket(values)
-        if slots <= _DENSE_SLOTS:
-            if len(self._dense) < slots * BUCKETS:
-                self._dense = np.pad(self._dense, (0, slots * BUCKETS - len(self._dense)))
-            counts = np.bincount(key)
-            self._dense[: len(counts)] += counts
-            return
-        self._sparse.append(key)
-        self._buffered += len(key)
+    def add(self, slot: NDArray[np.int64], values: NDArray[np.int64]) -> None:
+        self._pending.append(slot * BUCKETS + bucket(values))
+        self._buffered += len(slot)
         if self._buffered >= _BUFFERED:
             self._merge()
 
     def _merge(self) -> None:
-        keys, counts = np.unique(np.concatenate(self._sparse), return_counts=True)
-        every = np.concatenate([self._keys, keys])
-        self._keys, inverse = np.unique(every, return_inverse=True)
+        key = np.concatenate(self._pending)
+        self._pending, self._buffered = [], 0
+        if key.max(initial=0) < _DENSE_SLOTS * BUCKETS:
+            counts = np.bincount(key, minlength=len(self._dense))
+            counts[: len(self._dense)] += self._dense
+            self._dense = counts
+            return
+        keys, counts = np.unique(key, return_counts=True)
+        self._keys, inverse = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
         merged = np.zeros(len(self._keys), dtype=np.int64)
         np.add.at(merged, inverse, np.concatenate([self._counts, counts]))
-        self._counts, self._sparse, self._buffered = merged, [], 0
+        self._counts = merged
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(slot, bucket, count); a pair may appear twice."""
-        if self._sparse:
+        if self._pending:
             self._merge()
         dense = np.flatnonzero(self._dense)
         keys = np.concatenate([dense, self._keys])
@@ -160,7 +159,7 @@ class Partials:
             ts = chunk.signed("ts")[which]
             values = ts - chunk.signed("ref_ts")[which]
             slot = self._slots(chunk, which)
-            self._histogram.add(slot, values, len(self._pairs))
+            self._histogram.add(slot, values)
             self._extremes.add(slot, values, ts, len(self._pairs))
         yield from ()
 

@@ -16,7 +16,7 @@ from spark_jobs.schema import Kind
 
 def read(log: Log) -> tuple[LogReader, np.ndarray]:
     reader = LogReader(log)
-    chunks = [chunk.records for chunk in reader.chunks()]
+    chunks = [chunk.records.copy() for chunk in reader.chunks()]
     return reader, np.concatenate([np.empty(0, dtype=schema.RECORD), *chunks])
 
 

@@ -1,0 +1,835 @@
+/*
+ * Every crash point of the engine, each reached by a process that dies there by SIGKILL.
+ *
+ * A case is a label and which time it is reached.  In each case three listeners and a notifier
+ * survive; a victim works until it dies.  Afterwards, without any further help:
+ *
+ *     progress     the notifier's next notification reaches every listener within PROGRESS_MS
+ *     exactness    what the victim knew to be committed was received once and in order by all,
+ *                  what it aborted or never began by none; what it died in was received by all
+ *                  or by none, in one piece, and as its label says if its label says so
+ *     repair       pn_check() is clean; the slots, subscriptions, channel entries and
+ *                  reservations of the dead can be had again; a tail scan reaches head
+ *
+ * The labels come from the program itself (pn_crash_label), so a new one is tested or fails the
+ * run.  The journal of who committed what is in anonymous shared memory: it outlives SIGKILL.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "harness.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../src/segment.h"
+
+enum {
+    PROGRESS_MS = 4000, /* a loaded machine; 1 ms is usual */
+    NO_HELP_MS = 2600,  /* the slow timer is at most 1.25 s, twice in the worst case */
+    MAX_TXNS = 65536,
+    MAX_GOT = 262144,
+    ROUNDS = 400,
+    PARALLEL = 4,
+    BACKENDS = 10,
+    CHANNELS = 12,
+    SUBSCRIPTIONS = 24,
+    BIG = 12000
+};
+
+/* ---- the journal -------------------------------------------------------------------------------- */
+
+enum txn_state { UNUSED, ABOUT, COMMITTED, ABORTED };
+
+struct journal_txn {
+    _Atomic(uint32_t) state;
+    uint32_t writer, n;
+};
+
+/* Payload of every message on "all"; padded to the size that is wanted. */
+struct message {
+    uint32_t kind, txn, i, n;
+};
+enum kind { PLAIN = 1, PING, HOLD, QUIT };
+
+struct got {
+    struct message m;
+    uint64_t seq;
+};
+
+struct listener_log {
+    _Atomic(uint32_t) n;
+    struct got got[MAX_GOT];
+};
+
+static struct shared {
+    _Atomic(uint32_t) next_txn;
+    _Atomic(uint32_t) stop, ready;
+    struct journal_txn txn[MAX_TXNS];
+    struct listener_log log[3];
+} *j;
+
+static uint32_t journal_begin(uint32_t writer, uint32_t n)
+{
+    uint32_t id = atomic_fetch_add(&j->next_txn, 1);
+    CHECK(id < MAX_TXNS);
+    j->txn[id].writer = writer;
+    j->txn[id].n = n;
+    atomic_store(&j->txn[id].state, ABOUT);
+    return id;
+}
+
+static void journal_end(uint32_t id, int rc)
+{
+    if (rc < 0 && rc != -PN_EQUEUEFULL)
+        FAIL("commit of %u: %d: %s", id, rc, pn_error_message());
+    atomic_store(&j->txn[id].state, rc < 0 ? ABORTED : COMMITTED);
+    if (rc < 0)
+        sched_yield(); /* the listeners are behind */
+}
+
+/* ---- a case --------------------------------------------------------------------------------------- */
+
+typedef void scenario(void);
+
+static struct crash_case {
+    const char *label;
+    uint32_t nth;
+    scenario *victim;
+} now;
+
+static const char *segment;
+static pn_engine *engine;
+static pn_conn *mine;
+static int pipe_to_parent[2], hold_pipe[2];
+static pid_t listeners[3], victim_pid, helper_pid;
+
+#define REQUIRE(cond, ...)                                                                         \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "%s, hit %u: ", now.label, now.nth);                                   \
+            FAIL(__VA_ARGS__);                                                                     \
+        }                                                                                          \
+    } while (0)
+
+static struct pn_segment *inside(void)
+{
+    struct pn_segment *seg = pn_first_segment();
+    while (seg != NULL && strcmp(seg->name, segment) != 0)
+        seg = seg->next;
+    CHECK(seg != NULL);
+    return seg;
+}
+
+static pn_conn *connect_with(int signo)
+{
+    pn_conn *conn;
+    CHECK_OK(pn_connect(engine, "db", 2, signo, NULL, &conn));
+    return conn;
+}
+
+static void listen_to(pn_conn *conn, const char *a, const char *b)
+{
+    pn_txn *txn;
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(pn_txn_listen(txn, a, strlen(a)));
+    if (b != NULL)
+        CHECK_OK(pn_txn_listen(txn, b, strlen(b)));
+    CHECK_OK(pn_txn_commit(txn));
+}
+
+static int send_one(pn_conn *conn, uint32_t kind, uint32_t id, size_t size)
+{
+    static char payload[BIG];
+    struct message m = {.kind = kind, .txn = id, .i = 0, .n = 1};
+    memcpy(payload, &m, sizeof m);
+    return pn_notify(conn, "all", 3, payload, size);
+}
+
+static void notify(pn_conn *conn, uint32_t writer, uint32_t kind, size_t size)
+{
+    uint32_t id = journal_begin(writer, 1);
+    journal_end(id, send_one(conn, kind, id, size));
+}
+
+static void add_messages(pn_txn *txn, uint32_t id, uint32_t n, size_t size)
+{
+    char *payload = calloc(1, BIG);
+    for (uint32_t i = 0; i < n; i++) {
+        struct message m = {.kind = PLAIN, .txn = id, .i = i, .n = n};
+        memcpy(payload, &m, sizeof m);
+        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size));
+        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size)); /* collapses */
+    }
+    free(payload);
+}
+
+static int64_t drain(pn_conn *conn, pn_batch *batch)
+{
+    int64_t n, sum = 0;
+    while ((n = pn_poll(conn, batch, 0)) > 0)
+        sum += n;
+    CHECK_OK(n);
+    return sum;
+}
+
+/* ---- listeners ------------------------------------------------------------------------------------- */
+
+static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
+{
+    bool go_on = true;
+    for (size_t i = 0; i < b->n; i++) {
+        struct got g = {.seq = b->seq[i]};
+        uint32_t at = atomic_load(&log->n);
+        CHECK(b->offset[i + 1] - b->offset[i] >= sizeof g.m);
+        memcpy(&g.m, b->data + b->offset[i], sizeof g.m);
+        CHECK(at < MAX_GOT);
+        log->got[at] = g;
+        atomic_store(&log->n, at + 1);
+        char c = 'p';
+        if (g.m.kind == PING)
+            CHECK_EQ(write(pipe_to_parent[1], &c, 1), 1);
+        if (g.m.kind == HOLD && me == 0)
+            CHECK_EQ(read(hold_pipe[0], &c, 1), 1); /* awake, and does not read on */
+        if (g.m.kind == QUIT)
+            go_on = false;
+    }
+    return go_on;
+}
+
+/* 0: sleeps in pn_wait(); 1: is never signalled and looks; 2: sleeps on the descriptor, reads by two */
+static void listener(void *arg)
+{
+    uint32_t me = (uint32_t) (uintptr_t) arg;
+    pn_conn *conn = connect_with(me == 1 ? -1 : 0);
+    pn_batch *batch = pn_batch_new();
+    struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
+    listen_to(conn, "all", NULL);
+    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
+    for (bool go_on = true; go_on;) {
+        int rc = me == 2 ? poll(&fd, 1, -1) : pn_wait(conn, -1);
+        if (rc < 0 && rc != -EINTR && !(me == 2 && errno == EINTR))
+            FAIL("%s, hit %u: listener %u: wait: %d: %s", now.label, now.nth, me, rc,
+                 pn_error_message());
+        int64_t n = pn_poll(conn, batch, me == 2 ? 2 : 0);
+        if (n < 0)
+            FAIL("%s, hit %u: listener %u: poll: %s", now.label, now.nth, me, pn_error_message());
+        go_on = record(batch, &j->log[me], me);
+    }
+    pn_conn_close(conn);
+    pn_batch_free(batch);
+    pn_engine_close(engine);
+}
+
+/* n bytes from the listeners; false if they do not come in time. */
+static bool hear(int n, int ms)
+{
+    int64_t until = test_now_ns() + ms * INT64_C(1000000);
+    struct pollfd p = {.fd = pipe_to_parent[0], .events = POLLIN};
+    char c[8];
+    while (n > 0) {
+        int64_t left = (until - test_now_ns()) / 1000000;
+        if (left < 0 || (poll(&p, 1, (int) left + 1) < 1 && errno != EINTR))
+            return false;
+        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t) n) : 0;
+        n -= (int) k;
+    }
+    return true;
+}
+
+/* ---- the victim: a mixed workload that reaches most labels ------------------------------------------ */
+
+enum { VICTIM = 1, NOTIFIER = 2, HELPER = 3 };
+
+static void in_transactions(pn_conn *conn, int round)
+{
+    char own[16];
+    uint32_t id;
+    pn_txn *txn;
+
+    int len = snprintf(own, sizeof own, "own%d", round % 5);
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    id = journal_begin(VICTIM, 3);
+    CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
+    add_messages(txn, id, 3, 64);
+    CHECK_OK(pn_txn_notify(txn, own, (size_t) len, "x", 1));
+    CHECK_EQ(pn_txn_savepoint(txn), 1);
+    CHECK_OK(pn_txn_notify(txn, "all", 3, "never", 5));
+    CHECK_OK(pn_txn_rollback_to(txn, 1));
+    CHECK_OK(pn_txn_unlisten(txn, "other", 5));
+    journal_end(id, pn_txn_commit(txn));
+
+    for (int commit = 0; commit < 2; commit++) { /* prepare, then commit or abort */
+        CHECK_OK(pn_txn_begin(conn, &txn));
+        id = journal_begin(VICTIM, 2);
+        add_messages(txn, id, 2, commit != 0 ? BIG : 100);
+        CHECK_OK(pn_txn_listen(txn, "prepared", 8));
+        int rc = pn_txn_prepare(txn);
+        if (rc == 0 && commit != 0) {
+            rc = pn_txn_commit(txn);
+            CHECK_OK(rc);
+        } else {
+            pn_txn_abort(txn);
+            rc = -PN_EQUEUEFULL;
+        }
+        journal_end(id, rc);
+    }
+}
+
+static void mixed(void)
+{
+    pn_batch *batch = pn_batch_new();
+    double usage;
+    for (int round = 0; round < ROUNDS; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", "other");
+        if (round % 2 == 1)
+            CHECK(pn_fileno(conn) >= 0);
+        drain(conn, batch);
+        notify(conn, VICTIM, PLAIN, 40);
+        CHECK_OK(pn_wait(conn, 100000000));
+        drain(conn, batch);
+        in_transactions(conn, round);
+        CHECK_OK(pn_queue_usage(engine, &usage));
+        notify(conn, VICTIM, PLAIN, BIG);
+        int rc = pn_wait(conn, 1000000);
+        CHECK(rc >= 0 || rc == -EINTR);
+        drain(conn, batch);
+        rc = pn_wait(conn, 1000); /* nothing to read: asleep, latch and all */
+        CHECK(rc >= 0 || rc == -EINTR);
+        pn_conn_close(conn);
+    }
+}
+
+/* ---- victims with company --------------------------------------------------------------------------- */
+
+static void dead_listener(void *arg)
+{
+    pn_txn *txn;
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", "d");
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(pn_txn_listen(txn, "e", 1));
+    CHECK_OK(pn_txn_notify(txn, "all", 3, "reserved", 8));
+    CHECK_OK(pn_txn_prepare(txn));
+    (void) arg;
+    raise(SIGKILL);
+}
+
+static void reaping(void)
+{
+    pn_stat stat;
+    pn_conn *conn = connect_with(0);
+    for (int round = 0; round < 8; round++) {
+        CHECK_KILLED(spawn(dead_listener, NULL), SIGKILL);
+        CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+        notify(conn, VICTIM, PLAIN, 40);
+    }
+    pn_conn_close(conn);
+}
+
+static void die_holding_the_lock(void *arg)
+{
+    static const char *const labels[] = {"commit:after-head", "listen:bit", "commit:want",
+                                         "unlisten:sub",      "commit:entry", "listen:entry",
+                                         "commit:unslept"};
+    uint32_t round = (uint32_t) (uintptr_t) arg;
+    pn_txn *txn;
+    char own[16];
+    int len = snprintf(own, sizeof own, "r%u", round % 4);
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", "d");
+    CHECK_OK(pn_crash_arm(labels[round % 7], 1, PN_CRASH_KILL));
+    for (int i = 0; i < 3; i++) {
+        uint32_t id = journal_begin(HELPER, 2);
+        CHECK_OK(pn_txn_begin(conn, &txn));
+        CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
+        CHECK_OK(pn_txn_unlisten(txn, "d", 1));
+        add_messages(txn, id, 2, 40);
+        journal_end(id, pn_txn_commit(txn));
+    }
+}
+
+static void recovering(void)
+{
+    for (uint32_t round = 0; round < 30; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", NULL);
+        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
+        notify(conn, VICTIM, PLAIN, 40);
+        pn_conn_close(conn);
+    }
+}
+
+/* Listener 0 holds the ring full; we wait for room and die of it. */
+static void blocked_writer(void)
+{
+    pn_conn *conn = connect_with(0);
+    for (;;)
+        notify(conn, VICTIM, PLAIN, 4000);
+}
+
+/* The helper writes until the ring is full; we hold it, then read, and so wake the helper. */
+static void endless_writer(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = connect_with(0);
+    while (atomic_load(&j->stop) == 0)
+        notify(conn, HELPER, PLAIN, 4000);
+    pn_conn_close(conn);
+}
+
+static void waking_writers(void)
+{
+    pn_conn *conn = connect_with(0);
+    pn_batch *batch = pn_batch_new();
+    struct pn_segment *seg = inside();
+    listen_to(conn, "all", NULL);
+    atomic_store(&j->ready, 1);
+    for (int round = 0; round < 20; round++) {
+        while (pn_load_relaxed(&seg->ctl->room_waiters) == 0)
+            sched_yield();
+        CHECK_OK(pn_poll(conn, batch, 0));
+    }
+    pn_conn_close(conn);
+}
+
+/*
+ * The two labels that only a race reaches: something comes between the look at the queue and the
+ * sleep.  We stop there, the notifier notifies, and the handler that runs when we are continued
+ * arms the label.
+ */
+static volatile sig_atomic_t race_round;
+
+static void arm_for_real(int signo)
+{
+    (void) signo;
+    if (now.nth > (uint32_t) race_round)
+        pn_crash_arm(now.label, now.nth - (uint32_t) race_round, PN_CRASH_KILL);
+}
+
+static void racing(void)
+{
+    pn_batch *batch = pn_batch_new();
+    signal(SIGUSR2, arm_for_real);
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", NULL);
+    for (race_round = 0; race_round < 4; race_round++) {
+        notify(conn, VICTIM, PLAIN, 40);
+        CHECK(pn_poll(conn, batch, 0) >= 1); /* awake now */
+        CHECK_OK(pn_crash_arm("read:copied", 1, PN_CRASH_STOP));
+        CHECK_OK(pn_poll(conn, batch, 0));
+        CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+        drain(conn, batch);
+    }
+}
+
+/* ---- the order of a case ---------------------------------------------------------------------------- */
+
+static void victim(void *arg)
+{
+    (void) arg;
+    CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
+    now.victim();
+}
+
+static void open_segment(void)
+{
+    pn_options o;
+    pn_options_default(&o);
+    o.queue_pages = 64;
+    o.max_backends = BACKENDS;
+    o.max_channels = CHANNELS;
+    o.max_subscriptions = SUBSCRIPTIONS;
+    o.max_payload = 20000;
+    if (now.victim == blocked_writer || now.victim == waking_writers) {
+        o.on_full = PN_FULL_BLOCK;
+        o.full_timeout_ns = 15000000000ULL;
+    }
+    segment = test_segment_name();
+    CHECK_OK(pn_open(segment, &o, &engine));
+}
+
+static void start_listeners(void)
+{
+    for (uintptr_t i = 0; i < 3; i++)
+        listeners[i] = spawn(listener, (void *) i);
+    REQUIRE(hear(3, TEST_PATIENCE_MS), "the listeners did not start");
+}
+
+/* Serve the victim's stops until it dies.  True: it died where it should. */
+static bool watch_victim(void)
+{
+    int status = 0;
+    for (;;) {
+        CHECK_EQ(waitpid(victim_pid, &status, WUNTRACED), victim_pid);
+        if (!WIFSTOPPED(status))
+            break;
+        notify(mine, NOTIFIER, PLAIN, 40);
+        kill(victim_pid, SIGUSR2);
+        kill(victim_pid, SIGCONT);
+    }
+    REQUIRE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the victim failed");
+    REQUIRE(!WIFSIGNALED(status) || WTERMSIG(status) == SIGKILL, "the victim died of signal %d",
+            WTERMSIG(status));
+    return WIFSIGNALED(status);
+}
+
+/* ---- what has to hold afterwards --------------------------------------------------------------------- */
+
+/* All listeners got the same; each transaction in one piece; each writer's in its order. */
+static void check_sequences(void)
+{
+    const struct listener_log *first = &j->log[0];
+    uint32_t n = atomic_load(&first->n), last[4] = {0};
+    for (uint32_t k = 1; k < 3; k++)
+        REQUIRE(atomic_load(&j->log[k].n) == n, "listener 0 got %u messages, listener %u got %u",
+                n, k, atomic_load(&j->log[k].n));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct got *g = &first->got[i], *before = i > 0 ? &first->got[i - 1] : NULL;
+        REQUIRE(g->m.txn < atomic_load(&j->next_txn), "message %u is of no transaction", i);
+        const struct journal_txn *t = &j->txn[g->m.txn];
+        for (uint32_t k = 1; k < 3; k++)
+            REQUIRE(memcmp(g, &j->log[k].got[i], sizeof *g) == 0,
+                    "message %u: listener 0 got %u.%u of commit %llu, listener %u %u.%u", i,
+                    g->m.txn, g->m.i, (unsigned long long) g->seq, k, j->log[k].got[i].m.txn,
+                    j->log[k].got[i].m.i);
+        if (g->m.i != 0) {
+            REQUIRE(before != NULL && before->m.txn == g->m.txn && before->m.i + 1 == g->m.i &&
+                        before->seq == g->seq,
+                    "message %u: transaction %u is torn", i, g->m.txn);
+        } else {
+            REQUIRE(before == NULL || (before->seq < g->seq && before->m.i + 1 == before->m.n),
+                    "message %u: commit %llu is out of order", i, (unsigned long long) g->seq);
+            REQUIRE(last[t->writer] == 0 || last[t->writer] < g->m.txn,
+                    "message %u: writer %u's transaction %u comes late or twice", i, t->writer,
+                    g->m.txn);
+        }
+        last[t->writer] = g->m.txn;
+    }
+}
+
+/* -1: the label says that nothing was committed, 1: that all was, 0: it does not say. */
+static int verdict_of_label(void)
+{
+    static const char *const before[] = {"commit:room", "commit:entry", "commit:before-head",
+                                         "listen:", "reserve:stored", "block:armed"};
+    static const char *const after[] = {"commit:after-head", "commit:applied", "commit:from",
+                                        "commit:want", "commit:owed", "commit:unslept",
+                                        "commit:before-woken", "commit:after-woken",
+                                        "commit:unlocked", "signal:"};
+    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
+        if (strncmp(now.label, before[i], strlen(before[i])) == 0)
+            return -1;
+    for (size_t i = 0; i < sizeof after / sizeof after[0]; i++)
+        if (strncmp(now.label, after[i], strlen(after[i])) == 0)
+            return 1;
+    return 0;
+}
+
+static void check_journal(void)
+{
+    static uint32_t count[MAX_TXNS];
+    const struct listener_log *log = &j->log[0];
+    uint32_t in_doubt = 0;
+    memset(count, 0, sizeof count);
+    for (uint32_t i = 0; i < atomic_load(&log->n); i++)
+        count[log->got[i].m.txn]++;
+    for (uint32_t id = 0; id < atomic_load(&j->next_txn); id++) {
+        const struct journal_txn *t = &j->txn[id];
+        uint32_t state = atomic_load(&t->state), got = count[id];
+        REQUIRE(got == 0 || got == t->n, "%u of %u messages of transaction %u arrived", got, t->n,
+                id);
+        REQUIRE(state != COMMITTED || got == t->n, "transaction %u was committed and is lost", id);
+        REQUIRE(state != ABORTED || got == 0, "transaction %u was aborted and arrived", id);
+        if (state != ABOUT || t->writer != VICTIM)
+            continue;
+        REQUIRE(++in_doubt == 1, "two transactions of the victim are in doubt");
+        int verdict = verdict_of_label();
+        REQUIRE(verdict <= 0 || got != 0, "transaction %u had its head stored and is lost", id);
+        REQUIRE(verdict >= 0 || got == 0, "transaction %u had no head stored and arrived", id);
+    }
+}
+
+static void check_segment(void)
+{
+    char problems[4096];
+    int n = pn_check(engine, problems, sizeof problems);
+    if (n < 0)
+        REQUIRE(false, "pn_check: %d: %s", n, pn_error_message());
+    REQUIRE(n == 0, "pn_check finds %d problems:\n%s", n, problems);
+}
+
+/* What the dead had can be had again, to the last slot, subscription, channel and byte. */
+static void check_nothing_leaked(void)
+{
+    pn_backend_stat rows[BACKENDS];
+    pn_conn *more[BACKENDS - 4];
+    pn_stat stat;
+    pn_txn *txn;
+    char name[16];
+
+    CHECK_OK(pn_engine_stat(engine, &stat, rows, BACKENDS));
+    REQUIRE(stat.backends == 4, "%u backends are left instead of 4", stat.backends);
+    REQUIRE(stat.subscriptions == 3, "%u subscriptions are left instead of 3", stat.subscriptions);
+    REQUIRE(inside()->ctl->reserved == 0, "%llu bytes are still reserved",
+            (unsigned long long) inside()->ctl->reserved);
+    for (int i = 0; i < BACKENDS - 4; i++)
+        more[i] = connect_with(0);
+    CHECK_OK(pn_txn_begin(more[0], &txn));
+    for (int i = 0; i < CHANNELS - 1; i++) {
+        int len = snprintf(name, sizeof name, "leak%d", i);
+        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
+    }
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_OK(pn_txn_begin(more[1], &txn));
+    for (int i = 0; i < SUBSCRIPTIONS - 3 - (CHANNELS - 1); i++) {
+        int len = snprintf(name, sizeof name, "leak%d", i);
+        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
+    }
+    CHECK_OK(pn_txn_commit(txn));
+    check_segment();
+    for (int i = 0; i < BACKENDS - 4; i++)
+        pn_conn_close(more[i]);
+    check_segment();
+}
+
+static void check_end(void)
+{
+    pn_stat stat;
+    notify(mine, NOTIFIER, QUIT, 40);
+    for (int i = 0; i < 3; i++)
+        CHECK_CHILD(listeners[i], 0);
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+    REQUIRE(stat.tail == stat.head, "nobody listens and the tail does not reach head");
+    check_segment();
+    check_sequences();
+    check_journal();
+}
+
+enum { HIT = 0, FAILED = 1, NOT_HIT = 3 };
+
+/* A case in a process of its own.  Exits with one of the above. */
+static void run_case(void *arg)
+{
+    (void) arg;
+    test_watchdog(60);
+    CHECK_EQ(pipe(pipe_to_parent), 0);
+    CHECK_EQ(pipe(hold_pipe), 0);
+    open_segment();
+    start_listeners();
+    mine = connect_with(0);
+    notify(mine, NOTIFIER, PLAIN, 40);
+    if (now.victim == blocked_writer)
+        notify(mine, NOTIFIER, HOLD, 40);
+    victim_pid = spawn(victim, NULL);
+    if (now.victim == waking_writers) {
+        CHECK_SOON(atomic_load(&j->ready) != 0);
+        helper_pid = spawn(endless_writer, NULL);
+    }
+    bool hit = watch_victim();
+    if (now.victim == blocked_writer)
+        CHECK_EQ(write(hold_pipe[1], "x", 1), 1);
+    if (helper_pid != 0) {
+        atomic_store(&j->stop, 1);
+        CHECK_CHILD(helper_pid, 0);
+    }
+    notify(mine, NOTIFIER, PING, 40);
+    REQUIRE(hear(3, PROGRESS_MS), "no progress after the death");
+    check_segment();
+    check_nothing_leaked();
+    check_end();
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(hit ? HIT : NOT_HIT);
+}
+
+/* ---- dying while a segment is made -------------------------------------------------------------------- */
+
+static void creator(void *arg)
+{
+    const char *const *names = arg;
+    pn_options o;
+    pn_options_default(&o);
+    CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(pn_open(names[i], &o, &engine));
+        pn_engine_close(engine);
+    }
+}
+
+/* No half segment: what is there afterwards can be opened, what is not can be created. */
+static void run_creation(void *arg)
+{
+    const char *names[4];
+    char problems[512];
+    pn_options o;
+    (void) arg;
+    test_watchdog(60);
+    for (int i = 0; i < 4; i++)
+        names[i] = test_segment_name();
+    int status = reap(spawn(creator, names));
+    pn_options_default(&o);
+    for (int i = 0; i < 4; i++) {
+        pn_batch *batch = pn_batch_new();
+        CHECK_OK(pn_open(names[i], &o, &engine));
+        mine = connect_with(0);
+        listen_to(mine, "all", NULL);
+        CHECK_OK(pn_notify(mine, "all", 3, "x", 1));
+        CHECK_EQ(pn_poll(mine, batch, 0), 1);
+        CHECK_EQ(pn_check(engine, problems, sizeof problems), 0);
+        pn_conn_close(mine);
+        pn_engine_close(engine);
+        pn_batch_free(batch);
+    }
+    test_segments_remove();
+    _exit(WIFSIGNALED(status) ? HIT : NOT_HIT);
+}
+
+/* ---- nobody ever comes again ---------------------------------------------------------------------------- */
+
+static void last_words(void)
+{
+    pn_conn *conn = connect_with(0);
+    for (;;)
+        notify(conn, VICTIM, PLAIN, 40);
+}
+
+/* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and nobody else at all. */
+static void run_without_help(void *arg)
+{
+    uintptr_t kind = (uintptr_t) arg;
+    test_watchdog(60);
+    CHECK_EQ(pipe(pipe_to_parent), 0);
+    open_segment();
+    pid_t pid = spawn(listener, (void *) kind);
+    REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
+    const struct pn_segment *seg = inside();
+    CHECK_SOON((pn_load_acquire(&seg->backend[0].pos) & PN_ASLEEP) != 0);
+    CHECK_KILLED(spawn(victim, NULL), SIGKILL);
+    int64_t start = test_now_ns();
+    while (atomic_load(&j->log[kind].n) < atomic_load(&j->next_txn)) {
+        REQUIRE(test_now_ns() - start < NO_HELP_MS * INT64_C(1000000),
+                "listener %d got %u of %u messages in %d ms", (int) kind,
+                atomic_load(&j->log[kind].n), atomic_load(&j->next_txn), NO_HELP_MS);
+        test_sleep_ms(1);
+    }
+    mine = connect_with(0);
+    notify(mine, NOTIFIER, QUIT, 40);
+    CHECK_CHILD(pid, 0);
+    check_segment();
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(HIT);
+}
+
+/* ---- all cases --------------------------------------------------------------------------------------------- */
+
+struct job {
+    struct crash_case c;
+    void (*run)(void *arg);
+    void *arg;
+    pid_t pid;
+    struct shared *shared;
+};
+
+static struct shared *spare[PARALLEL];
+static unsigned failures, not_hit, done;
+
+static bool begins(const char *label, const char *prefix)
+{
+    return strncmp(label, prefix, strlen(prefix)) == 0;
+}
+
+static struct job job_of(const char *label, uint32_t nth)
+{
+    struct job job = {.c = {.label = label, .nth = nth, .victim = mixed}, .run = run_case};
+    if (begins(label, "attach:"))
+        job.run = run_creation;
+    else if (begins(label, "recover:"))
+        job.c.victim = recovering;
+    else if (begins(label, "reap:"))
+        job.c.victim = reaping;
+    else if (strcmp(label, "block:armed") == 0)
+        job.c.victim = blocked_writer;
+    else if (strcmp(label, "block:woken") == 0)
+        job.c.victim = waking_writers;
+    else if (strcmp(label, "wake:unslept") == 0 || strcmp(label, "sleep:rewoken") == 0)
+        job.c.victim = racing;
+    return job;
+}
+
+static void finish(struct job *job)
+{
+    char leftover[64];
+    int status = reap(job->pid);
+    bool exited = WIFEXITED(status);
+    if (exited && WEXITSTATUS(status) == NOT_HIT) {
+        fprintf(stderr, "%s was not reached %u times by any scenario\n", job->c.label,
+                job->c.nth);
+        not_hit++;
+    } else if (!exited || WEXITSTATUS(status) != HIT) {
+        fprintf(stderr, "FAILED: %s, hit %u\n", job->c.label, job->c.nth);
+        failures++;
+        for (int i = 0; i < 4; i++) { /* what it could not remove itself */
+            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int) job->pid, i);
+            test_segment_remove(leftover);
+        }
+    }
+    done++;
+    munmap(job->shared, sizeof *job->shared);
+}
+
+static void start(struct job *job)
+{
+    job->shared = mmap(NULL, sizeof *job->shared, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(job->shared != MAP_FAILED);
+    j = job->shared;
+    now = job->c;
+    job->pid = spawn(job->run, job->arg);
+}
+
+static void run_all(struct job *jobs, size_t n)
+{
+    for (size_t i = 0; i < n + PARALLEL; i++) {
+        if (i >= PARALLEL && i - PARALLEL < n)
+            finish(&jobs[i - PARALLEL]);
+        if (i < n)
+            start(&jobs[i]);
+    }
+    (void) spare;
+}
+
+int main(int argc, char **argv)
+{
+    static struct job jobs[512];
+    static const char *const unhelped[] = {"commit:after-head", "commit:want", "commit:unslept",
+                                           "commit:unlocked", "signal:flag"};
+    size_t n = 0;
+    int64_t began = test_now_ns();
+
+    for (size_t i = 0; i < 5; i++) /* the slow ones first */
+        for (uintptr_t kind = 0; kind <= 2; kind += 2)
+            if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
+                jobs[n++] = (struct job){
+                    .c = {.label = unhelped[i], .nth = 1, .victim = last_words},
+                    .run = run_without_help,
+                    .arg = (void *) kind};
+    for (int i = 0; i < pn_crash_label_count(); i++)
+        for (uint32_t nth = 1; nth <= 3; nth += 2)
+            if (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)
+                jobs[n++] = job_of(pn_crash_label(i), nth);
+    CHECK(n > 0);
+    run_all(jobs, n);
+    printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
+           (double) (test_now_ns() - began) / 1e9);
+    return failures + not_hit != 0;
+}

@@ -1,0 +1,162 @@
+"""Options and exit status: 0 clean, 2 a guarantee was broken, 1 could not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from pynotify.demo import faults, tables, verdict
+from pynotify.demo.progress import Progress
+from pynotify.demo.source import Library, NoSourceError, find_library
+from pynotify.demo.stage import IDLE, LISTENERS, NOTIFIERS, DemoError, Outcome, Stage
+from pynotify.errors import Error
+
+CLEAN, COULD_NOT_RUN, VIOLATION = 0, 1, 2
+_FEWEST = 2000
+_DEFAULT = 1_000_000
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse would exit with 2, which here means a violation."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(COULD_NOT_RUN, f"{self.prog}: error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    result = _Parser(
+        prog="python -m pynotify.demo",
+        description="A million notifications between processes, two of them killed, and an audit "
+        "of every listener that survived.",
+        epilog="Exit status: 0 clean, 2 a guarantee was broken, 1 could not run.",
+    )
+    result.add_argument("--notifications", type=_count, default=_DEFAULT, metavar="N")
+    result.add_argument(
+        "--break",
+        dest="fault",
+        choices=tuple(faults.FAULTS),
+        default=os.environ.get("BREAK") or None,
+        help="put one fault into a listener's log, which the audit must find (default: $BREAK)",
+    )
+    result.add_argument(
+        "--out", type=Path, default=Path("build"), metavar="DIR", help="for demo.json and the logs"
+    )
+    result.add_argument("--keep-logs", action="store_true", help="leave them in DIR/demo-logs")
+    return result
+
+
+def _count(text: str) -> int:
+    value = int(text.replace("_", "").replace(",", ""))
+    if value < _FEWEST:
+        raise argparse.ArgumentTypeError(f"at least {_FEWEST:,}")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it and return the exit status."""
+    options = parser().parse_args(arguments)
+    # A default does not go through `choices`.
+    if options.fault is not None and options.fault not in faults.FAULTS:
+        parser().error(f"BREAK={options.fault}: choose from {', '.join(faults.FAULTS)}")
+    progress = Progress(sys.stderr)
+    _interrupt_once()
+    try:
+        return _run(options, progress)
+    except KeyboardInterrupt:
+        progress.say("interrupted")
+    except (DemoError, NoSourceError, faults.NothingToBreakError, Error, OSError) as error:
+        progress.say(f"pynotify demo: {type(error).__name__}: {error}")
+    return COULD_NOT_RUN
+
+
+def _interrupt_once() -> None:
+    """SIGINT and SIGTERM unwind the parent, once, so that the cleaning up is left in peace."""
+    parent = os.getpid()
+
+    def interrupt(_signo: int, _frame: FrameType | None) -> None:
+        if os.getpid() == parent:  # a child that was forked a moment ago inherits the handler
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def _find_spark() -> None:
+    """Before the run and not after it."""
+    if find_spec("pyspark") is None:
+        raise DemoError('the audit needs PySpark: pip install "pynotify-ipc[spark]"')
+    from spark_jobs._java import JavaNotFoundError, ensure_java  # noqa: PLC0415
+
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        raise DemoError(str(error)) from error
+
+
+def _run(options: argparse.Namespace, progress: Progress) -> int:
+    begun = time.monotonic()
+    _find_spark()
+    library = find_library()
+    logs, results = options.out / "demo-logs", options.out / "demo-spark"
+    with ExitStack() as stack:
+        _make_directories(logs, results)
+        if not options.keep_logs:
+            stack.callback(shutil.rmtree, logs, ignore_errors=True)
+            stack.callback(shutil.rmtree, results, ignore_errors=True)
+        outcome = _stream(library, options.notifications, logs, progress)
+        if options.fault is not None:
+            _break(outcome, logs, options.fault, progress)
+        with progress.stage("Spark reads the latency logs of all processes"):
+            report = verdict.spark_report(logs, results)
+        found = verdict.judge(outcome, report)
+    print(tables.printed(outcome, found))
+    target = options.out / "demo.json"
+    record = tables.as_json(outcome, found, options.fault)
+    record["wall_s"] = round(time.monotonic() - begun, 1)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+    print(tables.conclusion(outcome, found))
+    print(f"{record['wall_s']} s in all; all figures are in {target}")
+    if options.fault is not None and found.clean:
+        raise DemoError(f"the audit did not find the fault of BREAK={options.fault}")
+    return CLEAN if found.clean else VIOLATION
+
+
+def _make_directories(logs: Path, results: Path) -> None:
+    for directory in (logs, results):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+
+
+def _stream(library: Library, notifications: int, logs: Path, progress: Progress) -> Outcome:
+    progress.say(
+        f"{notifications:,} notifications: the lines of {len(library.files):,} source files on "
+        f"{len(library.channels)} channels,\n"
+        f"one per top-level module; {NOTIFIERS} notifiers, {LISTENERS} listeners and {IDLE} idle "
+        "listeners share one segment"
+    )
+    with Stage(library, notifications, logs, progress) as stage:
+        return stage.run()
+
+
+def _break(outcome: Outcome, logs: Path, fault: str, progress: Progress) -> None:
+    victim = next(
+        worker
+        for worker in outcome.workers
+        if worker.role == "listener" and worker.survived and not worker.replacement
+    )
+    done = faults.tamper(logs, victim.pid, fault)
+    progress.say(f"BREAK={fault}: {victim.name} shall have been handed {done}")

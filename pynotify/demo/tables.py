@@ -1,0 +1,237 @@
+"""What is printed, within 100 columns, and what goes into demo.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pynotify.demo.stage import Outcome, Worker
+from pynotify.demo.verdict import AUDITED, BROKEN, Verdict
+
+TOP_CHANNELS = 12
+_LATENCIES = ("p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+_HEADS = ("count", "per s", "p50", "p90", "p99", "p99.9", "max")
+_ENGINE = ("commits", "signals_sent", "signals_elided", "wakeups_useful", "wakeups_useless")
+_NAME_WIDTH = 26
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The first column to the left, figures to the right."""
+    lines = [list(heads), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            [
+                line[0].ljust(widths[0]),
+                *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True)),
+            ]
+        )
+        for line in lines
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = str(value)
+    return text if len(text) <= _NAME_WIDTH else text[: _NAME_WIDTH - 3] + "..."
+
+
+def _milliseconds(ns: float) -> str:
+    return f"{ns / 1e6:.3f}" if ns < 1e8 else f"{ns / 1e6:.0f}"
+
+
+def _latency_row(name: str, row: dict[str, Any]) -> list[object]:
+    rate = row["rate_per_s"]
+    return [
+        name,
+        row["n"],
+        None if rate is None else round(rate),
+        *(_milliseconds(row[key]) for key in _LATENCIES),
+    ]
+
+
+def _range(rows: Sequence[dict[str, Any]], key: str) -> str:
+    values = [row[key] for row in rows]
+    return f"{_milliseconds(min(values))} to {_milliseconds(max(values))}"
+
+
+def _channels(report: dict[str, Any]) -> list[str]:
+    rows = sorted(report["channels"], key=lambda row: -row["n"])
+    top, rest = rows[:TOP_CHANNELS], rows[TOP_CHANNELS:]
+    lines = ["", "Per channel: received, and milliseconds from commit to receive", ""]
+    lines += table(("channel", *_HEADS), (_latency_row(row["channel"], row) for row in top))
+    if rest:
+        lines.append(
+            f"  and {len(rest)} more: {sum(row['n'] for row in rest):,} received, "
+            f"p50 {_range(rest, 'p50_ns')}, p99 {_range(rest, 'p99_ns')}, "
+            f"max {_milliseconds(max(row['max_ns'] for row in rest))}"
+        )
+    return lines
+
+
+def _names(outcome: Outcome) -> dict[int, str]:
+    names = {worker.pid: _name(worker) for worker in outcome.workers}
+    return {**names, outcome.parent: "parent (the ledger)"}
+
+
+def _name(worker: Worker) -> str:
+    if worker.killed:
+        return f"{worker.name}, killed"
+    return worker.name
+
+
+def _processes(outcome: Outcome, report: dict[str, Any]) -> list[str]:
+    names = _names(outcome)
+    rows = sorted(report["processes"], key=lambda row: names.get(row["pid"], ""))
+    return [
+        "",
+        "Per process: received, and milliseconds from commit to receive",
+        "",
+        *table(
+            ("process", *_HEADS),
+            (_latency_row(names.get(row["pid"], str(row["pid"])), row) for row in rows),
+        ),
+    ]
+
+
+def _wakeups(outcome: Outcome, verdict: Verdict) -> list[str]:
+    names = _names(outcome)
+    idle = {worker.pid for worker in outcome.workers if worker.role == "idle"}
+    rows = [row for row in verdict.report["wakeups"]["rows"] if row["pid"] not in idle]
+    rows.sort(key=lambda row: names.get(row["pid"], ""))
+    totals = verdict.report["wakeups"]["totals"]
+    before, after = outcome.before, outcome.after
+    changed = ", ".join(
+        f"{name.replace('_', ' ')} {getattr(after, name) - getattr(before, name):,}"
+        for name in _ENGINE
+    )
+    return [
+        "",
+        "Signals sent, against wake-ups that found something",
+        "",
+        *table(
+            ("process", "signals sent", "wake-ups", "useful", "useless", "messages"),
+            [
+                *(_wakeup_row(names.get(row["pid"], ""), row) for row in rows),
+                _wakeup_row(
+                    f"{len(idle)} idle listeners",
+                    {"signals_sent": 0, "wakes": verdict.idle_wakes}
+                    | {"useful_wakes": 0, "useless_wakes": verdict.idle_wakes}
+                    | {"messages": verdict.idle_messages},
+                ),
+                _wakeup_row("all", totals),
+            ],
+        ),
+        f"  the engine's own counters: {changed}",
+    ]
+
+
+def _wakeup_row(name: str, row: dict[str, Any]) -> list[object]:
+    keys = ("signals_sent", "wakes", "useful_wakes", "useless_wakes", "messages")
+    return [name, *(row[key] for key in keys)]
+
+
+def _audit(verdict: Verdict) -> list[str]:
+    heads = ("listener", "channels", "committed", "handed", *AUDITED)
+    rows = [
+        [
+            _name(found.worker),
+            len(found.worker.channels),
+            found.owed,
+            found.handed,
+            *(found.audit[key] for key in AUDITED),
+        ]
+        for found in verdict.listeners
+    ]
+    return [
+        "",
+        "The audit: committed and handed by the parent's accounts, the rest by Spark from the logs",
+        "",
+        *table(
+            [head.replace("out_of_order", "order").replace("corrupted", "corrupt") for head in heads],
+            rows,
+        ),
+    ]
+
+
+def _stream(outcome: Outcome) -> list[str]:
+    accounts = outcome.accounts.notifiers.values()
+    transactions = sum(account.transactions for account in accounts)
+    return [
+        f"{outcome.notifications:,} notifications committed and heard in {outcome.seconds:.1f} s, "
+        f"{outcome.notifications / outcome.seconds:,.0f} per second,",
+        f"in {transactions:,} transactions on {len(outcome.library.channels)} channels; beside them",
+        f"  {sum(a.collapsed for a in accounts):>11,} duplicates collapsed in their transactions",
+        f"  {sum(a.rolled_back for a in accounts):>11,} rolled back, with savepoints or wholly",
+        f"  {outcome.open_when_killed:>11,} in the open transaction of notifier-0 when it was killed",
+        f"listener-0 was killed with {outcome.killed_listener_at:,} committed; both were replaced",
+    ]
+
+
+def printed(outcome: Outcome, verdict: Verdict) -> str:
+    """The whole report."""
+    lines = [
+        *_stream(outcome),
+        *_channels(verdict.report),
+        *_processes(outcome, verdict.report),
+        *_wakeups(outcome, verdict),
+        *_audit(verdict),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def conclusion(outcome: Outcome, verdict: Verdict) -> str:
+    """The last words."""
+    if verdict.clean:
+        survivors = sum(found.worker.survived for found in verdict.listeners)
+        return (
+            f"clean: {survivors} surviving listeners, {len(BROKEN)} kinds of fault, none found; "
+            f"{verdict.report['records']:,} log records"
+        )
+    return "\n".join(["VIOLATION", *(f"  {problem}" for problem in verdict.problems)])
+
+
+def as_json(outcome: Outcome, verdict: Verdict, broken: str | None) -> dict[str, Any]:
+    """Everything, for demo.json."""
+    names = outcome.library.channels
+    return {
+        "status": "clean" if verdict.clean else "violation",
+        "problems": verdict.problems,
+        "break": broken,
+        "python": platform.python_version(),
+        "notifications": outcome.notifications,
+        "seconds": outcome.seconds,
+        "collapsed": sum(a.collapsed for a in outcome.accounts.notifiers.values()),
+        "rolled_back": sum(a.rolled_back for a in outcome.accounts.notifiers.values()),
+        "open_when_killed": outcome.open_when_killed,
+        "killed_listener_at": outcome.killed_listener_at,
+        "notifiers": [
+            {"notifier": number} | dataclasses.asdict(account)
+            for number, account in outcome.accounts.notifiers.items()
+        ],
+        "committed": {names[c]: n for c, n in outcome.accounts.committed.most_common()},
+        "workers": [
+            dataclasses.asdict(worker) | {"channels": [names[c] for c in worker.channels]}
+            for worker in outcome.workers
+        ],
+        "listeners": [
+            {"name": f.worker.name, "pid": f.worker.pid, "killed": f.worker.killed}
+            | {"committed": f.owed, "handed": f.handed}
+            | f.audit
+            for f in verdict.listeners
+        ],
+        "idle": {"wakes": verdict.idle_wakes, "messages": verdict.idle_messages},
+        "engine": {
+            "before": dataclasses.asdict(outcome.before) | {"backends": None},
+            "after": dataclasses.asdict(outcome.after) | {"backends": None},
+            "check": outcome.check_problems,
+        },
+        "report": verdict.report,
+    }

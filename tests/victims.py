@@ -1,0 +1,245 @@
+"""Processes that are killed at a crash point, and the scenarios in which they are.
+
+The functions without an underscore run in a nursery: a `sessions.Worker` on the build with crash
+points.  It forks a victim for each attempt, which is quicker than starting Python each time.
+A scenario is what the victim does; `before` and `meanwhile` are what others do around it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynotify
+from forking import ForkedChild
+from receiving import payloads
+
+PAGES = 64
+ONE_PAGE = "x" * 7990
+HEARD = "heard"
+"""The channel that the survivors listen to."""
+OWN = "own"
+"""The channel on which the victim is notified."""
+
+_victims: dict[int, ForkedChild] = {}
+
+
+def crash_labels() -> list[str]:
+    from pynotify._ffi import ffi, lib
+
+    return [
+        ffi.string(lib.pn_crash_label(number)).decode()
+        for number in range(lib.pn_crash_label_count())
+    ]
+
+
+def start_victim(
+    scenario: str, name: str, acks: str, label: str | None, nth: int = 1, stop: bool = False
+) -> int:
+    """Fork; the pid.  Killed (or stopped) at the nth passage of `label`."""
+
+    def run() -> Any:
+        from pynotify._ffi import lib
+
+        if label is not None:
+            action = lib.PN_CRASH_STOP if stop else lib.PN_CRASH_KILL
+            assert lib.pn_crash_arm(label.encode(), nth, action) == 0
+        return SCENARIOS[scenario](name, Log(acks))
+
+    child = ForkedChild(run)
+    _victims[child.pid] = child
+    return child.pid
+
+
+def victims_end(pid: int) -> int:
+    """Its exit status, minus the signal's number."""
+    return _victims.pop(pid).join()
+
+
+def victims_result(pid: int) -> Any:
+    return _victims.pop(pid).result()
+
+
+def kill_victim(pid: int) -> int:
+    os.kill(pid, signal.SIGKILL)
+    return victims_end(pid)
+
+
+class Log:
+    """What the victim knows to be committed: a line of payloads each, in a file that survives it."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def trying(self, *sent: str) -> None:
+        self._write("try", sent)
+
+    def committed(self) -> None:
+        self._write("ok", ())
+
+    def note(self, text: str) -> None:
+        self._write("note", (text,))
+
+    def _write(self, kind: str, words: tuple[str, ...]) -> None:
+        os.write(self._fd, (" ".join((kind, *words)) + "\n").encode())
+
+
+def read_log(path: Path) -> tuple[list[list[str]], list[str], list[str]]:
+    """Committed transactions, the one in doubt (empty if there is none), and the notes."""
+    committed: list[list[str]] = []
+    doubtful: list[str] = []
+    notes: list[str] = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        kind, *words = line.split(" ")
+        if kind == "try":
+            doubtful = words
+        elif kind == "ok":
+            committed.append(doubtful)
+            doubtful = []
+        else:
+            notes.extend(words)
+    return committed, doubtful, notes
+
+
+# ---- scenarios: what a victim does -----------------------------------------------------------------
+
+
+def _send(conn: pynotify.Connection, log: Log, *sent: str) -> None:
+    """One transaction."""
+    log.trying(*sent)
+    if len(sent) == 1:
+        conn.notify(HEARD, sent[0])
+    else:
+        assert conn.notify_many(HEARD, sent) == len(sent)
+    log.committed()
+
+
+def _send_with_everything(conn: pynotify.Connection, log: Log, name: str) -> None:
+    """A transaction with savepoints, LISTEN, UNLISTEN, and `prepare`."""
+    log.trying(f"{name}.1", f"{name}.3")
+    with conn.transaction() as tx:
+        conn.notify(HEARD, f"{name}.1")
+        with conn.transaction():
+            conn.notify(HEARD, f"never.{name}")
+            raise pynotify.Rollback
+        conn.listen("x", "y")
+        conn.unlisten("x")
+        conn.notify(HEARD, f"{name}.3")
+        tx.prepare()
+    log.committed()
+
+
+def work(name: str, log: Log) -> None:
+    """A bit of everything; `meanwhile` notifies it."""
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN, "another")
+        _send(conn, log, "a")
+        _send(conn, log, "b.1", "b.2", "b.3")
+        _send_with_everything(conn, log, "c")
+        with conn.transaction():
+            conn.notify(HEARD, "never")
+            raise pynotify.Rollback
+        conn.notify(OWN, "to myself")
+        conn.poll(max=1)
+        log.note("listening")
+        for _ in range(6):
+            conn.wait(0.5)
+            conn.poll()
+        for number in range(10):
+            conn.notify(OWN, "x" * 4000)
+            _send(conn, log, f"d{number}")
+            conn.wait(0)
+            conn.poll()
+        conn.queue_usage()
+        conn.unlisten("another")
+        conn.listen("another", "z")
+        conn.unlisten_all()
+        _send(conn, log, "e")
+        conn.listen(OWN)
+
+
+def work_by_descriptor(name: str, log: Log) -> None:
+    """As an event loop does, which never enters our wait."""
+    import select
+
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        conn.poll()
+        log.note("listening")
+        for number in range(6):
+            select.select([conn], [], [], 0.5)
+            conn.poll()
+            _send(conn, log, f"f{number}")
+
+
+def create(name: str, log: Log) -> None:
+    """The segment does not exist yet."""
+    with pynotify.connect(name, queue_pages=PAGES) as conn:
+        conn.notify(OWN, "x")
+
+
+def look_around(name: str, log: Log) -> None:
+    """Somebody has died before: reap him."""
+    with pynotify.open(name, create=False) as engine:
+        engine.stat()
+        with engine.connect() as conn:
+            _send(conn, log, "g")
+
+
+def take_over(name: str, log: Log) -> None:
+    """Somebody has died with the lock before: recover."""
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        _send(conn, log, "h")
+
+
+def fill(name: str, log: Log) -> None:
+    """Notify until the queue is full, and with "block" wait for room."""
+    with pynotify.connect(name) as conn:
+        for number in range(2 * PAGES):
+            log.trying(f"i{number}")
+            conn.notify(HEARD, f"i{number} ".ljust(7990, "x"))
+            log.committed()
+
+
+def read_slowly(name: str, log: Log) -> None:
+    """The laggard for whom somebody waits."""
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        log.note("listening")
+        for _ in range(3 * PAGES):
+            conn.wait(0.5)
+            conn.poll(max=2)
+
+
+def reserve(name: str, log: Log) -> None:
+    """Prepared, not committed: what is reserved must be given back."""
+    with pynotify.connect(name) as conn, conn.transaction() as tx:
+        conn.notify_many(HEARD, [f"never.{number}".ljust(7990, "x") for number in range(PAGES // 3)])
+        conn.listen("reserved")
+        tx.prepare()
+        raise pynotify.Rollback(tx)
+
+
+def hear(name: str, log: Log) -> list[str]:
+    """Until "end": everything heard on the own channel."""
+    heard: list[str] = []
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        conn.notify(OWN, "0")
+        log.note("listening")
+        while "end" not in heard:
+            conn.wait(20)
+            heard += payloads(conn.poll(max=3))
+    return heard
+
+
+SCENARIOS: dict[str, Callable[[str, Log], Any]] = {
+    function.__name__: function
+    for function in (
+        work, work_by_descriptor, create, look_around, take_over, fill, read_slowly, reserve, hear,
+    )
+}  # fmt: skip
