@@ -7,7 +7,8 @@ raises keeps a handle in a local variable.
 
 Receiving and sending share nothing: receivers take `_receiving`, senders take no lock.
 What has been read ahead for notifies() waits in `_backlog`, from which every receiver takes
-first.  It is not kept once somebody watches `fileno()`, which shows what the core has unread.
+first.  Nothing is read ahead while another thread sleeps or somebody watches `fileno()`: both
+are told only of what the core has unread.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Connection:
         self._receiving = threading.RLock()
         self._backlog: deque[Notify | Gap] = deque()
         self._handlers: list[NotifyHandler] = []
+        #: Threads in wait().
+        self._waiting: set[int] = set()
         #: fileno() was called.
         self._watched = False
         #: The open transaction of each thread that has one.
@@ -373,12 +376,16 @@ class Connection:
         """
         if self._transactions:
             self._refuse_transaction("wait")
-        if self._backlog:
-            self._check_usable()
-            return True
         remaining = _nanoseconds(timeout)
         deadline = time.monotonic_ns() + remaining if remaining > 0 else 0
+        ident = get_ident()
         try:
+            # In one step, or what is read ahead between the two would find nobody to wake.
+            with self._receiving:
+                self._waiting.add(ident)
+                if self._backlog:
+                    self._check_usable()
+                    return True
             while True:
                 result = _pn_wait(self._handle, remaining)
                 if result >= 0:
@@ -393,6 +400,8 @@ class Connection:
         except TypeError:
             self._check_usable()
             raise
+        finally:
+            self._waiting.discard(ident)
         if result & _NOTICE:
             self._log_notices()
         return bool(result & ~_NOTICE)
@@ -415,16 +424,14 @@ class Connection:
     def _notifies(self, timeout: float | None, stop_after: int | None) -> Generator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
         while left:
-            # Whoever watches the descriptor must see in it that something is left.
-            ahead = 1 if self._watched else _READ_AHEAD if left < 0 else min(left, _READ_AHEAD)
-            message = self._next(timeout, ahead)
+            message = self._next(timeout, _READ_AHEAD if left < 0 else min(left, _READ_AHEAD))
             if message is None:
                 return
             left -= 1
             yield message
 
     def _next(self, timeout: float | None, ahead: int) -> Notify | Gap | None:
-        """The next message, and up to `ahead` are read; None when none came in time."""
+        """The next message, and up to `ahead` may be read; None when none came in time."""
         deadline = None
         while True:
             if self._transactions or _process.pid != self._pid:
@@ -432,7 +439,8 @@ class Connection:
             if not self._backlog:
                 with self._receiving:
                     if not self._backlog:
-                        self._backlog.extend(self._reader.read(self, ahead))
+                        alone = not (self._watched or self._waiting)
+                        self._backlog.extend(self._reader.read(self, ahead if alone else 1))
             try:
                 message = self._backlog.popleft()
             except IndexError:  # none, or another thread was faster

@@ -8,7 +8,9 @@ A scenario is what the victim does; `before` and `meanwhile` are what others do 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,8 +165,6 @@ def work(name: str, log: Log) -> None:
 
 def work_by_descriptor(name: str, log: Log) -> None:
     """As an event loop does, which never enters our wait."""
-    import select
-
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
         conn.poll()
@@ -194,6 +194,26 @@ def take_over(name: str, log: Log) -> None:
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
         _send(conn, log, "h")
+
+
+def notify_once(name: str, log: Log) -> None:
+    with pynotify.connect(name) as conn:
+        _send(conn, log, "h")
+
+
+def listen_once(name: str, log: Log) -> None:
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN, "another")
+
+
+def poll_busily(name: str, log: Log) -> None:
+    """Falls asleep and is woken as often as can be, to meet the races between the two."""
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            for _ in range(100):
+                conn.poll()
 
 
 def fill(name: str, log: Log) -> None:
@@ -240,6 +260,7 @@ def hear(name: str, log: Log) -> list[str]:
 SCENARIOS: dict[str, Callable[[str, Log], Any]] = {
     function.__name__: function
     for function in (
-        work, work_by_descriptor, create, look_around, take_over, fill, read_slowly, reserve, hear,
+        work, work_by_descriptor, create, look_around, take_over, notify_once, listen_once,
+        poll_busily, fill, read_slowly, reserve, hear,
     )
 }  # fmt: skip

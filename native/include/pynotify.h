@@ -26,8 +26,9 @@
  *             handle(pn_conn_channel(conn, b->channel[i], NULL),
  *                    b->data + b->offset[i], b->offset[i + 1] - b->offset[i]);
  *     }
- * The forbidden one: to wait on pn_fileno() without calling pn_poll() when it is readable; the
- * descriptor is level-triggered and stays readable until pn_poll() has found nothing.
+ * The forbidden one: to wait on pn_fileno() without calling pn_poll() when it is readable.  The
+ * descriptor is level-triggered: readable as long as something is unread, and now and then when
+ * the slow timer has work for pn_poll() to do.
  *
  * Results
  * -------

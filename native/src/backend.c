@@ -73,7 +73,6 @@ static uint32_t find_database(struct pn_segment *seg, const char *name)
 /* Both locks of a slot; -EAGAIN while a dead owner's memory is still being torn down (L6). */
 static int take_locks(struct pn_segment *seg, uint32_t slot)
 {
-    pn_process_lock();
     int fd = pn_segment_lock_file(seg, slot, true), rc = fd;
     if (fd >= 0) {
         rc = pn_os_lock_take(fd, slot);
@@ -83,19 +82,16 @@ static int take_locks(struct pn_segment *seg, uint32_t slot)
                 pn_os_lock_drop(fd, slot);
         }
     }
-    pn_process_unlock();
     return rc == -EACCES ? -EAGAIN : rc;
 }
 
 static void drop_locks(struct pn_segment *seg, uint32_t slot)
 {
-    pn_process_lock();
     int fd = pn_segment_lock_file(seg, slot, false);
     if (fd >= 0) {
         pn_os_lock_drop_ofd(fd, PN_OFD_BYTE + slot);
         pn_os_lock_drop(fd, slot);
     }
-    pn_process_unlock();
 }
 
 static int claim_slot(struct pn_conn *conn, uint32_t slot)
@@ -194,12 +190,10 @@ void pn_backend_release_locked(struct pn_conn *conn)
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 {
     int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
-    pn_process_lock();
     int fd = pn_segment_lock_file(seg, slot, false);
     int32_t holder = fd < 0 ? PN_LOCK_OFD : pn_os_lock_holder(fd, slot, 1, NULL, NULL);
     int32_t ofd = fd < 0 ? PN_LOCK_OFD
                          : pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
-    pn_process_unlock();
     if (holder == pid)
         return PN_ALIVE;
     if (holder == PN_LOCK_FREE && ofd == PN_LOCK_FREE)
@@ -242,9 +236,6 @@ int pn_backend_keep_alive(struct pn_conn *conn)
                        "backend %u of the process with PID %d was given to somebody else\n"
                        "The process had lost its liveness locks; close and connect again.",
                        conn->slot, conn->pid);
-    pn_process_lock();
     int fd = pn_segment_lock_file(conn->seg, conn->slot, false);
-    int rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
-    pn_process_unlock();
-    return rc;
+    return fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
 }

@@ -19,6 +19,13 @@
 #include <unistd.h>
 
 int32_t pn_my_pid;
+static uid_t my_uid;
+
+void pn_os_know_ourselves(void)
+{
+    pn_my_pid = getpid();
+    my_uid = getuid();
+}
 
 int64_t pn_now_ns(void)
 {
@@ -154,7 +161,7 @@ int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value)
     info.si_signo = signo;
     info.si_code = SI_QUEUE;
     info.si_pid = pn_my_pid;
-    info.si_uid = getuid();
+    info.si_uid = my_uid; /* for people who look; getuid() would cost half of the send */
     info.si_value.sival_ptr = (void *) (uintptr_t) value;
     return syscall(SYS_pidfd_send_signal, pidfd, signo, &info, 0) == 0 ? 0 : -errno;
 }

@@ -17,6 +17,7 @@ int64_t pn_now_ns(void);
 
 /* getpid() without the system call; refreshed in forked children by procsignal.c. */
 extern int32_t pn_my_pid;
+void pn_os_know_ourselves(void); /* at load, and in a forked child */
 
 /* Fill in the boot id (16 bytes) and the inode of our pid namespace.  0 or -errno. */
 int pn_os_boot_id(uint8_t boot_id[16]);

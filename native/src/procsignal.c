@@ -30,11 +30,13 @@
 #include "procsignal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "backend.h"
@@ -53,6 +55,14 @@ enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 static _Atomic(struct pn_conn *) local[MAX_LOCAL];
 static pn_atomic_u32 local_used;  /* one above the highest index ever used */
 static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of local[] */
+
+/*
+ * The wait() that this thread is in, if any.  When the signal hits the very thread that sleeps,
+ * and nobody else waits for the latch, the handler need not write it: it marks the sleeper and
+ * takes its time-out away.  The kernel reads the time-out when ppoll() begins, so a signal just
+ * before that makes ppoll() return at once, and one after it EINTR: there is no window.
+ */
+static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
 
 /* What stood before our handler, per signal; replaced as a whole, never freed. */
 static _Atomic(struct sigaction *) previous[MAX_SIGNALS];
@@ -115,8 +125,14 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         struct pn_conn *conn = pn_load_acquire(&local[i]);
         if (conn == NULL || conn->signo != signo || conn->pid != pn_my_pid)
             continue;
-        if (check_proc_signal(conn)) {
-            had_flag = true;
+        if (!check_proc_signal(conn))
+            continue;
+        had_flag = true;
+        if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
+            pn_load_relaxed(&conn->has_fd) == 0) {
+            sleeper->timeout = (struct timespec){0};
+            sleeper->signalled = 1;
+        } else {
             pn_latch_set(conn, PN_FD_SIGNALLED);
         }
     }
@@ -213,7 +229,7 @@ static void disarm(struct pn_conn *conn)
 
 static void reset_in_child(void)
 {
-    pn_my_pid = getpid();
+    pn_os_know_ourselves();
     pn_process_child_reset();
     for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++)
         pn_store_relaxed(&local[i], NULL);
@@ -224,7 +240,7 @@ static void reset_in_child(void)
 
 static void initialise_process(void)
 {
-    pn_my_pid = getpid();
+    pn_os_know_ourselves();
     pthread_atfork(pn_process_lock, pn_process_unlock, reset_in_child);
 }
 
@@ -260,6 +276,20 @@ void pn_procsignal_unregister(struct pn_conn *conn)
     /* a handler in another thread may still hold the pointer; it is short and never blocks */
     while (atomic_load(&in_handler) != 0)
         sched_yield();
+}
+
+int pn_latch_block(struct pn_sleeper *s)
+{
+    struct pollfd p = {.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN};
+    sleeper = s;
+    atomic_signal_fence(memory_order_seq_cst);
+    /* not ppoll(): glibc hands a copy of the time-out to the kernel */
+    long n = syscall(SYS_ppoll, &p, 1, &s->timeout, NULL, _NSIG / 8);
+    int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
+    atomic_signal_fence(memory_order_seq_cst);
+    sleeper = NULL;
+    atomic_signal_fence(memory_order_seq_cst); /* from here on the handler writes the latch */
+    return rc;
 }
 
 int pn_latch_open(struct pn_conn *conn)
@@ -335,16 +365,13 @@ static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry
 /* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
 static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
 {
-    pn_process_lock();
     int fd = pn_segment_lock_file(seg, slot, false);
-    bool there = fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
-    pn_process_unlock();
-    return there;
+    return fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
 }
 
 static bool catches(struct pn_pidfd_cache_entry *entry, int32_t pid, int signo)
 {
-    int64_t now = pn_now_ns();
+    int64_t now = pn_now_ns(); /* not the commit's: a wait for room may lie in between */
     if (now - entry->checked_at >= PN_CATCHES_NS) {
         entry->catches = pn_os_catches(pid, signo) == 1;
         entry->checked_at = now;

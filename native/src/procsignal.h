@@ -12,6 +12,9 @@
 #ifndef PN_PROCSIGNAL_H
 #define PN_PROCSIGNAL_H
 
+#include <signal.h>
+#include <time.h>
+
 #include "conn.h"
 
 /* Make the process ready for this connection's signal: install the handler if it is not. */
@@ -20,6 +23,15 @@ int pn_procsignal_arm(struct pn_conn *conn);
 /* Enter and leave the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 void pn_procsignal_unregister(struct pn_conn *conn);
+
+/* One thread's sleep in wait(); on its stack. */
+struct pn_sleeper {
+    struct pn_conn *conn;
+    struct timespec timeout;         /* the handler makes it zero */
+    volatile sig_atomic_t signalled; /* W: the handler, in this thread */
+};
+/* Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0. */
+int pn_latch_block(struct pn_sleeper *sleeper);
 
 /* Make conn->efd; idempotent. */
 int pn_latch_open(struct pn_conn *conn);

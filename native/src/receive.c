@@ -465,19 +465,12 @@ static int interrupted(struct pn_conn *conn)
     return pn_fail(PN_ECLOSED, "the connection is being closed");
 }
 
-/* Block until the latch is set, or `limit`.  1 latch, 0 time, -EINTR. */
-static int block(struct pn_conn *conn, int64_t limit_ns)
-{
-    struct pollfd p = {.fd = pn_load_relaxed(&conn->efd), .events = POLLIN};
-    struct timespec ts = {.tv_sec = limit_ns / 1000000000, .tv_nsec = limit_ns % 1000000000};
-    int n = ppoll(&p, 1, &ts, NULL);
-    return n > 0 ? 1 : n == 0 ? 0 : -errno;
-}
-
 /* After blocking: drain the latch, clear owed, look (in that order, R3). */
-static bool woken(struct pn_conn *conn, int64_t slept_ns)
+static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_t started)
 {
-    uint32_t why = pn_latch_reset(conn);
+    uint32_t why = sleeper->signalled != 0 ? PN_FD_SIGNALLED : 0;
+    if (why == 0 || pn_load_relaxed(&conn->fd_flags) != 0) /* else nobody wrote the latch */
+        why |= pn_latch_reset(conn);
     PN_CRASH("wake:drained");
     pn_clear_owed(conn);
     bool found = wanted(conn);
@@ -490,7 +483,7 @@ static bool woken(struct pn_conn *conn, int64_t slept_ns)
             pn_log_wake(conn, PN_LATWAKE_SIGNAL, false, 0);
         }
     }
-    if (found && slept_ns < PN_SPIN_MAX_NS)
+    if (found && conn->spin_skip != 0 && pn_now_ns() - started < PN_SPIN_MAX_NS)
         conn->spin_skip = 0; /* spinning would have caught it */
     return found;
 }
@@ -529,14 +522,17 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         int64_t until = conn->next_watch_ns < deadline ? conn->next_watch_ns : deadline;
         if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
             until = now + PN_POLL_MODE_NS;
-        rc = block(conn, until - now);
+        struct pn_sleeper sleeper = {
+            .conn = conn,
+            .timeout = {.tv_sec = (until - now) / 1000000000, .tv_nsec = (until - now) % 1000000000}};
+        rc = pn_latch_block(&sleeper);
         if (pn_load_acquire(&conn->closing) != 0)
             return interrupted(conn);
-        if (woken(conn, pn_now_ns() - start))
+        if (woken(conn, &sleeper, start))
             return 1 | pn_conn_notice_bit(conn);
-        if (rc == -EINTR)
-            return rc;
-        rc = rc < 0 ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
+        if (rc == -EINTR && sleeper.signalled == 0)
+            return rc; /* somebody else's signal */
+        rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
                     : pn_segment_check_state(conn->seg);
     }
     return rc;

@@ -386,8 +386,8 @@ static void free_segment(struct pn_segment *seg)
         munmap(seg->base, seg->size);
     }
     for (uint32_t i = 0; seg->lock_fd != NULL && i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
-        if (seg->lock_fd[i] >= 0)
-            close(seg->lock_fd[i]);
+        if (pn_load_relaxed(&seg->lock_fd[i]) >= 0)
+            close(pn_load_relaxed(&seg->lock_fd[i]));
     for (uint32_t i = 0; seg->pidfds != NULL && i < seg->max_backends; i++)
         if (seg->pidfds[i].fd >= 0)
             close(seg->pidfds[i].fd);
@@ -422,7 +422,7 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     if (seg->lock_fd == NULL || seg->pidfds == NULL || seg->own == NULL)
         return pn_fail(ENOMEM, "out of memory");
     for (uint32_t i = 0; i < files; i++)
-        seg->lock_fd[i] = -1;
+        pn_store_relaxed(&seg->lock_fd[i], -1);
     for (uint32_t i = 0; i < seg->max_backends; i++)
         seg->pidfds[i].fd = -1;
     return 0;
@@ -503,9 +503,9 @@ void pn_process_child_reset(void)
         pthread_mutex_init(&seg->signal_mutex, NULL);
         seg->resignal_owed = false;
         for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
-            if (seg->lock_fd[i] >= 0) {
-                close(seg->lock_fd[i]);
-                seg->lock_fd[i] = -1;
+            if (pn_load_relaxed(&seg->lock_fd[i]) >= 0) {
+                close(pn_load_relaxed(&seg->lock_fd[i]));
+                pn_store_relaxed(&seg->lock_fd[i], -1);
             }
         for (uint32_t i = 0; i < seg->max_backends; i++)
             if (seg->pidfds[i].fd >= 0) {
@@ -564,14 +564,14 @@ bool pn_segment_unlinked(struct pn_segment *seg)
  * in the segment.  A file that is there without that belongs to a creator who died in between,
  * and nobody has locked it yet: it is replaced.
  */
-int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+static int open_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
 {
     uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
     char path[320];
     struct stat st;
-    int fd = seg->lock_fd[file];
+    int fd = pn_load_relaxed(&seg->lock_fd[file]);
     if (fd >= 0)
-        return fd;
+        return fd; /* another thread was first */
     lock_file_path(seg, file, path, sizeof path);
     bool fresh = seg->lock_ino[file] == 0;
     if (fresh && !create)
@@ -590,7 +590,15 @@ int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
         (void) fchmod(fd, 0600);
         seg->lock_ino[file] = st.st_ino;
     }
-    seg->lock_fd[file] = fd;
+    pn_store_release(&seg->lock_fd[file], fd);
+    return fd;
+}
+
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+{
+    pn_process_lock();
+    int fd = open_lock_file(seg, slot, create);
+    pn_process_unlock();
     return fd;
 }
 
@@ -626,8 +634,9 @@ static int our_lock_fd(dev_t dev, ino_t ino)
 {
     for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next)
         for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
-            if (seg->lock_fd[i] >= 0 && seg->lock_ino[i] == ino && seg->dev == dev)
-                return seg->lock_fd[i];
+            if (pn_load_relaxed(&seg->lock_fd[i]) >= 0 && seg->lock_ino[i] == ino &&
+                seg->dev == dev)
+                return pn_load_relaxed(&seg->lock_fd[i]);
     return -1;
 }
 

@@ -55,7 +55,7 @@ struct pn_segment {
     int64_t created_ns;
 
     uint32_t refs;  /* handles and connections.  Under the process lock */
-    int *lock_fd;   /* one per lock file, -1: not opened.  Under the process lock */
+    pn_atomic_i32 *lock_fd; /* one per lock file, -1: not opened.  W: under the process lock */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
     pthread_mutex_t signal_mutex; /* guards pidfds and own */
@@ -96,8 +96,13 @@ int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
 /* Has the segment lost its name?  Marks it GONE if so. */
 bool pn_segment_unlinked(struct pn_segment *seg);
 
-/* The liveness lock file of a group of 64 slots.  Process lock held. */
-int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create);
+/* The liveness lock file of a group of 64 slots; once opened it stays open with the mapping. */
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot, bool create);
+static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+{
+    int fd = pn_load_acquire(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
+    return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot, create);
+}
 int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
 int pn_lock_files_unlink(const char *name);
 

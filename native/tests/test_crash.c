@@ -365,6 +365,27 @@ static void recovering(void)
     }
 }
 
+/* The same, but another process dies in the recovery before we do. */
+static void die_in_recovery(void *arg)
+{
+    pn_stat stat;
+    (void) arg;
+    CHECK_OK(pn_crash_arm(now.label, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+}
+
+static void recovering_again(void)
+{
+    for (uint32_t round = 0; round < 30; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", NULL);
+        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
+        reap(spawn(die_in_recovery, NULL));
+        notify(conn, VICTIM, PLAIN, 40);
+        pn_conn_close(conn);
+    }
+}
+
 /* Listener 0 holds the ring full; we wait for room and die of it. */
 static void blocked_writer(void)
 {
@@ -740,7 +761,6 @@ struct job {
     struct shared *shared;
 };
 
-static struct shared *spare[PARALLEL];
 static unsigned failures, not_hit, done;
 
 static bool begins(const char *label, const char *prefix)
@@ -805,7 +825,6 @@ static void run_all(struct job *jobs, size_t n)
         if (i < n)
             start(&jobs[i]);
     }
-    (void) spare;
 }
 
 int main(int argc, char **argv)
@@ -827,6 +846,11 @@ int main(int argc, char **argv)
         for (uint32_t nth = 1; nth <= 3; nth += 2)
             if (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)
                 jobs[n++] = job_of(pn_crash_label(i), nth);
+    for (int i = 0; i < pn_crash_label_count(); i++)
+        if (begins(pn_crash_label(i), "recover:") && argc < 2) {
+            jobs[n] = job_of(pn_crash_label(i), 1);
+            jobs[n++].c.victim = recovering_again;
+        }
     CHECK(n > 0);
     run_all(jobs, n);
     printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,

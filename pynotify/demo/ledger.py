@@ -41,9 +41,14 @@ class Entry:
     @staticmethod
     def decode(words: list[str]) -> Entry:
         """From the words after "sent"."""
+        notifier, number, collapsed, rolled_back = map(int, words[:4])
         counts = (word.split(":") for word in words[4:])
         return Entry(
-            *map(int, words[:4]), Counter({int(channel): int(count) for channel, count in counts})
+            notifier,
+            number,
+            collapsed,
+            rolled_back,
+            Counter({int(channel): int(count) for channel, count in counts}),
         )
 
 

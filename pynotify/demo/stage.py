@@ -292,6 +292,7 @@ class Stage:
         self._selector.register(
             process.sentinel, selectors.EVENT_READ, lambda: self._see_end_of(name)
         )
+        self._read_ledger()  # sixty forks take a while
         return name
 
     def _kill(self, name: str) -> Worker:

@@ -138,7 +138,8 @@ def _wakeup_row(name: str, row: dict[str, Any]) -> list[object]:
 
 
 def _audit(verdict: Verdict) -> list[str]:
-    heads = ("listener", "channels", "committed", "handed", *AUDITED)
+    short = {"out_of_order": "order", "corrupted": "corrupt"}
+    heads = ("listener", "channels", "committed", "handed", *(short.get(n, n) for n in AUDITED))
     rows = [
         [
             _name(found.worker),
@@ -154,7 +155,10 @@ def _audit(verdict: Verdict) -> list[str]:
         "The audit: committed and handed by the parent's accounts, the rest by Spark from the logs",
         "",
         *table(
-            [head.replace("out_of_order", "order").replace("corrupted", "corrupt") for head in heads],
+            [
+                head.replace("out_of_order", "order").replace("corrupted", "corrupt")
+                for head in heads
+            ],
             rows,
         ),
     ]
@@ -163,14 +167,18 @@ def _audit(verdict: Verdict) -> list[str]:
 def _stream(outcome: Outcome) -> list[str]:
     accounts = outcome.accounts.notifiers.values()
     transactions = sum(account.transactions for account in accounts)
+    beside = (
+        (sum(a.collapsed for a in accounts), "duplicates collapsed in their transactions"),
+        (sum(a.rolled_back for a in accounts), "rolled back, with savepoints or wholly"),
+        (outcome.open_when_killed, "in the open transaction of notifier-0 when it was killed"),
+    )
     return [
         f"{outcome.notifications:,} notifications committed and heard in {outcome.seconds:.1f} s, "
         f"{outcome.notifications / outcome.seconds:,.0f} per second,",
-        f"in {transactions:,} transactions on {len(outcome.library.channels)} channels; beside them",
-        f"  {sum(a.collapsed for a in accounts):>11,} duplicates collapsed in their transactions",
-        f"  {sum(a.rolled_back for a in accounts):>11,} rolled back, with savepoints or wholly",
-        f"  {outcome.open_when_killed:>11,} in the open transaction of notifier-0 when it was killed",
-        f"listener-0 was killed with {outcome.killed_listener_at:,} committed; both were replaced",
+        f"in {transactions:,} transactions on {len(outcome.library.channels)} channels; beside",
+        *(f"  {count:>11,} {what}" for count, what in beside),
+        f"listener-0 was killed with {outcome.killed_listener_at:,} committed; "
+        "each of the two was replaced",
     ]
 
 

@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def notifier(setting: Setting, share: Share) -> None:
             entry = ledger.Entry(
                 share.notifier, plan.number, plan.collapsed, rolled_back, counts
             ).encode()
-            _send(setting, conn, plan, lambda e=entry: conn.notify(ledger.CHANNEL, e))
+            _send(setting, conn, plan, partial(conn.notify, ledger.CHANNEL, entry))
             if counts:
                 rolled_back = 0
             setting.check_parent()

@@ -16,6 +16,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 NATIVE = Path(__file__).parents[2] / "native"
 
 
+def _end_java() -> None:
+    """Stopping a session leaves its JVM, a child of this process, until Python exits."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=60)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark")
@@ -33,6 +44,7 @@ def spark() -> Iterator[Any]:
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
+    _end_java()
 
 
 @pytest.fixture
