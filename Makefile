@@ -145,8 +145,8 @@ bench-native: build ## the C benchmarks
 	    [ -x "$$program" ] || { echo "there are no native benchmarks" >&2; exit 1; }; \
 	    echo "== $$program"; "$$program" $(ARGS) || exit 1; done
 
-demo: setup ## a minute that shows what it does; BREAK=... breaks something on purpose
-	@BREAK="$(BREAK)" $(PY) -m pynotify.demo
+demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip breaks it on purpose
+	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS)
 
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist

@@ -181,6 +181,20 @@ class TestFull:
         assert payloads(idle.poll()) == ["still there"]
         assert payloads(in_transaction.poll()) == ["still there"]
 
+    def test_listener_that_has_read_everything_pins_nothing(
+        self, small: pynotify.Engine, connect: Connect
+    ) -> None:
+        """Q6: only one that does *not* read does; this one was handed all that it is owed."""
+        listener, hearer, conn = (connect(to=small) for _ in range(3))
+        listener.listen("rare")
+        hearer.listen("c")
+        for receive_one in (listener.poll, lambda: list(listener.notifies(stop_after=1))):
+            conn.notify("rare", "x")
+            assert payloads(receive_one()) == ["x"]
+            for _ in range(2 * PAGES):
+                conn.notify("c", ONE_PAGE)
+                hearer.poll()
+
     def test_listener_that_does_not_read_pins_all_databases(
         self, small: pynotify.Engine, connect: Connect
     ) -> None:

@@ -27,6 +27,7 @@ SETS = ("quick", "full")
 MEMORY_LIMIT_MB = 2900
 QUICK_TIMEOUT_S = 60.0
 FULL_TIMEOUT_S = 240.0
+BITSTATE_TIMEOUT_S = 60.0
 # Above this many states the compiler's optimiser (about 2 s) pays for itself.
 OPTIMISE_ABOVE_STATES = 1_200_000
 
@@ -169,6 +170,8 @@ def verify(run: Run) -> Outcome:
 def search(run: Run, scratch: str) -> tuple[str, bool]:
     """Run pan; on time-out interrupt it, so that it still prints its figures."""
     limit = QUICK_TIMEOUT_S if run.set == "quick" else FULL_TIMEOUT_S
+    if run.mode == "bitstate":
+        limit = BITSTATE_TIMEOUT_S
     with subprocess.Popen(
         ["./pan", "-m2000000", *RUN_FLAGS[run.mode]],
         cwd=scratch,

@@ -282,6 +282,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     pn_store_relaxed(&conn->efd, -1);
     conn->epfd = conn->tfd = -1;
     conn->spin_ns = 4000;
+    conn->gap_ns = 1000000000;
     conn->next_watch_ns = pn_now_ns() + 1000000000;
     pthread_mutex_init(&conn->recv_mutex, NULL);
     pthread_mutex_init(&conn->notice_mutex, NULL);

@@ -58,6 +58,7 @@ struct pn_conn {
 
     int64_t spin_ns;      /* budget before going to sleep, adapted to what it brought */
     uint32_t spin_skip;   /* waits to come that do not try it */
+    int64_t gap_ns;       /* how long wait() waited lately, a moving average */
     pn_atomic_u32 notices;      /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;
     char notice[512];

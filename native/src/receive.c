@@ -20,7 +20,7 @@
 #include "receive.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -41,6 +41,9 @@
 #define PN_POLL_MODE_NS 2000000LL    /* wakeup="poll": how often it looks */
 #define PN_SPIN_MAX_NS 30000LL
 #define PN_SPIN_MIN_NS 2000LL
+#define PN_STREAM_GAP_NS 500000LL  /* messages that come faster than this are a stream */
+#define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found nobody else to run */
+#define PN_YIELDS 8
 
 /* ---- local channels --------------------------------------------------------------------------- */
 
@@ -420,10 +423,10 @@ static bool wanted(struct pn_conn *conn)
     return pn_load_acquire(&conn->me->want) > pos;
 }
 
-/* Awake, and nothing is wanted: it may be worth a few microseconds to stay so. */
+/* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
 static bool spin(struct pn_conn *conn)
 {
-    if (pn_os_cpus() < 2 || (pn_load_relaxed(&conn->me->pos) & PN_ASLEEP) != 0)
+    if (pn_os_cpus() < 2)
         return false;
     if (conn->spin_skip > 0) {
         conn->spin_skip--;
@@ -443,6 +446,40 @@ static bool spin(struct pn_conn *conn)
     conn->spin_ns = conn->spin_ns / 2 > PN_SPIN_MIN_NS ? conn->spin_ns / 2 : PN_SPIN_MIN_NS;
     conn->spin_skip = conn->spin_ns == PN_SPIN_MIN_NS ? 64 : 0;
     return false;
+}
+
+/*
+ * In a stream of messages, on processors that others want as well: let them run first.  A
+ * listener that sleeps costs the notifier a signal; a hundred that read one message each and
+ * sleep again cost him a hundred signals for every message, and he never gets ahead.  Ended by
+ * a yield that comes back at once, since then nobody else has anything to do.
+ */
+static bool give_way(struct pn_conn *conn)
+{
+    if (conn->gap_ns > PN_STREAM_GAP_NS)
+        return false;
+    for (int i = 0; i < PN_YIELDS; i++) {
+        int64_t before = pn_now_ns();
+        sched_yield();
+        if (wanted(conn))
+            return true;
+        if (pn_now_ns() - before < PN_YIELD_ALONE_NS)
+            return false;
+    }
+    return false;
+}
+
+static bool linger(struct pn_conn *conn)
+{
+    if ((pn_load_relaxed(&conn->me->pos) & PN_ASLEEP) != 0)
+        return false;
+    return spin(conn) || give_way(conn);
+}
+
+/* How long one waits here for the next message, on average. */
+static void note_gap(struct pn_conn *conn, int64_t gap_ns)
+{
+    conn->gap_ns += (gap_ns - conn->gap_ns) / 4;
 }
 
 /* Go to sleep where we stand.  False: something is wanted. */
@@ -483,8 +520,12 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
             pn_log_wake(conn, PN_LATWAKE_SIGNAL, false, 0);
         }
     }
-    if (found && conn->spin_skip != 0 && pn_now_ns() - started < PN_SPIN_MAX_NS)
-        conn->spin_skip = 0; /* spinning would have caught it */
+    if (found) {
+        int64_t gap = pn_now_ns() - started;
+        note_gap(conn, gap);
+        if (gap < PN_SPIN_MAX_NS)
+            conn->spin_skip = 0; /* spinning would have caught it */
+    }
     return found;
 }
 
@@ -543,8 +584,10 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
     int rc = pn_conn_check(conn);
     if (rc != 0)
         return rc;
-    if (wanted(conn) || (timeout_ns != 0 && spin(conn)))
+    if (wanted(conn) || (timeout_ns != 0 && linger(conn))) {
+        note_gap(conn, 0);
         return 1 | pn_conn_notice_bit(conn);
+    }
     /* ordered against a poll() of another thread by recv_mutex, which settle() takes */
     pn_fetch_add_relaxed(&conn->waiters, 1);
     rc = sleep_until_wanted(conn, timeout_ns);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,12 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from pynotify.demo import faults, tables, verdict
+from pynotify.demo import faults, spark, tables, verdict
 from pynotify.demo.progress import Progress
 from pynotify.demo.source import Library, NoSourceError, find_library
 from pynotify.demo.stage import IDLE, LISTENERS, NOTIFIERS, DemoError, Outcome, Stage
@@ -70,46 +70,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A default does not go through `choices`.
     if options.fault is not None and options.fault not in faults.FAULTS:
         parser().error(f"BREAK={options.fault}: choose from {', '.join(faults.FAULTS)}")
-    progress = Progress(sys.stderr)
+    # The queue is kept full on purpose; its fill warnings would only tear the progress line apart.
+    logging.getLogger("pynotify").setLevel(logging.ERROR)
     _interrupt_once()
+    progress = Progress()
     try:
         return _run(options, progress)
     except KeyboardInterrupt:
         progress.say("interrupted")
     except (DemoError, NoSourceError, faults.NothingToBreakError, Error, OSError) as error:
         progress.say(f"pynotify demo: {type(error).__name__}: {error}")
+    finally:
+        progress.close()
     return COULD_NOT_RUN
 
 
 def _interrupt_once() -> None:
     """SIGINT and SIGTERM unwind the parent, once, so that the cleaning up is left in peace."""
-    parent = os.getpid()
 
     def interrupt(_signo: int, _frame: FrameType | None) -> None:
-        if os.getpid() == parent:  # a child that was forked a moment ago inherits the handler
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def _find_spark() -> None:
-    """Before the run and not after it."""
-    if find_spec("pyspark") is None:
-        raise DemoError('the audit needs PySpark: pip install "pynotify-ipc[spark]"')
-    from spark_jobs._java import JavaNotFoundError, ensure_java  # noqa: PLC0415
-
-    try:
-        ensure_java()
-    except JavaNotFoundError as error:
-        raise DemoError(str(error)) from error
-
-
 def _run(options: argparse.Namespace, progress: Progress) -> int:
     begun = time.monotonic()
-    _find_spark()
+    spark.require_spark()
     library = find_library()
     logs, results = options.out / "demo-logs", options.out / "demo-spark"
     with ExitStack() as stack:
@@ -121,7 +111,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> int:
         if options.fault is not None:
             _break(outcome, logs, options.fault, progress)
         with progress.stage("Spark reads the latency logs of all processes"):
-            report = verdict.spark_report(logs, results)
+            report = spark.report(logs, results)
         found = verdict.judge(outcome, report)
     print(tables.printed(outcome, found))
     target = options.out / "demo.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ _REDRAW_S = 0.1
 class Progress:
     """Counts to `total`, and names the stage that the run is in."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._tty = stream.isatty()
+    def __init__(self, fd: int = 2) -> None:
+        # Its own descriptor, so that it goes on when Java's standard error is sent elsewhere.
+        self._stream: TextIO = open(os.dup(fd), "w")  # noqa: SIM115  # closed by close()
+        self._tty = self._stream.isatty()
         self._total = 0
         self._begun = self._drawn = 0.0
         self._tenths = 0
@@ -85,8 +87,9 @@ class Progress:
         self.say(f"{text}: {time.monotonic() - begun:.1f} s")
 
     def close(self) -> None:
-        """Leave the cursor at the start of a line."""
+        """Leave the cursor at the start of a line, and close the stream."""
         self._end_line()
+        self._stream.close()
 
     def _rewrite(self, text: str) -> None:
         self._stream.write(f"\r\x1b[K{text}")

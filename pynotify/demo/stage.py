@@ -123,10 +123,10 @@ class Stage:
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
             name = f"demo-{os.getpid()}"
+            stack.callback(pynotify.unlink, name, missing_ok=True, force=True)
             self._engine = pynotify.open(
                 name, queue_pages=QUEUE_PAGES, on_full="block", full_timeout=FULL_TIMEOUT
             )
-            stack.callback(pynotify.unlink, name, missing_ok=True, force=True)
             stack.callback(self._engine.close)
             self._conn = stack.enter_context(self._engine.connect(latency_log=self._logs))
             self._selector = stack.enter_context(selectors.DefaultSelector())
@@ -283,12 +283,14 @@ class Stage:
         name = f"{role}-{number}" + ("-again" if replacement else "")
         given = arguments if role == "notifier" else (name, *arguments)
         process = self._fork.Process(target=target, args=(self._setting, *given), name=name)
+        signal.pthread_sigmask(signal.SIG_BLOCK, workers.INTERRUPTS)
         process.start()
         assert process.pid is not None
         self._processes[name] = process
         self._workers[name] = Worker(
             name, process.pid, role, number, tuple(channels), replacement=replacement
         )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, workers.INTERRUPTS)
         self._selector.register(
             process.sentinel, selectors.EVENT_READ, lambda: self._see_end_of(name)
         )

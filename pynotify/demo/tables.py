@@ -8,12 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pynotify.demo.stage import Outcome, Worker
-from pynotify.demo.verdict import AUDITED, BROKEN, Verdict
+from pynotify.demo.verdict import BROKEN, Verdict
 
 TOP_CHANNELS = 12
 _LATENCIES = ("p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
 _HEADS = ("count", "per s", "p50", "p90", "p99", "p99.9", "max")
-_ENGINE = ("commits", "signals_sent", "signals_elided", "wakeups_useful", "wakeups_useless")
+_ENGINE = {
+    "signals_sent": "signals sent",
+    "signals_elided": "elided",
+    "wakeups_useful": "useful wake-ups",
+    "wakeups_useless": "useless",
+}
 _NAME_WIDTH = 26
 
 
@@ -108,8 +113,7 @@ def _wakeups(outcome: Outcome, verdict: Verdict) -> list[str]:
     totals = verdict.report["wakeups"]["totals"]
     before, after = outcome.before, outcome.after
     changed = ", ".join(
-        f"{name.replace('_', ' ')} {getattr(after, name) - getattr(before, name):,}"
-        for name in _ENGINE
+        f"{getattr(after, name) - getattr(before, name):,} {text}" for name, text in _ENGINE.items()
     )
     return [
         "",
@@ -139,14 +143,15 @@ def _wakeup_row(name: str, row: dict[str, Any]) -> list[object]:
 
 def _audit(verdict: Verdict) -> list[str]:
     short = {"out_of_order": "order", "corrupted": "corrupt"}
-    heads = ("listener", "channels", "committed", "handed", *(short.get(n, n) for n in AUDITED))
+    audited = ("expected", *BROKEN, "unproven")
+    heads = ("listener", "channels", "committed", "handed", *(short.get(n, n) for n in audited))
     rows = [
         [
             _name(found.worker),
             len(found.worker.channels),
             found.owed,
             found.handed,
-            *(found.audit[key] for key in AUDITED),
+            *(found.audit[key] for key in audited),
         ]
         for found in verdict.listeners
     ]

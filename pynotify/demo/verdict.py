@@ -7,7 +7,6 @@ committed and what the listeners were handed; neither takes the other's word.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pynotify.demo import stage
@@ -43,35 +42,6 @@ class Verdict:
     @property
     def clean(self) -> bool:
         return not self.problems
-
-
-def spark_report(logs: Path, out: Path) -> dict[str, Any]:
-    """Run the Spark job over the logs, and end Spark and its Java again."""
-    # A second to import, and the processes of the run must not inherit it.
-    from spark_jobs import demo_report  # noqa: PLC0415
-
-    try:
-        return demo_report.run([logs], out)
-    finally:
-        _end_spark()
-
-
-def _end_spark() -> None:
-    """stop() leaves the Java process running until Python exits, and a little longer."""
-    from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    java = gateway.proc
-    java.stdin.close()  # it ends at the end of its input
-    java.wait(timeout=60)
 
 
 def _audited(report: dict[str, Any], worker: Worker) -> dict[str, int | None]:

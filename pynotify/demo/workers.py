@@ -23,6 +23,8 @@ from pynotify.demo.workload import Passage, Plan, plans
 
 # How long a listener waits before it makes sure that there still is somebody to listen for.
 _PATIENCE = 5.0
+#: Blocked around fork: the child inherits the parent's handlers, but must not run them.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,10 @@ class Setting:
     lifeline_end: int
 
     def enter_child(self) -> None:
-        """The parent interrupts and ends its children, not the terminal."""
+        """First of all.  The parent ends its children, not the terminal with Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
         os.close(self.lifeline_end)
 
     def connect(self) -> pynotify.Connection:

@@ -1,0 +1,96 @@
+"""The Spark job over the latency logs, in a session of its own.
+
+A session compiles what it runs, and then compiles it once more, better: for jobs of a few seconds
+on two cores that takes longer than it saves, so it is told to do it once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pynotify.demo.stage import DemoError
+
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+_CONFIGURATION = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_LAST_LINES = 20
+
+
+def require_spark() -> None:
+    """Before the run and not after it.  Raises DemoError when there is no PySpark or Java."""
+    if find_spec("pyspark") is None:
+        raise DemoError('the audit needs PySpark: pip install "pynotify-ipc[spark]"')
+    from spark_jobs._java import JavaNotFoundError, ensure_java  # noqa: PLC0415
+
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        raise DemoError(str(error)) from error
+
+
+def report(logs: Path, out: Path) -> dict[str, Any]:
+    """Run the job and leave no process behind.  Raises DemoError with Spark's last words."""
+    # A second to import, and the processes of the run must not inherit it.
+    from spark_jobs import demo_report  # noqa: PLC0415
+    from spark_jobs.session import create_session  # noqa: PLC0415
+
+    chatter = out / "spark.log"
+    try:
+        with _stderr_to(chatter):
+            os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
+            try:
+                session = create_session("pynotify demo")
+                for key, value in _CONFIGURATION.items():
+                    session.conf.set(key, value)
+                return demo_report.run([logs], out)
+            finally:
+                _end_spark()
+    except Exception as error:
+        last = "\n".join(chatter.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        raise DemoError(f"Spark failed: {type(error).__name__}: {error}\n{last}") from error
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Java's standard error is ours; its greetings would tear the progress line apart."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _end_spark() -> None:
+    """stop() leaves the Java process running until Python exits, and a little longer."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    java: subprocess.Popen[bytes] = gateway.proc
+    if java.stdin is not None:
+        java.stdin.close()  # it ends at the end of its input
+    try:
+        java.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
