@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ _TOPICS = {module.TOPIC: module.run for module in (throughput, fanout, idle, lat
 def main() -> None:
     """Exits with 0 whatever the figures are."""
     options = _parser().parse_args()
+    # With on_full="block" the fill warning is what a sender that is ahead must expect.
+    logging.getLogger("pynotify").setLevel(logging.ERROR)
     figures: list[Figure] = []
 
     def report(figure: Figure) -> None:

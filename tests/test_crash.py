@@ -26,6 +26,7 @@ from victims import (
     crash_labels,
     kill_victim,
     read_log,
+    start_falling_asleep,
     start_victim,
     victims_end,
     victims_result,
@@ -100,11 +101,6 @@ class Scene:
             self.notifier.notify(OWN, "y" * 300)
         self.heard += payloads(self.listener.poll())
         select.select([], [], [], 0.001)
-
-    def notify_busily(self) -> None:
-        for _ in range(100):
-            with contextlib.suppress(pynotify.QueueFull):
-                self.notifier.notify(OWN)
 
     def read(self) -> None:
         self.heard += payloads(self.listener.poll())
@@ -233,11 +229,33 @@ def rebuilding(stage: Stage, label: str, nth: int) -> Scene | None:
     return scene if scene.attend(pid, None) == KILLED else None
 
 
-def racing(stage: Stage, label: str, nth: int) -> Scene | None:
-    """The victim falls asleep while it is being notified."""
+def overtaking(stage: Stage, label: str, nth: int) -> Scene | None:
+    """The victim looks while a notifier stands between telling it and waking it."""
+    if "commit:want" not in LABELS or nth > 1:
+        return None
     scene = stage()
-    pid = scene.start("poll_busily", label, nth=nth)
-    return scene if scene.attend(pid, scene.notify_busily) == KILLED else None
+    pid = scene.start("poll_busily", label)
+    wait_until(lambda: "listening" in scene.notes() or ended(pid), "it listens")
+    notifier = scene.start("notify_victim", "commit:want", stop=True)
+    wait_until(lambda: state(notifier) == "T" or ended(notifier), "the notifier stands")
+    status = scene.attend(pid, None)
+    os.kill(notifier, signal.SIGCONT)
+    assert scene.nursery.call(victims_end, notifier) == 0
+    return scene if status == KILLED else None
+
+
+def reconsidering(stage: Stage, label: str, nth: int) -> Scene | None:
+    """The victim is told something between its last look and its sleep."""
+    if "wake:owed-cleared" not in LABELS or nth > 1:
+        return None
+    scene = stage()
+    pid = scene.nursery.call(start_falling_asleep, scene.name, str(scene.log), label)
+    wait_until(lambda: state(pid) == "T" or ended(pid), "it stands")
+    if not ended(pid):
+        scene.notifier.notify(OWN)
+        os.kill(pid, signal.SIGUSR2)
+        os.kill(pid, signal.SIGCONT)
+    return scene if scene.attend(pid, None) == KILLED else None
 
 
 def reserving(stage: Stage, label: str, nth: int) -> Scene | None:
@@ -296,7 +314,8 @@ WAYS = (
     making_room,
     filling,
     working_by_descriptor,
-    racing,
+    reconsidering,
+    overtaking,
 )
 
 

@@ -7,6 +7,7 @@ A scenario is what the victim does; `before` and `meanwhile` are what others do 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -39,7 +40,7 @@ def crash_labels() -> list[str]:
 
 
 def start_victim(
-    scenario: str, name: str, acks: str, label: str | None, nth: int = 1, stop: bool = False
+    scenario: str, name: str, acks: str, label: str | None, *, nth: int = 1, stop: bool = False
 ) -> int:
     """Fork; the pid.  Killed (or stopped) at the nth passage of `label`."""
 
@@ -51,6 +52,14 @@ def start_victim(
             assert lib.pn_crash_arm(label.encode(), nth, action) == 0
         return SCENARIOS[scenario](name, Log(acks))
 
+    return _start(run)
+
+
+def start_falling_asleep(name: str, acks: str, label: str) -> int:
+    return _start(lambda: fall_asleep(name, Log(acks), label))
+
+
+def _start(run: Callable[[], Any]) -> int:
     child = ForkedChild(run)
     _victims[child.pid] = child
     return child.pid
@@ -71,7 +80,7 @@ def kill_victim(pid: int) -> int:
 
 
 class Log:
-    """What the victim knows to be committed: a line of payloads each, in a file that survives it."""
+    """What the victim knows to be committed, a line each, in a file that survives it."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -106,7 +115,7 @@ def read_log(path: Path) -> tuple[list[list[str]], list[str], list[str]]:
     return committed, doubtful, notes
 
 
-# ---- scenarios: what a victim does -----------------------------------------------------------------
+# ---- scenarios: what a victim does -------------------------------------------------------------
 
 
 def _send(conn: pynotify.Connection, log: Log, *sent: str) -> None:
@@ -207,13 +216,39 @@ def listen_once(name: str, log: Log) -> None:
 
 
 def poll_busily(name: str, log: Log) -> None:
-    """Falls asleep and is woken as often as can be, to meet the races between the two."""
+    """Look for messages all the time, for a while."""
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
-        deadline = time.monotonic() + 5
+        log.note("listening")
+        deadline = time.monotonic() + 3
         while time.monotonic() < deadline:
-            for _ in range(100):
-                conn.poll()
+            conn.poll()
+
+
+def notify_victim(name: str, log: Log) -> None:
+    with pynotify.connect(name) as conn:
+        conn.notify(OWN)
+
+
+def fall_asleep(name: str, log: Log, label: str) -> None:
+    """Stand between the last look and falling asleep; on SIGUSR2 be killed at `label`.
+
+    The handler is one of C's: it runs as soon as the process goes on, still inside poll().
+    """
+    from pynotify._ffi import lib
+
+    def arm(_number: int) -> None:
+        lib.pn_crash_arm(label.encode(), 1, lib.PN_CRASH_KILL)
+
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(arm)
+    ctypes.CDLL(None).signal(signal.SIGUSR2, handler)
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        conn.poll()
+        conn.notify(OWN)
+        # It is passed once on the way to the message, and once on the way to sleep.
+        lib.pn_crash_arm(b"wake:owed-cleared", 2, lib.PN_CRASH_STOP)
+        conn.poll()
 
 
 def fill(name: str, log: Log) -> None:
@@ -238,7 +273,7 @@ def read_slowly(name: str, log: Log) -> None:
 def reserve(name: str, log: Log) -> None:
     """Prepared, not committed: what is reserved must be given back."""
     with pynotify.connect(name) as conn, conn.transaction() as tx:
-        conn.notify_many(HEARD, [f"never.{number}".ljust(7990, "x") for number in range(PAGES // 3)])
+        conn.notify_many(HEARD, [f"never.{n}".ljust(7990, "x") for n in range(PAGES // 3)])
         conn.listen("reserved")
         tx.prepare()
         raise pynotify.Rollback(tx)
@@ -261,6 +296,6 @@ SCENARIOS: dict[str, Callable[[str, Log], Any]] = {
     function.__name__: function
     for function in (
         work, work_by_descriptor, create, look_around, take_over, notify_once, listen_once,
-        poll_busily, fill, read_slowly, reserve, hear,
+        poll_busily, notify_victim, fill, read_slowly, reserve, hear,
     )
 }  # fmt: skip

@@ -242,6 +242,9 @@ int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
  */
 int pn_wait(pn_conn *conn, int64_t timeout_ns);
 
+/* Make the descriptor readable until the next pn_poll(): for who keeps what he has read ahead. */
+void pn_conn_post(pn_conn *conn);
+
 /* Make pn_wait() in all threads return -PN_ECLOSED, now and later; before pn_conn_close(). */
 void pn_conn_interrupt(pn_conn *conn);
 

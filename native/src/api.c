@@ -547,6 +547,11 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
     return pn_receive_wait(conn, timeout_ns);
 }
 
+PN_API void pn_conn_post(pn_conn *conn)
+{
+    pn_latch_set(conn, PN_FD_POSTED);
+}
+
 PN_API void pn_conn_interrupt(pn_conn *conn)
 {
     pn_receive_interrupt(conn);

@@ -65,7 +65,9 @@ struct commit {
     uint64_t xid;
     int64_t now;
     uint32_t nwake;
+    uint32_t signals; /* how many backends are to be signalled for this commit */
     bool overflow; /* more interested backends than wake[] holds */
+    bool wakes_us; /* our own latch is to be set */
     uint32_t wake[WAKE_LIST];
 };
 
@@ -382,16 +384,24 @@ static void interest_database_locked(struct commit *c, QueuePosition begin, Queu
         }
 }
 
-/* Un-sleep one; keep it in wake[] if a signal is ours to send. */
+/* Un-sleep one; if a signal is ours to send, keep it in wake[] or defer it to the chain. */
 static void unsleep_locked(struct commit *c, uint32_t slot, uint32_t *kept,
                            struct pn_locked_counters *counters)
 {
     struct pn_segment *seg = c->conn->seg;
     bool signal = pn_unsleep_locked(seg, slot, c->now);
-    if (signal && *kept < WAKE_LIST)
-        c->wake[(*kept)++] = slot;
-    if (slot == c->conn->slot)
+    if (slot == c->conn->slot) {
+        c->wakes_us = c->wakes_us || signal;
         return;
+    }
+    if (signal) {
+        c->signals++;
+        /* those of our own process get their latch set, which is cheap */
+        if ((c->signals <= PN_CHAIN || seg->own[slot] != NULL) && *kept < WAKE_LIST)
+            c->wake[(*kept)++] = slot;
+        else
+            pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
+    }
     pn_store_relaxed(&counters->slot_writes, pn_load_relaxed(&counters->slot_writes) + 1);
     if (!signal)
         pn_store_relaxed(&counters->signals_elided, pn_load_relaxed(&counters->signals_elided) + 1);
@@ -470,23 +480,18 @@ static void log_sends(const struct commit *c)
         if (ch->heard)
             pn_log_send(c->conn, ch, event, c->arena + event->payload_off, c->xid, c->now);
     }
-    if (c->nwake != 0)
-        pn_log_signals(c->conn, c->xid, c->now, c->nwake);
+    if (c->signals != 0)
+        pn_log_signals(c->conn, c->xid, c->now, c->signals);
 }
 
 /* SignalBackends(), the part without the lock. */
 static void signal_collected(struct commit *c)
 {
     PN_CRASH("commit:unlocked");
-    if (c->overflow) {
-        pn_procsignal_send_owed_since(c->conn->seg, c->now);
-        return;
-    }
     for (uint32_t i = 0; i < c->nwake; i++)
-        if (c->wake[i] == c->conn->slot)
-            pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
-        else
-            pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+        pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+    if (c->wakes_us)
+        pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
 }
 
 static int lock_for_commit(struct commit *c)
@@ -554,6 +559,8 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
     c.collapsed = 0;
     c.nwake = 0; /* wake[] itself stays as it is: a kilobyte that is hardly ever used */
     c.overflow = false;
+    c.wakes_us = false;
+    c.signals = 0;
     return commit(&c);
 }
 
@@ -621,6 +628,8 @@ int pn_async_commit(struct pn_txn *txn)
     c.collapsed = p->collapsed;
     c.nwake = 0;
     c.overflow = false;
+    c.wakes_us = false;
+    c.signals = 0;
     return commit(&c);
 }
 

@@ -73,7 +73,7 @@ static uint32_t find_database(struct pn_segment *seg, const char *name)
 /* Both locks of a slot; -EAGAIN while a dead owner's memory is still being torn down (L6). */
 static int take_locks(struct pn_segment *seg, uint32_t slot)
 {
-    int fd = pn_segment_lock_file(seg, slot, true), rc = fd;
+    int fd = pn_segment_make_lock_file(seg, slot), rc = fd < 0 ? fd : 0;
     if (fd >= 0) {
         rc = pn_os_lock_take(fd, slot);
         if (rc == 0) {
@@ -82,12 +82,14 @@ static int take_locks(struct pn_segment *seg, uint32_t slot)
                 pn_os_lock_drop(fd, slot);
         }
     }
+    if (rc == -PN_EGONE)
+        return pn_fail(PN_EGONE, "the liveness lock file of slot %u was removed or replaced", slot);
     return rc == -EACCES ? -EAGAIN : rc;
 }
 
 static void drop_locks(struct pn_segment *seg, uint32_t slot)
 {
-    int fd = pn_segment_lock_file(seg, slot, false);
+    int fd = pn_segment_lock_file(seg, slot);
     if (fd >= 0) {
         pn_os_lock_drop_ofd(fd, PN_OFD_BYTE + slot);
         pn_os_lock_drop(fd, slot);
@@ -115,9 +117,11 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     pn_store_relaxed(&me->want, 0);
     pn_store_relaxed(&me->from, 0);
     pn_store_relaxed(&me->signalled_at, 0);
+    pn_store_relaxed(&me->caught_at, 0);
     for (int i = 0; i < NUM_PROCSIGNALS; i++)
         pn_store_relaxed(&me->pss_signalFlags[i], 0);
     pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
+    pn_fetch_and(&seg->deferred[slot / 64], ~(1ULL << (slot % 64)));
     pn_store_release(&me->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);
     pn_store_release(&me->state, PN_SLOT_CLAIMED);
     PN_CRASH("claim:published");
@@ -190,7 +194,7 @@ void pn_backend_release_locked(struct pn_conn *conn)
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 {
     int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
-    int fd = pn_segment_lock_file(seg, slot, false);
+    int fd = pn_segment_lock_file(seg, slot);
     int32_t holder = fd < 0 ? PN_LOCK_OFD : pn_os_lock_holder(fd, slot, 1, NULL, NULL);
     int32_t ofd = fd < 0 ? PN_LOCK_OFD
                          : pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
@@ -236,6 +240,9 @@ int pn_backend_keep_alive(struct pn_conn *conn)
                        "backend %u of the process with PID %d was given to somebody else\n"
                        "The process had lost its liveness locks; close and connect again.",
                        conn->slot, conn->pid);
-    int fd = pn_segment_lock_file(conn->seg, conn->slot, false);
-    return fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
+    int fd = pn_segment_lock_file(conn->seg, conn->slot);
+    int rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
+    return rc == 0 ? 0
+                   : pn_fail(-rc, "could not keep the liveness lock of backend %u: %s", conn->slot,
+                             rc == -PN_EGONE ? "its file was removed" : strerror(-rc));
 }

@@ -116,6 +116,8 @@ static struct GlobalChannelEntry *evict_entry(struct pn_segment *seg)
         uint32_t at = seg->ctl->eviction_hand++ % seg->max_channels;
         struct GlobalChannelEntry *e = pn_channel_at(seg, at);
         if (e->state == PN_CHANNEL_USED && e->numListeners == 0 && e->staged == 0) {
+            if (seg->ctl->chan_seq_floor < e->next_chan_seq)
+                seg->ctl->chan_seq_floor = e->next_chan_seq;
             unchain(seg, e);
             e->state = PN_CHANNEL_FREE;
             seg->ctl->channels_used--;
@@ -139,7 +141,7 @@ static struct GlobalChannelEntry *new_entry(struct pn_segment *seg, uint64_t has
     if (e == NULL)
         return NULL;
     e->hash = hash;
-    e->next_chan_seq = 1;
+    e->next_chan_seq = seg->ctl->chan_seq_floor + 1;
     e->dboid = dboid;
     e->numListeners = 0;
     e->staged = 0;

@@ -67,6 +67,7 @@ struct pn_conn {
     struct pn_latlog *log; /* NULL: no latency log */
     pn_atomic_u32 last_wake;   /* enum pn_latwake: what ended the sleep before this batch */
     pn_atomic_u32 wake_to_log; /* a useful wake-up whose messages are not read yet */
+    pn_atomic_u64 woke_at;     /* when it was, CLOCK_MONOTONIC ns */
     uint64_t *chan_seqs;   /* of the batch being read, for the log; grown with it */
     size_t chan_seqs_cap;
 };

@@ -5,7 +5,7 @@
  *   page 0            struct pn_header         written by the creator; later only `state`
  *   page 1            struct pn_lock_page      the writer lock, on a page of its own
  *   page 2 ...        struct AsyncQueueControl head, tail, woken, counters
- *                     bitmaps                  listeners[], owed[], pinning[]: a bit for each slot
+ *                     bitmaps                  listeners[], owed[], deferred[], pinning[]: a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
  *                     struct pn_database       database[max_databases]
@@ -80,8 +80,8 @@ struct pn_header {
     uint32_t max_databases, buckets; /* buckets: a power of two */
     uint32_t channel_entry_size;
     uint64_t full_timeout_ns;
-    uint64_t control_off, listeners_off, owed_off, pinning_off, backends_off, lock_ino_off;
-    uint64_t databases_off;
+    uint64_t control_off, listeners_off, owed_off, deferred_off, pinning_off, backends_off;
+    uint64_t lock_ino_off, databases_off;
     uint64_t buckets_off, channels_off, subscriptions_off, ring_off;
     char name[128];
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
@@ -133,6 +133,7 @@ struct AsyncQueueControl {
     uint32_t free_channel;                   /* likewise */
     uint32_t channels_used, subscriptions_used;
     uint32_t eviction_hand; /* where to look for a channel entry without listeners */
+    uint64_t chan_seq_floor; /* no chan_seq of an evicted channel is used again (audits) */
 };
 
 enum pn_procsignal_reason {
@@ -160,6 +161,7 @@ struct QueueBackendStatus {
     /* Line 3, the ProcSignalSlot.  Set by senders before the signal, cleared by the handler. */
     _Alignas(64) pn_atomic_u32 pss_signalFlags[NUM_PROCSIGNALS];
     pn_atomic_u64 signalled_at; /* W: holder; when `owed` was last set, CLOCK_MONOTONIC ns */
+    pn_atomic_u64 caught_at;    /* W: any sender; when /proc last said that it catches its signal */
 
     /* Line 4.  W: holder, while it claims, releases or reaps; `state` is stored last. */
     _Alignas(64) pn_atomic_u32 state;

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "logging.h"
 
-#include "os.h"
-
 static uint32_t low32(uint64_t n)
 {
     return n > UINT32_MAX ? UINT32_MAX : (uint32_t) n;
@@ -94,9 +92,9 @@ void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t
     }
 }
 
-void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained)
+void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained, int64_t at)
 {
-    struct pn_latrec rec = {.ts = (uint64_t) pn_now_ns(),
+    struct pn_latrec rec = {.ts = (uint64_t) at,
                             .batch = low32(drained),
                             .peer = conn->slot,
                             .kind = PN_LAT_WAKE,

@@ -20,6 +20,7 @@ void pn_log_intents(struct pn_conn *conn, const struct pn_intent *intents, size_
 /* Messages that pn_poll() hands over at `now`.  recv_mutex held. */
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,
                      int64_t now, uint64_t behind);
-void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained);
+/* `at`: when the sleep ended, before anybody looked for messages. */
+void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained, int64_t at);
 
 #endif

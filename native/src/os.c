@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -168,15 +167,25 @@ int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value)
 
 int pn_os_catches(int32_t pid, int signo)
 {
-    char path[64], text[4096];
-    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    char path[40] = "/proc/", text[4096], digits[12];
+    size_t at = 6, count = 0;
+    for (uint32_t left = (uint32_t) pid; count == 0 || left != 0; left /= 10)
+        digits[count++] = (char) ('0' + left % 10);
+    while (count > 0)
+        path[at++] = digits[--count];
+    memcpy(path + at, "/status", sizeof "/status");
     ssize_t n = read_small(path, text, sizeof text);
     if (n < 0)
         return (int) n;
     const char *line = strstr(text, "\nSigCgt:");
     if (line == NULL)
         return -EIO;
-    uint64_t caught = strtoull(line + sizeof "\nSigCgt:" - 1, NULL, 16);
+    uint64_t caught = 0;
+    for (const char *p = line + sizeof "\nSigCgt:" - 1; *p != '\0' && *p != '\n'; p++)
+        if (*p >= '0' && *p <= '9')
+            caught = caught << 4 | (uint64_t) (*p - '0');
+        else if (*p >= 'a' && *p <= 'f')
+            caught = caught << 4 | (uint64_t) (*p - 'a' + 10);
     return (int) (caught >> (signo - 1) & 1);
 }
 

@@ -45,7 +45,7 @@ bool pn_os_pidfd_dead(int pidfd);
 /* Send with SI_QUEUE and our magic.  0 or -errno. */
 int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value);
 
-/* Does the process catch the signal?  1, 0, or -errno. */
+/* Does the process catch the signal?  1, 0, or -errno.  Async-signal-safe, as is all of pidfd. */
 int pn_os_catches(int32_t pid, int signo);
 
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns);

@@ -23,7 +23,13 @@
  *    name the slot's pid, before every signal (liveness.md L4).  What remains is that another
  *    thread of the target execs between the two system calls; docs/signals.md names the window.
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
- * 4. The handler runs in somebody else's program.  It does what PostgreSQL's does, keeps errno,
+ * 4. The chain.  A notifier that wakes many signals the first PN_CHAIN of them itself and leaves
+ *    the rest in deferred[]; the handler of whoever is signalled takes PN_CHAIN from there and
+ *    passes the signal on.  So a broadcast to a hundred sleepers costs its sender two signals, it
+ *    goes on committing meanwhile, and whom the chain reaches finds many messages instead of one.
+ *    It is the handler that does it, not wait(): it runs at once, however busy the program is.
+ *    Whoever dies with a claimed bit is as a notifier that dies before his signal: `owed` stays.
+ * 5. The handler runs in somebody else's program.  It does what PostgreSQL's does, keeps errno,
  *    and passes every signal that is not tagged as ours to whoever was there before.
  */
 #define _GNU_SOURCE
@@ -128,6 +134,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         if (!check_proc_signal(conn))
             continue;
         had_flag = true;
+        pn_procsignal_pass_on(conn->seg);
         if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
             pn_load_relaxed(&conn->has_fd) == 0) {
             sleeper->timeout = (struct timespec){0};
@@ -358,25 +365,42 @@ static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry
     seg->pidfds_open++;
     entry->fd = fd;
     entry->generation = generation;
-    entry->checked_at = INT64_MIN / 2;
     return 0;
 }
 
 /* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
 static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
 {
-    int fd = pn_segment_lock_file(seg, slot, false);
+    int fd = pn_segment_lock_file(seg, slot);
     return fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
 }
 
-static bool catches(struct pn_pidfd_cache_entry *entry, int32_t pid, int signo)
+/* /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders. */
+static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 {
-    int64_t now = pn_now_ns(); /* not the commit's: a wait for room may lie in between */
-    if (now - entry->checked_at >= PN_CATCHES_NS) {
-        entry->catches = pn_os_catches(pid, signo) == 1;
-        entry->checked_at = now;
-    }
-    return entry->catches;
+    int64_t now = pn_now_ns();
+    int64_t age = now - (int64_t) pn_load_relaxed(&backend->caught_at);
+    if (age >= 0 && age < PN_CATCHES_NS)
+        return true;
+    if (pn_os_catches(pid, signo) != 1)
+        return false;
+    pn_store_relaxed(&backend->caught_at, (uint64_t) now);
+    return true;
+}
+
+/* Async-signal-safe.  0, or -errno when the pidfd is of no use any more. */
+static int signal_if_there(struct pn_segment *seg, uint32_t slot, int32_t pid, int pidfd)
+{
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    int signo = backend->signo;
+    if (!provably_there(seg, slot, pid) || !catches(backend, pid, signo))
+        return 0; /* owed stays: its own slow timer looks */
+    uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
+    int rc = pn_os_pidfd_signal(pidfd, signo, value);
+    if (rc == 0)
+        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
+    PN_CRASH("signal:sent");
+    return rc;
 }
 
 static void send_to_other(struct pn_segment *seg, uint32_t slot)
@@ -385,21 +409,14 @@ static void send_to_other(struct pn_segment *seg, uint32_t slot)
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
-    int signo = backend->signo;
 
-    if (signo <= 0 || signo >= MAX_SIGNALS || pid <= 0)
+    if (backend->signo <= 0 || backend->signo >= MAX_SIGNALS || pid <= 0)
         return;
     if ((entry->fd < 0 || entry->generation != generation) &&
         open_pidfd(seg, entry, pid, generation) != 0)
         return; /* dead; its slot is reaped by whoever needs it */
-    if (!provably_there(seg, slot, pid) || !catches(entry, pid, signo))
-        return; /* owed stays: its own slow timer looks */
-    uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
-    if (pn_os_pidfd_signal(entry->fd, signo, value) == 0)
-        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
-    else
+    if (signal_if_there(seg, slot, pid, entry->fd) != 0)
         forget_pidfd(seg, entry);
-    PN_CRASH("signal:sent");
 }
 
 void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
@@ -420,9 +437,55 @@ void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
     pthread_mutex_unlock(&seg->signal_mutex);
 }
 
-/* Signal the owed slots whose signalled_at lies in [oldest, newest]. */
-static void send_owed_between(struct pn_segment *seg, int64_t oldest, int64_t newest)
+/* ---- the chain ------------------------------------------------------------------------------ */
+
+/* One deferred slot: as pn_procsignal_send, but without locks and caches. */
+static void send_deferred(struct pn_segment *seg, uint32_t slot)
 {
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    int32_t pid = pn_load_relaxed(&backend->pid);
+    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || backend->signo <= 0 ||
+        backend->signo >= MAX_SIGNALS || pid <= 0)
+        return;
+    int pidfd = pn_os_pidfd_open(pid);
+    if (pidfd < 0)
+        return;
+    pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
+    signal_if_there(seg, slot, pid, pidfd);
+    close(pidfd);
+}
+
+/* The next deferred slot, claimed; -1 when there is none.  Only what is still owed counts. */
+static int64_t claim_deferred(struct pn_segment *seg)
+{
+    for (uint32_t word = 0; word < seg->words; word++) {
+        uint64_t bits = pn_load_relaxed(&seg->deferred[word]);
+        for (; bits != 0; bits &= bits - 1) {
+            uint64_t bit = bits & -bits;
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
+            if (slot >= seg->max_backends || (pn_fetch_and(&seg->deferred[word], ~bit) & bit) == 0)
+                continue; /* somebody else claimed it */
+            PN_CRASH("chain:claimed");
+            if ((pn_load_relaxed(&seg->owed[word]) & bit) != 0)
+                return slot;
+        }
+    }
+    return -1;
+}
+
+void pn_procsignal_pass_on(struct pn_segment *seg)
+{
+    for (int i = 0; i < PN_CHAIN; i++) {
+        int64_t slot = claim_deferred(seg);
+        if (slot < 0)
+            return;
+        send_deferred(seg, (uint32_t) slot);
+    }
+}
+
+void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns)
+{
+    int64_t newest = pn_now_ns() - min_age_ns;
     for (uint32_t word = 0; word < seg->words; word++) {
         uint64_t bits = pn_load_acquire(&seg->owed[word]);
         for (; bits != 0; bits &= bits - 1) {
@@ -430,25 +493,15 @@ static void send_owed_between(struct pn_segment *seg, int64_t oldest, int64_t ne
             if (slot >= seg->max_backends)
                 break;
             int64_t at = (int64_t) pn_load_relaxed(&seg->backend[slot].signalled_at);
-            if (at >= oldest && at <= newest)
+            if (at <= newest)
                 pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
         }
     }
 }
 
-void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns)
-{
-    send_owed_between(seg, INT64_MIN, pn_now_ns() - min_age_ns);
-}
-
 void pn_procsignal_resignal(struct pn_segment *seg)
 {
     pn_procsignal_send_owed(seg, 0);
-}
-
-void pn_procsignal_send_owed_since(struct pn_segment *seg, int64_t at)
-{
-    send_owed_between(seg, at, at);
 }
 
 /* ---- handshake ------------------------------------------------------------------------------ */

@@ -50,8 +50,9 @@ void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
 void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns);
 /* After the release of a lock that was recovered (segment.h, `resignal`). */
 void pn_procsignal_resignal(struct pn_segment *seg);
-/* Those that became owed at exactly `at`: the listeners of one large commit. */
-void pn_procsignal_send_owed_since(struct pn_segment *seg, int64_t at);
+/* Signal up to PN_CHAIN of the deferred.  Async-signal-safe: the handler calls it. */
+#define PN_CHAIN 2
+void pn_procsignal_pass_on(struct pn_segment *seg);
 
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
 

@@ -274,6 +274,7 @@ static void count_productive(struct pn_conn *conn)
         pn_fetch_or(&conn->fd_flags, PN_FD_POSTED);
         pn_fetch_and(&conn->fd_flags, ~(uint32_t) PN_FD_SIGNALLED);
         count_wake(conn, true);
+        pn_store_relaxed(&conn->woke_at, conn->log != NULL ? (uint64_t) pn_now_ns() : 0);
         pn_store_relaxed(&conn->wake_to_log, PN_LATWAKE_FD);
         pn_store_relaxed(&conn->last_wake, PN_LATWAKE_FD);
     }
@@ -320,7 +321,8 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
         return;
     uint32_t woken_by = pn_exchange(&conn->wake_to_log, 0);
     if (woken_by != 0)
-        pn_log_wake(conn, (uint8_t) woken_by, true, batch->n);
+        pn_log_wake(conn, (uint8_t) woken_by, true, batch->n,
+                    (int64_t) pn_load_relaxed(&conn->woke_at));
     uint64_t behind = pn_load_relaxed(&conn->seg->ctl->head) -
                       (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP);
     pn_log_received(conn, batch, conn->chan_seqs, pn_now_ns(), behind / PN_ENTRY_HEADER);
@@ -366,7 +368,7 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     if ((why & PN_FD_SIGNALLED) != 0) {
         count_wake(conn, false);
         if (conn->log != NULL)
-            pn_log_wake(conn, PN_LATWAKE_FD, false, 0);
+            pn_log_wake(conn, PN_LATWAKE_FD, false, 0, pn_now_ns());
     }
     return 0;
 }
@@ -506,6 +508,7 @@ static int interrupted(struct pn_conn *conn)
 static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_t started)
 {
     uint32_t why = sleeper->signalled != 0 ? PN_FD_SIGNALLED : 0;
+    int64_t woke_at = conn->log != NULL ? pn_now_ns() : 0;
     if (why == 0 || pn_load_relaxed(&conn->fd_flags) != 0) /* else nobody wrote the latch */
         why |= pn_latch_reset(conn);
     PN_CRASH("wake:drained");
@@ -514,10 +517,11 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     if ((why & PN_FD_SIGNALLED) != 0) {
         count_wake(conn, found);
         if (found) {
+            pn_store_relaxed(&conn->woke_at, (uint64_t) woke_at);
             pn_store_relaxed(&conn->wake_to_log, PN_LATWAKE_SIGNAL);
             pn_store_relaxed(&conn->last_wake, PN_LATWAKE_SIGNAL);
         } else if (conn->log != NULL) {
-            pn_log_wake(conn, PN_LATWAKE_SIGNAL, false, 0);
+            pn_log_wake(conn, PN_LATWAKE_SIGNAL, false, 0, woke_at);
         }
     }
     if (found) {

@@ -78,6 +78,7 @@ static void lay_out(struct pn_header *h)
     h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
     h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
+    h->deferred_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->pinning_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->backends_off =
         place(&cursor, (uint64_t) h->max_backends * sizeof(struct QueueBackendStatus), 128);
@@ -137,6 +138,7 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->ctl = (void *) (base + h->control_off);
     seg->listeners = (void *) (base + h->listeners_off);
     seg->owed = (void *) (base + h->owed_off);
+    seg->deferred = (void *) (base + h->deferred_off);
     seg->pinning = (void *) (base + h->pinning_off);
     seg->backend = (void *) (base + h->backends_off);
     seg->lock_ino = (void *) (base + h->lock_ino_off);
@@ -359,10 +361,17 @@ static struct pn_segment *find_mapped(dev_t dev, ino_t ino)
     return seg;
 }
 
-static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path, size_t cap)
+/* Async-signal-safe, as is everything that opens a lock file that is there. */
+static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path)
 {
-    snprintf(path, cap, PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.%u", seg->uid, seg->name,
-             (unsigned long long) seg->instance, file);
+    char digits[12];
+    size_t at = strlen(seg->lock_prefix), count = 0;
+    memcpy(path, seg->lock_prefix, at);
+    for (uint32_t left = file; count == 0 || left != 0; left /= 10)
+        digits[count++] = (char) ('0' + left % 10);
+    while (count > 0)
+        path[at++] = digits[--count];
+    path[at] = '\0';
 }
 
 /* A segment whose name somebody removed without unlink(): its last user takes its files along. */
@@ -374,7 +383,7 @@ static void remove_orphaned_lock_files(const struct pn_segment *seg)
         return;
     for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
         if (seg->lock_ino[i] != 0) {
-            lock_file_path(seg, i, path, sizeof path);
+            lock_file_path(seg, i, path);
             unlink(path);
         }
 }
@@ -418,6 +427,9 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     uint32_t files = (seg->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
     seg->lock_fd = malloc(files * sizeof *seg->lock_fd);
     seg->pidfds = calloc(seg->max_backends, sizeof *seg->pidfds);
+    snprintf(seg->lock_prefix, sizeof seg->lock_prefix,
+             PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.", seg->uid, seg->name,
+             (unsigned long long) seg->instance);
     seg->own = calloc(seg->max_backends, sizeof(struct pn_conn *));
     if (seg->lock_fd == NULL || seg->pidfds == NULL || seg->own == NULL)
         return pn_fail(ENOMEM, "out of memory");
@@ -564,42 +576,49 @@ bool pn_segment_unlinked(struct pn_segment *seg)
  * in the segment.  A file that is there without that belongs to a creator who died in between,
  * and nobody has locked it yet: it is replaced.
  */
-static int open_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot)
 {
     uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
     char path[320];
     struct stat st;
-    int fd = pn_load_relaxed(&seg->lock_fd[file]);
-    if (fd >= 0)
-        return fd; /* another thread was first */
-    lock_file_path(seg, file, path, sizeof path);
-    bool fresh = seg->lock_ino[file] == 0;
-    if (fresh && !create)
-        return pn_fail(ENOENT, "slot %u has no liveness lock file yet", slot);
-    if (fresh)
-        unlink(path);
-    fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_CREAT | O_EXCL : 0), 0600);
-    if (fd < 0 && !(errno == ENOENT && !fresh))
-        return pn_fail(errno, "could not open the lock file %s: %s", path, strerror(errno));
-    if (fd < 0 || fstat(fd, &st) != 0 || st.st_nlink == 0 || (!fresh && st.st_ino != seg->lock_ino[file])) {
+    if (seg->lock_ino[file] != 0)
+        return pn_segment_lock_file(seg, slot);
+    lock_file_path(seg, file, path);
+    unlink(path);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 || fchmod(fd, 0600) != 0 || fstat(fd, &st) != 0) {
+        int error = errno;
         if (fd >= 0)
-            close(fd); /* split brain: somebody removed or replaced it under us */
-        return pn_fail(PN_EGONE, "the lock file %s was removed or replaced", path);
+            close(fd);
+        return pn_fail(error, "could not make the lock file %s: %s", path, strerror(error));
     }
-    if (fresh) {
-        (void) fchmod(fd, 0600);
-        seg->lock_ino[file] = st.st_ino;
-    }
+    seg->lock_ino[file] = st.st_ino;
     pn_store_release(&seg->lock_fd[file], fd);
     return fd;
 }
 
-int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+/*
+ * Async-signal-safe, and so without a lock: of two threads that open the same file the slower
+ * one's descriptor stays open for good, since closing it would drop the fcntl locks that the
+ * process may have taken through the other one by then.
+ */
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
 {
-    pn_process_lock();
-    int fd = open_lock_file(seg, slot, create);
-    pn_process_unlock();
-    return fd;
+    uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
+    char path[320];
+    struct stat st;
+    int32_t none = -1;
+    if (seg->lock_ino[file] == 0)
+        return -ENOENT; /* nobody ever had a slot of this group */
+    lock_file_path(seg, file, path);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT ? -PN_EGONE : -errno;
+    if (fstat(fd, &st) != 0 || st.st_nlink == 0 || st.st_ino != seg->lock_ino[file]) {
+        close(fd); /* split brain: somebody replaced it under us */
+        return -PN_EGONE;
+    }
+    return atomic_compare_exchange_strong(&seg->lock_fd[file], &none, fd) ? fd : none;
 }
 
 /* Call back for each lock file of `name`, whatever segment instance it belongs to. */

@@ -17,8 +17,6 @@
 struct pn_pidfd_cache_entry {
     uint32_t generation;
     int fd; /* -1: none */
-    int64_t checked_at; /* when /proc was last asked whether it catches the signal */
-    bool catches;
 };
 
 struct pn_segment {
@@ -28,6 +26,7 @@ struct pn_segment {
     struct AsyncQueueControl *ctl;
     pn_atomic_u64 *listeners; /* bitmap: slots with at least one subscription.  W: holder */
     pn_atomic_u64 *owed;      /* bitmap: set by the holder, cleared by the slot's owner */
+    pn_atomic_u64 *deferred;  /* bitmap: owed, and to be signalled by who was signalled first */
     uint64_t *pinning;        /* bitmap: every slot that is not quiet, and some that are.  holder */
     struct QueueBackendStatus *backend;
     uint64_t *lock_ino;
@@ -55,7 +54,8 @@ struct pn_segment {
     int64_t created_ns;
 
     uint32_t refs;  /* handles and connections.  Under the process lock */
-    pn_atomic_i32 *lock_fd; /* one per lock file, -1: not opened.  W: under the process lock */
+    pn_atomic_i32 *lock_fd; /* one per lock file, -1: not opened */
+    char lock_prefix[300];  /* their path but for the number */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
     pthread_mutex_t signal_mutex; /* guards pidfds and own */
@@ -96,13 +96,18 @@ int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
 /* Has the segment lost its name?  Marks it GONE if so. */
 bool pn_segment_unlinked(struct pn_segment *seg);
 
-/* The liveness lock file of a group of 64 slots; once opened it stays open with the mapping. */
-int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot, bool create);
-static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot, bool create)
+/*
+ * The liveness lock file of the slot's group of 64: its descriptor, or -errno, -PN_EGONE.  Once
+ * opened it stays open as long as the mapping.  Async-signal-safe.
+ */
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot);
+static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
 {
     int fd = pn_load_acquire(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
-    return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot, create);
+    return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot);
 }
+/* The same for who claims a slot: makes it if need be.  Writer lock held. */
+int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
 int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
 int pn_lock_files_unlink(const char *name);
 

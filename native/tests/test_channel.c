@@ -172,8 +172,8 @@ static uint64_t next_chan_seq(const char *name)
     return e == NULL ? 0 : e->next_chan_seq;
 }
 
-/* chan_seq is dense, starts at the first LISTEN, outlives the last listener, and starts anew
- * only when the room was needed. */
+/* chan_seq is dense, starts at the first LISTEN, and outlives the last listener; there is a gap
+ * only when the entry's room was needed. */
 static void test_chan_seq(void)
 {
     pn_options o = test_options();
@@ -210,7 +210,7 @@ static void test_chan_seq(void)
     CHECK_EQ(pn_txn_commit(txn), -PN_ECHANNELS);
     test_unlisten(conn, "e");
     test_listen(other, "c");
-    CHECK_EQ(next_chan_seq("c"), 1);
+    CHECK(next_chan_seq("c") > 14); /* anew, but no number twice: audits would be misled */
     CHECK_EQ(test_stat(engine).channels, 3);
     CHECK_ENGINE(engine);
     pn_conn_close(conn);
@@ -299,6 +299,17 @@ static void rebuild_and_compare(struct pn_segment *seg)
     free(after);
 }
 
+/* As in the engine, a backend has a channel in its list at most once. */
+static bool has_already(struct pn_segment *seg, uint32_t slot, const char *name)
+{
+    struct GlobalChannelEntry *e = find(seg, name);
+    for (uint32_t link = seg->backend[slot].firstSub; e != NULL && link != 0;
+         link = seg->subscription[link - 1].next)
+        if (seg->subscription[link - 1].channel == pn_channel_index(seg, e))
+            return true;
+    return false;
+}
+
 static void random_listening(uint32_t backends, uint32_t channels, int steps)
 {
     enum { MAX = 4000 };
@@ -318,6 +329,8 @@ static void random_listening(uint32_t backends, uint32_t channels, int steps)
         uint32_t slot = (uint32_t) (r >> 8) % backends;
         if (r % 5 < 3 && n < MAX) {
             snprintf(name, sizeof name, "c%u", (uint32_t) (r >> 40) % (channels * 2));
+            if (has_already(seg, slot, name))
+                continue;
             int rc = r % 11 == 0 ? stage(seg, slot, name, &sub[n])
                                  : listen_slot(seg, slot, name, &sub[n]);
             CHECK(rc == 0 || rc == -PN_ECHANNELS);

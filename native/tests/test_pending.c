@@ -1,0 +1,228 @@
+/* What a transaction gathers: duplicates, savepoints, and the two indices, against a plain model. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "engine.h"
+
+#include "pending.h"
+
+static struct pn_pending list;
+
+static int notify(const char *channel, const char *payload)
+{
+    return pn_pending_notify(&list, channel, strlen(channel), payload, strlen(payload), true);
+}
+
+static bool event_is(size_t i, const char *channel, const char *payload)
+{
+    const struct pn_pending_event *e = &list.events[i];
+    const struct pn_pending_channel *c = &list.channels[e->channel];
+    return c->name_len == strlen(channel) &&
+           memcmp(list.arena + c->name_off, channel, c->name_len) == 0 &&
+           e->payload_len == strlen(payload) &&
+           memcmp(list.arena + e->payload_off, payload, e->payload_len) == 0;
+}
+
+static void test_equal_ones_collapse(void)
+{
+    CHECK_EQ(notify("a", "x"), 1);
+    CHECK_EQ(notify("a", "x"), 0);
+    CHECK_EQ(notify("a", ""), 1);
+    CHECK_EQ(notify("a", ""), 0);
+    CHECK_EQ(notify("b", "x"), 1);
+    CHECK_EQ(notify("ab", ""), 1); /* not the same as a/b */
+    CHECK_EQ(notify("a", "b"), 1);
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x\0y", 3, true), 1);
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x\0z", 3, true), 1);
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x\0y", 3, true), 0);
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, NULL, 0, true), 0);
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x", 1, false), 1); /* who does not want that */
+    CHECK_EQ(list.nevents, 8);
+    CHECK_EQ(list.nchannels, 3);
+    CHECK_EQ(list.collapsed, 4);
+    CHECK(event_is(0, "a", "x"));
+    CHECK(event_is(3, "ab", ""));
+    pn_pending_free(&list);
+    CHECK_EQ(list.nevents, 0);
+}
+
+/* The 17th makes the table, as in PostgreSQL; nothing else may change there. */
+static void test_the_seventeenth(void)
+{
+    char text[16];
+    for (int i = 0; i < 40; i++) {
+        snprintf(text, sizeof text, "p%d", i);
+        CHECK_EQ(notify("c", text), 1);
+        CHECK_EQ(list.event_index.slots != NULL, i >= 16);
+        for (int k = 0; k <= i; k++) {
+            snprintf(text, sizeof text, "p%d", k);
+            CHECK_EQ(notify("c", text), 0);
+        }
+    }
+    pn_pending_free(&list);
+    for (int i = 0; i < 40; i++) {
+        snprintf(text, sizeof text, "c%d", i);
+        CHECK_EQ(notify(text, "p"), 1);
+        CHECK_EQ(list.channel_index.slots != NULL, i >= 16);
+        CHECK_EQ(notify(text, "p"), 0);
+        CHECK_EQ(list.nchannels, i + 1);
+    }
+    pn_pending_free(&list);
+}
+
+static void test_rollback_over_the_threshold(void)
+{
+    char text[16];
+    for (int i = 0; i < 10; i++) {
+        snprintf(text, sizeof text, "p%d", i);
+        CHECK_EQ(notify("c", text), 1);
+    }
+    CHECK_EQ(pn_pending_push(&list), 1);
+    for (int i = 10; i < 30; i++) {
+        snprintf(text, sizeof text, "p%d", i);
+        CHECK_EQ(notify("c", text), 1);
+        CHECK_EQ(notify(text, "in another channel"), 1);
+    }
+    pn_pending_rollback(&list, 1);
+    CHECK_EQ(list.nevents, 10);
+    CHECK_EQ(list.nchannels, 1);
+    CHECK_EQ(list.nmarks, 0);
+    CHECK_EQ(notify("c", "p5"), 0);
+    CHECK_EQ(notify("c", "p15"), 1); /* it is gone from the index too */
+    CHECK_EQ(notify("c", "p15"), 0);
+    CHECK_EQ(notify("p15", "x"), 1);
+    pn_pending_free(&list);
+}
+
+static void test_nested_levels(void)
+{
+    CHECK_EQ(notify("c", "0"), 1);
+    CHECK_EQ(pn_pending_push(&list), 1);
+    CHECK_EQ(notify("c", "0"), 0); /* equal to the parent's */
+    CHECK_EQ(notify("c", "1"), 1);
+    CHECK_EQ(pn_pending_push(&list), 2);
+    CHECK_EQ(notify("c", "2"), 1);
+    CHECK_EQ(pn_pending_push(&list), 3);
+    CHECK_EQ(notify("c", "3"), 1);
+    CHECK_EQ(pn_pending_action(&list, PN_ACTION_LISTEN, "c", 1), 0);
+    pn_pending_release(&list, 3);
+    CHECK_EQ(list.nevents, 4);
+    pn_pending_rollback(&list, 2); /* with what was released into it */
+    CHECK_EQ(list.nevents, 2);
+    CHECK_EQ(list.nactions, 0);
+    CHECK_EQ(list.collapsed, 1);
+    CHECK_EQ(notify("c", "3"), 1);
+    pn_pending_rollback(&list, 7); /* no such level: nothing */
+    pn_pending_release(&list, 0);
+    CHECK_EQ(list.nevents, 3);
+    CHECK_EQ(pn_pending_push(&list), 2);
+    pn_pending_rollback(&list, 1); /* two levels at once */
+    CHECK_EQ(list.nevents, 1);
+    CHECK_EQ(list.collapsed, 0);
+    CHECK_EQ(list.nmarks, 0);
+    pn_pending_free(&list);
+}
+
+/* The arena moves while it grows; what was kept stays what it was. */
+static void test_arena_growth(void)
+{
+    static char big[300000];
+    for (int i = 0; i < 200; i++) {
+        size_t n = (size_t) (i * i * 7);
+        memset(big, 'a' + i % 26, n);
+        char name[16];
+        int len = snprintf(name, sizeof name, "chan%d", i % 50);
+        CHECK_EQ(pn_pending_notify(&list, name, (size_t) len, big, n, true), 1);
+    }
+    CHECK_EQ(list.nevents, 200);
+    for (size_t i = 0; i < 200; i++) {
+        const struct pn_pending_event *e = &list.events[i];
+        const struct pn_pending_channel *c = &list.channels[e->channel];
+        char name[16];
+        snprintf(name, sizeof name, "chan%d", (int) i % 50);
+        CHECK(c->name_len == strlen(name) && memcmp(list.arena + c->name_off, name, c->name_len) == 0);
+        CHECK_EQ(e->payload_len, i * i * 7);
+        for (size_t k = 0; k < e->payload_len; k++)
+            CHECK_EQ(list.arena[e->payload_off + k], 'a' + i % 26);
+    }
+    pn_pending_free(&list);
+}
+
+/* ---- against a model ------------------------------------------------------------------------------------ */
+
+enum { MAX = 4000, LEVELS = 10 };
+
+static struct {
+    uint32_t key[MAX];
+    size_t n, mark[LEVELS], levels;
+} model;
+
+static void text_of(uint32_t key, char *channel, char *payload)
+{
+    sprintf(channel, "c%u", key % 37);
+    sprintf(payload, "payload %u", key / 37);
+}
+
+static bool model_notify(uint32_t key)
+{
+    for (size_t i = 0; i < model.n; i++)
+        if (model.key[i] == key)
+            return false;
+    model.key[model.n++] = key;
+    return true;
+}
+
+static void compare(void)
+{
+    char channel[16], payload[32];
+    CHECK_EQ(list.nevents, model.n);
+    CHECK_EQ(list.nmarks, model.levels);
+    for (size_t i = 0; i < model.n; i++) {
+        text_of(model.key[i], channel, payload);
+        CHECK(event_is(i, channel, payload));
+    }
+}
+
+static void test_random_transactions_against_a_model(void)
+{
+    uint64_t seed = 2026;
+    char channel[16], payload[32];
+    for (int txn = 0; txn < 300; txn++) {
+        memset(&model, 0, sizeof model);
+        uint32_t range = txn % 3 == 0 ? 30 : 2000;
+        for (int i = 0; i < 400; i++) {
+            uint64_t r = test_random(&seed);
+            if (r % 16 == 0 && model.levels < LEVELS) {
+                model.mark[model.levels++] = model.n;
+                CHECK_EQ(pn_pending_push(&list), (int) model.levels);
+            } else if (r % 16 == 1 && model.levels > 0) {
+                model.levels = (r >> 8) % model.levels;
+                model.n = model.mark[model.levels];
+                pn_pending_rollback(&list, model.levels + 1);
+            } else if (r % 16 == 2 && model.levels > 0) {
+                model.levels = (r >> 8) % model.levels;
+                pn_pending_release(&list, model.levels + 1);
+            } else {
+                uint32_t key = (uint32_t) (r >> 8) % range;
+                text_of(key, channel, payload);
+                CHECK_EQ(notify(channel, payload), model_notify(key));
+            }
+            if (i % 50 == 49)
+                compare();
+        }
+        compare();
+        pn_pending_free(&list);
+    }
+}
+
+int main(void)
+{
+    test_watchdog(110);
+    RUN(test_equal_ones_collapse);
+    RUN(test_the_seventeenth);
+    RUN(test_rollback_over_the_threshold);
+    RUN(test_nested_levels);
+    RUN(test_arena_growth);
+    RUN(test_random_transactions_against_a_model);
+    return tests_done();
+}
