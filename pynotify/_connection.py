@@ -423,7 +423,20 @@ class Connection:
 
     def _notifies(self, timeout: float | None, stop_after: int | None) -> Generator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
+        backlog = self._backlog
         while left:
+            # What has been read ahead already, as long as nothing is out of the ordinary.
+            while backlog and left and not (self._transactions or self._handlers):
+                if _process.pid != self._pid:
+                    break
+                try:
+                    message = backlog.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                left -= 1
+                yield message
+            if not left:
+                return
             message = self._next(timeout, _READ_AHEAD if left < 0 else min(left, _READ_AHEAD))
             if message is None:
                 return
@@ -469,7 +482,10 @@ class Connection:
         """A descriptor for event loops, constant: readable iff `poll` may return something."""
         self._check_usable()
         self._watched = True
-        return self._check(lib.pn_fileno(self._handle))
+        descriptor = self._check(lib.pn_fileno(self._handle))
+        if self._backlog:  # left behind by notifies(): the core knows nothing of it
+            lib.pn_conn_post(self._handle)
+        return descriptor
 
     def _read_backlog(self, limit: int) -> list[Notify | Gap]:
         """The backlog first, then what the core still has, `limit` in all (0: everything)."""

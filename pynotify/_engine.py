@@ -237,6 +237,8 @@ def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
     _check_name(name)
     descriptor = _open_file(name)
     if descriptor is None:
+        if not _live_pids(name):  # its name was removed by hand: the rest goes with it
+            lib.pn_remove_lock_files(name.encode())
         if missing_ok:
             return
         raise SegmentNotFound(
@@ -362,7 +364,7 @@ def _segment_info(name: str) -> SegmentInfo | None:
             created = lib.pn_engine_created_ns(engine._handle) / 1e9
             size = lib.pn_engine_size(engine._handle)
             try:
-                backends = len(engine.stat().backends)
+                backends = lib.pn_engine_backends(engine._handle)
             except OperationalError:  # corrupt or unlinked, but listing goes on
                 backends = len(_live_pids(name))
         return SegmentInfo(name, size, created, backends, stale=False)

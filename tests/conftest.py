@@ -163,7 +163,9 @@ def worker(new_worker: NewWorker) -> Worker:
 
 
 @pytest.fixture
-def remote(make_engine: EngineFactory, worker_pool: WorkerPool) -> Iterator[Callable[..., RemoteSession]]:
+def remote(
+    make_engine: EngineFactory, worker_pool: WorkerPool
+) -> Iterator[Callable[..., RemoteSession]]:
     """Sessions in other processes."""
     workers: list[Worker] = []
 

@@ -81,9 +81,7 @@ class TestBeforeAttaching:
         assert outcome in ("SegmentCorrupt", "LayoutMismatch", "used")
 
     @pytest.mark.parametrize("content", [b"\0", b"\xff", b"pynotify"])
-    def test_all_one_pattern(
-        self, segment_name: str, segment_file: Path, content: bytes
-    ) -> None:
+    def test_all_one_pattern(self, segment_name: str, segment_file: Path, content: bytes) -> None:
         size = segment_file.stat().st_size
         overwrite(segment_file, 0, content * (size // len(content)))
         outcome = in_child(lambda: attach(segment_name))
@@ -136,9 +134,7 @@ class TestBeforeAttaching:
             finally:
                 overwrite(segment_file, 0, header[:64])
 
-    def test_file_of_garbage_can_be_unlinked(
-        self, segment_name: str, segment_file: Path
-    ) -> None:
+    def test_file_of_garbage_can_be_unlinked(self, segment_name: str, segment_file: Path) -> None:
         segment_file.write_bytes(os.urandom(10_000))
         pynotify.unlink(segment_name)
         assert not segment_file.exists()
@@ -347,6 +343,7 @@ def test_no_room_in_shared_memory(tmp_path: Path) -> None:
 
 def test_shared_memory_shrunk_by_file_size_limit(segment_name: str) -> None:
     """RLIMIT_FSIZE: an error, not SIGXFSZ."""
+
     def limited() -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:

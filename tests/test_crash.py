@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -74,9 +75,7 @@ class Scene:
         self.heard: list[str] = []
 
     def start(self, scenario: str, label: str | None, **options: object) -> int:
-        return self.nursery.call(
-            start_victim, scenario, self.name, str(self.log), label, **options
-        )
+        return self.nursery.call(start_victim, scenario, self.name, str(self.log), label, **options)
 
     def kill_one_before(self, scenario: str, label: str) -> None:
         pid = self.start(scenario, label)
@@ -123,6 +122,7 @@ class Scene:
 
     def verify_progress(self) -> None:
         """Survivors hear each other, woken by signals, and new ones can come."""
+        self.heard += payloads(self.listener.poll())
         self.notifier.notify(HEARD, "survivor 1")
         while self.heard[-1:] != ["survivor 1"]:
             self.heard += payloads(receive(self.listener, 1))
@@ -181,7 +181,7 @@ def state(pid: int) -> str:
 
 Stage = Callable[..., Scene]
 
-# ---- each a way to lead a victim to a label: whether it died there ------------------------------------
+# ---- each a way to lead a victim to a label: whether it died there ------------------------------
 
 
 def working(stage: Stage, label: str, nth: int) -> Scene | None:
@@ -229,6 +229,22 @@ def rebuilding(stage: Stage, label: str, nth: int) -> Scene | None:
     return scene if scene.attend(pid, None) == KILLED else None
 
 
+def passing_on(stage: Stage, label: str, nth: int) -> Scene | None:
+    """Of many sleepers each wakes some others: victims all, and those who live must hear."""
+    scene = stage()
+    pids = [scene.start("sleep_once", label, nth=nth) for _ in range(8)]
+
+    def all_listen() -> bool:
+        living = [pid for pid in pids if not ended(pid)]
+        return scene.notes().count("listening") >= len(living)
+
+    wait_until(all_listen, "they listen")
+    scene.notifier.notify(OWN)
+    statuses = [scene.attend(pid, None) for pid in pids]
+    assert set(statuses) <= {KILLED, 0}
+    return scene if KILLED in statuses else None
+
+
 def overtaking(stage: Stage, label: str, nth: int) -> Scene | None:
     """The victim looks while a notifier stands between telling it and waking it."""
     if "commit:want" not in LABELS or nth > 1:
@@ -237,25 +253,31 @@ def overtaking(stage: Stage, label: str, nth: int) -> Scene | None:
     pid = scene.start("poll_busily", label)
     wait_until(lambda: "listening" in scene.notes() or ended(pid), "it listens")
     notifier = scene.start("notify_victim", "commit:want", stop=True)
-    wait_until(lambda: state(notifier) == "T" or ended(notifier), "the notifier stands")
-    status = scene.attend(pid, None)
-    os.kill(notifier, signal.SIGCONT)
+    try:
+        wait_until(lambda: state(notifier) == "T" or ended(notifier), "the notifier stands")
+        wait_until(lambda: "over" in scene.notes() or ended(pid), "it polls")
+    finally:
+        os.kill(notifier, signal.SIGCONT)
     assert scene.nursery.call(victims_end, notifier) == 0
-    return scene if status == KILLED else None
+    return scene if scene.attend(pid, None) == KILLED else None
 
 
 def reconsidering(stage: Stage, label: str, nth: int) -> Scene | None:
     """The victim is told something between its last look and its sleep."""
     if "wake:owed-cleared" not in LABELS or nth > 1:
         return None
-    scene = stage()
-    pid = scene.nursery.call(start_falling_asleep, scene.name, str(scene.log), label)
-    wait_until(lambda: state(pid) == "T" or ended(pid), "it stands")
-    if not ended(pid):
-        scene.notifier.notify(OWN)
-        os.kill(pid, signal.SIGUSR2)
-        os.kill(pid, signal.SIGCONT)
-    return scene if scene.attend(pid, None) == KILLED else None
+    for passage in (2, 1, 3):  # the first is on the way to a message, the second on that to sleep
+        scene = stage()
+        arguments = scene.name, str(scene.log), label, passage
+        pid = scene.nursery.call(start_falling_asleep, *arguments)
+        wait_until(lambda pid=pid: state(pid) == "T" or ended(pid), "it stands")
+        if not ended(pid):
+            scene.notifier.notify(OWN)
+            os.kill(pid, signal.SIGUSR2)
+            os.kill(pid, signal.SIGCONT)
+        if scene.attend(pid, None) == KILLED:
+            return scene
+    return None
 
 
 def reserving(stage: Stage, label: str, nth: int) -> Scene | None:
@@ -314,6 +336,7 @@ WAYS = (
     making_room,
     filling,
     working_by_descriptor,
+    passing_on,
     reconsidering,
     overtaking,
 )
@@ -407,13 +430,47 @@ def test_stopped_with_the_lock(stage: Stage, label: str) -> None:
     scene = stage()
     pid = scene.start("take_over", label, stop=True)
     wait_until(lambda: state(pid) == "T", "it stands")
-    with pytest.raises(pynotify.LockTimeout) as caught:
-        scene.notifier.notify(HEARD, "too late")
-    assert str(pid) in str(caught.value)
-    assert scene.listener.poll() in ([], [(HEARD, "h", pid)])
-    os.kill(pid, signal.SIGCONT)
+    try:
+        with pytest.raises(pynotify.LockTimeout) as caught:
+            scene.notifier.notify(HEARD, "too late")
+        assert str(pid) in str(caught.value)
+        assert scene.listener.poll() in ([], [(HEARD, "h", pid)])
+    finally:
+        os.kill(pid, signal.SIGCONT)
     assert scene.nursery.call(victims_end, pid) == 0
     scene.listener.poll()
+    scene.log.unlink()
+    scene.verify()
+
+
+@pytest.mark.full
+def test_prepared_commit_waits_without_limit(stage: Stage) -> None:
+    """It is longer than any other call would wait, and succeeds."""
+    scene = stage()
+    with contextlib.ExitStack() as stack:
+        tx = stack.enter_context(scene.notifier.transaction())
+        scene.notifier.notify(HEARD, "prepared")
+        tx.prepare()
+        pid = scene.start("notify_once", "commit:before-head", stop=True)
+        wait_until(lambda: state(pid) == "T", "it stands")
+        resume = threading.Timer(12, os.kill, [pid, signal.SIGCONT])
+        resume.start()
+        stack.callback(resume.join)
+    assert scene.nursery.call(victims_end, pid) == 0
+    assert payloads(scene.listener.poll()) == ["h", "prepared"]
+    scene.log.unlink()
+    scene.verify()
+
+
+def test_recovery_is_counted_and_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """`recoveries`; and recoveries are among what the logger "pynotify" is told."""
+    scene = stage()
+    scene.kill_one_before("notify_once", HOLDS_THE_LOCK)
+    with caplog.at_level(logging.WARNING, logger="pynotify"):
+        scene.notifier.notify(HEARD, "x")
+        assert payloads(scene.listener.poll()) == ["h", "x"]
+    assert scene.engine.stat().recoveries == 1
+    assert any(record.name.split(".")[0] == "pynotify" for record in caplog.records)
     scene.log.unlink()
     scene.verify()
 
@@ -437,17 +494,19 @@ def test_t_race_1_reader_stopped_at(stage: Stage, label: str) -> None:
         scene.notifier.notify(OWN, str(sent))
 
     wait_until(lambda: stands() or "listening" in scene.notes(), "it listens")
-    while not stands() and sent < 30:
-        notify()
-        select.select([], [], [], 0.005)
-    for number in range(100):
-        with contextlib.suppress(pynotify.QueueFull):
-            scene.notifier.notify(HEARD, f"{number:03000}")
-        scene.listener.poll()
-        if number % 10 == 0:
+    try:
+        while not stands() and sent < 30:
             notify()
-            scene.notifier.queue_usage()
-    os.kill(pid, signal.SIGCONT)
+            select.select([], [], [], 0.005)
+        for number in range(100):
+            with contextlib.suppress(pynotify.QueueFull):
+                scene.notifier.notify(HEARD, f"{number:03000}")
+            scene.listener.poll()
+            if number % 10 == 0:
+                notify()
+                scene.notifier.queue_usage()
+    finally:
+        os.kill(pid, signal.SIGCONT)
     scene.notifier.notify(OWN, "end")
     heard = scene.nursery.call(victims_result, pid)
     expected = [str(number) for number in range(sent + 1)] + ["end"]

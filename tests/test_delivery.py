@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -133,10 +134,8 @@ def test_delivery_after_a_rolled_back_or_failed_transaction(sessions: Sessions) 
         listener.begin()
         notifier.notify("c", str(number))
         if number:
-            try:
+            with contextlib.suppress(pynotify.InvalidChannelName):
                 listener.notify("")
-            except pynotify.InvalidChannelName:
-                pass
         assert listener.heard() == []
         listener.rollback()
         assert listener.heard() == [("c", str(number))]
@@ -253,7 +252,7 @@ def test_listener_that_never_polled_is_woken_through_its_descriptor(
 
 
 def test_poll_returns_everything_committed_before_it(connect: Connect) -> None:
-    """"everything owed that was committed before it was called": no signal is needed."""
+    """All that was "committed before it was called": no signal is needed."""
     listener, notifier = connect(), connect()
     listener.listen("c")
     for number in range(500):

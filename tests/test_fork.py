@@ -89,9 +89,7 @@ def test_clean_exit_of_the_child_does_nothing(
     assert engine.check().ok
 
 
-def test_engine_is_usable_in_the_child(
-    engine: pynotify.Engine, conn: pynotify.Connection
-) -> None:
+def test_engine_is_usable_in_the_child(engine: pynotify.Engine, conn: pynotify.Connection) -> None:
     """A connection made there is the child's own."""
     conn.listen("c")
 
@@ -152,9 +150,7 @@ def test_transaction_of_the_parent_goes_on(conn: pynotify.Connection) -> None:
     assert payloads(conn.poll()) == ["before", "after"]
 
 
-def test_fork_while_threads_use_it(
-    engine: pynotify.Engine, conn: pynotify.Connection
-) -> None:
+def test_fork_while_threads_use_it(engine: pynotify.Engine, conn: pynotify.Connection) -> None:
     """Locks held by other threads at the moment of fork do not block the child's own connection."""
     conn.listen("c")
     over = threading.Event()
@@ -264,7 +260,7 @@ class TestGet:
             assert one is not two
 
 
-# ---- other processes by multiprocessing ----------------------------------------------------------------
+# ---- other processes by multiprocessing ---------------------------------------------------------
 
 
 def _use_engine(engine: pynotify.Engine, pipe: Pipe) -> None:

@@ -56,9 +56,7 @@ def complete_transactions(heard: list[str], name: str) -> int:
     return count
 
 
-def test_notifiers_are_killed(
-    engine: pynotify.Engine, connect: Connect, tmp_path: Path
-) -> None:
+def test_notifiers_are_killed(engine: pynotify.Engine, connect: Connect, tmp_path: Path) -> None:
     """All that a notifier knew to be committed is heard, and at most the one in doubt more."""
     chance = random.Random()
     listener, survivor = connect(), connect()
@@ -70,9 +68,7 @@ def test_notifiers_are_killed(
         heard: list[str] = []
         enough = chance.randrange(200)
 
-        def has_enough(
-            acks: Path = acks, enough: int = enough, heard: list[str] = heard
-        ) -> bool:
+        def has_enough(acks: Path = acks, enough: int = enough, heard: list[str] = heard) -> bool:
             heard += payloads(listener.poll())
             return acknowledged(acks) > enough
 
@@ -98,9 +94,7 @@ def listen_for_ever(engine: pynotify.Engine, started: Path) -> None:
             conn.unlisten_all()
 
 
-def test_listeners_are_killed(
-    engine: pynotify.Engine, connect: Connect, tmp_path: Path
-) -> None:
+def test_listeners_are_killed(engine: pynotify.Engine, connect: Connect, tmp_path: Path) -> None:
     """Nobody else loses anything, nothing stays pinned, no slot is lost."""
     chance = random.Random()
     listener, notifier = connect(), connect()
@@ -201,9 +195,7 @@ def test_everybody_is_killed_in_turn(engine: pynotify.Engine, connect: Connect) 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_everybody_is_killed_in_turn_for_long(
-    engine: pynotify.Engine, connect: Connect
-) -> None:
+def test_everybody_is_killed_in_turn_for_long(engine: pynotify.Engine, connect: Connect) -> None:
     soak(engine, connect, 10_000)
 
 

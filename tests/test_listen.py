@@ -344,9 +344,7 @@ def test_channel_of_63_bytes(conn: pynotify.Connection) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 64, "é" * 32, "\N{SNOWMAN}" * 22])
 @pytest.mark.parametrize("method", ["listen", "unlisten", "notify"])
-def test_channel_of_more_than_63_bytes(
-    conn: pynotify.Connection, method: str, name: str
-) -> None:
+def test_channel_of_more_than_63_bytes(conn: pynotify.Connection, method: str, name: str) -> None:
     """E2: an error, also in LISTEN; never truncated as an identifier is (W1)."""
     with pytest.raises(pynotify.InvalidChannelName) as caught:
         getattr(conn, method)(name)
@@ -365,9 +363,7 @@ def test_empty_channel(conn: pynotify.Connection, method: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\0", "lone \ud800 surrogate"])
 @pytest.mark.parametrize("method", ["listen", "unlisten", "notify"])
-def test_channel_with_nul_or_unencodable(
-    conn: pynotify.Connection, method: str, name: str
-) -> None:
+def test_channel_with_nul_or_unencodable(conn: pynotify.Connection, method: str, name: str) -> None:
     with pytest.raises(pynotify.InvalidChannelName):
         getattr(conn, method)(name)
 

@@ -57,9 +57,7 @@ def test_payload_of_another_type(listening: pynotify.Connection, payload: object
     "payload",
     [b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), array("B", b"bytes"), "bytes"],
 )
-def test_payload_may_be_str_or_bytes_like(
-    listening: pynotify.Connection, payload: object
-) -> None:
+def test_payload_may_be_str_or_bytes_like(listening: pynotify.Connection, payload: object) -> None:
     listening.notify("c", payload)
     (message,) = listening.poll()
     assert (message.data, message.payload) == (b"bytes", "bytes")
@@ -255,7 +253,7 @@ def test_notify_many_is_rolled_back(listening: pynotify.Connection) -> None:
 
 
 def test_notify_many_counts_what_nobody_hears(conn: pynotify.Connection) -> None:
-    """"heard or not"."""
+    """It counts them "heard or not"."""
     assert conn.notify_many("nobody", ["a", "b", "a"]) == 2
 
 

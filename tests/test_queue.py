@@ -288,9 +288,7 @@ class TestTooLarge:
         assert conn.notify_many("c", contents) == len(contents)
         assert payloads(listener.poll()) == contents
 
-    def test_even_when_it_would_block(
-        self, make_engine: EngineFactory, connect: Connect
-    ) -> None:
+    def test_even_when_it_would_block(self, make_engine: EngineFactory, connect: Connect) -> None:
         engine = make_engine(queue_pages=PAGES, on_full="block", full_timeout=PATIENCE)
         listener, conn = connect(to=engine), connect(to=engine)
         listener.listen("c")
@@ -317,9 +315,7 @@ class TestBlock:
     def blocking(self, make_engine: EngineFactory) -> pynotify.Engine:
         return make_engine(queue_pages=PAGES, on_full="block", full_timeout=0.2)
 
-    def test_gives_up_after_full_timeout(
-        self, blocking: pynotify.Engine, connect: Connect
-    ) -> None:
+    def test_gives_up_after_full_timeout(self, blocking: pynotify.Engine, connect: Connect) -> None:
         listener, conn = connect(to=blocking), connect(to=blocking)
         listener.listen("c")
         listener.begin()

@@ -239,17 +239,22 @@ class TestNotifies:
     def test_timeout_bounds_each_wait(
         self, listening: pynotify.Connection, connect: Connect
     ) -> None:
-        """Notifications every 50 ms keep a generator with 250 ms going for longer than that."""
-        other = connect()
+        """Messages 150 ms apart keep a generator with 600 ms going for longer than that."""
+        other, last = connect(), 6
         began = time.monotonic()
-        heard = []
-        timers = [threading.Timer(0.05 * n, other.notify, ["c", str(n)]) for n in range(1, 9)]
-        for timer in timers:
-            timer.start()
-        for message in listening.notifies(timeout=0.25):
+        heard, timers = [], []
+
+        def send_later(number: int) -> None:
+            timers.append(threading.Timer(0.15, other.notify, ["c", str(number)]))
+            timers[-1].start()
+
+        send_later(1)
+        for message in listening.notifies(timeout=0.6):
             heard.append(message.payload)
-        assert heard == [str(number) for number in range(1, 9)]
-        assert time.monotonic() - began >= 0.4 + 0.2
+            if len(heard) < last:
+                send_later(len(heard) + 1)
+        assert heard == [str(number) for number in range(1, last + 1)]
+        assert time.monotonic() - began >= 0.15 * last + 0.5
         for timer in timers:
             timer.join()
 
@@ -294,9 +299,7 @@ class TestNotifies:
 
 
 class TestHandlers:
-    def test_called_before_the_message_is_returned(
-        self, listening: pynotify.Connection
-    ) -> None:
+    def test_called_before_the_message_is_returned(self, listening: pynotify.Connection) -> None:
         calls: list[tuple[str, int]] = []
         listening.add_notify_handler(
             lambda message: calls.append((message.payload, threading.get_ident()))

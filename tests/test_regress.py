@@ -34,7 +34,7 @@ def test_t_reg_3_notify_without_payload(sessions: Sessions) -> None:
 def test_t_reg_4_empty_channel(sessions: Sessions) -> None:
     """T-REG-4: `pg_notify('', 'sample message1')`."""
     (session,) = sessions(1)
-    with pytest.raises(pynotify.InvalidChannelName, match="^channel name cannot be empty"):
+    with pytest.raises(pynotify.InvalidChannelName, match=r"^channel name cannot be empty"):
         session.notify("", "sample message1")
 
 
@@ -48,7 +48,7 @@ def test_t_reg_5_no_channel(sessions: Sessions) -> None:
 def test_t_reg_6_channel_one_byte_too_long(sessions: Sessions) -> None:
     """T-REG-6."""
     (session,) = sessions(1)
-    with pytest.raises(pynotify.InvalidChannelName, match="^channel name too long"):
+    with pytest.raises(pynotify.InvalidChannelName, match=r"^channel name too long"):
         session.notify(TOO_LONG, "sample_message1")
     session.notify(TOO_LONG[:-1], "sample_message1")
 

@@ -71,9 +71,7 @@ class TestOpen:
             assert payloads(listener.poll()) == ["x"]
             assert two.stat().queue_pages == 64
 
-    def test_segment_outlives_its_processes(
-        self, segment_name: str, new_worker: NewWorker
-    ) -> None:
+    def test_segment_outlives_its_processes(self, segment_name: str, new_worker: NewWorker) -> None:
         """Until `unlink` or reboot."""
         worker = new_worker()
         RemoteSession(worker, _created(segment_name))
@@ -294,9 +292,7 @@ class TestOptions:
             assert {one.backend_id, two.backend_id} == {0, 1}
 
     @pytest.mark.parametrize("option", ["max_channels", "max_subscriptions"])
-    def test_full_tables(
-        self, make_engine: EngineFactory, connect: Connect, option: str
-    ) -> None:
+    def test_full_tables(self, make_engine: EngineFactory, connect: Connect, option: str) -> None:
         """TooManyChannels at commit, which rolls back; UNLISTEN makes room again."""
         conn = connect(to=make_engine(**{option: 4}))
         conn.listen("a", "b", "c", "d")
@@ -314,9 +310,7 @@ class TestOptions:
         conn.listen("e")
         assert conn.listening_channels() == {"b", "c", "d", "e"}
 
-    def test_notifying_needs_no_entry(
-        self, make_engine: EngineFactory, connect: Connect
-    ) -> None:
+    def test_notifying_needs_no_entry(self, make_engine: EngineFactory, connect: Connect) -> None:
         conn = connect(to=make_engine(max_channels=2))
         conn.listen("a", "b")
         for number in range(100):
@@ -379,9 +373,7 @@ class TestUnlink:
             pynotify.unlink(segment_name)
         pynotify.unlink(segment_name, missing_ok=True)
 
-    def test_refused_while_somebody_lives(
-        self, segment_name: str, new_worker: NewWorker
-    ) -> None:
+    def test_refused_while_somebody_lives(self, segment_name: str, new_worker: NewWorker) -> None:
         """OperationalError lists the pids, and nothing has happened."""
         worker = new_worker()
         with pynotify.connect(segment_name) as conn:

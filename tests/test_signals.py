@@ -6,6 +6,7 @@ Everything here runs in fresh processes, as dispositions belong to the whole pro
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import select
 import signal
@@ -36,7 +37,7 @@ def has(field: str, number: int, pid: int | str = "self") -> bool:
     return bool(signal_mask(field, pid) >> (number - 1) & 1)
 
 
-# ---- what the process under test does ----------------------------------------------------------
+# ---- what the process under test does -----------------------------------------------------------
 
 _held: list[pynotify.Connection] = []
 _calls: list[str] = []
@@ -99,7 +100,7 @@ def watch_descriptor() -> bool:
     return readable(_held[0].fileno(), 3 * PATIENCE)
 
 
-# ---- installing ----------------------------------------------------------------------------------
+# ---- installing ---------------------------------------------------------------------------------
 
 
 def _dispositions_step_by_step(name: str) -> dict[str, bool]:
@@ -193,7 +194,7 @@ def test_bad_wakeups(engine: pynotify.Engine, wakeup: object) -> None:
     assert engine.stat().backends == []
 
 
-# ---- sharing the signal with others ------------------------------------------------------------------
+# ---- sharing the signal with others -------------------------------------------------------------
 
 
 def test_earlier_python_handler_gets_foreign_signals_only(
@@ -212,11 +213,8 @@ def test_earlier_python_handler_gets_foreign_signals_only(
 
 
 def _dump_to(path: str) -> None:
-    _held_files.append(open(path, "w"))
-    faulthandler.register(signal.SIGUSR1, _held_files[0], all_threads=False, chain=False)
-
-
-_held_files: list[object] = []
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    faulthandler.register(signal.SIGUSR1, fd, all_threads=False, chain=False)
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -267,6 +265,29 @@ def test_reinstalled_after_signal_signal_replaced_it(
     assert engine.stat().handler_reinstalls == before + 1
 
 
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+def log_to_calls() -> None:
+    logging.getLogger("pynotify").addHandler(_Notes(logging.WARNING))
+
+
+def test_reinstallation_is_logged_once(
+    engine: pynotify.Engine, engine_name: str, worker: Worker
+) -> None:
+    """Handler re-installs are among the warnings to the logger "pynotify"."""
+    worker.call(log_to_calls)
+    worker.call(open_and_listen, engine_name, "c")
+    assert worker.call(calls) == []
+    worker.call(set_ignored)
+    for _ in range(3):
+        worker.call(wait_briefly)
+    assert len(worker.call(calls)) == 1
+    assert engine.stat().handler_reinstalls == 1
+
+
 def wait_briefly() -> bool:
     return _held[0].wait(0.001)
 
@@ -315,9 +336,7 @@ def test_foreign_signal_with_default_disposition_terminates(
     assert worker.join() == -signal.SIGUSR1
 
 
-def test_foreign_signal_after_the_last_close_is_ignored(
-    engine_name: str, worker: Worker
-) -> None:
+def test_foreign_signal_after_the_last_close_is_ignored(engine_name: str, worker: Worker) -> None:
     """A late wake-up must not kill."""
     worker.call(open_and_listen, engine_name, "c")
     worker.call(open_and_listen, engine_name, "c")
@@ -327,9 +346,7 @@ def test_foreign_signal_after_the_last_close_is_ignored(
     assert worker.call(nothing) == "alive"
 
 
-def test_earlier_handler_is_back_after_the_last_close(
-    engine_name: str, worker: Worker
-) -> None:
+def test_earlier_handler_is_back_after_the_last_close(engine_name: str, worker: Worker) -> None:
     worker.call(handle_in_python, "earlier")
     worker.call(open_and_listen, engine_name, "c")
     worker.call(close_all)
@@ -349,9 +366,7 @@ def test_connecting_again_installs_again(
         worker.call(close_all)
 
 
-def test_storm_of_foreign_signals(
-    engine_name: str, connect: Connect, worker: Worker
-) -> None:
+def test_storm_of_foreign_signals(engine_name: str, connect: Connect, worker: Worker) -> None:
     """Progress and nothing lost while others send the same signal as fast as they can."""
     worker.call(handle_in_python, "storm")
     worker.call(open_and_listen, engine_name, "c")
@@ -416,7 +431,7 @@ def test_calls_from_a_signal_handler(engine_name: str, worker: Worker) -> None:
     assert sent > 0
 
 
-# ---- no stranger is signalled ------------------------------------------------------------------------
+# ---- no stranger is signalled -------------------------------------------------------------------
 
 
 def _read_forever() -> list[str]:

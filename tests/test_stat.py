@@ -53,8 +53,8 @@ def test_commits_counts_transactions_with_an_effect(
         (lambda: conn.listen("c", "d"), 1),
         (lambda: conn.notify_many("c", ["a", "b"]), 1),
         (lambda: conn.notify_many("c", []), 0),
-        (lambda: conn.poll(), 0),
-        (lambda: conn.queue_usage(), 0),
+        (conn.poll, 0),
+        (conn.queue_usage, 0),
         (lambda: conn.unlisten("c", "d"), 1),
     ]
     for step, expected in steps:
@@ -63,9 +63,7 @@ def test_commits_counts_transactions_with_an_effect(
         assert engine.stat().commits - before == expected
 
 
-def test_a_transaction_is_one_commit(
-    engine: pynotify.Engine, conn: pynotify.Connection
-) -> None:
+def test_a_transaction_is_one_commit(engine: pynotify.Engine, conn: pynotify.Connection) -> None:
     before = engine.stat()
     with conn.transaction():
         conn.listen("c")
@@ -87,9 +85,7 @@ def test_notifications_counts_heard_or_not(
     assert engine.stat().notifications - before == 3
 
 
-def test_collapsed_counts_duplicates(
-    engine: pynotify.Engine, conn: pynotify.Connection
-) -> None:
+def test_collapsed_counts_duplicates(engine: pynotify.Engine, conn: pynotify.Connection) -> None:
     before = engine.stat().collapsed
     conn.notify_many("c", ["a"] * 10 + ["b"])
     conn.notify_many("c", ["a"] * 10, dedup=False)
@@ -197,9 +193,7 @@ def test_queue_pages(make_engine: EngineFactory, pages: int) -> None:
     assert make_engine(queue_pages=pages).stat().queue_pages == pages
 
 
-def test_check_finds_nothing_in_a_sound_segment(
-    engine: pynotify.Engine, connect: Connect
-) -> None:
+def test_check_finds_nothing_in_a_sound_segment(engine: pynotify.Engine, connect: Connect) -> None:
     conns = [connect(database=f"db{number % 3}") for number in range(20)]
     for number, conn in enumerate(conns):
         conn.listen("c", f"own {number}")

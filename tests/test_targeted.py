@@ -200,6 +200,37 @@ def test_interested_listeners_hear_it_either_way(
     assert all(listener.poll() == [] for listener in listeners)
 
 
+def test_those_behind_stopped_listeners_are_woken(
+    make_engine: EngineFactory,
+    engine: pynotify.Engine,
+    connect: Connect,
+    remote: Callable[..., RemoteSession],
+) -> None:
+    """However wake-ups are passed on, a stopped process holds up nobody but itself."""
+    name, notifier = make_engine.name_of(engine), connect()
+    listeners = [remote(name) for _ in range(8)]
+    for listener in listeners:
+        listener.listen("all")
+    stopped, others = listeners[:3], listeners[3:]
+    for round_number in range(3):
+        for listener in listeners:
+            listener.run(_hear_one)
+        for listener in stopped:
+            listener.worker.suspend()
+        try:
+            notifier.notify("all", str(round_number))
+            assert [listener.worker.result() for listener in others] == [str(round_number)] * 5
+        finally:
+            for listener in stopped:
+                listener.worker.resume()
+        assert [listener.worker.result() for listener in stopped] == [str(round_number)] * 3
+
+
+def _hear_one(conn: pynotify.Connection) -> str:
+    (message,) = receive(conn, 1)
+    return message.payload
+
+
 def test_only_the_interested_one_of_many_is_signalled(
     engine: pynotify.Engine, connect: Connect
 ) -> None:

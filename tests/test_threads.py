@@ -87,7 +87,10 @@ def test_eight_threads_with_transactions_of_their_own(
     for name in range(THREADS):
         mine = [m.payload for m in messages if m.payload.startswith(f"{name} ")]
         assert mine == [
-            f"{name} {number} {part}" for number in range(rounds) if number % 3 != 2 for part in "ab"
+            f"{name} {number} {part}"
+            for number in range(rounds)
+            if number % 3 != 2
+            for part in "ab"
         ]
     for first, second in zip(messages[::2], messages[1::2], strict=True):
         assert first.seq == second.seq

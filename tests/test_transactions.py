@@ -95,9 +95,7 @@ def test_nothing_uncommitted_is_ever_in_the_queue(
     assert listener.poll() == []
 
 
-def test_failed_commit_leaves_no_entries(
-    make_engine: EngineFactory, connect: Connect
-) -> None:
+def test_failed_commit_leaves_no_entries(make_engine: EngineFactory, connect: Connect) -> None:
     """X13: where PostgreSQL leaves the pages that it had filled, nothing remains here."""
     engine = make_engine(queue_pages=64)
     listener, notifier = connect(to=engine), connect(to=engine)
@@ -258,15 +256,11 @@ class TestExplicit:
         assert caught.value.sqlstate == "25P01"
 
     @pytest.mark.parametrize("method", ["savepoint", "release", "rollback_to"])
-    def test_savepoints_outside_a_transaction(
-        self, conn: pynotify.Connection, method: str
-    ) -> None:
+    def test_savepoints_outside_a_transaction(self, conn: pynotify.Connection, method: str) -> None:
         with pytest.raises(pynotify.NoActiveTransaction):
             getattr(conn, method)("s")
 
-    def test_empty_transaction(
-        self, engine: pynotify.Engine, conn: pynotify.Connection
-    ) -> None:
+    def test_empty_transaction(self, engine: pynotify.Engine, conn: pynotify.Connection) -> None:
         """`commits` counts transactions with an effect."""
         before = engine.stat().commits
         conn.begin()
@@ -278,9 +272,7 @@ class TestExplicit:
         conn.rollback()
         assert engine.stat().commits == before
 
-    def test_a_connection_is_used_again_and_again(
-        self, listening: pynotify.Connection
-    ) -> None:
+    def test_a_connection_is_used_again_and_again(self, listening: pynotify.Connection) -> None:
         for number in range(100):
             listening.begin()
             listening.notify("c", str(number))
@@ -409,7 +401,7 @@ class TestFailed:
     def test_commit_that_fails_leaves_nothing_open(
         self, make_engine: EngineFactory, connect: Connect
     ) -> None:
-        """"After a failed commit nothing is open." """
+        """After a failed commit nothing is open."""
         conn = connect(to=make_engine(max_subscriptions=1))
         conn.listen("a")
         conn.begin()
@@ -468,7 +460,7 @@ class TestPrepare:
                 lambda: listening.notify_many("c", ["y"]),
                 lambda: listening.listen("d"),
                 lambda: listening.unlisten("c"),
-                lambda: listening.unlisten_all(),
+                listening.unlisten_all,
                 lambda: listening.savepoint("s"),
                 tx.prepare,
             ):
@@ -541,9 +533,7 @@ class TestPrepare:
                 raise
         assert len(reader.poll()) == 40
 
-    def test_it_reserves_table_entries(
-        self, make_engine: EngineFactory, connect: Connect
-    ) -> None:
+    def test_it_reserves_table_entries(self, make_engine: EngineFactory, connect: Connect) -> None:
         """Table entries for the worst case: another's LISTEN cannot take the last one."""
         engine = make_engine(max_channels=2, max_subscriptions=2)
         preparer, other = connect(to=engine), connect(to=engine)
@@ -599,9 +589,7 @@ class TestThreads:
             assert payloads(listener.poll()) == ["other's"]
         assert payloads(listener.poll()) == ["mine"]
 
-    def test_two_threads_have_a_transaction_each(
-        self, listening: pynotify.Connection
-    ) -> None:
+    def test_two_threads_have_a_transaction_each(self, listening: pynotify.Connection) -> None:
         def other() -> None:
             listening.begin()
             listening.notify("c", "2")

@@ -55,8 +55,8 @@ def start_victim(
     return _start(run)
 
 
-def start_falling_asleep(name: str, acks: str, label: str) -> int:
-    return _start(lambda: fall_asleep(name, Log(acks), label))
+def start_falling_asleep(name: str, acks: str, label: str, passage: int) -> int:
+    return _start(lambda: fall_asleep(name, Log(acks), label, passage))
 
 
 def _start(run: Callable[[], Any]) -> int:
@@ -220,9 +220,19 @@ def poll_busily(name: str, log: Log) -> None:
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
         log.note("listening")
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             conn.poll()
+        log.note("over")
+
+
+def sleep_once(name: str, log: Log) -> None:
+    """Until one message has come."""
+    with pynotify.connect(name) as conn:
+        conn.listen(OWN)
+        log.note("listening")
+        while not conn.poll():
+            conn.wait(20)
 
 
 def notify_victim(name: str, log: Log) -> None:
@@ -230,7 +240,7 @@ def notify_victim(name: str, log: Log) -> None:
         conn.notify(OWN)
 
 
-def fall_asleep(name: str, log: Log, label: str) -> None:
+def fall_asleep(name: str, log: Log, label: str, passage: int) -> None:
     """Stand between the last look and falling asleep; on SIGUSR2 be killed at `label`.
 
     The handler is one of C's: it runs as soon as the process goes on, still inside poll().
@@ -244,10 +254,10 @@ def fall_asleep(name: str, log: Log, label: str) -> None:
     ctypes.CDLL(None).signal(signal.SIGUSR2, handler)
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
+        conn.fileno()
         conn.poll()
         conn.notify(OWN)
-        # It is passed once on the way to the message, and once on the way to sleep.
-        lib.pn_crash_arm(b"wake:owed-cleared", 2, lib.PN_CRASH_STOP)
+        lib.pn_crash_arm(b"wake:owed-cleared", passage, lib.PN_CRASH_STOP)
         conn.poll()
 
 
@@ -295,7 +305,19 @@ def hear(name: str, log: Log) -> list[str]:
 SCENARIOS: dict[str, Callable[[str, Log], Any]] = {
     function.__name__: function
     for function in (
-        work, work_by_descriptor, create, look_around, take_over, notify_once, listen_once,
-        poll_busily, notify_victim, fill, read_slowly, reserve, hear,
+        create,
+        fill,
+        hear,
+        listen_once,
+        look_around,
+        notify_once,
+        notify_victim,
+        poll_busily,
+        read_slowly,
+        reserve,
+        sleep_once,
+        take_over,
+        work,
+        work_by_descriptor,
     )
-}  # fmt: skip
+}

@@ -80,7 +80,7 @@ enum pn_error {
     PN_ELAYOUT = 5007,      /* another layout, version, libc, page size, pid namespace or owner */
     PN_ECORRUPT = 5008,     /* poisoned, or a check of something read from the segment failed */
     PN_EGONE = 5009,        /* the segment was unlinked under us */
-    PN_ELOCK = 5010,        /* the writer lock was not to be had in time; the message names its holder */
+    PN_ELOCK = 5010,        /* the writer lock was not to be had in time; names its holder */
     PN_EFORKED = 5011,      /* a connection that belongs to another process */
     PN_ECLOSED = 5012,      /* the connection is closed */
     PN_EPREPARED = 5013,    /* the transaction is prepared: only commit and abort are left */
@@ -125,7 +125,7 @@ int pn_create(const char *name, const pn_options *opts);
 
 /*
  * Attach to the segment behind `fd` (from shm_open; stays the caller's).  -PN_ELAYOUT,
- * -PN_ESTALE, -PN_ECORRUPT, -EACCES.  Attaching twice in a process gives two handles on one mapping.
+ * -PN_ESTALE, -PN_ECORRUPT, -EACCES.  Attaching twice gives two handles on one mapping.
  */
 int pn_attach(int fd, const char *name, pn_engine **out);
 
@@ -139,7 +139,7 @@ void pn_engine_options(const pn_engine *engine, pn_options *out);
 uint64_t pn_engine_size(const pn_engine *engine);       /* bytes */
 int64_t pn_engine_created_ns(const pn_engine *engine);  /* CLOCK_REALTIME */
 int pn_engine_owner_euid(const pn_engine *engine);      /* euid that opened it */
-int pn_engine_gone(const pn_engine *engine);            /* 1: unlinked, or another segment has its name */
+int pn_engine_gone(const pn_engine *engine);            /* 1: its name was removed */
 
 /*
  * Processes that hold a backend slot in any segment called `name`, whatever its layout: proved by
@@ -231,7 +231,7 @@ void pn_batch_free(pn_batch *batch);
 
 /*
  * Everything owed that was committed before the call, at most `max` messages (0: all), into
- * `batch`.  Never blocks.  Returns the number of messages or an error; after -ENOMEM nothing is lost.
+ * `batch`.  Never blocks.  Returns their number or an error; after -ENOMEM nothing is lost.
  */
 int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
 
@@ -282,6 +282,9 @@ typedef struct pn_backend_stat {
 
 /* Reaps the dead first.  rows may be NULL. */
 int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap);
+
+/* How many live backends there are; takes no lock, so it answers even if the lock is stuck. */
+int pn_engine_backends(pn_engine *engine);
 
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
 int pn_queue_usage(pn_engine *engine, double *out);

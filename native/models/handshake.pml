@@ -18,8 +18,9 @@
  *     of a held lock fails.
  *  5. head = end is the commit point.  woken is the word that recovery looks at: everything below it
  *     has been announced.  `applied` stands for chan_seq and the redo records.
- *  6. Quiet: ASLEEP and want <= pos.  A quiet slot pins nothing, whatever its pos.  Whoever wakes a
- *     slot sets pos = max(pos, from), by CAS, and only when want > pos.
+ *  6. Quiet: want <= pos, asleep or awake.  A quiet slot pins nothing, whatever its pos.  Whoever
+ *     wakes a slot sets pos = max(pos, from), by CAS, and only when want > pos; a listener that is
+ *     awake reads from there, and only when want > pos.
  *  7. The tail is scanned only when there is no room; a dead slot that pins is reaped on the way
  *     (its death may be noticed late: L6).  No room after that: the commit fails (QueueFull) and
  *     its transaction is gone, which is no loss.
@@ -47,7 +48,7 @@
  * BROKEN VARIANTS (-D): NO_FROM NO_RECHECK LISTENER_ORDER_SWAPPED NOTIFIER_ORDER_SWAPPED
  * DRAIN_AFTER_LOOK FROM_IF_NOT_QUIET FROM_AFTER_WANT WAKE_ON_TIMEOUT WATCHDOG=0 (with kills)
  * WATCHDOG_NO_TRYLOCK NO_OWED OWED_CLEARED_AFTER_LOOK OWED_AFTER_UNSLEEP WOKEN_BEFORE_UNSLEEP
- * RECOVER_WOKEN_FIRST RECOVER_FROM_HEAD HEAD_BEFORE_ENTRY NO_REAP NO_APPLY_REDO POS_BEFORE_COPY
+ * AWAKE_READS_FROM_POS AWAKE_NOT_QUIET RECOVER_WOKEN_FIRST RECOVER_FROM_HEAD HEAD_BEFORE_ENTRY NO_REAP NO_APPLY_REDO POS_BEFORE_COPY
  */
 #ifndef NL
 #define NL 1
@@ -131,8 +132,7 @@ byte kills = KILLS, lkills;
 #define SKIPS_NOTHING(l, a, b) \
     ((due[l] & ~got[l] & (BIT(b) - 1) & ~(BIT(a) - 1)) == 0)
 #define PINS(l, t) (used[l] && !dead[l] && \
-    (!(pos[l] & ASLEEP) && pos[l] < (t) || \
-     (pos[l] & ASLEEP) && want[l] > P(pos[l]) && MAX(P(pos[l]), from[l]) < (t)))
+    want[l] > P(pos[l]) && MAX(P(pos[l]), from[l]) < (t))
 #if NL == 1
 #define PINNED(t) PINS(0, t)
 #define ALL_GOT (dead[0] || due[0] == got[0])
@@ -161,7 +161,7 @@ byte kills = KILLS, lkills;
 inline scan_tail()
 {
     STEP(p = pos[i];
-        w = (!used[i] -> 255 : (!(p & ASLEEP) -> p : (want[i] > P(p) -> MAX(P(p), from[i]) : 255)));
+        w = (!used[i] -> 255 : (want[i] > P(p) -> MAX(P(p), from[i]) : 255));
         p = 0;
         if
         :: w < head && dead[i] -> goto reap
@@ -215,7 +215,7 @@ r_publish:
     fi;
     STEP(p = pos[i];
         if
-        :: (p & ASLEEP) && want[i] <= P(p) -> p = 0; skip
+        :: want[i] <= P(p) -> p = 0; skip
         :: else -> p = 0; goto r_want
         fi);
 #ifdef RECOVER_FROM_HEAD
@@ -284,6 +284,11 @@ inline signal_collected()
 
 /* ------------------------------------------------------------------ a notifier */
 
+#ifdef AWAKE_NOT_QUIET
+#define IS_QUIET(p, w) (((p) & ASLEEP) && (w) <= P(p))
+#else
+#define IS_QUIET(p, w) ((w) <= P(p))
+#endif
 #ifndef FROM_AFTER_WANT
 #define QUIET_NEXT goto c_from
 #else
@@ -382,7 +387,7 @@ c_publish:
     fi;
     STEP(p = pos[i];
         if
-        :: (p & ASLEEP) && want[i] <= P(p) -> p = 0; QUIET_NEXT
+        :: IS_QUIET(p, want[i]) -> p = 0; QUIET_NEXT
         :: else -> p = 0; NOT_QUIET_NEXT
         fi);
 #ifdef FROM_AFTER_WANT
@@ -462,6 +467,10 @@ proctype Listener(byte l)
     byte p, h, w;
 
 read:
+    LSTEP(if :: want[l] > p -> skip :: else -> goto sleep fi);
+#ifndef AWAKE_READS_FROM_POS
+    LSTEP(w = from[l]; p = START(p, w); w = 0);
+#endif
     LSTEP(h = head; if :: p == h -> h = 0; goto sleep :: else fi);
     /* PN_CRASH("read:head") */
 #ifdef POS_BEFORE_COPY
@@ -479,7 +488,7 @@ read_entry:
         if :: p < h -> goto read_entry :: else -> h = 0 fi);
     /* PN_CRASH("read:copied") */
 #ifndef POS_BEFORE_COPY
-    LSTEP(assert(!(pos[l] & ASLEEP) && tail <= pos[l]); pos[l] = p);        /* I2 */
+    LSTEP(assert(!(pos[l] & ASLEEP)); pos[l] = p);
     /* PN_CRASH("read:pos") */
 #endif
     goto read;

@@ -18,6 +18,7 @@
 #include "channel.h"
 #include "check.h"
 #include "lock.h"
+#include "lockfile.h"
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
@@ -29,7 +30,13 @@ struct pn_engine {
     uid_t euid;
 };
 
-/* ---- segments --------------------------------------------------------------------------------- */
+__attribute__((constructor)) static void register_hooks(void)
+{
+    pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
+                                                 .resignal = pn_procsignal_resignal};
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
 
 PN_API void pn_options_default(pn_options *opts)
 {
@@ -74,8 +81,6 @@ PN_API int pn_attach(int fd, const char *name, pn_engine **out)
         free(engine);
         return rc;
     }
-    engine->seg->recover = pn_recover_locked;
-    engine->seg->resignal = pn_procsignal_resignal;
     engine->euid = geteuid();
     *out = engine;
     return 0;
@@ -172,7 +177,7 @@ PN_API int pn_remove_lock_files(const char *name)
     return rc != 0 ? rc : pn_lock_files_unlink(name);
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 int pn_conn_foreign(const struct pn_conn *conn)
 {
@@ -281,9 +286,9 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     memcpy(conn->database, database, database_len);
     pn_store_relaxed(&conn->efd, -1);
     conn->epfd = conn->tfd = -1;
-    conn->spin_ns = 4000;
-    conn->gap_ns = 1000000000;
-    conn->next_watch_ns = pn_now_ns() + 1000000000;
+    pn_store_relaxed(&conn->spin_ns, 4000);
+    pn_store_relaxed(&conn->gap_ns, 1000000000);
+    pn_store_relaxed(&conn->next_watch_ns, (uint64_t) pn_now_ns() + 1000000000);
     pthread_mutex_init(&conn->recv_mutex, NULL);
     pthread_mutex_init(&conn->notice_mutex, NULL);
     pthread_mutex_init(&conn->log_mutex, NULL);
@@ -310,7 +315,8 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
 static void unlisten_for_log(pn_conn *conn)
 {
     pn_txn *txn;
-    if (conn->log == NULL || conn->nlistening == 0 || pn_txn_begin(conn, &txn) != 0)
+    if (conn->log == NULL || pn_load_relaxed(&conn->nlistening) == 0 ||
+        pn_txn_begin(conn, &txn) != 0)
         return;
     if (pn_txn_unlisten_all(txn) == 0)
         pn_txn_commit(txn);
@@ -341,7 +347,7 @@ PN_API int32_t pn_conn_backend_id(const pn_conn *conn)
     return (int32_t) conn->slot;
 }
 
-/* ---- sending ------------------------------------------------------------------------------------ */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, const void *payload,
                      size_t payload_len)
@@ -395,7 +401,8 @@ static int check_open(const pn_txn *txn)
 {
     int rc = pn_conn_check(txn->conn);
     if (rc == 0 && txn->prepared)
-        rc = pn_fail(PN_EPREPARED, "the transaction is prepared: only commit and rollback are left");
+        rc = pn_fail(PN_EPREPARED,
+                     "the transaction is prepared: only commit and rollback are left");
     return rc;
 }
 
@@ -420,7 +427,7 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
     return rc;
 }
 
-/* ---- transactions --------------------------------------------------------------------------------- */
+/* ---- transactions ---------------------------------------------------------------------------- */
 
 PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
 {
@@ -516,7 +523,7 @@ PN_API void pn_txn_abort(pn_txn *txn)
     free_txn(txn);
 }
 
-/* ---- receiving ------------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 PN_API pn_batch *pn_batch_new(void)
 {
@@ -592,7 +599,7 @@ PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
     return (int) n;
 }
 
-/* ---- statistics, checking ---------------------------------------------------------------------------- */
+/* ---- statistics, checking -------------------------------------------------------------------- */
 
 PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap)
 {
@@ -605,12 +612,22 @@ PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows
     return 0;
 }
 
+PN_API int pn_engine_backends(pn_engine *engine)
+{
+    int n = 0;
+    for (uint32_t slot = 0; slot < engine->seg->max_backends; slot++)
+        n += pn_load_acquire(&engine->seg->backend[slot].state) == PN_SLOT_CLAIMED &&
+             pn_backend_verdict(engine->seg, slot) != PN_DEAD;
+    return n;
+}
+
 PN_API int pn_queue_usage(pn_engine *engine, double *out)
 {
     pn_stat stat;
     int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
+    pn_backend_reap_all_locked(engine->seg);
     pn_stat_locked(engine->seg, &stat, NULL, 0);
     pn_lock_release(engine->seg);
     *out = stat.queue_usage;

@@ -258,7 +258,7 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
     intent->chan_seq = local->next_chan_seq;
     pn_listen_apply_locked(seg, conn->slot, intent->subscription, local->since);
     local->listening = true;
-    conn->nlistening++;
+    pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) + 1);
 }
 
 static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent)
@@ -275,7 +275,7 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
     intent->lag = intent->chan_seq - local->next_chan_seq;
     pn_unlisten_locked(seg, conn->slot, local->subscription);
     local->listening = false;
-    conn->nlistening--;
+    pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
 }
 
 static void apply_intents_locked(struct commit *c)
@@ -290,7 +290,7 @@ static void apply_intents_locked(struct commit *c)
     }
 }
 
-/* ---- steps c to e: the entries ----------------------------------------------------------------- */
+/* ---- steps c to e: the entries --------------------------------------------------------------- */
 
 static QueuePosition append_locked(struct commit *c)
 {
@@ -339,7 +339,7 @@ static void apply_entries_locked(struct commit *c)
     PN_CRASH("commit:applied");
 }
 
-/* ---- steps f to h: who is told ------------------------------------------------------------------ */
+/* ---- steps f to h: who is told --------------------------------------------------------------- */
 
 static void interest_locked(struct commit *c, uint32_t slot, QueuePosition begin,
                             QueuePosition end)
@@ -431,7 +431,7 @@ static void announce_locked(struct commit *c, QueuePosition begin, QueuePosition
     PN_CRASH("commit:after-woken");
 }
 
-/* ---- the commit --------------------------------------------------------------------------------- */
+/* ---- the commit ------------------------------------------------------------------------------ */
 
 static void add_counter(pn_atomic_u64 *counter, uint64_t n)
 {
@@ -441,7 +441,7 @@ static void add_counter(pn_atomic_u64 *counter, uint64_t n)
 /* UNLISTEN of the last channel: nothing can interest us any more, so pin nothing (R6). */
 static void rest_locked(struct commit *c)
 {
-    if (c->txn == NULL || c->txn->nintents == 0 || c->conn->nlistening != 0)
+    if (c->txn == NULL || c->txn->nintents == 0 || pn_load_relaxed(&c->conn->nlistening) != 0)
         return;
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_room_wake(c->conn->seg);

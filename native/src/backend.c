@@ -22,6 +22,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "lock.h"
+#include "lockfile.h"
 #include "os.h"
 
 void pn_room_wake(struct pn_segment *seg)
@@ -105,11 +106,13 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
         return rc;
     PN_CRASH("claim:bytes");
     uint32_t row = find_database(seg, conn->database);
-    pn_store_relaxed(&me->generation, pn_load_relaxed(&me->generation) + 1);
+    pn_store_release(&me->generation, pn_load_relaxed(&me->generation) + 1);
+    /* senders read it last: who sees the new pid or signo then sees the new generation, too */
+    atomic_thread_fence(memory_order_release);
     pn_store_relaxed(&me->pid, pn_my_pid);
     me->database = row;
     me->dboid = seg->database[row].dboid;
-    me->signo = conn->signo;
+    pn_store_relaxed(&me->signo, conn->signo);
     me->firstSub = 0;
     me->numSubs = 0;
     me->reserved = 0;

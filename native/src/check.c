@@ -230,7 +230,7 @@ int pn_check_locked(struct pn_segment *seg, char *buf, size_t cap)
     return r.problems;
 }
 
-/* ---- statistics --------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat *row)
 {

@@ -37,7 +37,7 @@ struct pn_conn {
     uint32_t slot, generation, dboid;
     int32_t pid;
     int signo;        /* -1: poll */
-    bool armed;       /* counted in procsignal.c.  Process lock */
+    pn_atomic_u32 armed; /* counted in procsignal.c.  W: process lock held */
     uint32_t local_index;
     char database[PN_NAME_MAX + 1];
 
@@ -47,18 +47,19 @@ struct pn_conn {
     int epfd, tfd;          /* for fileno(): epoll over efd and the slow timer; -1 until asked */
     pn_atomic_u32 has_fd;
     pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
-    int64_t next_watch_ns;  /* when this connection's slow timer is due */
+    pn_atomic_u64 next_watch_ns; /* when this connection's slow timer is due */
 
     pthread_mutex_t recv_mutex;
     struct pn_local_channel *channels; /* [nchannels] */
     uint32_t nchannels, channels_cap;
     uint32_t *channel_table; /* open addressing by hash: index + 1 */
     uint32_t table_size;     /* a power of two */
-    uint32_t nlistening;
+    pn_atomic_u32 nlistening; /* W: recv_mutex held */
 
-    int64_t spin_ns;      /* budget before going to sleep, adapted to what it brought */
-    uint32_t spin_skip;   /* waits to come that do not try it */
-    int64_t gap_ns;       /* how long wait() waited lately, a moving average */
+    /* W: any thread in wait(), relaxed; estimates, so a lost update does not matter */
+    pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */
+    pn_atomic_u32 spin_skip; /* waits to come that do not try it */
+    pn_atomic_u64 gap_ns;    /* how long wait() waited lately, a moving average */
     pn_atomic_u32 notices;      /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;
     char notice[512];

@@ -5,7 +5,7 @@
  *   page 0            struct pn_header         written by the creator; later only `state`
  *   page 1            struct pn_lock_page      the writer lock, on a page of its own
  *   page 2 ...        struct AsyncQueueControl head, tail, woken, counters
- *                     bitmaps                  listeners[], owed[], deferred[], pinning[]: a bit a slot
+ *                     bitmaps                  listeners, owed, deferred, pinning: a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
  *                     struct pn_database       database[max_databases]
@@ -168,7 +168,7 @@ struct QueueBackendStatus {
     pn_atomic_u32 generation; /* counts the claims: who held an earlier one sees it */
     pn_atomic_i32 pid;
     uint32_t dboid;
-    int32_t signo;     /* -1: poll */
+    pn_atomic_i32 signo; /* -1: poll */
     uint32_t firstSub; /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
     uint32_t numSubs;  /* derived */
     uint32_t database; /* index into database[] */

@@ -27,7 +27,7 @@ static int take_over(struct pn_segment *seg, int rc)
 {
     if (rc == ENOTRECOVERABLE)
         return pn_segment_poison(seg, "the writer lock is not recoverable");
-    int err = seg->recover(seg);
+    int err = pn_segment_hooks.recover(seg);
     if (rc == EOWNERDEAD)
         pthread_mutex_consistent(&seg->lock->mutex);
     if (err != 0) {
@@ -81,6 +81,21 @@ static int finish(struct pn_segment *seg, int rc)
     return 0;
 }
 
+static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+#if defined(__SANITIZE_THREAD__) /* knows pthread_mutex_timedlock only: CLOCK_REALTIME */
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    deadline += (int64_t) now.tv_sec * 1000000000 + now.tv_nsec - pn_now_ns();
+#endif
+    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+#if defined(__SANITIZE_THREAD__)
+    return pthread_mutex_timedlock(mutex, &ts);
+#else
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &ts);
+#endif
+}
+
 static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
 {
     for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
@@ -91,9 +106,9 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
     }
     int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : pn_now_ns() + timeout_ns;
     for (;;) {
-        int64_t now = pn_now_ns(), until = deadline - now < 1000000000 ? deadline : now + 1000000000;
-        struct timespec ts = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-        int rc = pthread_mutex_clocklock(&seg->lock->mutex, CLOCK_MONOTONIC, &ts);
+        int64_t now = pn_now_ns();
+        int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
+        int rc = lock_until(&seg->lock->mutex, until);
         if (rc != ETIMEDOUT)
             return finish(seg, rc);
         rc = pn_segment_check_state(seg);
@@ -125,5 +140,5 @@ void pn_lock_release(struct pn_segment *seg)
     PN_CRASH("lock:before-unlock");
     pthread_mutex_unlock(&seg->lock->mutex);
     if (__builtin_expect(resignal, 0))
-        seg->resignal(seg);
+        pn_segment_hooks.resignal(seg);
 }

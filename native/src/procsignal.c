@@ -47,6 +47,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "lockfile.h"
 #include "os.h"
 
 #define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
@@ -70,8 +71,12 @@ static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of loc
  */
 static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
 
-/* What stood before our handler, per signal; replaced as a whole, never freed. */
-static _Atomic(struct sigaction *) previous[MAX_SIGNALS];
+/* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
+struct disposition {
+    struct sigaction sa;
+    struct disposition *older;
+};
+static _Atomic(struct disposition *) previous[MAX_SIGNALS];
 static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid (liveness.md B). */
@@ -92,18 +97,20 @@ static void chain(int signo, siginfo_t *info, void *context)
 {
     /* two libraries that chain to each other; initial-exec, since TLS on demand would malloc */
     static _Thread_local int depth __attribute__((tls_model("initial-exec")));
-    const struct sigaction *was = pn_load_acquire(&previous[signo]);
-    if (was == NULL || depth > 0)
+    const struct disposition *newest = pn_load_acquire(&previous[signo]);
+    if (newest == NULL || depth > 0)
         return;
+    const struct sigaction *was = &newest->sa;
     depth++;
     if ((was->sa_flags & SA_SIGINFO) != 0) {
         was->sa_sigaction(signo, info, context);
     } else if (was->sa_handler == SIG_DFL) {
-        if (lost_its_info(info))
-            return; /* queued by somebody: by us, more likely than not */
-        /* the host never wanted it: do what would have happened without us, terminate */
-        signal(signo, SIG_DFL);
-        raise(signo); /* pending until this handler returns */
+        /* the host never wanted it: do what would have happened without us, terminate; but not
+         * for one that was queued and lost its info: that was one of ours, more likely than not */
+        if (!lost_its_info(info)) {
+            signal(signo, SIG_DFL);
+            raise(signo); /* pending until this handler returns */
+        }
     } else if (was->sa_handler != SIG_IGN) {
         was->sa_handler(signo);
     }
@@ -156,14 +163,15 @@ static bool is_our_handler(const struct sigaction *sa)
 
 static int remember(int signo, const struct sigaction *current)
 {
-    const struct sigaction *was = pn_load_relaxed(&previous[signo]);
-    if (was != NULL && was->sa_sigaction == current->sa_sigaction &&
-        was->sa_flags == current->sa_flags)
+    struct disposition *was = pn_load_relaxed(&previous[signo]);
+    if (was != NULL && was->sa.sa_sigaction == current->sa_sigaction &&
+        was->sa.sa_flags == current->sa_flags)
         return 0;
-    struct sigaction *copy = malloc(sizeof *copy);
+    struct disposition *copy = malloc(sizeof *copy);
     if (copy == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    *copy = *current;
+    copy->sa = *current;
+    copy->older = was;
     pn_store_release(&previous[signo], copy);
     return 0;
 }
@@ -197,7 +205,7 @@ int pn_procsignal_arm(struct pn_conn *conn)
         return 0;
     if (sigaction(conn->signo, NULL, &current) != 0)
         return pn_fail(errno, "signal %d: %s", conn->signo, strerror(errno));
-    if (is_our_handler(&current) && conn->armed)
+    if (is_our_handler(&current) && pn_load_relaxed(&conn->armed) != 0)
         return 0;
     int rc = 0;
     pn_process_lock();
@@ -212,8 +220,8 @@ int pn_procsignal_arm(struct pn_conn *conn)
                                conn->signo);
         }
     }
-    if (rc == 0 && !conn->armed) {
-        conn->armed = true;
+    if (rc == 0 && pn_load_relaxed(&conn->armed) == 0) {
+        pn_store_relaxed(&conn->armed, 1);
         armed_by[conn->signo]++;
     }
     pn_process_unlock();
@@ -224,11 +232,11 @@ int pn_procsignal_arm(struct pn_conn *conn)
 static void disarm(struct pn_conn *conn)
 {
     struct sigaction current;
-    if (!conn->armed || --armed_by[conn->signo] != 0)
+    if (pn_load_relaxed(&conn->armed) == 0 || --armed_by[conn->signo] != 0)
         return;
     if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
         return; /* somebody else's by now */
-    struct sigaction back = *pn_load_relaxed(&previous[conn->signo]);
+    struct sigaction back = pn_load_relaxed(&previous[conn->signo])->sa;
     if ((back.sa_flags & SA_SIGINFO) == 0 && back.sa_handler == SIG_DFL)
         back.sa_handler = SIG_IGN;
     sigaction(conn->signo, &back, NULL);
@@ -389,10 +397,13 @@ static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 }
 
 /* Async-signal-safe.  0, or -errno when the pidfd is of no use any more. */
-static int signal_if_there(struct pn_segment *seg, uint32_t slot, int32_t pid, int pidfd)
+static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
+                           int pidfd)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
-    int signo = backend->signo;
+    int signo = pn_load_acquire(&backend->signo);
+    if (signo <= 0 || signo >= MAX_SIGNALS || pn_load_acquire(&backend->generation) != generation)
+        return 0; /* it polls; or the slot changed hands, and pid and signo may be of two owners */
     if (!provably_there(seg, slot, pid) || !catches(backend, pid, signo))
         return 0; /* owed stays: its own slow timer looks */
     uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
@@ -410,12 +421,12 @@ static void send_to_other(struct pn_segment *seg, uint32_t slot)
     uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
 
-    if (backend->signo <= 0 || backend->signo >= MAX_SIGNALS || pid <= 0)
+    if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
         return;
     if ((entry->fd < 0 || entry->generation != generation) &&
         open_pidfd(seg, entry, pid, generation) != 0)
         return; /* dead; its slot is reaped by whoever needs it */
-    if (signal_if_there(seg, slot, pid, entry->fd) != 0)
+    if (signal_if_there(seg, slot, generation, pid, entry->fd) != 0)
         forget_pidfd(seg, entry);
 }
 
@@ -443,15 +454,16 @@ void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
 static void send_deferred(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
+    uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
-    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || backend->signo <= 0 ||
-        backend->signo >= MAX_SIGNALS || pid <= 0)
+    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
+        pn_load_relaxed(&backend->signo) <= 0)
         return;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
         return;
     pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    signal_if_there(seg, slot, pid, pidfd);
+    signal_if_there(seg, slot, generation, pid, pidfd);
     close(pidfd);
 }
 

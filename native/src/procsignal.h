@@ -57,13 +57,12 @@ void pn_procsignal_pass_on(struct pn_segment *seg);
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
 
 /*
- * Lock held.  quiet: asleep with nothing unread.  Only then `from` may be written, and before
- * want (R4): from then on the slot pins the queue at `begin`.
+ * Lock held.  quiet: nothing unread interests the slot.  Only then `from` may be written, and
+ * before want (R4): from then on the slot pins the queue at `begin`.
  */
 static inline void pn_set_from_if_quiet(struct QueueBackendStatus *b, QueuePosition begin)
 {
-    uint64_t pos = pn_load_relaxed(&b->pos);
-    if ((pos & PN_ASLEEP) != 0 && pn_load_relaxed(&b->want) <= (pos & ~PN_ASLEEP))
+    if (pn_load_relaxed(&b->want) <= (pn_load_relaxed(&b->pos) & ~PN_ASLEEP))
         pn_store_relaxed(&b->from, begin);
 }
 

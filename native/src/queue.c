@@ -5,15 +5,15 @@
  *    What is beyond head does not exist: a crashed writer's bytes are simply overwritten.
  * 2. Pinning.  A backend holds the tail back at the start of what it has not read:
  *
- *        awake                              at pos
- *        asleep, want > pos                 at max(pos, from)
- *        asleep, want <= pos ("quiet")      nowhere, however old its pos is
+ *        want > pos               at max(pos, from)
+ *        want <= pos ("quiet")    nowhere, however old its pos is, asleep or awake
  *
- *    This may be computed while owners move, because each move is harmless: pos only grows; an
- *    owner goes to sleep where it was; and nobody wakes a quiet slot without the lock, since
- *    `want` is the lock holder's.  For the same reason a scan need not look at all slots: a bit
- *    in pinning[] is set before `want` is raised, and cleared by a scan that finds the slot
- *    quiet.  So a scan, too, costs the interested only.
+ *    This may be computed while owners move: pos only grows, so a stale one only pins too much;
+ *    and nobody reads from a quiet slot's position, since a reader looks at `want` first, and
+ *    `want` is the lock holder's.  (An awake slot that pinned at pos, as PostgreSQL's do, would
+ *    let a listener that has read everything hold up all others until its next poll().)  For the
+ *    same reason a scan need not look at all slots: a bit in pinning[] is set before `want` is
+ *    raised, and cleared by a scan that finds the slot quiet.  So a scan costs the interested only.
  * 3. The tail is computed only when room is short (PostgreSQL does it every fourth page, and
  *    never when the queue is full, where it would help).  If room is still short then, the dead
  *    among those that pin or have reserved are reaped; only then does the policy decide.
@@ -110,12 +110,7 @@ impossible:
 
 bool pn_backend_pins(const struct QueueBackendStatus *backend, QueuePosition *start)
 {
-    uint64_t pos = pn_load_acquire(&backend->pos);
-    if ((pos & PN_ASLEEP) == 0) {
-        *start = pos;
-        return true;
-    }
-    pos &= ~PN_ASLEEP;
+    uint64_t pos = pn_load_acquire(&backend->pos) & ~PN_ASLEEP; /* pairs with the reader's store */
     if (pn_load_relaxed(&backend->want) <= pos)
         return false;
     uint64_t from = pn_load_relaxed(&backend->from);
@@ -273,7 +268,10 @@ void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int6
     int32_t holder = pn_queue_advance_tail_locked(seg);
     uint64_t used = head - pn_load_relaxed(&ctl->tail);
     if (used * 2 < seg->ring_bytes) {
-        ctl->no_scan_below = head + seg->ring_bytes / 4; /* not again before it can be true */
+        /* not before it can be true, and not at every commit of a queue that is nearly so */
+        uint64_t half = pn_load_relaxed(&ctl->tail) + seg->ring_bytes / 2;
+        uint64_t step = head + seg->ring_bytes / 64;
+        ctl->no_scan_below = half > step ? half : step;
         return;
     }
     ctl->lastQueueFillWarn = now;

@@ -1,8 +1,9 @@
 /*
  * receive.c - the model's receiving half: asyncQueueReadAllNotifications, and sleeping.
  *
- * 1. Readers take no shared lock.  A backend that is awake pins the queue at `pos`, so what lies
- *    between pos and head is not overwritten while it is read; storing pos gives it up.
+ * 1. Readers take no shared lock.  As long as `want` is beyond `pos` the backend pins the queue
+ *    at max(pos, from), so what lies between there and head is not overwritten while it is read;
+ *    storing pos gives it up.  A reader whose `want` is not beyond pos reads nothing at all.
  * 2. An entry is delivered if its database is ours, its channel is listened to now, and it does
  *    not lie before the subscription's `since` (R6).
  * 3. poll() that found nothing leaves the slot asleep and armed.  poll() that found something
@@ -41,11 +42,12 @@
 #define PN_POLL_MODE_NS 2000000LL    /* wakeup="poll": how often it looks */
 #define PN_SPIN_MAX_NS 30000LL
 #define PN_SPIN_MIN_NS 2000LL
+#define PN_SPIN_REST 64 /* waits without it after it brought nothing */
 #define PN_STREAM_GAP_NS 500000LL  /* messages that come faster than this are a stream */
 #define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found nobody else to run */
 #define PN_YIELDS 8
 
-/* ---- local channels --------------------------------------------------------------------------- */
+/* ---- local channels -------------------------------------------------------------------------- */
 
 struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
                                        size_t len)
@@ -133,7 +135,7 @@ void pn_receive_free(struct pn_conn *conn)
     free(conn->chan_seqs);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static int grow_columns(pn_batch *b)
 {
@@ -289,6 +291,14 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         QueuePosition pos = pn_load_acquire(&conn->me->pos);
         if ((pos & PN_ASLEEP) != 0)
             continue; /* a wait() of another thread came in between */
+        /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
+        if (pn_load_acquire(&conn->me->want) <= pos) {
+            if (pn_fall_asleep(conn, pos))
+                return false;
+            continue;
+        }
+        uint64_t from = pn_load_relaxed(&conn->me->from);
+        pos = pos > from ? pos : from;
         QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with the commit */
         PN_CRASH("read:head");
         if (pos > head) {
@@ -299,13 +309,10 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         PN_CRASH("read:copied");
         if (*error != 0)
             return true;
-        if (batch->n > 0) {
-            pn_store_release(&conn->me->pos, pos); /* pairs with the acquire of a tail scan */
-            PN_CRASH("read:pos");
+        pn_store_release(&conn->me->pos, pos); /* pairs with the acquire of a tail scan */
+        PN_CRASH("read:pos");
+        if (batch->n > 0)
             return true;
-        }
-        if (pn_fall_asleep(conn, pos))
-            return false;
     }
     return false;
 }
@@ -331,14 +338,15 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
 
 static int watch(struct pn_conn *conn);
 
-/* The descriptor's timer; a user who only ever watches the descriptor never comes to wait(). */
+/* The descriptor's timer, for who never comes to wait().  1: it ticked, 0, or an error. */
 static int serve_timer(struct pn_conn *conn)
 {
     uint64_t expired;
     if (pn_load_relaxed(&conn->has_fd) == 0 ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
-    return watch(conn);
+    int rc = watch(conn); /* clears `owed`, so somebody must look again */
+    return rc != 0 ? rc : 1;
 }
 
 static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
@@ -350,11 +358,12 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
         hand_over(conn, batch);
         return (int64_t) batch->n;
     }
+    /* drain what made us look in vain, and then look once more: never the reverse */
     error = serve_timer(conn);
-    if (error != 0)
+    if (error < 0)
         return error;
-    uint32_t why = pn_latch_reset(conn); /* only now, and then look once more: never the reverse */
-    if (why == 0)
+    uint32_t why = pn_latch_reset(conn);
+    if (why == 0 && error == 0)
         return 0;
     PN_CRASH("wake:drained");
     if (look(conn, batch, max, &error)) {
@@ -385,7 +394,7 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     return n;
 }
 
-/* ---- the slow timer ------------------------------------------------------------------------------- */
+/* ---- the slow timer -------------------------------------------------------------------------- */
 
 static int64_t watch_period(struct pn_conn *conn)
 {
@@ -397,13 +406,13 @@ static int64_t watch_period(struct pn_conn *conn)
 static int watch(struct pn_conn *conn)
 {
     struct pn_segment *seg = conn->seg;
-    conn->next_watch_ns = pn_now_ns() + watch_period(conn);
+    pn_store_relaxed(&conn->next_watch_ns, (uint64_t) (pn_now_ns() + watch_period(conn)));
     pn_os_refresh_cpus();
     pn_segment_unlinked(seg);
     int rc = pn_segment_check_state(seg);
     if (rc == 0)
         rc = pn_backend_keep_alive(conn);
-    if (rc == 0 && conn->nlistening != 0)
+    if (rc == 0 && pn_load_relaxed(&conn->nlistening) != 0)
         rc = pn_procsignal_arm(conn);
     if (rc != 0)
         return rc;
@@ -414,7 +423,7 @@ static int watch(struct pn_conn *conn)
     return pn_segment_check_state(seg);
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Is something unread that interests us?  Leaves ASLEEP if so. */
 static bool wanted(struct pn_conn *conn)
@@ -428,25 +437,28 @@ static bool wanted(struct pn_conn *conn)
 /* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
 static bool spin(struct pn_conn *conn)
 {
+    uint32_t skip = pn_load_relaxed(&conn->spin_skip);
+    int64_t budget = (int64_t) pn_load_relaxed(&conn->spin_ns);
     if (pn_os_cpus() < 2)
         return false;
-    if (conn->spin_skip > 0) {
-        conn->spin_skip--;
+    if (skip > 0) {
+        pn_store_relaxed(&conn->spin_skip, skip - 1);
         return false;
     }
-    int64_t until = pn_now_ns() + conn->spin_ns;
+    int64_t until = pn_now_ns() + budget;
     do {
         for (int i = 0; i < 32; i++) {
             pn_cpu_relax();
             if (pn_load_acquire(&conn->me->want) > pn_load_relaxed(&conn->me->pos)) {
-                conn->spin_ns = conn->spin_ns * 2 < PN_SPIN_MAX_NS ? conn->spin_ns * 2
-                                                                   : PN_SPIN_MAX_NS;
+                budget = budget * 2 < PN_SPIN_MAX_NS ? budget * 2 : PN_SPIN_MAX_NS;
+                pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
                 return wanted(conn);
             }
         }
     } while (pn_now_ns() < until);
-    conn->spin_ns = conn->spin_ns / 2 > PN_SPIN_MIN_NS ? conn->spin_ns / 2 : PN_SPIN_MIN_NS;
-    conn->spin_skip = conn->spin_ns == PN_SPIN_MIN_NS ? 64 : 0;
+    budget = budget / 2 > PN_SPIN_MIN_NS ? budget / 2 : PN_SPIN_MIN_NS;
+    pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
+    pn_store_relaxed(&conn->spin_skip, budget == PN_SPIN_MIN_NS ? PN_SPIN_REST : 0);
     return false;
 }
 
@@ -458,7 +470,7 @@ static bool spin(struct pn_conn *conn)
  */
 static bool give_way(struct pn_conn *conn)
 {
-    if (conn->gap_ns > PN_STREAM_GAP_NS)
+    if ((int64_t) pn_load_relaxed(&conn->gap_ns) > PN_STREAM_GAP_NS)
         return false;
     for (int i = 0; i < PN_YIELDS; i++) {
         int64_t before = pn_now_ns();
@@ -481,7 +493,8 @@ static bool linger(struct pn_conn *conn)
 /* How long one waits here for the next message, on average. */
 static void note_gap(struct pn_conn *conn, int64_t gap_ns)
 {
-    conn->gap_ns += (gap_ns - conn->gap_ns) / 4;
+    int64_t old = (int64_t) pn_load_relaxed(&conn->gap_ns);
+    pn_store_relaxed(&conn->gap_ns, (uint64_t) (old + (gap_ns - old) / 4));
 }
 
 /* Go to sleep where we stand.  False: something is wanted. */
@@ -528,7 +541,7 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
         int64_t gap = pn_now_ns() - started;
         note_gap(conn, gap);
         if (gap < PN_SPIN_MAX_NS)
-            conn->spin_skip = 0; /* spinning would have caught it */
+            pn_store_relaxed(&conn->spin_skip, 0); /* spinning would have caught it */
     }
     return found;
 }
@@ -537,7 +550,7 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
 static int before_blocking(struct pn_conn *conn)
 {
     int rc = pn_backend_keep_alive(conn);
-    return rc == 0 && conn->nlistening != 0 ? pn_procsignal_arm(conn) : rc;
+    return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
@@ -556,7 +569,8 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
             rc = before_blocking(conn);
         }
-        if (rc == 0 && now >= conn->next_watch_ns) {
+        int64_t watch_at = (int64_t) pn_load_relaxed(&conn->next_watch_ns);
+        if (rc == 0 && now >= watch_at) {
             rc = watch(conn);
             return rc != 0 ? rc : -EINTR; /* the caller may have signals of its own to handle */
         }
@@ -564,12 +578,12 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             break;
         if (now >= deadline)
             return pn_conn_notice_bit(conn);
-        int64_t until = conn->next_watch_ns < deadline ? conn->next_watch_ns : deadline;
+        int64_t until = watch_at < deadline ? watch_at : deadline;
         if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
             until = now + PN_POLL_MODE_NS;
         struct pn_sleeper sleeper = {
             .conn = conn,
-            .timeout = {.tv_sec = (until - now) / 1000000000, .tv_nsec = (until - now) % 1000000000}};
+            .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
         rc = pn_latch_block(&sleeper);
         if (pn_load_acquire(&conn->closing) != 0)
             return interrupted(conn);
@@ -605,7 +619,7 @@ void pn_receive_interrupt(struct pn_conn *conn)
     pn_latch_set(conn, PN_FD_POSTED);
 }
 
-/* ---- one descriptor for any event loop ------------------------------------------------------------- */
+/* ---- one descriptor for any event loop ------------------------------------------------------- */
 
 static int make_descriptor(struct pn_conn *conn)
 {

@@ -64,10 +64,14 @@ struct pn_segment {
     uint32_t pidfds_open, pidfd_hand;
 
     bool resignal_owed; /* under the writer lock: whoever unlocks signals everything owed */
-    /* What lock.c calls of the modules above it, set at attach. */
+};
+
+/* What lock.c calls of the modules above it; registered once, when the library is loaded. */
+struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
     void (*resignal)(struct pn_segment *); /* after that lock's release: procsignal.c */
 };
+extern struct pn_segment_hooks pn_segment_hooks;
 
 /* The lock of the process's own tables (segments, connections, lock files). */
 void pn_process_lock(void);
@@ -95,21 +99,6 @@ int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
 
 /* Has the segment lost its name?  Marks it GONE if so. */
 bool pn_segment_unlinked(struct pn_segment *seg);
-
-/*
- * The liveness lock file of the slot's group of 64: its descriptor, or -errno, -PN_EGONE.  Once
- * opened it stays open as long as the mapping.  Async-signal-safe.
- */
-int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot);
-static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
-{
-    int fd = pn_load_acquire(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
-    return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot);
-}
-/* The same for who claims a slot: makes it if need be.  Writer lock held. */
-int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
-int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
-int pn_lock_files_unlink(const char *name);
 
 static inline uint32_t pn_popcount(uint64_t x)
 {

@@ -420,9 +420,8 @@ static void waking_writers(void)
 }
 
 /*
- * The two labels that only a race reaches: something comes between the look at the queue and the
- * sleep.  We stop there, the notifier notifies, and the handler that runs when we are continued
- * arms the label.
+ * Labels that only a race reaches.  Un-slept between falling asleep and looking again: we stop
+ * there, the notifier notifies, and the handler that runs when we are continued arms the label.
  */
 static volatile sig_atomic_t race_round;
 
@@ -433,7 +432,7 @@ static void arm_for_real(int signo)
         pn_crash_arm(now.label, now.nth - (uint32_t) race_round, PN_CRASH_KILL);
 }
 
-static void racing(void)
+static void rewoken(void)
 {
     pn_batch *batch = pn_batch_new();
     signal(SIGUSR2, arm_for_real);
@@ -443,10 +442,87 @@ static void racing(void)
     for (race_round = 0; race_round < 4; race_round++) {
         notify(conn, VICTIM, PLAIN, 40);
         CHECK(pn_poll(conn, batch, 0) >= 1); /* awake now */
-        CHECK_OK(pn_crash_arm("read:copied", 1, PN_CRASH_STOP));
+        CHECK_OK(pn_crash_arm("sleep:asleep", 1, PN_CRASH_STOP));
         CHECK_OK(pn_poll(conn, batch, 0));
         CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
         drain(conn, batch);
+    }
+}
+
+/* We wake ourselves, because a notifier has raised `want` and not yet un-slept us. */
+static void slow_notifier(void *arg)
+{
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    CHECK_OK(pn_crash_arm("commit:want", 4, PN_CRASH_STOP)); /* three listeners, and the victim */
+    (void) arg;
+    notify(conn, HELPER, PLAIN, 40);
+}
+
+static void waking_myself(void)
+{
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", NULL);
+    for (int round = 0; round < 8; round++) {
+        int status;
+        drain(conn, batch);
+        pid_t pid = spawn(slow_notifier, NULL);
+        CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+        CHECK_OK(pn_poll(conn, batch, 0));
+        kill(pid, SIGCONT);
+        if (WIFSTOPPED(status))
+            reap(pid);
+    }
+}
+
+/* One of many sleepers, who signal each other on: dies in the handler, a claimed bit in hand. */
+enum { CHAINED = 4 };
+static pid_t chained_pid[CHAINED];
+
+static void chained_sleeper(void *arg)
+{
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = connect_with(0);
+    (void) arg;
+    listen_to(conn, "all", NULL);
+    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
+    for (;;) {
+        pn_wait(conn, -1);
+        drain(conn, batch);
+    }
+}
+
+static void chained(void)
+{
+    chained_sleeper(NULL);
+}
+
+static void paced_writer(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = connect_with(0);
+    for (int i = 0; i < 3000 && atomic_load(&j->stop) == 0; i++) {
+        notify(conn, HELPER, PLAIN, 40);
+        test_sleep_ms(1); /* so that they sleep again */
+    }
+    pn_conn_close(conn);
+}
+
+static void start_chain(void)
+{
+    REQUIRE(hear(1, TEST_PATIENCE_MS), "the victim did not start");
+    for (int i = 0; i < CHAINED; i++)
+        chained_pid[i] = spawn(chained_sleeper, NULL);
+    REQUIRE(hear(CHAINED, TEST_PATIENCE_MS), "the sleepers did not start");
+    helper_pid = spawn(paced_writer, NULL);
+}
+
+static void end_chain(void)
+{
+    for (int i = 0; i < CHAINED; i++) {
+        kill(chained_pid[i], SIGKILL);
+        CHECK_KILLED(chained_pid[i], SIGKILL);
     }
 }
 
@@ -653,7 +729,11 @@ static void run_case(void *arg)
         CHECK_SOON(atomic_load(&j->ready) != 0);
         helper_pid = spawn(endless_writer, NULL);
     }
+    if (now.victim == chained)
+        start_chain();
     bool hit = watch_victim();
+    if (now.victim == chained)
+        end_chain();
     if (now.victim == blocked_writer)
         CHECK_EQ(write(hold_pipe[1], "x", 1), 1);
     if (helper_pid != 0) {
@@ -781,8 +861,12 @@ static struct job job_of(const char *label, uint32_t nth)
         job.c.victim = blocked_writer;
     else if (strcmp(label, "block:woken") == 0)
         job.c.victim = waking_writers;
-    else if (strcmp(label, "wake:unslept") == 0 || strcmp(label, "sleep:rewoken") == 0)
-        job.c.victim = racing;
+    else if (strcmp(label, "sleep:rewoken") == 0)
+        job.c.victim = rewoken;
+    else if (strcmp(label, "wake:unslept") == 0)
+        job.c.victim = waking_myself;
+    else if (begins(label, "chain:"))
+        job.c.victim = chained;
     return job;
 }
 

@@ -10,8 +10,10 @@ process wrote.
     workers    the processes: notifiers, listeners, idle listeners
     stage      forks, kills and replaces them; what came of it
     faults     BREAK=...: what a broken engine would have logged
+    spark      the Spark job over the logs
     verdict    the Spark job's report and the parent's accounts, judged
     tables     what is printed
     progress   the bar
+    interrupts Ctrl-C
     cli        options and exit status
 """

@@ -7,16 +7,14 @@ import json
 import logging
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
-from pynotify.demo import faults, spark, tables, verdict
+from pynotify.demo import faults, interrupts, spark, tables, verdict
 from pynotify.demo.progress import Progress
 from pynotify.demo.source import Library, NoSourceError, find_library
 from pynotify.demo.stage import IDLE, LISTENERS, NOTIFIERS, DemoError, Outcome, Stage
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"BREAK={options.fault}: choose from {', '.join(faults.FAULTS)}")
     # The queue is kept full on purpose; its fill warnings would only tear the progress line apart.
     logging.getLogger("pynotify").setLevel(logging.ERROR)
-    _interrupt_once()
+    interrupts.unwind_on_interrupt()
     progress = Progress()
     try:
         return _run(options, progress)
@@ -83,18 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         progress.close()
     return COULD_NOT_RUN
-
-
-def _interrupt_once() -> None:
-    """SIGINT and SIGTERM unwind the parent, once, so that the cleaning up is left in peace."""
-
-    def interrupt(_signo: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
 
 
 def _run(options: argparse.Namespace, progress: Progress) -> int:
@@ -110,8 +96,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> int:
         outcome = _stream(library, options.notifications, logs, progress)
         if options.fault is not None:
             _break(outcome, logs, options.fault, progress)
-        with progress.stage("Spark reads the latency logs of all processes"):
-            report = spark.report(logs, results)
+        report = spark.report(logs, results, progress)
         found = verdict.judge(outcome, report)
     print(tables.printed(outcome, found))
     target = options.out / "demo.json"
@@ -149,4 +134,4 @@ def _break(outcome: Outcome, logs: Path, fault: str, progress: Progress) -> None
         if worker.role == "listener" and worker.survived and not worker.replacement
     )
     done = faults.tamper(logs, victim.pid, fault)
-    progress.say(f"BREAK={fault}: {victim.name} shall have been handed {done}")
+    progress.say(f"BREAK={fault}: by its log {victim.name} was handed {done}")

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FAULTS = {
-    "drop": "a message that was never handed over",
-    "dup": "a message that was handed over twice",
+    "drop": "all messages but one",
+    "dup": "one message twice",
     "swap": "two messages of a channel in the wrong order",
-    "flip": "a payload with one bit flipped",
+    "flip": "one payload with a bit flipped",
 }
 
 
@@ -83,7 +83,7 @@ def _broken(records: NDArray[Any], fault: str) -> NDArray[np.void]:
 
 
 def tamper(logs: Path, pid: int, fault: str) -> str:
-    """Put the fault into the log of the listener `pid`; what was done, in a sentence."""
+    """Put the fault into the log of the listener `pid`; says what it was handed thereby."""
     import numpy as np  # noqa: PLC0415
 
     from spark_jobs.schema import HEADER, HEADER_BYTES, RECORD, RECORD_BYTES  # noqa: PLC0415
@@ -102,4 +102,4 @@ def tamper(logs: Path, pid: int, fault: str) -> str:
     patched = bytearray(raw[:HEADER_BYTES])
     patched[offset : offset + 8] = len(broken).to_bytes(8, "little")
     files[0].write_bytes(bytes(patched) + broken.tobytes())
-    return f"{FAULTS[fault]}, in {files[0].name}"
+    return FAULTS[fault]

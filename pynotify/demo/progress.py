@@ -23,6 +23,7 @@ class Progress:
         self._total = 0
         self._begun = self._drawn = 0.0
         self._tenths = 0
+        self._complete = False
         self._open_line = False
 
     def say(self, text: str) -> None:
@@ -35,12 +36,16 @@ class Progress:
         self._total = total
         self._begun = time.monotonic()
         self._tenths = 0
+        self._complete = False
 
     def show(self, count: int) -> None:
         """`count` of the total are done."""
+        if self._complete:
+            return
+        self._complete = count >= self._total
         now = time.monotonic()
         if self._tty:
-            if now - self._drawn >= _REDRAW_S or count >= self._total:
+            if now - self._drawn >= _REDRAW_S or self._complete:
                 self._drawn = now
                 self._rewrite(self._bar(count, now))
             return

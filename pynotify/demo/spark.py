@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pynotify.demo import interrupts
+from pynotify.demo.progress import Progress
 from pynotify.demo.stage import DemoError
 
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
@@ -37,26 +39,35 @@ def require_spark() -> None:
         raise DemoError(str(error)) from error
 
 
-def report(logs: Path, out: Path) -> dict[str, Any]:
+def report(logs: Path, out: Path, progress: Progress) -> dict[str, Any]:
     """Run the job and leave no process behind.  Raises DemoError with Spark's last words."""
-    # A second to import, and the processes of the run must not inherit it.
-    from spark_jobs import demo_report  # noqa: PLC0415
-    from spark_jobs.session import create_session  # noqa: PLC0415
-
     chatter = out / "spark.log"
+    megabytes = sum(path.stat().st_size for path in logs.iterdir()) >> 20
     try:
-        with _stderr_to(chatter):
-            os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
-            try:
-                session = create_session("pynotify demo")
-                for key, value in _CONFIGURATION.items():
-                    session.conf.set(key, value)
-                return demo_report.run([logs], out)
-            finally:
-                _end_spark()
+        with _stderr_to(chatter), progress.stage("starting Spark"):
+            _start_spark()
+        # A second to import, and the processes of the run must not inherit it.
+        from spark_jobs import demo_report  # noqa: PLC0415
+
+        text = f"Spark reads and audits {megabytes} MiB of latency logs"
+        with _stderr_to(chatter), progress.stage(text):
+            return demo_report.run([logs], out)
     except Exception as error:
         last = "\n".join(chatter.read_text(errors="replace").splitlines()[-_LAST_LINES:])
         raise DemoError(f"Spark failed: {type(error).__name__}: {error}\n{last}") from error
+    finally:
+        _end_spark()
+
+
+def _start_spark() -> None:
+    from spark_jobs.session import create_session  # noqa: PLC0415
+
+    os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
+    # Interrupted while it starts Java, PySpark loses it, and Java never ends.
+    with interrupts.held_back():
+        session = create_session("pynotify demo")
+    for key, value in _CONFIGURATION.items():
+        session.conf.set(key, value)
 
 
 @contextmanager
@@ -65,7 +76,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with path.open("wb") as file:
+        with path.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:

@@ -8,18 +8,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import selectors
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 import pynotify
-from pynotify.demo import ledger, workers
+from pynotify.demo import interrupts, ledger, workers
 from pynotify.demo.progress import Progress
 from pynotify.demo.source import Library
 
@@ -78,7 +77,6 @@ class Outcome:
     check_problems: list[str]
     #: Sent by the parent: the ends of the channels, and the starting shot.
     sent_by_parent: int
-    problems: list[str] = field(default_factory=list)
 
 
 def listened_channels(library: Library) -> list[tuple[int, ...]]:
@@ -208,13 +206,8 @@ class Stage:
             shares.append(share)
             self._accounts.notifiers[number] = ledger.NotifierAccount()
             if number == _VICTIM:
-                share = workers.Share(
-                    number,
-                    share.files,
-                    share.quota,
-                    hold_after=int(_HOLD_NOTIFIER_AT * share.quota),
-                    hold_pipe=self._hold_end,
-                )
+                hold_after = int(_HOLD_NOTIFIER_AT * share.quota)
+                share = replace(share, hold_after=hold_after, hold_pipe=self._hold_end)
             self._start(workers.notifier, "notifier", number, share)
         self._until(lambda: len(self._accounts.ready) == NOTIFIERS)
         return shares
@@ -240,14 +233,8 @@ class Stage:
         self._kill(f"notifier-{_VICTIM}")
         # Every commit of the dead one is in the queue by now; this reads to its end.
         self._read_ledger()
-        start = self._accounts.notifiers[_VICTIM].last_number + 1
-        self._start(
-            workers.notifier,
-            "notifier",
-            _VICTIM,
-            workers.Share(_VICTIM, share.files, share.quota, start=start),
-            replacement=True,
-        )
+        rest = replace(share, start=self._accounts.notifiers[_VICTIM].last_number + 1)
+        self._start(workers.notifier, "notifier", _VICTIM, rest, replacement=True)
         assert self._held is not None
         return self._held
 
@@ -257,10 +244,9 @@ class Stage:
 
     def _close_and_check(self) -> list[str]:
         """What is wrong with the segment when everybody has left it."""
-        for process in self._processes.values():
-            process.join()
-            if process.exitcode != 0:
-                raise DemoError(f"{process.name} ended with exit status {process.exitcode}")
+        for name in self._workers:
+            self._processes[name].join()
+            self._check_end_of(name)
         self._read_ledger()
         self._selector.unregister(self._conn.fileno())
         self._conn.unlisten_all()
@@ -283,14 +269,13 @@ class Stage:
         name = f"{role}-{number}" + ("-again" if replacement else "")
         given = arguments if role == "notifier" else (name, *arguments)
         process = self._fork.Process(target=target, args=(self._setting, *given), name=name)
-        signal.pthread_sigmask(signal.SIG_BLOCK, workers.INTERRUPTS)
-        process.start()
+        with interrupts.held_back():
+            process.start()
+            self._processes[name] = process
         assert process.pid is not None
-        self._processes[name] = process
         self._workers[name] = Worker(
             name, process.pid, role, number, tuple(channels), replacement=replacement
         )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, workers.INTERRUPTS)
         self._selector.register(
             process.sentinel, selectors.EVENT_READ, lambda: self._see_end_of(name)
         )
@@ -298,14 +283,11 @@ class Stage:
         return name
 
     def _kill(self, name: str) -> Worker:
-        process, worker = self._processes.pop(name), self._workers.pop(name)
+        process = self._processes[name]
         self._selector.unregister(process.sentinel)
-        os.kill(worker.pid, signal.SIGKILL)
+        process.kill()
         process.join()
-        process.close()
-        dead = Worker(
-            worker.name, worker.pid, worker.role, worker.number, worker.channels, killed=True
-        )
+        dead = replace(self._workers.pop(name), killed=True)
         self._past.append(dead)
         return dead
 
@@ -313,8 +295,12 @@ class Stage:
         process = self._processes[name]
         self._selector.unregister(process.sentinel)
         process.join()
-        if process.exitcode != 0:
-            raise DemoError(f"{name} ended with exit status {process.exitcode}")
+        self._check_end_of(name)
+
+    def _check_end_of(self, name: str) -> None:
+        status = self._processes[name].exitcode
+        if status != 0:
+            raise DemoError(f"{name} ended with exit status {status}")
 
     def _end_all(self) -> None:
         """In the end nobody is left; after an error or Ctrl-C this is what ends them."""

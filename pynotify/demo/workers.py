@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,12 @@ from operator import attrgetter
 from pathlib import Path
 
 import pynotify
-from pynotify.demo import ledger
+from pynotify.demo import interrupts, ledger
 from pynotify.demo.source import Library, SourceFile
 from pynotify.demo.workload import Passage, Plan, plans
 
 # How long a listener waits before it makes sure that there still is somebody to listen for.
 _PATIENCE = 5.0
-#: Blocked around fork: the child inherits the parent's handlers, but must not run them.
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,8 @@ class Setting:
     lifeline_end: int
 
     def enter_child(self) -> None:
-        """First of all.  The parent ends its children, not the terminal with Ctrl-C."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
+        """First of all."""
+        interrupts.ignore_in_child()
         os.close(self.lifeline_end)
 
     def connect(self) -> pynotify.Connection:
