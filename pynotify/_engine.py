@@ -435,7 +435,8 @@ def _reopen(name: str) -> Engine:
 
 
 def _join(pids: list[int]) -> str:
-    return ", ".join(map(str, pids))
+    """0 stands for a process of another pid namespace: the kernel does not tell its pid."""
+    return ", ".join(str(pid) if pid else "(in another pid namespace)" for pid in pids)
 
 
 def _check(result: int) -> int:

@@ -201,6 +201,14 @@ void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
 {
     int n = 0;
+    int32_t died = cap > 0 ? atomic_exchange(&conn->seg->recovered_from, 0) : 0;
+    if (died != 0) {
+        n = snprintf(buf, cap,
+                     "the process with PID %d died in the middle of a commit; segment \"%s\" was "
+                     "repaired",
+                     died, conn->seg->name);
+        return n < (int) cap ? n : (int) cap - 1;
+    }
     pthread_mutex_lock(&conn->notice_mutex);
     if (pn_load_relaxed(&conn->notices) != 0 && cap > 0) {
         pn_store_relaxed(&conn->notices, 0);
@@ -250,14 +258,16 @@ static int check_signal(int *signo)
 
 static void release_slot(pn_conn *conn)
 {
-    pn_procsignal_unregister(conn);
-    if (pn_segment_check_state(conn->seg) != 0 ||
-        pn_lock_acquire(conn->seg, PN_LOCK_FOREVER) != 0)
-        return; /* poisoned or gone: nobody will need the slot */
-    if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
-        pn_load_relaxed(&conn->me->state) == PN_SLOT_CLAIMED)
-        pn_backend_release_locked(conn);
-    pn_lock_release(conn->seg);
+    pn_procsignal_disown(conn);
+    if (pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS) == 0) {
+        if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
+            pn_load_relaxed(&conn->me->state) == PN_SLOT_CLAIMED)
+            pn_backend_release_locked(conn);
+        pn_lock_release(conn->seg);
+    } else {
+        pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
+    }
+    pn_procsignal_unregister(conn); /* last: until here a signal may be on its way */
 }
 
 PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,

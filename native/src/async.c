@@ -41,6 +41,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "announce.h"
 #include "backend.h"
 #include "channel.h"
 #include "crashpoint.h"
@@ -49,27 +50,6 @@
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
-
-enum { WAKE_LIST = 256 };
-
-/* One commit on its way; on the stack. */
-struct commit {
-    struct pn_conn *conn;
-    const unsigned char *arena; /* payload_off of the events is relative to it */
-    struct pn_pending_event *events;
-    size_t nevents;
-    struct pn_pending_channel *channels;
-    size_t nchannels;
-    struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
-    uint64_t collapsed;
-    uint64_t xid;
-    int64_t now;
-    uint32_t nwake;
-    uint32_t signals; /* how many backends are to be signalled for this commit */
-    bool overflow; /* more interested backends than wake[] holds */
-    bool wakes_us; /* our own latch is to be set */
-    uint32_t wake[WAKE_LIST];
-};
 
 int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len)
 {
@@ -203,7 +183,7 @@ static bool is_heard(const struct GlobalChannelEntry *e)
 }
 
 /* Find the channels; the end of the queue if all entries that may be heard are appended. */
-static QueuePosition plan_locked(struct commit *c)
+static QueuePosition plan_locked(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
     QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
@@ -222,7 +202,7 @@ static QueuePosition plan_locked(struct commit *c)
     return pos;
 }
 
-static int precommit_locked(struct commit *c, struct pn_room_wait *wait)
+static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
 {
     uint64_t reserved = c->txn == NULL ? 0 : c->txn->reserved;
     int rc = check_slot(c->conn);
@@ -278,7 +258,7 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
 }
 
-static void apply_intents_locked(struct commit *c)
+static void apply_intents_locked(struct pn_commit *c)
 {
     for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++) {
         struct pn_intent *intent = &c->txn->intents[i];
@@ -292,7 +272,7 @@ static void apply_intents_locked(struct commit *c)
 
 /* ---- steps c to e: the entries --------------------------------------------------------------- */
 
-static QueuePosition append_locked(struct commit *c)
+static QueuePosition append_locked(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
     QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
@@ -330,105 +310,13 @@ static void give_back_reservation_locked(struct pn_txn *txn)
     PN_CRASH("reserve:released");
 }
 
-static void apply_entries_locked(struct commit *c)
+static void apply_entries_locked(struct pn_commit *c)
 {
     for (size_t i = 0; i < c->nchannels; i++)
         if (c->channels[i].heard)
             c->channels[i].entry->next_chan_seq = c->channels[i].chan_seq;
     c->conn->seg->ctl->last_xid = c->xid;
     PN_CRASH("commit:applied");
-}
-
-/* ---- steps f to h: who is told --------------------------------------------------------------- */
-
-static void interest_locked(struct commit *c, uint32_t slot, QueuePosition begin,
-                            QueuePosition end)
-{
-    struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
-    if (backend->announced == c->xid)
-        return; /* by another channel of this transaction */
-    backend->announced = c->xid;
-    c->conn->seg->pinning[slot / 64] |= 1ULL << (slot % 64);
-    pn_set_from_if_quiet(backend, begin);
-    PN_CRASH("commit:from");
-    pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self */
-    PN_CRASH("commit:want");
-    if (c->nwake < WAKE_LIST)
-        c->wake[c->nwake++] = slot;
-    else
-        c->overflow = true;
-}
-
-static void interest_channel_locked(struct commit *c, struct GlobalChannelEntry *e,
-                                    QueuePosition begin, QueuePosition end)
-{
-    const struct pn_segment *seg = c->conn->seg;
-    const uint64_t *bits = pn_channel_bits(seg, e);
-    for (uint32_t s = 0; s < seg->summary_words; s++)
-        for (uint64_t words = e->words[s]; words != 0; words &= words - 1) {
-            uint32_t word = s * 64 + (uint32_t) __builtin_ctzll(words);
-            for (uint64_t left = bits[word]; left != 0; left &= left - 1)
-                interest_locked(c, word * 64 + (uint32_t) __builtin_ctzll(left), begin, end);
-        }
-}
-
-/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18. */
-static void interest_database_locked(struct commit *c, QueuePosition begin, QueuePosition end)
-{
-    struct pn_segment *seg = c->conn->seg;
-    for (uint32_t word = 0; word < seg->words; word++)
-        for (uint64_t left = pn_load_relaxed(&seg->listeners[word]); left != 0; left &= left - 1) {
-            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(left);
-            if (seg->backend[slot].dboid == c->conn->dboid)
-                interest_locked(c, slot, begin, end);
-        }
-}
-
-/* Un-sleep one; if a signal is ours to send, keep it in wake[] or defer it to the chain. */
-static void unsleep_locked(struct commit *c, uint32_t slot, uint32_t *kept,
-                           struct pn_locked_counters *counters)
-{
-    struct pn_segment *seg = c->conn->seg;
-    bool signal = pn_unsleep_locked(seg, slot, c->now);
-    if (slot == c->conn->slot) {
-        c->wakes_us = c->wakes_us || signal;
-        return;
-    }
-    if (signal) {
-        c->signals++;
-        /* those of our own process get their latch set, which is cheap */
-        if ((c->signals <= PN_CHAIN || seg->own[slot] != NULL) && *kept < WAKE_LIST)
-            c->wake[(*kept)++] = slot;
-        else
-            pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
-    }
-    pn_store_relaxed(&counters->slot_writes, pn_load_relaxed(&counters->slot_writes) + 1);
-    if (!signal)
-        pn_store_relaxed(&counters->signals_elided, pn_load_relaxed(&counters->signals_elided) + 1);
-}
-
-/* SignalBackends(), the part under the lock. */
-static void announce_locked(struct commit *c, QueuePosition begin, QueuePosition end)
-{
-    struct pn_segment *seg = c->conn->seg;
-    uint32_t kept = 0, interested;
-    if (seg->signaling == PN_SIGNAL_BROADCAST)
-        interest_database_locked(c, begin, end);
-    else
-        for (size_t i = 0; i < c->nchannels; i++)
-            if (c->channels[i].heard)
-                interest_channel_locked(c, c->channels[i].entry, begin, end);
-    interested = c->nwake;
-    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
-    for (uint32_t i = 0; !c->overflow && i < interested; i++)
-        unsleep_locked(c, c->wake[i], &kept, &seg->ctl->locked);
-    for (uint32_t slot = 0; c->overflow && slot < seg->max_backends; slot++)
-        if (seg->backend[slot].announced == c->xid)
-            unsleep_locked(c, slot, &kept, &seg->ctl->locked);
-    c->nwake = kept;
-    PN_CRASH("commit:before-woken");
-    pn_store_release(&seg->ctl->woken, end);
-    PN_CRASH("commit:after-woken");
 }
 
 /* ---- the commit ------------------------------------------------------------------------------ */
@@ -439,7 +327,7 @@ static void add_counter(pn_atomic_u64 *counter, uint64_t n)
 }
 
 /* UNLISTEN of the last channel: nothing can interest us any more, so pin nothing (R6). */
-static void rest_locked(struct commit *c)
+static void rest_locked(struct pn_commit *c)
 {
     if (c->txn == NULL || c->txn->nintents == 0 || pn_load_relaxed(&c->conn->nlistening) != 0)
         return;
@@ -447,7 +335,7 @@ static void rest_locked(struct commit *c)
     pn_room_wake(c->conn->seg);
 }
 
-static void atcommit_locked(struct commit *c)
+static void atcommit_locked(struct pn_commit *c)
 {
     struct AsyncQueueControl *ctl = c->conn->seg->ctl;
     QueuePosition begin = pn_load_relaxed(&ctl->head);
@@ -460,7 +348,7 @@ static void atcommit_locked(struct commit *c)
         pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in readers */
         PN_CRASH("commit:after-head");
         apply_entries_locked(c);
-        announce_locked(c, begin, end);
+        pn_announce_locked(c, begin, end);
         if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->ring_bytes / 2)
             pn_queue_fill_warning_locked(c->conn, end, c->now);
     }
@@ -472,7 +360,7 @@ static void atcommit_locked(struct commit *c)
 }
 
 /* After the commit point, so that a log never names what was not committed. */
-static void log_sends(const struct commit *c)
+static void log_sends(const struct pn_commit *c)
 {
     for (size_t i = 0; i < c->nevents; i++) {
         const struct pn_pending_event *event = &c->events[i];
@@ -484,23 +372,13 @@ static void log_sends(const struct commit *c)
         pn_log_signals(c->conn, c->xid, c->now, c->signals);
 }
 
-/* SignalBackends(), the part without the lock. */
-static void signal_collected(struct commit *c)
-{
-    PN_CRASH("commit:unlocked");
-    for (uint32_t i = 0; i < c->nwake; i++)
-        pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
-    if (c->wakes_us)
-        pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
-}
-
-static int lock_for_commit(struct commit *c)
+static int lock_for_commit(struct pn_commit *c)
 {
     bool wait_for_ever = c->txn != NULL && c->txn->prepared;
     return pn_lock_acquire(c->conn->seg, wait_for_ever ? PN_LOCK_FOREVER : PN_LOCK_TIMEOUT_NS);
 }
 
-static int commit(struct commit *c)
+static int commit(struct pn_commit *c)
 {
     struct pn_conn *conn = c->conn;
     bool actions = c->txn != NULL && (c->txn->pending.nactions != 0 || c->txn->nintents != 0);
@@ -528,7 +406,7 @@ static int commit(struct commit *c)
     } while (rc == -EAGAIN);
     if (rc != 0)
         return rc;
-    signal_collected(c);
+    pn_signal_collected(c);
     if (__builtin_expect(conn->log != NULL, 0))
         log_sends(c);
     return pn_conn_notice_bit(conn);
@@ -548,7 +426,7 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
     struct pn_pending_channel ch = {.hash = pn_channel_hash(conn->dboid, channel, channel_len),
                                     .name = channel,
                                     .name_len = (uint32_t) channel_len};
-    struct commit c;
+    struct pn_commit c;
     c.conn = conn;
     c.arena = payload;
     c.events = &event;
@@ -560,6 +438,8 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
     c.nwake = 0; /* wake[] itself stays as it is: a kilobyte that is hardly ever used */
     c.overflow = false;
     c.wakes_us = false;
+    c.flush = false;
+    c.now = 0;
     c.signals = 0;
     return commit(&c);
 }
@@ -617,7 +497,7 @@ int pn_async_commit(struct pn_txn *txn)
     if (rc != 0)
         return rc;
     resolve_names(p);
-    struct commit c;
+    struct pn_commit c;
     c.conn = txn->conn;
     c.arena = p->arena;
     c.events = p->events;
@@ -629,6 +509,8 @@ int pn_async_commit(struct pn_txn *txn)
     c.nwake = 0;
     c.overflow = false;
     c.wakes_us = false;
+    c.flush = false;
+    c.now = 0;
     c.signals = 0;
     return commit(&c);
 }

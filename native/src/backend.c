@@ -192,6 +192,12 @@ void pn_backend_release_locked(struct pn_conn *conn)
     pn_room_wake(seg);
 }
 
+void pn_backend_abandon(struct pn_conn *conn)
+{
+    if (pn_load_relaxed(&conn->me->generation) == conn->generation)
+        drop_locks(conn->seg, conn->slot);
+}
+
 /* ---- liveness ---------------------------------------------------------------------------- */
 
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)

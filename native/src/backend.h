@@ -15,6 +15,9 @@ int pn_backend_claim(struct pn_conn *conn);
 /* The slot's owner gives it up.  Writer lock held. */
 void pn_backend_release_locked(struct pn_conn *conn);
 
+/* Give the slot up without the writer lock: drop its liveness locks, and it will be reaped. */
+void pn_backend_abandon(struct pn_conn *conn);
+
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
 /* Free the slot of a dead process.  Writer lock held. */
 void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);

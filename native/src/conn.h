@@ -60,6 +60,7 @@ struct pn_conn {
     pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */
     pn_atomic_u32 spin_skip; /* waits to come that do not try it */
     pn_atomic_u64 gap_ns;    /* how long wait() waited lately, a moving average */
+    pn_atomic_u64 last_commit_ns; /* W: any thread; is this notifier in the middle of a stream? */
     pn_atomic_u32 notices;      /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;
     char notice[512];
@@ -89,7 +90,10 @@ void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 
 static inline int pn_conn_notice_bit(const struct pn_conn *conn)
 {
-    return pn_load_relaxed(&conn->notices) != 0 ? PN_NOTICE : 0;
+    return pn_load_relaxed(&conn->notices) != 0 ||
+                   pn_load_relaxed(&conn->seg->recovered_from) != 0
+               ? PN_NOTICE
+               : 0;
 }
 
 /* local channels; recv_mutex held */

@@ -27,6 +27,7 @@ static int take_over(struct pn_segment *seg, int rc)
 {
     if (rc == ENOTRECOVERABLE)
         return pn_segment_poison(seg, "the writer lock is not recoverable");
+    pn_store_relaxed(&seg->recovered_from, pn_load_relaxed(&seg->lock->holder_pid));
     int err = pn_segment_hooks.recover(seg);
     if (rc == EOWNERDEAD)
         pthread_mutex_consistent(&seg->lock->mutex);

@@ -151,8 +151,10 @@ static void collect_holders(int fd, struct pid_list *list)
     for (int64_t byte = 0; byte < PN_OFD_BYTE;) {
         int64_t start = 0, span = 1;
         int32_t pid = pn_os_lock_holder(fd, byte, PN_OFD_BYTE - byte, &start, &span);
-        if (pid <= 0)
+        if (pid == PN_LOCK_FREE || pid < PN_LOCK_OFD)
             break;
+        if (pid == PN_LOCK_OFD)
+            pid = 0; /* an fcntl lock without a pid: its holder is in another pid namespace */
         bool known = false;
         for (size_t i = 0; i < list->n && i < list->cap; i++)
             known = known || list->pids[i] == pid;

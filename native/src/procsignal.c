@@ -28,7 +28,10 @@
  *    passes the signal on.  So a broadcast to a hundred sleepers costs its sender two signals, it
  *    goes on committing meanwhile, and whom the chain reaches finds many messages instead of one.
  *    It is the handler that does it, not wait(): it runs at once, however busy the program is.
- *    Whoever dies with a claimed bit is as a notifier that dies before his signal: `owed` stays.
+ *    Only a notifier in a stream, who committed less than a millisecond ago, does so; and whoever
+ *    commits next signals what has stood in deferred[] for longer than that, since those who were
+ *    signalled may be stopped.  Who dies with a claimed bit is as a notifier that dies before his
+ *    signal: `owed` stays.
  * 5. The handler runs in somebody else's program.  It does what PostgreSQL's does, keeps errno,
  *    and passes every signal that is not tagged as ours to whoever was there before.
  */
@@ -279,11 +282,15 @@ int pn_procsignal_register(struct pn_conn *conn)
     return rc;
 }
 
-void pn_procsignal_unregister(struct pn_conn *conn)
+void pn_procsignal_disown(struct pn_conn *conn)
 {
     pthread_mutex_lock(&conn->seg->signal_mutex);
     conn->seg->own[conn->slot] = NULL;
     pthread_mutex_unlock(&conn->seg->signal_mutex);
+}
+
+void pn_procsignal_unregister(struct pn_conn *conn)
+{
     pn_process_lock();
     pn_store_release(&local[conn->local_index], NULL);
     disarm(conn);
@@ -493,6 +500,12 @@ void pn_procsignal_pass_on(struct pn_segment *seg)
             return;
         send_deferred(seg, (uint32_t) slot);
     }
+}
+
+void pn_procsignal_flush(struct pn_segment *seg)
+{
+    for (int64_t slot; (slot = claim_deferred(seg)) >= 0;)
+        pn_procsignal_send(seg, (uint32_t) slot, PROCSIG_NOTIFY_INTERRUPT);
 }
 
 void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns)

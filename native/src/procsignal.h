@@ -23,6 +23,8 @@ int pn_procsignal_arm(struct pn_conn *conn);
 /* Enter and leave the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 void pn_procsignal_unregister(struct pn_conn *conn);
+/* Before the slot is freed: from then on it may be another process's. */
+void pn_procsignal_disown(struct pn_conn *conn);
 
 /* One thread's sleep in wait(); on its stack. */
 struct pn_sleeper {
@@ -53,6 +55,8 @@ void pn_procsignal_resignal(struct pn_segment *seg);
 /* Signal up to PN_CHAIN of the deferred.  Async-signal-safe: the handler calls it. */
 #define PN_CHAIN 2
 void pn_procsignal_pass_on(struct pn_segment *seg);
+/* Signal all of them: the chain was too slow.  Lock not held. */
+void pn_procsignal_flush(struct pn_segment *seg);
 
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
 

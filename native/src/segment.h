@@ -63,6 +63,7 @@ struct pn_segment {
     struct pn_pidfd_cache_entry *pidfds; /* one per slot */
     uint32_t pidfds_open, pidfd_hand;
 
+    pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
     bool resignal_owed; /* under the writer lock: whoever unlocks signals everything owed */
 };
 

@@ -361,7 +361,7 @@ static void test_an_execd_program_is_not_signalled(void)
     CHECK_SOON(has_execd(pid));
     for (int i = 0; i < 100; i++)
         notify("x");
-    CHECK_EQ(test_stat(engine).backends, 1); /* reaped */
+    CHECK_SOON(test_stat(engine).backends == 1); /* reaped, once the kernel has let go of its lock */
     for (int i = 0; i < 100; i++)
         notify("x");
     close(down[1]);

@@ -1,0 +1,37 @@
+/*
+ * announce.h - one commit on its way, and telling those whom it interests (steps f to i).
+ */
+#ifndef PN_ANNOUNCE_H
+#define PN_ANNOUNCE_H
+
+#include "async.h"
+
+enum { PN_WAKE_LIST = 256 };
+
+/* One commit on its way; on the stack. */
+struct pn_commit {
+    struct pn_conn *conn;
+    const unsigned char *arena; /* payload_off of the events is relative to it */
+    struct pn_pending_event *events;
+    size_t nevents;
+    struct pn_pending_channel *channels;
+    size_t nchannels;
+    struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
+    uint64_t collapsed;
+    uint64_t xid;
+    int64_t now;
+    uint32_t nwake;
+    uint32_t signals; /* how many backends are to be signalled for this commit */
+    bool overflow; /* more interested backends than wake[] holds */
+    bool wakes_us; /* our own latch is to be set */
+    bool stream;   /* this connection committed just before: the chain may do some of the work */
+    bool flush;    /* somebody's deferred signals have waited too long */
+    uint32_t wake[PN_WAKE_LIST];
+};
+
+/* Steps f to h: from and want, the fence, un-sleeping, woken.  Lock held. */
+void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end);
+/* Step i: the signals.  Lock not held. */
+void pn_signal_collected(struct pn_commit *c);
+
+#endif
