@@ -65,6 +65,7 @@ static void defer_locked(struct pn_commit *c, uint32_t slot)
 {
     struct pn_segment *seg = c->conn->seg;
     pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
+    c->deferred = true;
     if (seg->ctl->deferred_at == 0)
         seg->ctl->deferred_at = c->now;
     c->flush = c->flush || !c->stream; /* more than wake[] holds: we send them, after the others */
@@ -75,15 +76,21 @@ static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
                            struct pn_locked_counters *counters)
 {
     struct pn_segment *seg = c->conn->seg;
-    bool signal = pn_unsleep_locked(seg, slot, c->now);
+    enum pn_unsleep found = pn_unsleep_locked(seg, slot, c->now);
+    bool signal = found != PN_NO_SIGNAL && pn_load_relaxed(&seg->backend[slot].signo) > 0;
     if (slot == c->conn->slot) {
-        c->wakes_us = c->wakes_us || signal;
+        c->wakes_us = c->wakes_us || found != PN_NO_SIGNAL;
         return;
     }
     if (signal) {
         c->signals++;
-        /* those of our own process get their latch set, which is cheap */
-        bool direct = !c->stream || c->signals <= PN_CHAIN || seg->own[slot] != NULL;
+        /* who is of our own process gets its latch set, which is cheap; who was signalled before
+         * in vain is perhaps stopped, and would not pass anything on */
+        bool direct = !c->stream || seg->own[slot] != NULL || found == PN_SIGNAL_AGAIN;
+        if (!direct && c->heads < PN_CHAIN) {
+            c->heads++;
+            direct = true;
+        }
         if (direct && *kept < PN_WAKE_LIST)
             c->wake[(*kept)++] = slot;
         else
@@ -127,10 +134,13 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
 void pn_signal_collected(struct pn_commit *c)
 {
     PN_CRASH("commit:unlocked");
+    int sent = 0;
     for (uint32_t i = 0; i < c->nwake; i++)
-        pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+        sent += pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
     if (__builtin_expect(c->flush, 0))
         pn_procsignal_flush(c->conn->seg);
+    else if (__builtin_expect(c->deferred, 0))
+        pn_procsignal_pass_on(c->conn->seg, sent); /* the heads of the chain may have been dead */
     pn_store_relaxed(&c->conn->last_commit_ns,
                      (uint64_t) (c->nwake == 0 && !c->flush ? c->now : pn_now_ns()));
     if (c->wakes_us)

@@ -26,6 +26,8 @@ struct pn_commit {
     bool wakes_us; /* our own latch is to be set */
     bool stream;   /* this connection committed just before: the chain may do some of the work */
     bool flush;    /* somebody's deferred signals have waited too long */
+    bool deferred; /* this commit deferred some */
+    int heads;     /* of the chain */
     uint32_t wake[PN_WAKE_LIST];
 };
 

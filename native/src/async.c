@@ -439,6 +439,8 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
     c.overflow = false;
     c.wakes_us = false;
     c.flush = false;
+    c.deferred = false;
+    c.heads = 0;
     c.now = 0;
     c.signals = 0;
     return commit(&c);
@@ -510,6 +512,8 @@ int pn_async_commit(struct pn_txn *txn)
     c.overflow = false;
     c.wakes_us = false;
     c.flush = false;
+    c.deferred = false;
+    c.heads = 0;
     c.now = 0;
     c.signals = 0;
     return commit(&c);

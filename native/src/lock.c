@@ -84,15 +84,14 @@ static int finish(struct pn_segment *seg, int rc)
 
 static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
 {
-#if defined(__SANITIZE_THREAD__) /* knows pthread_mutex_timedlock only: CLOCK_REALTIME */
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    deadline += (int64_t) now.tv_sec * 1000000000 + now.tv_nsec - pn_now_ns();
-#endif
-    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
-#if defined(__SANITIZE_THREAD__)
-    return pthread_mutex_timedlock(mutex, &ts);
+#if defined(__SANITIZE_THREAD__) /* it knows EOWNERDEAD from trylock only */
+    const struct timespec pause = {.tv_nsec = 100000};
+    int rc;
+    while ((rc = pthread_mutex_trylock(mutex)) == EBUSY && pn_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+    return rc == EBUSY ? ETIMEDOUT : rc;
 #else
+    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
     return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &ts);
 #endif
 }

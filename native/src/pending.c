@@ -130,7 +130,7 @@ static bool same_event(const struct pn_pending *p, uint32_t i, uint64_t hash, ui
 {
     const struct pn_pending_event *e = &p->events[i];
     return e->hash == hash && e->channel == channel && e->payload_len == len &&
-           memcmp(p->arena + e->payload_off, payload, len) == 0;
+           (len == 0 || memcmp(p->arena + e->payload_off, payload, len) == 0);
 }
 
 static bool have_event(const struct pn_pending *p, uint64_t hash, uint32_t channel,

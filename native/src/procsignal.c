@@ -144,7 +144,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         if (!check_proc_signal(conn))
             continue;
         had_flag = true;
-        pn_procsignal_pass_on(conn->seg);
+        pn_procsignal_pass_on(conn->seg, 0);
         if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
             pn_load_relaxed(&conn->has_fd) == 0) {
             sleeper->timeout = (struct timespec){0};
@@ -403,7 +403,7 @@ static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
     return true;
 }
 
-/* Async-signal-safe.  0, or -errno when the pidfd is of no use any more. */
+/* Async-signal-safe.  1 sent, 0 not to be signalled, -errno: the pidfd is of no use any more. */
 static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
                            int pidfd)
 {
@@ -418,10 +418,10 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
     if (rc == 0)
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     PN_CRASH("signal:sent");
-    return rc;
+    return rc == 0 ? 1 : rc;
 }
 
-static void send_to_other(struct pn_segment *seg, uint32_t slot)
+static bool send_to_other(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
@@ -429,19 +429,22 @@ static void send_to_other(struct pn_segment *seg, uint32_t slot)
     int32_t pid = pn_load_relaxed(&backend->pid);
 
     if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
-        return;
+        return false;
     if ((entry->fd < 0 || entry->generation != generation) &&
         open_pidfd(seg, entry, pid, generation) != 0)
-        return; /* dead; its slot is reaped by whoever needs it */
-    if (signal_if_there(seg, slot, generation, pid, entry->fd) != 0)
+        return false; /* dead; its slot is reaped by whoever needs it */
+    int rc = signal_if_there(seg, slot, generation, pid, entry->fd);
+    if (rc < 0)
         forget_pidfd(seg, entry);
+    return rc > 0;
 }
 
-void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
+bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
+    bool sent = true;
     if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED)
-        return;
+        return false;
     pthread_mutex_lock(&seg->signal_mutex);
     struct pn_conn *own = seg->own[slot];
     if (own != NULL) {
@@ -450,28 +453,30 @@ void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
     } else {
         pn_store_release(&backend->pss_signalFlags[reason], 1);
         PN_CRASH("signal:flag");
-        send_to_other(seg, slot);
+        sent = send_to_other(seg, slot);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
+    return sent;
 }
 
 /* ---- the chain ------------------------------------------------------------------------------ */
 
 /* One deferred slot: as pn_procsignal_send, but without locks and caches. */
-static void send_deferred(struct pn_segment *seg, uint32_t slot)
+static bool send_deferred(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
     if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
         pn_load_relaxed(&backend->signo) <= 0)
-        return;
+        return false;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
-        return;
+        return false;
     pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    signal_if_there(seg, slot, generation, pid, pidfd);
+    bool sent = signal_if_there(seg, slot, generation, pid, pidfd) > 0;
     close(pidfd);
+    return sent;
 }
 
 /* The next deferred slot, claimed; -1 when there is none.  Only what is still owed counts. */
@@ -492,13 +497,14 @@ static int64_t claim_deferred(struct pn_segment *seg)
     return -1;
 }
 
-void pn_procsignal_pass_on(struct pn_segment *seg)
+/* Whoever cannot be signalled (dead, polling) passes nothing on, and so does not count. */
+void pn_procsignal_pass_on(struct pn_segment *seg, int already)
 {
-    for (int i = 0; i < PN_CHAIN; i++) {
+    while (already < PN_CHAIN) {
         int64_t slot = claim_deferred(seg);
         if (slot < 0)
             return;
-        send_deferred(seg, (uint32_t) slot);
+        already += send_deferred(seg, (uint32_t) slot);
     }
 }
 
@@ -536,7 +542,7 @@ static inline uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-bool pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
+enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint64_t mask = 1ULL << (slot % 64);
@@ -548,14 +554,14 @@ bool pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
         uint64_t start = later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
         if (pn_cas_u64(&backend->pos, &pos, start)) {
             PN_CRASH("commit:unslept");
-            return true;
+            return PN_SIGNAL;
         }
     }
     if ((pn_load_relaxed(&seg->owed[slot / 64]) & mask) == 0 ||
         now - (int64_t) pn_load_relaxed(&backend->signalled_at) < PN_OWED_NS)
-        return false;
+        return PN_NO_SIGNAL;
     pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
-    return true;
+    return PN_SIGNAL_AGAIN;
 }
 
 void pn_clear_owed(struct pn_conn *conn)

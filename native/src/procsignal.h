@@ -44,17 +44,17 @@ uint32_t pn_latch_reset(struct pn_conn *conn);
 
 /*
  * Set the flag and signal the slot's process, if it is provably that backend (L4) and catches
- * the signal.  Our own connections get their latch set directly.  Lock not held.
+ * the signal.  Our own connections get their latch set directly.  Lock not held.  True: sent.
  */
-void pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
+bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
 
 /* Signal every slot whose `owed` bit is set and, if min_age_ns > 0, at least that old. */
 void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns);
 /* After the release of a lock that was recovered (segment.h, `resignal`). */
 void pn_procsignal_resignal(struct pn_segment *seg);
-/* Signal up to PN_CHAIN of the deferred.  Async-signal-safe: the handler calls it. */
+/* Signal deferred ones until PN_CHAIN really were.  Async-signal-safe: the handler calls it. */
 #define PN_CHAIN 2
-void pn_procsignal_pass_on(struct pn_segment *seg);
+void pn_procsignal_pass_on(struct pn_segment *seg, int already);
 /* Signal all of them: the chain was too slow.  Lock not held. */
 void pn_procsignal_flush(struct pn_segment *seg);
 
@@ -70,11 +70,13 @@ static inline void pn_set_from_if_quiet(struct QueueBackendStatus *b, QueuePosit
         pn_store_relaxed(&b->from, begin);
 }
 
-/*
- * Lock held, after the fence.  Un-sleep the slot: true if this call did it, so that a signal is
- * ours to send; also true if an earlier sender seems to have died before his (R2).
- */
-bool pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now);
+enum pn_unsleep {
+    PN_NO_SIGNAL,   /* it was awake */
+    PN_SIGNAL,      /* this call woke it: a signal is ours to send */
+    PN_SIGNAL_AGAIN /* awake, but an earlier sender seems to have died before his (R2) */
+};
+/* Lock held, after the fence. */
+enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now);
 
 /* The owner: leave ASLEEP if something is wanted.  True: awake now, by whomever. */
 bool pn_wake_self(struct pn_conn *conn);

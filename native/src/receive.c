@@ -249,6 +249,15 @@ static void count_wake(struct pn_conn *conn, bool useful)
     pn_fetch_add_relaxed(useful ? &counters->wakeups_useful : &counters->wakeups_useless, 1);
 }
 
+/* Drain the latch, but for what pn_conn_interrupt() put there: it is for all threads. */
+static uint32_t drain(struct pn_conn *conn)
+{
+    uint32_t why = pn_latch_reset(conn);
+    if (pn_load_acquire(&conn->closing) != 0)
+        pn_latch_set(conn, PN_FD_POSTED);
+    return why;
+}
+
 /*
  * Leave the descriptor, and the latch of a thread that waits, as they must be: readable if
  * something is unread, otherwise drained and the slot asleep, since nobody signals a backend
@@ -260,7 +269,7 @@ static void leave_armed(struct pn_conn *conn)
     if ((pos & PN_ASLEEP) != 0)
         return;
     if (pn_load_acquire(&conn->me->want) <= pos) {
-        pn_latch_reset(conn);
+        drain(conn);
         pn_clear_owed(conn);
         if (pn_fall_asleep(conn, pos))
             return;
@@ -362,7 +371,7 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     error = serve_timer(conn);
     if (error < 0)
         return error;
-    uint32_t why = pn_latch_reset(conn);
+    uint32_t why = drain(conn);
     if (why == 0 && error == 0)
         return 0;
     PN_CRASH("wake:drained");

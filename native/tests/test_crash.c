@@ -487,10 +487,11 @@ static void chained_sleeper(void *arg)
     (void) arg;
     listen_to(conn, "all", NULL);
     CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
-    for (;;) {
-        pn_wait(conn, -1);
+    while (atomic_load(&j->stop) == 0) {
+        pn_wait(conn, 100000000);
         drain(conn, batch);
     }
+    pn_conn_close(conn);
 }
 
 static void chained(void)
@@ -501,11 +502,13 @@ static void chained(void)
 static void paced_writer(void *arg)
 {
     (void) arg;
+    const struct timespec pace = {.tv_nsec = 100000}; /* a stream, and yet they sleep again */
     pn_conn *conn = connect_with(0);
-    for (int i = 0; i < 3000 && atomic_load(&j->stop) == 0; i++) {
+    for (int i = 0; i < 20000 && atomic_load(&j->stop) == 0; i++) {
         notify(conn, HELPER, PLAIN, 40);
-        test_sleep_ms(1); /* so that they sleep again */
+        nanosleep(&pace, NULL);
     }
+    atomic_store(&j->stop, 1);
     pn_conn_close(conn);
 }
 
@@ -520,10 +523,9 @@ static void start_chain(void)
 
 static void end_chain(void)
 {
-    for (int i = 0; i < CHAINED; i++) {
-        kill(chained_pid[i], SIGKILL);
-        CHECK_KILLED(chained_pid[i], SIGKILL);
-    }
+    atomic_store(&j->stop, 1);
+    for (int i = 0; i < CHAINED; i++)
+        CHECK_CHILD(chained_pid[i], 0);
 }
 
 /* ---- the order of a case ---------------------------------------------------------------------------- */

@@ -373,9 +373,10 @@ static void one_of_many(void *arg)
  * nobody else may have to wait for his slow timer because of that.  Only the broadcast that
  * un-sleeps the stopped ones may be late: nobody can know yet.
  */
-static void broadcast_past(enum trouble trouble)
+static void broadcast_past(enum trouble trouble, int burst)
 {
-    enum { ROUNDS = 10 };
+    enum { ROUNDS = 20 };
+    const struct timespec pace = {.tv_nsec = 200000};
     pid_t head[HEADS], pid[SLEEPERS];
     int64_t worst = 0;
     engine = test_engine(NULL);
@@ -394,9 +395,13 @@ static void broadcast_past(enum trouble trouble)
     for (int round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < SLEEPERS; i++)
             CHECK_SOON(asleep(HEADS + i));
+        for (int i = 0; i < burst; i++) {
+            if (i > 0)
+                nanosleep(&pace, NULL); /* a stream, in which they fall asleep now and then */
+            CHECK_OK(test_notify(conn, "c", "to all"));
+        }
         int64_t start = test_now_ns();
-        CHECK_OK(test_notify(conn, "c", "to all"));
-        for (int i = 0; i < SLEEPERS; i++)
+        for (int i = 0; i < SLEEPERS * burst; i++)
             test_hear(to_parent);
         int64_t took = test_now_ns() - start;
         if (trouble != STOPPED || round > 0)
@@ -419,22 +424,26 @@ static void broadcast_past(enum trouble trouble)
 
 static void test_a_broadcast_reaches_all_at_once(void)
 {
-    broadcast_past(NONE);
+    broadcast_past(NONE, 1);
+    broadcast_past(NONE, 20);
 }
 
 static void test_a_broadcast_past_dead_listeners(void)
 {
-    broadcast_past(DEAD);
+    broadcast_past(DEAD, 1);
+    broadcast_past(DEAD, 20);
 }
 
 static void test_a_broadcast_past_listeners_that_are_never_signalled(void)
 {
-    broadcast_past(POLLING);
+    broadcast_past(POLLING, 1);
+    broadcast_past(POLLING, 20);
 }
 
 static void test_a_broadcast_past_stopped_listeners(void)
 {
-    broadcast_past(STOPPED);
+    broadcast_past(STOPPED, 1);
+    broadcast_past(STOPPED, 20);
 }
 
 /* ---- the latch ------------------------------------------------------------------------------------------ */
