@@ -424,6 +424,7 @@ class Connection:
     def _notifies(self, timeout: float | None, stop_after: int | None) -> Generator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
         backlog = self._backlog
+        message: Notify | Gap | None
         while left:
             # What has been read ahead already, as long as nothing is out of the ordinary.
             while backlog and left and not (self._transactions or self._handlers):
@@ -444,12 +445,21 @@ class Connection:
             yield message
 
     def _next(self, timeout: float | None, ahead: int) -> Notify | Gap | None:
-        """The next message, and up to `ahead` may be read; None when none came in time."""
+        """The next message, and up to `ahead` may be read; None when none came in time.
+
+        It waits first and reads then.  wait() costs little when something is there, and only a
+        slot that a read has left awake may linger in it; a read in vain puts the slot to sleep,
+        and every message would cost its sender a signal.
+        """
         deadline = None
         while True:
             if self._transactions or _process.pid != self._pid:
                 self._refuse_transaction("notifies")
             if not self._backlog:
+                if timeout is not None and deadline is None:
+                    deadline = time.monotonic() + timeout
+                if not self.wait(None if deadline is None else deadline - time.monotonic()):
+                    return None
                 with self._receiving:
                     if not self._backlog:
                         alone = not (self._watched or self._waiting)
@@ -457,10 +467,6 @@ class Connection:
             try:
                 message = self._backlog.popleft()
             except IndexError:  # none, or another thread was faster
-                if timeout is not None and deadline is None:
-                    deadline = time.monotonic() + timeout
-                if not self.wait(None if deadline is None else deadline - time.monotonic()):
-                    return None
                 continue
             if self._handlers:
                 self._run_handlers([message])

@@ -230,19 +230,26 @@ def rebuilding(stage: Stage, label: str, nth: int) -> Scene | None:
 
 
 def passing_on(stage: Stage, label: str, nth: int) -> Scene | None:
-    """Of many sleepers each wakes some others: victims all, and those who live must hear."""
-    scene = stage()
-    pids = [scene.start("sleep_once", label, nth=nth) for _ in range(8)]
+    """Of many sleepers each wakes some others: victims all, and those who live must hear.
 
-    def all_listen() -> bool:
-        living = [pid for pid in pids if not ended(pid)]
-        return scene.notes().count("listening") >= len(living)
+    Only a notifier that commits often lets others pass it on; we may be interrupted in between.
+    """
+    for _ in range(3):
+        scene = stage()
+        pids = [scene.start("sleep_once", label, nth=nth) for _ in range(8)]
 
-    wait_until(all_listen, "they listen")
-    scene.notifier.notify(OWN)
-    statuses = [scene.attend(pid, None) for pid in pids]
-    assert set(statuses) <= {KILLED, 0}
-    return scene if KILLED in statuses else None
+        def all_listen(scene: Scene = scene, pids: list[int] = pids) -> bool:
+            living = [pid for pid in pids if not ended(pid)]
+            return scene.notes().count("listening") >= len(living)
+
+        wait_until(all_listen, "they listen")
+        scene.notifier.notify("nobody listens")
+        scene.notifier.notify(OWN)
+        statuses = [scene.attend(pid, None) for pid in pids]
+        assert set(statuses) <= {KILLED, 0}
+        if KILLED in statuses:
+            return scene
+    return None
 
 
 def overtaking(stage: Stage, label: str, nth: int) -> Scene | None:
@@ -376,7 +383,7 @@ def test_killed_at(stage: Stage, label: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("nth", [1, 2, 4])
 @pytest.mark.parametrize("label", LABELS)
 def test_killed_at_the_nth_passage(stage: Stage, label: str, nth: int) -> None:
     """In every scenario, and not only the first time."""

@@ -218,6 +218,7 @@ def test_those_behind_stopped_listeners_are_woken(
         for listener in stopped:
             listener.worker.suspend()
         try:
+            notifier.notify("nobody")  # close together, so that wake-ups may be passed on
             notifier.notify("all", str(round_number))
             assert [listener.worker.result() for listener in others] == [str(round_number)] * 5
         finally:

@@ -48,6 +48,7 @@ struct pn_conn {
     pn_atomic_u32 has_fd;
     pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
     pn_atomic_u64 next_watch_ns; /* when this connection's slow timer is due */
+    pn_atomic_u64 next_keep_ns;  /* when the liveness locks are due to be taken again */
 
     pthread_mutex_t recv_mutex;
     struct pn_local_channel *channels; /* [nchannels] */

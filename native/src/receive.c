@@ -40,6 +40,7 @@
 
 #define PN_WATCH_NS 1000000000LL     /* the slow timer, +-25 % */
 #define PN_POLL_MODE_NS 2000000LL    /* wakeup="poll": how often it looks */
+#define PN_KEEP_ALIVE_NS 50000000LL
 #define PN_SPIN_MAX_NS 30000LL
 #define PN_SPIN_MIN_NS 2000LL
 #define PN_SPIN_REST 64 /* waits without it after it brought nothing */
@@ -555,10 +556,18 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     return found;
 }
 
-/* What must hold before a process may block: it is alive to others, and its handler is ours. */
-static int before_blocking(struct pn_conn *conn)
+/*
+ * What must hold before a process may block: it is alive to others, and its handler is ours.
+ * The handler is looked at each time, since a signal may kill without it; the liveness locks
+ * (L3) less often, since without them we are merely not signalled and the slow timer is near.
+ */
+static int before_blocking(struct pn_conn *conn, int64_t now)
 {
-    int rc = pn_backend_keep_alive(conn);
+    int rc = 0;
+    if (now >= (int64_t) pn_load_relaxed(&conn->next_keep_ns)) {
+        pn_store_relaxed(&conn->next_keep_ns, (uint64_t) (now + PN_KEEP_ALIVE_NS));
+        rc = pn_backend_keep_alive(conn);
+    }
     return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
@@ -576,7 +585,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         if (first) {
             start = now;
             deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
-            rc = before_blocking(conn);
+            rc = before_blocking(conn, now);
         }
         int64_t watch_at = (int64_t) pn_load_relaxed(&conn->next_watch_ns);
         if (rc == 0 && now >= watch_at) {

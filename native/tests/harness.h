@@ -111,6 +111,8 @@ static inline int tests_done(void)
     return tests_run > 0 ? 0 : 1;
 }
 
+static inline void test_segments_remove(void);
+
 /* Run body(arg) in a forked child, which then exits with 0; it does not outlive its parent. */
 static inline pid_t spawn(void (*body)(void *), void *arg)
 {
@@ -121,6 +123,7 @@ static inline pid_t spawn(void (*body)(void *), void *arg)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         body(arg);
         fflush(NULL);
+        test_segments_remove(); /* its own, if it made any */
         _exit(0);
     }
     return pid;
@@ -178,8 +181,9 @@ static inline void test_segments_remove(void)
 /* A name nobody else uses; the segment is unlinked when the program ends. */
 static inline const char *test_segment_name(void)
 {
-    if (test_segments.n == 0) {
+    if (test_segments.owner != getpid()) { /* the first, or the first of a forked child */
         test_segments.owner = getpid();
+        test_segments.n = 0;
         atexit(test_segments_remove);
     }
     CHECK(test_segments.n < TEST_SEGMENTS);

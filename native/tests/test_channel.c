@@ -72,7 +72,7 @@ static struct GlobalChannelEntry *find(struct pn_segment *seg, const char *name)
     return pn_channel_find_locked(seg, hash_of(name), 1, name, strlen(name));
 }
 
-/* ---- hashing ---------------------------------------------------------------------------------------- */
+/* ---- hashing --------------------------------------------------------------------------------- */
 
 static void test_hash_sees_every_byte_and_the_database(void)
 {
@@ -164,7 +164,7 @@ static void test_subscriptions_run_out_and_come_back(void)
     pn_engine_close(engine);
 }
 
-/* ---- eviction and chan_seq ---------------------------------------------------------------------------- */
+/* ---- eviction and chan_seq ------------------------------------------------------------------- */
 
 static uint64_t next_chan_seq(const char *name)
 {
@@ -241,7 +241,7 @@ static void test_staged_entries_are_not_evicted(void)
     pn_engine_close(engine);
 }
 
-/* ---- many backends, and rebuilding ---------------------------------------------------------------------- */
+/* ---- many backends, and rebuilding ----------------------------------------------------------- */
 
 /* Everything derived, as bytes, but for the links, whose order is free. */
 static unsigned char *snapshot(struct pn_segment *seg, size_t *size)

@@ -39,7 +39,7 @@ enum {
     BIG = 12000
 };
 
-/* ---- the journal -------------------------------------------------------------------------------- */
+/* ---- the journal ----------------------------------------------------------------------------- */
 
 enum txn_state { UNUSED, ABOUT, COMMITTED, ABORTED };
 
@@ -90,7 +90,7 @@ static void journal_end(uint32_t id, int rc)
         sched_yield(); /* the listeners are behind */
 }
 
-/* ---- a case --------------------------------------------------------------------------------------- */
+/* ---- a case ---------------------------------------------------------------------------------- */
 
 typedef void scenario(void);
 
@@ -175,7 +175,7 @@ static int64_t drain(pn_conn *conn, pn_batch *batch)
     return sum;
 }
 
-/* ---- listeners ------------------------------------------------------------------------------------- */
+/* ---- listeners ------------------------------------------------------------------------------- */
 
 static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
 {
@@ -199,7 +199,7 @@ static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
     return go_on;
 }
 
-/* 0: sleeps in pn_wait(); 1: is never signalled and looks; 2: sleeps on the descriptor, reads by two */
+/* 0: sleeps in pn_wait(); 1: is never signalled, looks; 2: sleeps on the descriptor, reads by two */
 static void listener(void *arg)
 {
     uint32_t me = (uint32_t) (uintptr_t) arg;
@@ -239,7 +239,7 @@ static bool hear(int n, int ms)
     return true;
 }
 
-/* ---- the victim: a mixed workload that reaches most labels ------------------------------------------ */
+/* ---- the victim: a mixed workload that reaches most labels ----------------------------------- */
 
 enum { VICTIM = 1, NOTIFIER = 2, HELPER = 3 };
 
@@ -303,7 +303,7 @@ static void mixed(void)
     }
 }
 
-/* ---- victims with company --------------------------------------------------------------------------- */
+/* ---- victims with company -------------------------------------------------------------------- */
 
 static void dead_listener(void *arg)
 {
@@ -528,7 +528,7 @@ static void end_chain(void)
         CHECK_CHILD(chained_pid[i], 0);
 }
 
-/* ---- the order of a case ---------------------------------------------------------------------------- */
+/* ---- the order of a case --------------------------------------------------------------------- */
 
 static void victim(void *arg)
 {
@@ -579,7 +579,7 @@ static bool watch_victim(void)
     return WIFSIGNALED(status);
 }
 
-/* ---- what has to hold afterwards --------------------------------------------------------------------- */
+/* ---- what has to hold afterwards ------------------------------------------------------------- */
 
 /* All listeners got the same; each transaction in one piece; each writer's in its order. */
 static void check_sequences(void)
@@ -753,7 +753,7 @@ static void run_case(void *arg)
     _exit(hit ? HIT : NOT_HIT);
 }
 
-/* ---- dying while a segment is made -------------------------------------------------------------------- */
+/* ---- dying while a segment is made ----------------------------------------------------------- */
 
 static void creator(void *arg)
 {
@@ -795,7 +795,7 @@ static void run_creation(void *arg)
     _exit(WIFSIGNALED(status) ? HIT : NOT_HIT);
 }
 
-/* ---- nobody ever comes again ---------------------------------------------------------------------------- */
+/* ---- nobody ever comes again ----------------------------------------------------------------- */
 
 static void last_words(void)
 {
@@ -833,7 +833,7 @@ static void run_without_help(void *arg)
     _exit(HIT);
 }
 
-/* ---- all cases --------------------------------------------------------------------------------------------- */
+/* ---- all cases ------------------------------------------------------------------------------- */
 
 struct job {
     struct crash_case c;

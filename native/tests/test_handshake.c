@@ -9,6 +9,8 @@
 
 #include <sys/timerfd.h>
 
+#include "procsignal.h"
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PINGS = 10000 };
 #else
@@ -167,7 +169,7 @@ static void test_bursts_by_descriptor(void)
     bursts(BY_DESCRIPTOR_ONE_BY_ONE);
 }
 
-/* ---- who is signalled --------------------------------------------------------------------------------- */
+/* ---- who is signalled ------------------------------------------------------------------------ */
 
 /* Sleeps, says that it is awake, and does not read until told. */
 static void sleeper(void *arg)
@@ -300,7 +302,67 @@ static void test_looking_in_vain_moves_nothing(void)
     pn_engine_close(engine);
 }
 
-/* ---- the notifier that died between un-sleeping and signalling (R2) ------------------------------------ */
+/*
+ * The race itself, step by step: something is committed after the listener's last look and before
+ * its ASLEEP, so the notifier sees it awake and does not signal.  It must look again.
+ */
+static void test_falling_asleep_looks_again(void)
+{
+    engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine), *other = test_connect(engine);
+    test_listen(conn, "c");
+    for (int i = 0; i < 10; i++) {
+        CHECK_OK(test_notify(other, "c", "1"));
+        CHECK_POLL(conn, "1");
+        uint64_t pos = pn_load_relaxed(&conn->me->pos);
+        CHECK((pos & PN_ASLEEP) == 0);
+        uint64_t sent = test_stat(engine).signals_sent;
+        CHECK_OK(test_notify(other, "c", "2"));
+        CHECK_EQ(test_stat(engine).signals_sent, sent);
+        CHECK(!pn_fall_asleep(conn, pos));
+        CHECK((pn_load_relaxed(&conn->me->pos) & PN_ASLEEP) == 0);
+        CHECK_POLL(conn, "2");
+        CHECK(pn_fall_asleep(conn, pn_load_relaxed(&conn->me->pos)));
+    }
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_conn_close(other);
+    pn_engine_close(engine);
+}
+
+/* And its mirror: `want` is raised and the notifier has not looked yet.  Who looks wakes himself,
+ * at `from`, behind the tail's reach; the notifier then finds him awake. */
+static void test_waking_oneself_starts_at_from(void)
+{
+    engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine), *other = test_connect(engine);
+    struct pn_segment *seg = test_inside();
+    test_listen(conn, "c");
+    test_listen(other, "d");
+    CHECK_POLL(conn, "");
+    for (int i = 0; i < 20000; i++) { /* the tail goes on, far beyond our pos */
+        CHECK_OK(test_notify(other, "d", "some forty bytes of payload for the ring"));
+        if (i % 1000 == 0) {
+            pn_batch *batch = pn_batch_new();
+            while (pn_poll(other, batch, 0) > 0)
+                ;
+            pn_batch_free(batch);
+        }
+    }
+    CHECK((pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP) < pn_load_relaxed(&seg->ctl->tail));
+    uint64_t begin = pn_load_relaxed(&seg->ctl->head);
+    CHECK_OK(test_notify(other, "c", "x"));
+    pn_store_relaxed(&conn->me->pos, 0 | PN_ASLEEP); /* as before the notifier's CAS */
+    CHECK(pn_wake_self(conn));
+    CHECK_EQ(pn_load_relaxed(&conn->me->pos), begin);
+    CHECK_POLL(conn, "x");
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_conn_close(other);
+    pn_engine_close(engine);
+}
+
+/* ---- the notifier that died between un-sleeping and signalling (R2) -------------------------- */
 
 /* The slot is awake and owed, but no signal was sent: the next commit sends it, once it is old. */
 static void test_owed_signals_are_sent_by_the_next(void)
@@ -335,7 +397,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     pn_engine_close(engine);
 }
 
-/* ---- many sleepers -------------------------------------------------------------------------------------- */
+/* ---- many sleepers --------------------------------------------------------------------------- */
 
 enum trouble { DEAD, POLLING, STOPPED, NONE };
 enum { HEADS = 3, SLEEPERS = 8 };
@@ -446,7 +508,7 @@ static void test_a_broadcast_past_stopped_listeners(void)
     broadcast_past(STOPPED, 20);
 }
 
-/* ---- the latch ------------------------------------------------------------------------------------------ */
+/* ---- the latch ------------------------------------------------------------------------------- */
 
 static int64_t cpu_ns(void)
 {
@@ -524,6 +586,8 @@ int main(void)
     RUN(test_one_signal_for_each_sleep);
     RUN(test_the_uninterested_are_left_alone);
     RUN(test_looking_in_vain_moves_nothing);
+    RUN(test_falling_asleep_looks_again);
+    RUN(test_waking_oneself_starts_at_from);
     RUN(test_owed_signals_are_sent_by_the_next);
     RUN(test_a_broadcast_reaches_all_at_once);
     RUN(test_a_broadcast_past_dead_listeners);

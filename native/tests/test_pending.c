@@ -1,4 +1,4 @@
-/* What a transaction gathers: duplicates, savepoints, and the two indices, against a plain model. */
+/* What a transaction gathers: duplicates, savepoints, the two indices; against a plain model. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -140,7 +140,8 @@ static void test_arena_growth(void)
         const struct pn_pending_channel *c = &list.channels[e->channel];
         char name[16];
         snprintf(name, sizeof name, "chan%d", (int) i % 50);
-        CHECK(c->name_len == strlen(name) && memcmp(list.arena + c->name_off, name, c->name_len) == 0);
+        CHECK_EQ(c->name_len, strlen(name));
+        CHECK(memcmp(list.arena + c->name_off, name, c->name_len) == 0);
         CHECK_EQ(e->payload_len, i * i * 7);
         for (size_t k = 0; k < e->payload_len; k++)
             CHECK_EQ(list.arena[e->payload_off + k], 'a' + i % 26);
@@ -148,7 +149,7 @@ static void test_arena_growth(void)
     pn_pending_free(&list);
 }
 
-/* ---- against a model ------------------------------------------------------------------------------------ */
+/* ---- against a model ------------------------------------------------------------------------- */
 
 enum { MAX = 4000, LEVELS = 10 };
 

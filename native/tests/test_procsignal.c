@@ -1,4 +1,4 @@
-/* Real signals in somebody else's process: whose they are, who is signalled, and who must not be. */
+/* Real signals in somebody else's process: whose they are, and who must not be signalled. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -81,7 +81,7 @@ static void wait_for(pn_conn *conn, const char *payload)
     CHECK_POLL(conn, "");
 }
 
-/* ---- the host's own signals ------------------------------------------------------------------------- */
+/* ---- the host's own signals ------------------------------------------------------------------ */
 
 static void host_with_handler(void *arg)
 {
@@ -291,7 +291,7 @@ static void test_real_time_and_blocked_signals(void)
     end();
 }
 
-/* ---- signals that lose their siginfo ------------------------------------------------------------------ */
+/* ---- signals that lose their siginfo --------------------------------------------------------- */
 
 static void no_pending(void *arg)
 {
@@ -327,7 +327,7 @@ static void test_without_room_for_pending_signals(void)
     end();
 }
 
-/* ---- who is not, or not any more, that backend --------------------------------------------------------- */
+/* ---- who is not, or not any more, that backend ----------------------------------------------- */
 
 static void execs(void *arg)
 {
@@ -361,7 +361,7 @@ static void test_an_execd_program_is_not_signalled(void)
     CHECK_SOON(has_execd(pid));
     for (int i = 0; i < 100; i++)
         notify("x");
-    CHECK_SOON(test_stat(engine).backends == 1); /* reaped, once the kernel has let go of its lock */
+    CHECK_SOON(test_stat(engine).backends == 1); /* once the kernel has let go of its lock */
     for (int i = 0; i < 100; i++)
         notify("x");
     close(down[1]);
@@ -500,7 +500,7 @@ static void test_lost_locks_are_taken_again(void)
     end();
 }
 
-/* ---- a pid that belongs to somebody else by now ----------------------------------------------------------- */
+/* ---- a pid that belongs to somebody else by now ---------------------------------------------- */
 
 static pid_t spawn_with_pid(pid_t wanted, void (*body)(void *))
 {

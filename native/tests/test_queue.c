@@ -228,7 +228,7 @@ static void test_too_big_is_refused_before_the_lock(void)
     pn_engine_close(engine);
 }
 
-/* ---- on_full = block -------------------------------------------------------------------------------- */
+/* ---- on_full = block ------------------------------------------------------------------------- */
 
 static pn_engine *blocking_engine(uint64_t timeout_ns)
 {
@@ -349,7 +349,7 @@ static void test_reservations_are_respected_and_reaped(void)
     pn_engine_close(engine);
 }
 
-/* ---- whatever was prepared fits --------------------------------------------------------------------- */
+/* ---- whatever was prepared fits -------------------------------------------------------------- */
 
 static size_t random_size(uint64_t *seed)
 {
@@ -385,7 +385,8 @@ static void test_a_prepared_commit_fits_a_full_queue(void)
         pn_options o = test_options();
         o.queue_pages = pages;
         pn_engine *engine = test_engine(&o);
-        pn_conn *slow = laggard(engine), *conn = test_connect(engine), *other = test_connect(engine);
+        pn_conn *slow = laggard(engine), *conn = test_connect(engine);
+        pn_conn *other = test_connect(engine);
         pn_batch *batch = pn_batch_new();
         int prepared = 0;
         for (int i = 0; i < 400; i++) {

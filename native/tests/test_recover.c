@@ -58,7 +58,7 @@ static void test_a_thread_ends_with_the_lock(void)
     end();
 }
 
-/* ---- what the dead left half done ----------------------------------------------------------------------- */
+/* ---- what the dead left half done ------------------------------------------------------------ */
 
 static void wrong_sums(void)
 {
@@ -157,7 +157,7 @@ static void test_what_was_committed_is_announced(void)
     end();
 }
 
-/* ---- those who wait for it --------------------------------------------------------------------------------- */
+/* ---- those who wait for it ------------------------------------------------------------------- */
 
 static void keep_the_lock(void *arg)
 {
@@ -235,7 +235,7 @@ static void test_a_stopped_holder_is_named(void)
     end();
 }
 
-/* ---- re-entry ----------------------------------------------------------------------- */
+/* ---- re-entry -------------------------------------------------------------------------------- */
 
 static void test_reentry_is_refused(void)
 {
@@ -258,7 +258,7 @@ static void test_reentry_is_refused(void)
     end();
 }
 
-/* ---- what cannot be repaired ---------------------------------------------------------------------------------- */
+/* ---- what cannot be repaired ----------------------------------------------------------------- */
 
 static int impossible;
 
@@ -334,7 +334,7 @@ static void test_poison_reaches_sleepers_and_blocked_writers(void)
     pn_engine_close(engine);
 }
 
-/* ---- recovery without memory ------------------------------------------------------------------------------------ */
+/* ---- recovery without memory ----------------------------------------------------------------- */
 
 static uint64_t mapped_bytes(void)
 {

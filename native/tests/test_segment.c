@@ -51,7 +51,7 @@ static int files_like(const char *part)
     return n;
 }
 
-/* ---- creating ------------------------------------------------------------------------------------------ */
+/* ---- creating -------------------------------------------------------------------------------- */
 
 static const char *race_name;
 
@@ -232,7 +232,7 @@ static void test_no_room(void)
     CHECK_CHILD(spawn(over_the_limit, NULL), 0);
 }
 
-/* ---- refusing ------------------------------------------------------------------------------------------ */
+/* ---- refusing -------------------------------------------------------------------------------- */
 
 /* A header in which one field is changed; perhaps with a checksum that is right for it. */
 static int attach_changed(size_t at, const void *bytes, size_t n, bool with_checksum)
@@ -298,7 +298,8 @@ static void test_every_bit_of_the_header_counts(void)
     int fd = shm_of(name);
     CHECK_EQ(pread(fd, &h, sizeof h, 0), sizeof h);
     for (off_t at = 0; at < (off_t) offsetof(struct pn_header, state); at++) {
-        unsigned char was = ((unsigned char *) &h)[at], turned = was ^ (unsigned char) (1 << at % 8);
+        unsigned char was = ((unsigned char *) &h)[at];
+        unsigned char turned = was ^ (unsigned char) (1 << at % 8);
         CHECK_EQ(pwrite(fd, &turned, 1, at), 1);
         if (try_attach(name) == 0)
             FAIL("byte %d of the header may be anything", (int) at);
@@ -351,7 +352,7 @@ static void test_files_that_are_no_segments(void)
     rmdir(path);
 }
 
-/* ---- removing ------------------------------------------------------------------------------------------- */
+/* ---- removing -------------------------------------------------------------------------------- */
 
 static void attached(void *arg)
 {

@@ -78,7 +78,7 @@ static int count_all(pn_conn *conn, const pn_batch *batch)
     return n;
 }
 
-/* ---- eight threads on one connection ------------------------------------------------------------------ */
+/* ---- eight threads on one connection --------------------------------------------------------- */
 
 static void *everything_on_one(void *arg)
 {
@@ -169,7 +169,7 @@ static void test_waiters_and_writers_on_one_connection(void)
     pn_engine_close(engine);
 }
 
-/* ---- a connection for each thread, in one process ------------------------------------------------------ */
+/* ---- a connection for each thread, in one process -------------------------------------------- */
 
 static pn_conn *of_thread[THREADS];
 
@@ -227,7 +227,7 @@ static void test_eight_connections_in_one_process(void)
     pn_engine_close(engine);
 }
 
-/* ---- opening and closing among others who send ---------------------------------------------------------- */
+/* ---- opening and closing among others who send ----------------------------------------------- */
 
 static const char *name;
 
@@ -274,7 +274,7 @@ static void test_engines_and_connections_come_and_go(void)
     pn_engine_close(keep);
 }
 
-/* ---- fork while other threads work ---------------------------------------------------------------------- */
+/* ---- fork while other threads work ----------------------------------------------------------- */
 
 static void *work_until_stopped(void *arg)
 {
