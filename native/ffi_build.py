@@ -22,7 +22,16 @@ HEADER = ROOT / "native" / "include" / "pynotify.h"
 
 # setuptools wants relative paths; it is always run in the project's root.
 INCLUDE_DIRS = ["native/include", "native/src"]
-COMPILE_ARGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+COMPILE_ARGS = [
+    "-std=gnu11",
+    "-O3",
+    "-fno-semantic-interposition",
+    "-fno-plt",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+]
 LINK_ARGS = ["-pthread"]
 
 

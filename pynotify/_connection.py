@@ -74,7 +74,17 @@ class _Process:
 
 
 _process = _Process()
-os.register_at_fork(after_in_child=_process.refresh)
+#: All connections of the process, for the child of a fork: what they have read ahead is not its.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    _process.refresh()
+    for connection in _connections:
+        connection._backlog.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 class Connection:
@@ -106,6 +116,7 @@ class Connection:
         #: The open transaction of each thread that has one.
         self._transactions: dict[int, OpenTransaction] = {}
         self._thread = threading.local()
+        _connections.add(self)
 
     # ---- sending -------------------------------------------------------------------------
 
@@ -423,15 +434,17 @@ class Connection:
 
     def _notifies(self, timeout: float | None, stop_after: int | None) -> Generator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
-        backlog = self._backlog
+        # These three are the same objects for the connection's life.
+        backlog, transactions, handlers = self._backlog, self._transactions, self._handlers
+        take = backlog.popleft
         message: Notify | Gap | None
         while left:
             # What has been read ahead already, as long as nothing is out of the ordinary.
-            while backlog and left and not (self._transactions or self._handlers):
-                if _process.pid != self._pid:
+            while backlog and left:
+                if transactions or handlers:
                     break
                 try:
-                    message = backlog.popleft()
+                    message = take()
                 except IndexError:  # another thread was faster
                     break
                 left -= 1

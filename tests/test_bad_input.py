@@ -239,8 +239,11 @@ class TestOwnership:
         assert segment_file.stat().st_uid == NOBODY, "somebody else's segment was replaced"
         os.chown(segment_file, os.geteuid(), os.getegid())
 
-    def test_each_user_has_a_name_space(self, segment_name: str) -> None:
+    def test_each_user_has_a_name_space(
+        self, segment_name: str, new_name: Callable[[], str]
+    ) -> None:
         require("root")
+        only_mine = new_name()
 
         def as_nobody() -> tuple[bool, list[str]]:
             os.setgid(NOBODY)
@@ -253,9 +256,12 @@ class TestOwnership:
             pynotify.unlink(segment_name)
             return heard, names
 
-        with pynotify.connect(segment_name) as mine:
+        with pynotify.connect(segment_name) as mine, pynotify.connect(only_mine):
             mine.listen("c")
-            assert in_child(as_nobody) == (True, [segment_name])
+            heard, names = in_child(as_nobody)
+            assert heard
+            assert segment_name in names
+            assert only_mine not in names
             assert mine.poll() == []
 
     def test_open_to_others(self, segment_name: str, segment_file: Path) -> None:

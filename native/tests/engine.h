@@ -84,9 +84,9 @@ static inline void check_poll(const char *file, int line, pn_conn *conn, const c
     pn_batch *b = pn_batch_new();
     int64_t n = pn_poll(conn, b, 0);
     if (n < 0)
-        FAIL("%s:%d: poll: %lld: %s", file, line, (long long) n, pn_error_message());
+        FAIL("%s:%d: poll: %lld: %s", file, line, (long long)n, pn_error_message());
     for (size_t i = 0; i < b->n; i++) {
-        size_t len = (size_t) (b->offset[i + 1] - b->offset[i]);
+        size_t len = (size_t)(b->offset[i + 1] - b->offset[i]);
         CHECK(used + len + 2 < sizeof text);
         if (i > 0)
             text[used++] = ' ';

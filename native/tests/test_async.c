@@ -184,7 +184,7 @@ static void test_transactions_are_atomic_and_in_commit_order(void)
     notify_in(first, "c", "1a");
     notify_in(second, "c", "2a");
     notify_in(first, "c", "1b");
-    notify_in(first, "c", "1a"); /* collapses */
+    notify_in(first, "c", "1a");  /* collapses */
     notify_in(second, "c", "1a"); /* does not: another transaction */
     CHECK_POLL(a, "");
     CHECK_OK(pn_txn_commit(second));
@@ -299,7 +299,7 @@ static void test_partial_polls(void)
             CHECK_OK(test_notify(b, "c", "x"));
         for (int left = 7; left > 0;) {
             CHECK_EQ(poll(&fd, 1, 0), 1); /* readable as long as something is unread (R5) */
-            left -= (int) pn_poll(a, batch, 2);
+            left -= (int)pn_poll(a, batch, 2);
             CHECK(batch->n > 0 && batch->n <= 2 && left >= 0);
         }
         int looks = 0; /* and at most once or twice in vain */

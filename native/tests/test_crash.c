@@ -39,500 +39,13 @@ enum {
     BIG = 12000
 };
 
-/* ---- the journal ----------------------------------------------------------------------------- */
-
-enum txn_state { UNUSED, ABOUT, COMMITTED, ABORTED };
-
-struct journal_txn {
-    _Atomic(uint32_t) state;
-    uint32_t writer, n;
-};
-
-/* Payload of every message on "all"; padded to the size that is wanted. */
-struct message {
-    uint32_t kind, txn, i, n;
-};
-enum kind { PLAIN = 1, PING, HOLD, QUIT };
-
-struct got {
-    struct message m;
-    uint64_t seq;
-};
-
-struct listener_log {
-    _Atomic(uint32_t) n;
-    struct got got[MAX_GOT];
-};
-
-static struct shared {
-    _Atomic(uint32_t) next_txn;
-    _Atomic(uint32_t) stop, ready;
-    struct journal_txn txn[MAX_TXNS];
-    struct listener_log log[3];
-} *j;
-
-static uint32_t journal_begin(uint32_t writer, uint32_t n)
-{
-    uint32_t id = atomic_fetch_add(&j->next_txn, 1);
-    CHECK(id < MAX_TXNS);
-    j->txn[id].writer = writer;
-    j->txn[id].n = n;
-    atomic_store(&j->txn[id].state, ABOUT);
-    return id;
-}
-
-static void journal_end(uint32_t id, int rc)
-{
-    if (rc < 0 && rc != -PN_EQUEUEFULL)
-        FAIL("commit of %u: %d: %s", id, rc, pn_error_message());
-    atomic_store(&j->txn[id].state, rc < 0 ? ABORTED : COMMITTED);
-    if (rc < 0)
-        sched_yield(); /* the listeners are behind */
-}
-
-/* ---- a case ---------------------------------------------------------------------------------- */
-
-typedef void scenario(void);
-
-static struct crash_case {
-    const char *label;
-    uint32_t nth;
-    scenario *victim;
-} now;
-
-static const char *segment;
-static pn_engine *engine;
-static pn_conn *mine;
-static int pipe_to_parent[2], hold_pipe[2];
-static pid_t listeners[3], victim_pid, helper_pid;
-
-#define REQUIRE(cond, ...)                                                                         \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "%s, hit %u: ", now.label, now.nth);                                   \
-            FAIL(__VA_ARGS__);                                                                     \
-        }                                                                                          \
-    } while (0)
-
-static struct pn_segment *inside(void)
-{
-    struct pn_segment *seg = pn_first_segment();
-    while (seg != NULL && strcmp(seg->name, segment) != 0)
-        seg = seg->next;
-    CHECK(seg != NULL);
-    return seg;
-}
-
-static pn_conn *connect_with(int signo)
-{
-    pn_conn *conn;
-    CHECK_OK(pn_connect(engine, "db", 2, signo, NULL, &conn));
-    return conn;
-}
-
-static void listen_to(pn_conn *conn, const char *a, const char *b)
-{
-    pn_txn *txn;
-    CHECK_OK(pn_txn_begin(conn, &txn));
-    CHECK_OK(pn_txn_listen(txn, a, strlen(a)));
-    if (b != NULL)
-        CHECK_OK(pn_txn_listen(txn, b, strlen(b)));
-    CHECK_OK(pn_txn_commit(txn));
-}
-
-static int send_one(pn_conn *conn, uint32_t kind, uint32_t id, size_t size)
-{
-    static char payload[BIG];
-    struct message m = {.kind = kind, .txn = id, .i = 0, .n = 1};
-    memcpy(payload, &m, sizeof m);
-    return pn_notify(conn, "all", 3, payload, size);
-}
-
-static void notify(pn_conn *conn, uint32_t writer, uint32_t kind, size_t size)
-{
-    uint32_t id = journal_begin(writer, 1);
-    journal_end(id, send_one(conn, kind, id, size));
-}
-
-static void add_messages(pn_txn *txn, uint32_t id, uint32_t n, size_t size)
-{
-    char *payload = calloc(1, BIG);
-    for (uint32_t i = 0; i < n; i++) {
-        struct message m = {.kind = PLAIN, .txn = id, .i = i, .n = n};
-        memcpy(payload, &m, sizeof m);
-        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size));
-        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size)); /* collapses */
-    }
-    free(payload);
-}
-
-static int64_t drain(pn_conn *conn, pn_batch *batch)
-{
-    int64_t n, sum = 0;
-    while ((n = pn_poll(conn, batch, 0)) > 0)
-        sum += n;
-    CHECK_OK(n);
-    return sum;
-}
-
-/* ---- listeners ------------------------------------------------------------------------------- */
-
-static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
-{
-    bool go_on = true;
-    for (size_t i = 0; i < b->n; i++) {
-        struct got g = {.seq = b->seq[i]};
-        uint32_t at = atomic_load(&log->n);
-        CHECK(b->offset[i + 1] - b->offset[i] >= sizeof g.m);
-        memcpy(&g.m, b->data + b->offset[i], sizeof g.m);
-        CHECK(at < MAX_GOT);
-        log->got[at] = g;
-        atomic_store(&log->n, at + 1);
-        char c = 'p';
-        if (g.m.kind == PING)
-            CHECK_EQ(write(pipe_to_parent[1], &c, 1), 1);
-        if (g.m.kind == HOLD && me == 0)
-            CHECK_EQ(read(hold_pipe[0], &c, 1), 1); /* awake, and does not read on */
-        if (g.m.kind == QUIT)
-            go_on = false;
-    }
-    return go_on;
-}
-
-/* 0: sleeps in pn_wait(); 1: is never signalled, looks; 2: sleeps on the descriptor, reads by two */
-static void listener(void *arg)
-{
-    uint32_t me = (uint32_t) (uintptr_t) arg;
-    pn_conn *conn = connect_with(me == 1 ? -1 : 0);
-    pn_batch *batch = pn_batch_new();
-    struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
-    listen_to(conn, "all", NULL);
-    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
-    for (bool go_on = true; go_on;) {
-        int rc = me == 2 ? poll(&fd, 1, -1) : pn_wait(conn, -1);
-        if (rc < 0 && rc != -EINTR && !(me == 2 && errno == EINTR))
-            FAIL("%s, hit %u: listener %u: wait: %d: %s", now.label, now.nth, me, rc,
-                 pn_error_message());
-        int64_t n = pn_poll(conn, batch, me == 2 ? 2 : 0);
-        if (n < 0)
-            FAIL("%s, hit %u: listener %u: poll: %s", now.label, now.nth, me, pn_error_message());
-        go_on = record(batch, &j->log[me], me);
-    }
-    pn_conn_close(conn);
-    pn_batch_free(batch);
-    pn_engine_close(engine);
-}
-
-/* n bytes from the listeners; false if they do not come in time. */
-static bool hear(int n, int ms)
-{
-    int64_t until = test_now_ns() + ms * INT64_C(1000000);
-    struct pollfd p = {.fd = pipe_to_parent[0], .events = POLLIN};
-    char c[8];
-    while (n > 0) {
-        int64_t left = (until - test_now_ns()) / 1000000;
-        if (left < 0 || (poll(&p, 1, (int) left + 1) < 1 && errno != EINTR))
-            return false;
-        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t) n) : 0;
-        n -= (int) k;
-    }
-    return true;
-}
-
-/* ---- the victim: a mixed workload that reaches most labels ----------------------------------- */
-
-enum { VICTIM = 1, NOTIFIER = 2, HELPER = 3 };
-
-static void in_transactions(pn_conn *conn, int round)
-{
-    char own[16];
-    uint32_t id;
-    pn_txn *txn;
-
-    int len = snprintf(own, sizeof own, "own%d", round % 5);
-    CHECK_OK(pn_txn_begin(conn, &txn));
-    id = journal_begin(VICTIM, 3);
-    CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
-    add_messages(txn, id, 3, 64);
-    CHECK_OK(pn_txn_notify(txn, own, (size_t) len, "x", 1));
-    CHECK_EQ(pn_txn_savepoint(txn), 1);
-    CHECK_OK(pn_txn_notify(txn, "all", 3, "never", 5));
-    CHECK_OK(pn_txn_rollback_to(txn, 1));
-    CHECK_OK(pn_txn_unlisten(txn, "other", 5));
-    journal_end(id, pn_txn_commit(txn));
-
-    for (int commit = 0; commit < 2; commit++) { /* prepare, then commit or abort */
-        CHECK_OK(pn_txn_begin(conn, &txn));
-        id = journal_begin(VICTIM, 2);
-        add_messages(txn, id, 2, commit != 0 ? BIG : 100);
-        CHECK_OK(pn_txn_listen(txn, "prepared", 8));
-        int rc = pn_txn_prepare(txn);
-        if (rc == 0 && commit != 0) {
-            rc = pn_txn_commit(txn);
-            CHECK_OK(rc);
-        } else {
-            pn_txn_abort(txn);
-            rc = -PN_EQUEUEFULL;
-        }
-        journal_end(id, rc);
-    }
-}
-
-static void mixed(void)
-{
-    pn_batch *batch = pn_batch_new();
-    double usage;
-    for (int round = 0; round < ROUNDS; round++) {
-        pn_conn *conn = connect_with(0);
-        listen_to(conn, "all", "other");
-        if (round % 2 == 1)
-            CHECK(pn_fileno(conn) >= 0);
-        drain(conn, batch);
-        notify(conn, VICTIM, PLAIN, 40);
-        CHECK_OK(pn_wait(conn, 100000000));
-        drain(conn, batch);
-        in_transactions(conn, round);
-        CHECK_OK(pn_queue_usage(engine, &usage));
-        notify(conn, VICTIM, PLAIN, BIG);
-        int rc = pn_wait(conn, 1000000);
-        CHECK(rc >= 0 || rc == -EINTR);
-        drain(conn, batch);
-        rc = pn_wait(conn, 1000); /* nothing to read: asleep, latch and all */
-        CHECK(rc >= 0 || rc == -EINTR);
-        pn_conn_close(conn);
-    }
-}
-
-/* ---- victims with company -------------------------------------------------------------------- */
-
-static void dead_listener(void *arg)
-{
-    pn_txn *txn;
-    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-    pn_conn *conn = connect_with(0);
-    listen_to(conn, "all", "d");
-    CHECK_OK(pn_txn_begin(conn, &txn));
-    CHECK_OK(pn_txn_listen(txn, "e", 1));
-    CHECK_OK(pn_txn_notify(txn, "all", 3, "reserved", 8));
-    CHECK_OK(pn_txn_prepare(txn));
-    (void) arg;
-    raise(SIGKILL);
-}
-
-static void reaping(void)
-{
-    pn_stat stat;
-    pn_conn *conn = connect_with(0);
-    for (int round = 0; round < 8; round++) {
-        CHECK_KILLED(spawn(dead_listener, NULL), SIGKILL);
-        CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
-        notify(conn, VICTIM, PLAIN, 40);
-    }
-    pn_conn_close(conn);
-}
-
-static void die_holding_the_lock(void *arg)
-{
-    static const char *const labels[] = {"commit:after-head", "listen:bit", "commit:want",
-                                         "unlisten:sub",      "commit:entry", "listen:entry",
-                                         "commit:unslept"};
-    uint32_t round = (uint32_t) (uintptr_t) arg;
-    pn_txn *txn;
-    char own[16];
-    int len = snprintf(own, sizeof own, "r%u", round % 4);
-    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-    pn_conn *conn = connect_with(0);
-    listen_to(conn, "all", "d");
-    CHECK_OK(pn_crash_arm(labels[round % 7], 1, PN_CRASH_KILL));
-    for (int i = 0; i < 3; i++) {
-        uint32_t id = journal_begin(HELPER, 2);
-        CHECK_OK(pn_txn_begin(conn, &txn));
-        CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
-        CHECK_OK(pn_txn_unlisten(txn, "d", 1));
-        add_messages(txn, id, 2, 40);
-        journal_end(id, pn_txn_commit(txn));
-    }
-}
-
-static void recovering(void)
-{
-    for (uint32_t round = 0; round < 30; round++) {
-        pn_conn *conn = connect_with(0);
-        listen_to(conn, "all", NULL);
-        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
-        notify(conn, VICTIM, PLAIN, 40);
-        pn_conn_close(conn);
-    }
-}
-
-/* The same, but another process dies in the recovery before we do. */
-static void die_in_recovery(void *arg)
-{
-    pn_stat stat;
-    (void) arg;
-    CHECK_OK(pn_crash_arm(now.label, 1, PN_CRASH_KILL));
-    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
-}
-
-static void recovering_again(void)
-{
-    for (uint32_t round = 0; round < 30; round++) {
-        pn_conn *conn = connect_with(0);
-        listen_to(conn, "all", NULL);
-        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
-        reap(spawn(die_in_recovery, NULL));
-        notify(conn, VICTIM, PLAIN, 40);
-        pn_conn_close(conn);
-    }
-}
-
-/* Listener 0 holds the ring full; we wait for room and die of it. */
-static void blocked_writer(void)
-{
-    pn_conn *conn = connect_with(0);
-    for (;;)
-        notify(conn, VICTIM, PLAIN, 4000);
-}
-
-/* The helper writes until the ring is full; we hold it, then read, and so wake the helper. */
-static void endless_writer(void *arg)
-{
-    (void) arg;
-    pn_conn *conn = connect_with(0);
-    while (atomic_load(&j->stop) == 0)
-        notify(conn, HELPER, PLAIN, 4000);
-    pn_conn_close(conn);
-}
-
-static void waking_writers(void)
-{
-    pn_conn *conn = connect_with(0);
-    pn_batch *batch = pn_batch_new();
-    struct pn_segment *seg = inside();
-    listen_to(conn, "all", NULL);
-    atomic_store(&j->ready, 1);
-    for (int round = 0; round < 20; round++) {
-        while (pn_load_relaxed(&seg->ctl->room_waiters) == 0)
-            sched_yield();
-        CHECK_OK(pn_poll(conn, batch, 0));
-    }
-    pn_conn_close(conn);
-}
-
-/*
- * Labels that only a race reaches.  Un-slept between falling asleep and looking again: we stop
- * there, the notifier notifies, and the handler that runs when we are continued arms the label.
- */
-static volatile sig_atomic_t race_round;
-
-static void arm_for_real(int signo)
-{
-    (void) signo;
-    if (now.nth > (uint32_t) race_round)
-        pn_crash_arm(now.label, now.nth - (uint32_t) race_round, PN_CRASH_KILL);
-}
-
-static void rewoken(void)
-{
-    pn_batch *batch = pn_batch_new();
-    signal(SIGUSR2, arm_for_real);
-    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-    pn_conn *conn = connect_with(0);
-    listen_to(conn, "all", NULL);
-    for (race_round = 0; race_round < 4; race_round++) {
-        notify(conn, VICTIM, PLAIN, 40);
-        CHECK(pn_poll(conn, batch, 0) >= 1); /* awake now */
-        CHECK_OK(pn_crash_arm("sleep:asleep", 1, PN_CRASH_STOP));
-        CHECK_OK(pn_poll(conn, batch, 0));
-        CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-        drain(conn, batch);
-    }
-}
-
-/* We wake ourselves, because a notifier has raised `want` and not yet un-slept us. */
-static void slow_notifier(void *arg)
-{
-    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-    pn_conn *conn = connect_with(0);
-    CHECK_OK(pn_crash_arm("commit:want", 4, PN_CRASH_STOP)); /* three listeners, and the victim */
-    (void) arg;
-    notify(conn, HELPER, PLAIN, 40);
-}
-
-static void waking_myself(void)
-{
-    pn_batch *batch = pn_batch_new();
-    pn_conn *conn = connect_with(0);
-    listen_to(conn, "all", NULL);
-    for (int round = 0; round < 8; round++) {
-        int status;
-        drain(conn, batch);
-        pid_t pid = spawn(slow_notifier, NULL);
-        CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
-        CHECK_OK(pn_poll(conn, batch, 0));
-        kill(pid, SIGCONT);
-        if (WIFSTOPPED(status))
-            reap(pid);
-    }
-}
-
-/* One of many sleepers, who signal each other on: dies in the handler, a claimed bit in hand. */
-enum { CHAINED = 4 };
-static pid_t chained_pid[CHAINED];
-
-static void chained_sleeper(void *arg)
-{
-    pn_batch *batch = pn_batch_new();
-    pn_conn *conn = connect_with(0);
-    (void) arg;
-    listen_to(conn, "all", NULL);
-    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
-    while (atomic_load(&j->stop) == 0) {
-        pn_wait(conn, 100000000);
-        drain(conn, batch);
-    }
-    pn_conn_close(conn);
-}
-
-static void chained(void)
-{
-    chained_sleeper(NULL);
-}
-
-static void paced_writer(void *arg)
-{
-    (void) arg;
-    const struct timespec pace = {.tv_nsec = 100000}; /* a stream, and yet they sleep again */
-    pn_conn *conn = connect_with(0);
-    for (int i = 0; i < 20000 && atomic_load(&j->stop) == 0; i++) {
-        notify(conn, HELPER, PLAIN, 40);
-        nanosleep(&pace, NULL);
-    }
-    atomic_store(&j->stop, 1);
-    pn_conn_close(conn);
-}
-
-static void start_chain(void)
-{
-    REQUIRE(hear(1, TEST_PATIENCE_MS), "the victim did not start");
-    for (int i = 0; i < CHAINED; i++)
-        chained_pid[i] = spawn(chained_sleeper, NULL);
-    REQUIRE(hear(CHAINED, TEST_PATIENCE_MS), "the sleepers did not start");
-    helper_pid = spawn(paced_writer, NULL);
-}
-
-static void end_chain(void)
-{
-    atomic_store(&j->stop, 1);
-    for (int i = 0; i < CHAINED; i++)
-        CHECK_CHILD(chained_pid[i], 0);
-}
+#include "crash_victims.h"
 
 /* ---- the order of a case --------------------------------------------------------------------- */
 
 static void victim(void *arg)
 {
-    (void) arg;
+    (void)arg;
     CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
     now.victim();
 }
@@ -557,7 +70,7 @@ static void open_segment(void)
 static void start_listeners(void)
 {
     for (uintptr_t i = 0; i < 3; i++)
-        listeners[i] = spawn(listener, (void *) i);
+        listeners[i] = spawn(listener, (void *)i);
     REQUIRE(hear(3, TEST_PATIENCE_MS), "the listeners did not start");
 }
 
@@ -587,8 +100,8 @@ static void check_sequences(void)
     const struct listener_log *first = &j->log[0];
     uint32_t n = atomic_load(&first->n), last[4] = {0};
     for (uint32_t k = 1; k < 3; k++)
-        REQUIRE(atomic_load(&j->log[k].n) == n, "listener 0 got %u messages, listener %u got %u",
-                n, k, atomic_load(&j->log[k].n));
+        REQUIRE(atomic_load(&j->log[k].n) == n, "listener 0 got %u messages, listener %u got %u", n,
+                k, atomic_load(&j->log[k].n));
     for (uint32_t i = 0; i < n; i++) {
         const struct got *g = &first->got[i], *before = i > 0 ? &first->got[i - 1] : NULL;
         REQUIRE(g->m.txn < atomic_load(&j->next_txn), "message %u is of no transaction", i);
@@ -596,7 +109,7 @@ static void check_sequences(void)
         for (uint32_t k = 1; k < 3; k++)
             REQUIRE(memcmp(g, &j->log[k].got[i], sizeof *g) == 0,
                     "message %u: listener 0 got %u.%u of commit %llu, listener %u %u.%u", i,
-                    g->m.txn, g->m.i, (unsigned long long) g->seq, k, j->log[k].got[i].m.txn,
+                    g->m.txn, g->m.i, (unsigned long long)g->seq, k, j->log[k].got[i].m.txn,
                     j->log[k].got[i].m.i);
         if (g->m.i != 0) {
             REQUIRE(before != NULL && before->m.txn == g->m.txn && before->m.i + 1 == g->m.i &&
@@ -604,7 +117,7 @@ static void check_sequences(void)
                     "message %u: transaction %u is torn", i, g->m.txn);
         } else {
             REQUIRE(before == NULL || (before->seq < g->seq && before->m.i + 1 == before->m.n),
-                    "message %u: commit %llu is out of order", i, (unsigned long long) g->seq);
+                    "message %u: commit %llu is out of order", i, (unsigned long long)g->seq);
             REQUIRE(last[t->writer] == 0 || last[t->writer] < g->m.txn,
                     "message %u: writer %u's transaction %u comes late or twice", i, t->writer,
                     g->m.txn);
@@ -616,12 +129,12 @@ static void check_sequences(void)
 /* -1: the label says that nothing was committed, 1: that all was, 0: it does not say. */
 static int verdict_of_label(void)
 {
-    static const char *const before[] = {"commit:room", "commit:entry", "commit:before-head",
-                                         "listen:", "reserve:stored", "block:armed"};
-    static const char *const after[] = {"commit:after-head", "commit:applied", "commit:from",
-                                        "commit:want", "commit:owed", "commit:unslept",
-                                        "commit:before-woken", "commit:after-woken",
-                                        "commit:unlocked", "signal:"};
+    static const char *const before[] = {"commit:room", "commit:entry",   "commit:before-head",
+                                         "listen:",     "reserve:stored", "block:armed"};
+    static const char *const after[] = {
+        "commit:after-head", "commit:applied", "commit:from",         "commit:want",
+        "commit:owed",       "commit:unslept", "commit:before-woken", "commit:after-woken",
+        "commit:unlocked",   "signal:"};
     for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
         if (strncmp(now.label, before[i], strlen(before[i])) == 0)
             return -1;
@@ -677,19 +190,19 @@ static void check_nothing_leaked(void)
     REQUIRE(stat.backends == 4, "%u backends are left instead of 4", stat.backends);
     REQUIRE(stat.subscriptions == 3, "%u subscriptions are left instead of 3", stat.subscriptions);
     REQUIRE(inside()->ctl->reserved == 0, "%llu bytes are still reserved",
-            (unsigned long long) inside()->ctl->reserved);
+            (unsigned long long)inside()->ctl->reserved);
     for (int i = 0; i < BACKENDS - 4; i++)
         more[i] = connect_with(0);
     CHECK_OK(pn_txn_begin(more[0], &txn));
     for (int i = 0; i < CHANNELS - 1; i++) {
         int len = snprintf(name, sizeof name, "leak%d", i);
-        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
+        CHECK_OK(pn_txn_listen(txn, name, (size_t)len));
     }
     CHECK_OK(pn_txn_commit(txn));
     CHECK_OK(pn_txn_begin(more[1], &txn));
     for (int i = 0; i < SUBSCRIPTIONS - 3 - (CHANNELS - 1); i++) {
         int len = snprintf(name, sizeof name, "leak%d", i);
-        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
+        CHECK_OK(pn_txn_listen(txn, name, (size_t)len));
     }
     CHECK_OK(pn_txn_commit(txn));
     check_segment();
@@ -716,7 +229,7 @@ enum { HIT = 0, FAILED = 1, NOT_HIT = 3 };
 /* A case in a process of its own.  Exits with one of the above. */
 static void run_case(void *arg)
 {
-    (void) arg;
+    (void)arg;
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     CHECK_EQ(pipe(hold_pipe), 0);
@@ -773,7 +286,7 @@ static void run_creation(void *arg)
     const char *names[4];
     char problems[512];
     pn_options o;
-    (void) arg;
+    (void)arg;
     test_watchdog(60);
     for (int i = 0; i < 4; i++)
         names[i] = test_segment_name();
@@ -807,11 +320,11 @@ static void last_words(void)
 /* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and nobody else at all. */
 static void run_without_help(void *arg)
 {
-    uintptr_t kind = (uintptr_t) arg;
+    uintptr_t kind = (uintptr_t)arg;
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     open_segment();
-    pid_t pid = spawn(listener, (void *) kind);
+    pid_t pid = spawn(listener, (void *)kind);
     REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
     const struct pn_segment *seg = inside();
     CHECK_SOON((pn_load_acquire(&seg->backend[0].pos) & PN_ASLEEP) != 0);
@@ -819,7 +332,7 @@ static void run_without_help(void *arg)
     int64_t start = test_now_ns();
     while (atomic_load(&j->log[kind].n) < atomic_load(&j->next_txn)) {
         REQUIRE(test_now_ns() - start < NO_HELP_MS * INT64_C(1000000),
-                "listener %d got %u of %u messages in %d ms", (int) kind,
+                "listener %d got %u of %u messages in %d ms", (int)kind,
                 atomic_load(&j->log[kind].n), atomic_load(&j->next_txn), NO_HELP_MS);
         test_sleep_ms(1);
     }
@@ -878,14 +391,13 @@ static void finish(struct job *job)
     int status = reap(job->pid);
     bool exited = WIFEXITED(status);
     if (exited && WEXITSTATUS(status) == NOT_HIT) {
-        fprintf(stderr, "%s was not reached %u times by any scenario\n", job->c.label,
-                job->c.nth);
+        fprintf(stderr, "%s was not reached %u times by any scenario\n", job->c.label, job->c.nth);
         not_hit++;
     } else if (!exited || WEXITSTATUS(status) != HIT) {
         fprintf(stderr, "FAILED: %s, hit %u\n", job->c.label, job->c.nth);
         failures++;
         for (int i = 0; i < 4; i++) { /* what it could not remove itself */
-            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int) job->pid, i);
+            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int)job->pid, i);
             test_segment_remove(leftover);
         }
     }
@@ -924,10 +436,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < 5; i++) /* the slow ones first */
         for (uintptr_t kind = 0; kind <= 2; kind += 2)
             if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
-                jobs[n++] = (struct job){
-                    .c = {.label = unhelped[i], .nth = 1, .victim = last_words},
-                    .run = run_without_help,
-                    .arg = (void *) kind};
+                jobs[n++] =
+                    (struct job){.c = {.label = unhelped[i], .nth = 1, .victim = last_words},
+                                 .run = run_without_help,
+                                 .arg = (void *)kind};
     for (int i = 0; i < pn_crash_label_count(); i++)
         for (uint32_t nth = 1; nth <= 3; nth += 2)
             if (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)
@@ -940,6 +452,6 @@ int main(int argc, char **argv)
     CHECK(n > 0);
     run_all(jobs, n);
     printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
-           (double) (test_now_ns() - began) / 1e9);
+           (double)(test_now_ns() - began) / 1e9);
     return failures + not_hit != 0;
 }

@@ -126,8 +126,8 @@ static void check_header(const struct view *v)
     CHECK(h->anchors[0].crc == pn_crc32c(0, &h->anchors[0], 24));
     CHECK(h->anchors[0].monotonic_ns > 0 && h->anchors[0].realtime_ns > 0);
     CHECK(h->starttime > 0 && strlen(h->boot_id) == 36);
-    snprintf(expected, sizeof(expected), "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id,
-             h->pid, (unsigned long long)h->starttime, h->segno);
+    snprintf(expected, sizeof(expected), "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id, h->pid,
+             (unsigned long long)h->starttime, h->segno);
     CHECK(strcmp(expected, v->name) == 0);
 }
 
@@ -160,8 +160,12 @@ static uint64_t check_records(const struct view *v, uint8_t kind, uint64_t *next
 
 static struct pn_latrec a_send(uint32_t channel, uint64_t seq)
 {
-    return (struct pn_latrec){.ts = 1000000 + seq, .commit_seq = seq, .chan_seq = seq,
-                              .channel = channel, .bytes = 5, .kind = PN_LAT_SEND,
+    return (struct pn_latrec){.ts = 1000000 + seq,
+                              .commit_seq = seq,
+                              .chan_seq = seq,
+                              .channel = channel,
+                              .bytes = 5,
+                              .kind = PN_LAT_SEND,
                               .aux = pn_crc32c(0, "jobshello", 9)};
 }
 

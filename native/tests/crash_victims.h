@@ -1,0 +1,497 @@
+/*
+ * crash_victims.h - the processes of test_crash.c: who listens, who is killed, and the journal in
+ * which a victim writes what it is about to commit and what it has committed.  Included once.
+ */
+#ifndef PN_CRASH_VICTIMS_H
+#define PN_CRASH_VICTIMS_H
+
+/* ---- the journal ----------------------------------------------------------------------------- */
+
+enum txn_state { UNUSED, ABOUT, COMMITTED, ABORTED };
+
+struct journal_txn {
+    _Atomic(uint32_t) state;
+    uint32_t writer, n;
+};
+
+/* Payload of every message on "all"; padded to the size that is wanted. */
+struct message {
+    uint32_t kind, txn, i, n;
+};
+enum kind { PLAIN = 1, PING, HOLD, QUIT };
+
+struct got {
+    struct message m;
+    uint64_t seq;
+};
+
+struct listener_log {
+    _Atomic(uint32_t) n;
+    struct got got[MAX_GOT];
+};
+
+static struct shared {
+    _Atomic(uint32_t) next_txn;
+    _Atomic(uint32_t) stop, ready;
+    struct journal_txn txn[MAX_TXNS];
+    struct listener_log log[3];
+} * j;
+
+static uint32_t journal_begin(uint32_t writer, uint32_t n)
+{
+    uint32_t id = atomic_fetch_add(&j->next_txn, 1);
+    CHECK(id < MAX_TXNS);
+    j->txn[id].writer = writer;
+    j->txn[id].n = n;
+    atomic_store(&j->txn[id].state, ABOUT);
+    return id;
+}
+
+static void journal_end(uint32_t id, int rc)
+{
+    if (rc < 0 && rc != -PN_EQUEUEFULL)
+        FAIL("commit of %u: %d: %s", id, rc, pn_error_message());
+    atomic_store(&j->txn[id].state, rc < 0 ? ABORTED : COMMITTED);
+    if (rc < 0)
+        sched_yield(); /* the listeners are behind */
+}
+
+/* ---- a case ---------------------------------------------------------------------------------- */
+
+typedef void scenario(void);
+
+static struct crash_case {
+    const char *label;
+    uint32_t nth;
+    scenario *victim;
+} now;
+
+static const char *segment;
+static pn_engine *engine;
+static pn_conn *mine;
+static int pipe_to_parent[2], hold_pipe[2];
+static pid_t listeners[3], victim_pid, helper_pid;
+
+#define REQUIRE(cond, ...)                                                                         \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "%s, hit %u: ", now.label, now.nth);                                   \
+            FAIL(__VA_ARGS__);                                                                     \
+        }                                                                                          \
+    } while (0)
+
+static struct pn_segment *inside(void)
+{
+    struct pn_segment *seg = pn_first_segment();
+    while (seg != NULL && strcmp(seg->name, segment) != 0)
+        seg = seg->next;
+    CHECK(seg != NULL);
+    return seg;
+}
+
+static pn_conn *connect_with(int signo)
+{
+    pn_conn *conn;
+    CHECK_OK(pn_connect(engine, "db", 2, signo, NULL, &conn));
+    return conn;
+}
+
+static void listen_to(pn_conn *conn, const char *a, const char *b)
+{
+    pn_txn *txn;
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(pn_txn_listen(txn, a, strlen(a)));
+    if (b != NULL)
+        CHECK_OK(pn_txn_listen(txn, b, strlen(b)));
+    CHECK_OK(pn_txn_commit(txn));
+}
+
+static int send_one(pn_conn *conn, uint32_t kind, uint32_t id, size_t size)
+{
+    static char payload[BIG];
+    struct message m = {.kind = kind, .txn = id, .i = 0, .n = 1};
+    memcpy(payload, &m, sizeof m);
+    return pn_notify(conn, "all", 3, payload, size);
+}
+
+static void notify(pn_conn *conn, uint32_t writer, uint32_t kind, size_t size)
+{
+    uint32_t id = journal_begin(writer, 1);
+    journal_end(id, send_one(conn, kind, id, size));
+}
+
+static void add_messages(pn_txn *txn, uint32_t id, uint32_t n, size_t size)
+{
+    char *payload = calloc(1, BIG);
+    for (uint32_t i = 0; i < n; i++) {
+        struct message m = {.kind = PLAIN, .txn = id, .i = i, .n = n};
+        memcpy(payload, &m, sizeof m);
+        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size));
+        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size)); /* collapses */
+    }
+    free(payload);
+}
+
+static int64_t drain(pn_conn *conn, pn_batch *batch)
+{
+    int64_t n, sum = 0;
+    while ((n = pn_poll(conn, batch, 0)) > 0)
+        sum += n;
+    CHECK_OK(n);
+    return sum;
+}
+
+/* ---- listeners ------------------------------------------------------------------------------- */
+
+static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
+{
+    bool go_on = true;
+    for (size_t i = 0; i < b->n; i++) {
+        struct got g = {.seq = b->seq[i]};
+        uint32_t at = atomic_load(&log->n);
+        CHECK(b->offset[i + 1] - b->offset[i] >= sizeof g.m);
+        memcpy(&g.m, b->data + b->offset[i], sizeof g.m);
+        CHECK(at < MAX_GOT);
+        log->got[at] = g;
+        atomic_store(&log->n, at + 1);
+        char c = 'p';
+        if (g.m.kind == PING)
+            CHECK_EQ(write(pipe_to_parent[1], &c, 1), 1);
+        if (g.m.kind == HOLD && me == 0)
+            CHECK_EQ(read(hold_pipe[0], &c, 1), 1); /* awake, and does not read on */
+        if (g.m.kind == QUIT)
+            go_on = false;
+    }
+    return go_on;
+}
+
+/* 0: sleeps in pn_wait(); 1: is never signalled; 2: sleeps on the descriptor, reads by two */
+static void listener(void *arg)
+{
+    uint32_t me = (uint32_t)(uintptr_t)arg;
+    pn_conn *conn = connect_with(me == 1 ? -1 : 0);
+    pn_batch *batch = pn_batch_new();
+    struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
+    listen_to(conn, "all", NULL);
+    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
+    for (bool go_on = true; go_on;) {
+        int rc = me == 2 ? poll(&fd, 1, -1) : pn_wait(conn, -1);
+        if (rc < 0 && rc != -EINTR && !(me == 2 && errno == EINTR))
+            FAIL("%s, hit %u: listener %u: wait: %d: %s", now.label, now.nth, me, rc,
+                 pn_error_message());
+        int64_t n = pn_poll(conn, batch, me == 2 ? 2 : 0);
+        if (n < 0)
+            FAIL("%s, hit %u: listener %u: poll: %s", now.label, now.nth, me, pn_error_message());
+        go_on = record(batch, &j->log[me], me);
+    }
+    pn_conn_close(conn);
+    pn_batch_free(batch);
+    pn_engine_close(engine);
+}
+
+/* n bytes from the listeners; false if they do not come in time. */
+static bool hear(int n, int ms)
+{
+    int64_t until = test_now_ns() + ms * INT64_C(1000000);
+    struct pollfd p = {.fd = pipe_to_parent[0], .events = POLLIN};
+    char c[8];
+    while (n > 0) {
+        int64_t left = (until - test_now_ns()) / 1000000;
+        if (left < 0 || (poll(&p, 1, (int)left + 1) < 1 && errno != EINTR))
+            return false;
+        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t)n) : 0;
+        n -= (int)k;
+    }
+    return true;
+}
+
+/* ---- the victim: a mixed workload that reaches most labels ----------------------------------- */
+
+enum { VICTIM = 1, NOTIFIER = 2, HELPER = 3 };
+
+static void in_transactions(pn_conn *conn, int round)
+{
+    char own[16];
+    uint32_t id;
+    pn_txn *txn;
+
+    int len = snprintf(own, sizeof own, "own%d", round % 5);
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    id = journal_begin(VICTIM, 3);
+    CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
+    add_messages(txn, id, 3, 64);
+    CHECK_OK(pn_txn_notify(txn, own, (size_t)len, "x", 1));
+    CHECK_EQ(pn_txn_savepoint(txn), 1);
+    CHECK_OK(pn_txn_notify(txn, "all", 3, "never", 5));
+    CHECK_OK(pn_txn_rollback_to(txn, 1));
+    CHECK_OK(pn_txn_unlisten(txn, "other", 5));
+    journal_end(id, pn_txn_commit(txn));
+
+    for (int commit = 0; commit < 2; commit++) { /* prepare, then commit or abort */
+        CHECK_OK(pn_txn_begin(conn, &txn));
+        id = journal_begin(VICTIM, 2);
+        add_messages(txn, id, 2, commit != 0 ? BIG : 100);
+        CHECK_OK(pn_txn_listen(txn, "prepared", 8));
+        int rc = pn_txn_prepare(txn);
+        if (rc == 0 && commit != 0) {
+            rc = pn_txn_commit(txn);
+            CHECK_OK(rc);
+        } else {
+            pn_txn_abort(txn);
+            rc = -PN_EQUEUEFULL;
+        }
+        journal_end(id, rc);
+    }
+}
+
+static void mixed(void)
+{
+    pn_batch *batch = pn_batch_new();
+    double usage;
+    for (int round = 0; round < ROUNDS; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", "other");
+        if (round % 2 == 1)
+            CHECK(pn_fileno(conn) >= 0);
+        drain(conn, batch);
+        notify(conn, VICTIM, PLAIN, 40);
+        CHECK_OK(pn_wait(conn, 100000000));
+        drain(conn, batch);
+        in_transactions(conn, round);
+        CHECK_OK(pn_queue_usage(engine, &usage));
+        notify(conn, VICTIM, PLAIN, BIG);
+        int rc = pn_wait(conn, 1000000);
+        CHECK(rc >= 0 || rc == -EINTR);
+        drain(conn, batch);
+        rc = pn_wait(conn, 1000); /* nothing to read: asleep, latch and all */
+        CHECK(rc >= 0 || rc == -EINTR);
+        pn_conn_close(conn);
+    }
+}
+
+/* ---- victims with company -------------------------------------------------------------------- */
+
+static void dead_listener(void *arg)
+{
+    pn_txn *txn;
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", "d");
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(pn_txn_listen(txn, "e", 1));
+    CHECK_OK(pn_txn_notify(txn, "all", 3, "reserved", 8));
+    CHECK_OK(pn_txn_prepare(txn));
+    (void)arg;
+    raise(SIGKILL);
+}
+
+static void reaping(void)
+{
+    pn_stat stat;
+    pn_conn *conn = connect_with(0);
+    for (int round = 0; round < 8; round++) {
+        CHECK_KILLED(spawn(dead_listener, NULL), SIGKILL);
+        CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+        notify(conn, VICTIM, PLAIN, 40);
+    }
+    pn_conn_close(conn);
+}
+
+static void die_holding_the_lock(void *arg)
+{
+    static const char *const labels[] = {"commit:after-head", "listen:bit",   "commit:want",
+                                         "unlisten:sub",      "commit:entry", "listen:entry",
+                                         "commit:unslept"};
+    uint32_t round = (uint32_t)(uintptr_t)arg;
+    pn_txn *txn;
+    char own[16];
+    int len = snprintf(own, sizeof own, "r%u", round % 4);
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", "d");
+    CHECK_OK(pn_crash_arm(labels[round % 7], 1, PN_CRASH_KILL));
+    for (int i = 0; i < 3; i++) {
+        uint32_t id = journal_begin(HELPER, 2);
+        CHECK_OK(pn_txn_begin(conn, &txn));
+        CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
+        CHECK_OK(pn_txn_unlisten(txn, "d", 1));
+        add_messages(txn, id, 2, 40);
+        journal_end(id, pn_txn_commit(txn));
+    }
+}
+
+static void recovering(void)
+{
+    for (uint32_t round = 0; round < 30; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", NULL);
+        reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
+        notify(conn, VICTIM, PLAIN, 40);
+        pn_conn_close(conn);
+    }
+}
+
+/* The same, but another process dies in the recovery before we do. */
+static void die_in_recovery(void *arg)
+{
+    pn_stat stat;
+    (void)arg;
+    CHECK_OK(pn_crash_arm(now.label, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+}
+
+static void recovering_again(void)
+{
+    for (uint32_t round = 0; round < 30; round++) {
+        pn_conn *conn = connect_with(0);
+        listen_to(conn, "all", NULL);
+        reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
+        reap(spawn(die_in_recovery, NULL));
+        notify(conn, VICTIM, PLAIN, 40);
+        pn_conn_close(conn);
+    }
+}
+
+/* Listener 0 holds the ring full; we wait for room and die of it. */
+static void blocked_writer(void)
+{
+    pn_conn *conn = connect_with(0);
+    for (;;)
+        notify(conn, VICTIM, PLAIN, 4000);
+}
+
+/* The helper writes until the ring is full; we hold it, then read, and so wake the helper. */
+static void endless_writer(void *arg)
+{
+    (void)arg;
+    pn_conn *conn = connect_with(0);
+    while (atomic_load(&j->stop) == 0)
+        notify(conn, HELPER, PLAIN, 4000);
+    pn_conn_close(conn);
+}
+
+static void waking_writers(void)
+{
+    pn_conn *conn = connect_with(0);
+    pn_batch *batch = pn_batch_new();
+    struct pn_segment *seg = inside();
+    listen_to(conn, "all", NULL);
+    atomic_store(&j->ready, 1);
+    for (int round = 0; round < 20; round++) {
+        while (pn_load_relaxed(&seg->ctl->room_waiters) == 0)
+            sched_yield();
+        CHECK_OK(pn_poll(conn, batch, 0));
+    }
+    pn_conn_close(conn);
+}
+
+/*
+ * Labels that only a race reaches.  Un-slept between falling asleep and looking again: we stop
+ * there, the notifier notifies, and the handler that runs when we are continued arms the label.
+ */
+static volatile sig_atomic_t race_round;
+
+static void arm_for_real(int signo)
+{
+    (void)signo;
+    if (now.nth > (uint32_t)race_round)
+        pn_crash_arm(now.label, now.nth - (uint32_t)race_round, PN_CRASH_KILL);
+}
+
+static void rewoken(void)
+{
+    pn_batch *batch = pn_batch_new();
+    signal(SIGUSR2, arm_for_real);
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", NULL);
+    for (race_round = 0; race_round < 4; race_round++) {
+        notify(conn, VICTIM, PLAIN, 40);
+        CHECK(pn_poll(conn, batch, 0) >= 1); /* awake now */
+        CHECK_OK(pn_crash_arm("sleep:asleep", 1, PN_CRASH_STOP));
+        CHECK_OK(pn_poll(conn, batch, 0));
+        CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+        drain(conn, batch);
+    }
+}
+
+/* We wake ourselves, because a notifier has raised `want` and not yet un-slept us. */
+static void slow_notifier(void *arg)
+{
+    CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
+    pn_conn *conn = connect_with(0);
+    CHECK_OK(pn_crash_arm("commit:want", 4, PN_CRASH_STOP)); /* three listeners, and the victim */
+    (void)arg;
+    notify(conn, HELPER, PLAIN, 40);
+}
+
+static void waking_myself(void)
+{
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", NULL);
+    for (int round = 0; round < 8; round++) {
+        int status;
+        drain(conn, batch);
+        pid_t pid = spawn(slow_notifier, NULL);
+        CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+        CHECK_OK(pn_poll(conn, batch, 0));
+        kill(pid, SIGCONT);
+        if (WIFSTOPPED(status))
+            reap(pid);
+    }
+}
+
+/* One of many sleepers, who signal each other on: dies in the handler, a claimed bit in hand. */
+enum { CHAINED = 4 };
+static pid_t chained_pid[CHAINED];
+
+static void chained_sleeper(void *arg)
+{
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = connect_with(0);
+    (void)arg;
+    listen_to(conn, "all", NULL);
+    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
+    while (atomic_load(&j->stop) == 0) {
+        pn_wait(conn, 100000000);
+        drain(conn, batch);
+    }
+    pn_conn_close(conn);
+}
+
+static void chained(void)
+{
+    chained_sleeper(NULL);
+}
+
+static void paced_writer(void *arg)
+{
+    (void)arg;
+    const struct timespec pace = {.tv_nsec = 100000}; /* a stream, and yet they sleep again */
+    pn_conn *conn = connect_with(0);
+    for (int i = 0; i < 20000 && atomic_load(&j->stop) == 0; i++) {
+        notify(conn, HELPER, PLAIN, 40);
+        nanosleep(&pace, NULL);
+    }
+    atomic_store(&j->stop, 1);
+    pn_conn_close(conn);
+}
+
+static void start_chain(void)
+{
+    REQUIRE(hear(1, TEST_PATIENCE_MS), "the victim did not start");
+    for (int i = 0; i < CHAINED; i++)
+        chained_pid[i] = spawn(chained_sleeper, NULL);
+    REQUIRE(hear(CHAINED, TEST_PATIENCE_MS), "the sleepers did not start");
+    helper_pid = spawn(paced_writer, NULL);
+}
+
+static void end_chain(void)
+{
+    atomic_store(&j->stop, 1);
+    for (int i = 0; i < CHAINED; i++)
+        CHECK_CHILD(chained_pid[i], 0);
+}
+
+#endif
