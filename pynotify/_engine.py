@@ -308,6 +308,10 @@ def _open_file(name: str) -> _Descriptor | None:
         raise InterfaceError(
             f'segment "{name}" belongs to somebody else', hint="Use another name."
         ) from error
+    except OSError as error:  # a symbolic link, a directory: nothing of ours
+        raise LayoutMismatch(
+            f'"{name}" is not a segment: {error}', hint="Remove it, or use another name."
+        ) from error
 
 
 def _attach(

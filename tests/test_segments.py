@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 import pynotify
 from receiving import PATIENCE, payloads, wait_until
+from requirement import require
 from sessions import Connect, EngineFactory, NewWorker, RemoteSession
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -552,3 +555,32 @@ class TestClosing:
         assert len(engine.stat().backends) == 1
         worker.close()
         assert engine.stat().backends == []
+
+
+def test_segment_of_another_pid_namespace_is_not_replaced(
+    engine: pynotify.Engine, engine_name: str, connect: Connect
+) -> None:
+    """The holder's pid cannot be seen from in there, but that its lock is held can."""
+    require("mount-namespace")
+    listener = connect()
+    listener.listen("c")
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import pynotify\n"
+        "for attempt in (pynotify.connect, pynotify.unlink):\n"
+        "    try:\n"
+        f"        attempt({engine_name!r})\n"
+        "    except pynotify.Error as error:\n"
+        "        print(type(error).__name__, 'in another pid namespace' in str(error))\n"
+    )
+    done = subprocess.run(
+        ["unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
+        require("mount-namespace", done.stderr.strip())
+    assert done.stdout.split() == ["LayoutMismatch", "True", "OperationalError", "True"], done
+    connect().notify("c", "still here")
+    assert [n.payload for n in listener.poll() if isinstance(n, pynotify.Notify)] == ["still here"]
