@@ -9,7 +9,10 @@
  * 3. Signals are sent after the lock is released, by this process or, in a stream, along the
  *    chain (procsignal.c 4).
  */
+#define _GNU_SOURCE
 #include "announce.h"
+
+#include <sched.h>
 
 #include "channel.h"
 #include "crashpoint.h"
@@ -145,4 +148,14 @@ void pn_signal_collected(struct pn_commit *c)
                      (uint64_t) (c->nwake == 0 && !c->flush ? c->now : pn_now_ns()));
     if (c->wakes_us)
         pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
+    /*
+     * With one processor to run on, whom we woke there runs only when we stop, and the scheduler
+     * lets a wakee preempt only while it has used less time than its waker.  So make way, unless
+     * more is to come at once.
+     */
+    if (sent > 0 && !c->stream) {
+        pn_os_refresh_cpus(); /* an affinity may have changed; small beside the signal */
+        if (pn_os_cpus() == 1)
+            sched_yield();
+    }
 }

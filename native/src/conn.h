@@ -61,6 +61,7 @@ struct pn_conn {
     pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */
     pn_atomic_u32 spin_skip; /* waits to come that do not try it */
     pn_atomic_u64 gap_ns;    /* how long wait() waited lately, a moving average */
+    pn_atomic_u32 wakes;     /* how often somebody woke us */
     pn_atomic_u64 last_commit_ns; /* W: any thread; is this notifier in the middle of a stream? */
     pn_atomic_u32 notices;      /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;

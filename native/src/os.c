@@ -33,6 +33,13 @@ int64_t pn_now_ns(void)
     return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+int64_t pn_now_coarse_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
 /* Read a small /proc file whole; returns its length or -errno. */
 static ssize_t read_small(const char *path, char *buf, size_t cap)
 {

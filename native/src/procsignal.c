@@ -393,7 +393,7 @@ static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
 /* /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders. */
 static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 {
-    int64_t now = pn_now_ns();
+    int64_t now = pn_now_coarse_ns();
     int64_t age = now - (int64_t) pn_load_relaxed(&backend->caught_at);
     if (age >= 0 && age < PN_CATCHES_NS)
         return true;
