@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynotify")
 
 # Globals, because looking an attribute up on the extension module costs as much as a branch.
-_pn_notify = lib.pn_notify
+_pn_notify_cstr = lib.pn_notify_cstr
 _pn_wait = lib.pn_wait
 _NOTICE = lib.PN_NOTICE
 
@@ -136,14 +136,14 @@ class Connection:
             name = channel_cache[channel]
         except (KeyError, TypeError):
             name = encode_channel(channel)
-        if type(payload) is str:
-            data = payload.encode()
-        elif type(payload) is bytes:
+        if type(payload) is bytes:
             data = payload
+        elif type(payload) is str:
+            data = payload.encode()
         else:
             data = encode_payload(payload)
         try:
-            result = _pn_notify(self._handle, name, len(name), data, len(data))
+            result = _pn_notify_cstr(self._handle, name, data, len(data))
         except TypeError:  # the handle is None: cheaper to find out here than to ask each time
             self._check_usable()
             raise

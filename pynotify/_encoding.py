@@ -21,7 +21,7 @@ _CHANNEL_CACHE_SIZE = 4096
 
 
 def encode_channel(channel: str) -> bytes:
-    """The name as UTF-8; its length and contents are the core's to judge."""
+    """The name as UTF-8, without NUL, which ends it; its length is the core's to judge."""
     if not isinstance(channel, str):
         raise TypeError(f"channel must be a str, not {type(channel).__name__}")
     encoded = channel_cache.get(channel)
@@ -32,6 +32,8 @@ def encode_channel(channel: str) -> bytes:
             raise InvalidChannelName(
                 f"channel name cannot be encoded as UTF-8: {error.reason}"
             ) from error
+        if b"\0" in encoded:
+            raise InvalidChannelName("channel name cannot contain a NUL byte")
         if len(channel_cache) >= _CHANNEL_CACHE_SIZE:
             channel_cache.clear()
         channel_cache[channel] = encoded

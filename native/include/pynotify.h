@@ -178,6 +178,9 @@ int pn_conn_notice(pn_conn *conn, char *buf, size_t cap);
 int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, const void *payload,
               size_t payload_len);
 
+/* The same for a channel name that ends in NUL. */
+int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payload, size_t payload_len);
+
 /*
  * n notifications on one channel, one transaction of its own, or part of `txn` when that is not
  * NULL.  `payloads` holds the bytes one after the other, `lens` their lengths.  *queued: how many

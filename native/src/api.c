@@ -366,6 +366,12 @@ PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, con
     return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len);
 }
 
+PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payload,
+                          size_t payload_len)
+{
+    return pn_notify(conn, channel, strlen(channel), payload, payload_len);
+}
+
 static void free_txn(pn_txn *txn)
 {
     if (txn->explicit_begin && txn->conn->pid == pn_my_pid)
