@@ -69,8 +69,8 @@ static void defer_locked(struct pn_commit *c, uint32_t slot)
     struct pn_segment *seg = c->conn->seg;
     pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
     c->deferred = true;
-    if (seg->ctl->deferred_at == 0)
-        seg->ctl->deferred_at = c->now;
+    if (pn_load_relaxed(&seg->ctl->deferred_at) == 0)
+        pn_store_relaxed(&seg->ctl->deferred_at, (uint64_t) c->now);
     c->flush = c->flush || !c->stream; /* more than wake[] holds: we send them, after the others */
 }
 
@@ -117,8 +117,9 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
                 interest_channel_locked(c, c->channels[i].entry, begin, end);
     interested = c->nwake;
     c->stream = c->now - (int64_t) pn_load_relaxed(&c->conn->last_commit_ns) < PN_STREAM_NS;
-    if (seg->ctl->deferred_at != 0 && c->now - seg->ctl->deferred_at > PN_STREAM_NS) {
-        seg->ctl->deferred_at = 0;
+    int64_t deferred_at = (int64_t) pn_load_relaxed(&seg->ctl->deferred_at);
+    if (deferred_at != 0 && c->now - deferred_at > PN_STREAM_NS) {
+        pn_store_relaxed(&seg->ctl->deferred_at, 0);
         c->flush = true;
     }
     pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */

@@ -116,7 +116,7 @@ struct AsyncQueueControl {
     uint64_t reserved;      /* sum of the slots' `reserved`; derived again at recovery */
     uint64_t no_scan_below; /* a tail scan before head reaches this would find nothing new */
     int64_t lastQueueFillWarn; /* CLOCK_MONOTONIC ns */
-    int64_t deferred_at;       /* when the oldest in deferred[] was put there, or 0 */
+    pn_atomic_u64 deferred_at; /* when the oldest in deferred[] was put there, or 0.  R: any */
     uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
     uint32_t last_dboid;
     uint32_t slot_hint; /* where to look for a free slot first */

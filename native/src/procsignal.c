@@ -500,7 +500,7 @@ static int64_t claim_deferred(struct pn_segment *seg)
 /* Whoever cannot be signalled (dead, polling) passes nothing on, and so does not count. */
 void pn_procsignal_pass_on(struct pn_segment *seg, int already)
 {
-    while (already < PN_CHAIN) {
+    while (already < PN_CHAIN && pn_load_relaxed(&seg->ctl->deferred_at) != 0) {
         int64_t slot = claim_deferred(seg);
         if (slot < 0)
             return;
