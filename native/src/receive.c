@@ -7,9 +7,10 @@
  * 2. An entry is delivered if its database is ours, its channel is listened to now, and it does
  *    not lie before the subscription's `since` (R6).
  * 3. poll() that found nothing leaves the slot asleep and armed.  poll() that found something
- *    leaves it awake: as long as the application works on it, notifiers send no signal.  Then
- *    something may be committed that nobody announces; so whoever waits by descriptor finds the
- *    descriptor readable until a poll() has found nothing (R5).
+ *    leaves it awake: as long as the application works on it, notifiers send no signal, and its
+ *    next wait() looks.  Who watches the descriptor, or waits in another thread, does not come to
+ *    that wait(); then the slot is put to sleep at once, or the latch is set if something is
+ *    unread (R5).
  * 4. wait() never moves pos, it only puts the slot to sleep where it stands and wakes it: only
  *    reading moves pos over entries.  It leaves ASLEEP only if `want` is beyond pos (R3).
  * 5. The slow timer.  A notifier may be killed between its commit and its signal, or a process
@@ -38,14 +39,14 @@
 #include "procsignal.h"
 #include "queue.h"
 
-#define PN_WATCH_NS 1000000000LL     /* the slow timer, +-25 % */
-#define PN_POLL_MODE_NS 2000000LL    /* wakeup="poll": how often it looks */
-#define PN_KEEP_ALIVE_NS 50000000LL
+#define PN_WATCH_NS 1000000000LL    /* the slow timer, +-25 % */
+#define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks */
+#define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
 #define PN_SPIN_MAX_NS 30000LL
 #define PN_SPIN_MIN_NS 2000LL
-#define PN_SPIN_REST 64 /* waits without it after it brought nothing */
-#define PN_STREAM_GAP_NS 500000LL  /* messages that come faster than this are a stream */
-#define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found nobody else to run */
+#define PN_SPIN_REST 64           /* waits without it after it brought nothing */
+#define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
+#define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
 #define PN_YIELDS 8
 
 /* ---- local channels -------------------------------------------------------------------------- */
@@ -302,7 +303,8 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         if ((pos & PN_ASLEEP) != 0)
             continue; /* a wait() of another thread came in between */
         /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
-        if (pn_load_acquire(&conn->me->want) <= pos) {
+        uint64_t want = pn_load_acquire(&conn->me->want);
+        if (want <= pos) {
             if (pn_fall_asleep(conn, pos))
                 return false;
             continue;
@@ -311,7 +313,7 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         pos = pos > from ? pos : from;
         QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with the commit */
         PN_CRASH("read:head");
-        if (pos > head) {
+        if (pos > head || want > head) { /* head was stored before want: it cannot be less */
             *error = pn_segment_poison(seg, "backend %u stands beyond the head", conn->slot);
             return true;
         }
