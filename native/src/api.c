@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,25 +177,6 @@ PN_API int pn_remove_lock_files(const char *name)
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
-
-int pn_conn_foreign(const struct pn_conn *conn)
-{
-    return pn_fail(PN_EFORKED,
-                   "this connection belongs to the process with PID %d, we are PID %d\n"
-                   "Connect again in the child; pynotify.get() does that by itself.",
-                   conn->pid, pn_my_pid);
-}
-
-void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    pthread_mutex_lock(&conn->notice_mutex);
-    vsnprintf(conn->notice, sizeof conn->notice, format, args);
-    pn_store_relaxed(&conn->notices, 1); /* a later one replaces an unread one */
-    pthread_mutex_unlock(&conn->notice_mutex);
-    va_end(args);
-}
 
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
 {

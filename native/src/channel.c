@@ -26,49 +26,6 @@ static uint32_t words_for(uint32_t n)
     return (n + 63) / 64;
 }
 
-uint32_t pn_channel_entry_size(uint32_t max_backends, uint32_t max_channel_name)
-{
-    uint32_t words = words_for(max_backends);
-    size_t size = offsetof(struct GlobalChannelEntry, words) +
-                  (size_t) (words + words_for(words)) * 8 + max_channel_name;
-    return (uint32_t) ((size + PN_CACHE_LINE - 1) / PN_CACHE_LINE * PN_CACHE_LINE);
-}
-
-void pn_channel_init_tables(struct pn_segment *seg)
-{
-    /* all entries are FREE: zero bytes; chain the free lists through `next` */
-    for (uint32_t i = 0; i < seg->max_channels; i++)
-        pn_channel_at(seg, i)->next = i + 1 < seg->max_channels ? i + 2 : 0;
-    for (uint32_t i = 0; i < seg->max_subscriptions; i++)
-        seg->subscription[i].next = i + 1 < seg->max_subscriptions ? i + 2 : 0;
-    seg->ctl->free_channel = 1;
-    seg->ctl->free_subscription = 1;
-}
-
-static inline uint64_t mix(uint64_t a, uint64_t b)
-{
-    __extension__ typedef unsigned __int128 uint128;
-    uint128 product = (uint128) a * b;
-    return (uint64_t) product ^ (uint64_t) (product >> 64);
-}
-
-/* Multiply-fold over 8-byte words, as wyhash and rapidhash do it. */
-uint64_t pn_channel_hash(uint32_t dboid, const char *name, size_t len)
-{
-    const uint64_t k0 = 0xa0761d6478bd642fULL, k1 = 0xe7037ed1a0b428dbULL;
-    uint64_t hash = (dboid + 1ULL) * k0 ^ len;
-    uint64_t word;
-
-    for (; len >= 8; name += 8, len -= 8) {
-        memcpy(&word, name, 8);
-        hash = mix(hash ^ word, k1);
-    }
-    word = 0;
-    if (len > 0)
-        memcpy(&word, name, len);
-    return mix(hash ^ word ^ k0, k1);
-}
-
 static inline uint32_t bucket_of(const struct pn_segment *seg, uint64_t hash)
 {
     return (uint32_t) (hash >> 32) & (seg->buckets - 1);

@@ -7,13 +7,8 @@
 
 #include <string.h>
 
+#include "hash.h"
 #include "segment.h"
-
-uint32_t pn_channel_entry_size(uint32_t max_backends, uint32_t max_channel_name);
-void pn_channel_init_tables(struct pn_segment *seg); /* in the creator */
-
-/* Hash of a channel's name in a database.  The low half goes into queue entries. */
-uint64_t pn_channel_hash(uint32_t dboid, const char *name, size_t len);
 
 static inline struct GlobalChannelEntry *pn_channel_at(const struct pn_segment *seg, uint32_t i)
 {

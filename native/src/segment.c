@@ -31,8 +31,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "channel.h"
 #include "crashpoint.h"
+#include "hash.h"
 #include "lockfile.h"
 #include "os.h"
 
@@ -65,6 +65,15 @@ static uint64_t place(uint64_t *cursor, uint64_t size, uint64_t align)
     return at;
 }
 
+/* An entry of the channel table: its fixed part, two levels of bitmap, the name. */
+static uint32_t channel_entry_size(uint32_t max_backends, uint32_t max_channel_name)
+{
+    uint32_t words = (max_backends + 63) / 64, summary_words = (words + 63) / 64;
+    size_t size = offsetof(struct GlobalChannelEntry, words) +
+                  (size_t) (words + summary_words) * 8 + max_channel_name;
+    return (uint32_t) ((size + PN_CACHE_LINE - 1) / PN_CACHE_LINE * PN_CACHE_LINE);
+}
+
 /* Sizes and offsets follow from the options alone, in the creator and in whoever attaches. */
 static void lay_out(struct pn_header *h)
 {
@@ -76,7 +85,7 @@ static void lay_out(struct pn_header *h)
     h->buckets = 64;
     while (h->buckets < 2ULL * h->max_channels)
         h->buckets *= 2;
-    h->channel_entry_size = pn_channel_entry_size(h->max_backends, h->max_channel_name);
+    h->channel_entry_size = channel_entry_size(h->max_backends, h->max_channel_name);
     h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
     h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
@@ -195,7 +204,16 @@ static int initialise(unsigned char *base)
         return pn_fail(-rc, "could not initialise the writer lock: %s", strerror(-rc));
     for (uint32_t i = 0; i < seg.max_backends; i++)
         pn_store_relaxed(&seg.backend[i].pos, PN_ASLEEP);
-    pn_channel_init_tables(&seg);
+    /* all channels and subscriptions are free, which is zero bytes; chain them through `next` */
+    for (uint32_t i = 0; i < seg.max_channels; i++) {
+        struct GlobalChannelEntry *e =
+            (void *) (seg.channels + (size_t) i * seg.channel_entry_size);
+        e->next = i + 1 < seg.max_channels ? i + 2 : 0;
+    }
+    for (uint32_t i = 0; i < seg.max_subscriptions; i++)
+        seg.subscription[i].next = i + 1 < seg.max_subscriptions ? i + 2 : 0;
+    seg.ctl->free_channel = 1;
+    seg.ctl->free_subscription = 1;
     return 0;
 }
 
