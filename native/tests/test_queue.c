@@ -121,6 +121,36 @@ static void test_quiet_listeners_hold_nothing(void)
     pn_engine_close(engine);
 }
 
+/*
+ * Awake, since its last poll() took something, and everything is read: it pins nothing, and what
+ * comes next is read from where it stands (`from`), not from where the listener once was.
+ */
+static void test_an_awake_listener_that_has_read_all_holds_nothing(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *awake = test_connect(engine), *reader = test_connect(engine);
+    pn_conn *conn = test_connect(engine);
+    pn_batch *batch = pn_batch_new();
+    test_listen(awake, "other");
+    test_listen(reader, "c");
+    for (int round = 0; round < 5; round++) {
+        CHECK_OK(test_notify(conn, "other", "taken"));
+        CHECK_POLL(awake, "taken"); /* and no second, empty poll(): it stays awake */
+        for (int i = 0; i < 3 * 64; i++) { /* more than the ring */
+            CHECK_EQ(send_bytes(conn, HALF_PAGE) & ~PN_NOTICE, 0);
+            CHECK_EQ(pn_poll(reader, batch, 0), 1);
+        }
+        CHECK_OK(test_notify(conn, "other", "next"));
+        CHECK_POLL(awake, "next");
+    }
+    CHECK_ENGINE(engine);
+    pn_batch_free(batch);
+    pn_conn_close(awake);
+    pn_conn_close(reader);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 static int pipe_up[2];
 
 static void lag_and_die(void *arg)
@@ -473,6 +503,7 @@ int main(void)
     RUN(test_capacity_is_all_pages);
     RUN(test_full_is_all_or_nothing);
     RUN(test_quiet_listeners_hold_nothing);
+    RUN(test_an_awake_listener_that_has_read_all_holds_nothing);
     RUN(test_a_dead_laggard_is_reaped_when_full);
     RUN(test_warning_at_half_once_in_five_seconds);
     RUN(test_too_big_is_refused_before_the_lock);
