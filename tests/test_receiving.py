@@ -369,11 +369,18 @@ class TestHandlers:
 _marks: list[str] = []
 
 
+def _interrupt_soon() -> threading.Timer:
+    # Ignored from the start where the tests run as somebody's background job.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    return timer
+
+
 def _wait_until_interrupted(name: str) -> str:
     with pynotify.connect(name) as conn:
         conn.listen("c")
-        timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
-        timer.start()
+        timer = _interrupt_soon()
         try:
             conn.wait()
         except KeyboardInterrupt:
@@ -403,8 +410,7 @@ def _interrupt_notifies(name: str) -> list[str]:
     with pynotify.connect(name) as conn:
         conn.listen("c")
         conn.notify_many("c", ["1", "2"])
-        timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
-        timer.start()
+        timer = _interrupt_soon()
         heard = []
         try:
             for message in conn.notifies():

@@ -85,7 +85,9 @@ enum pn_error {
     PN_ECLOSED = 5012,      /* the connection is closed */
     PN_EPREPARED = 5013,    /* the transaction is prepared: only commit and abort are left */
     PN_ESTALE = 5014,       /* segment of an earlier boot */
-    PN_EREAPED = 5015       /* our slot was taken from us: the process lost its liveness locks */
+    PN_EREAPED = 5015,      /* our slot was taken from us: the process lost its liveness locks */
+    PN_ELOCKBUSY = 5016,    /* pn_never_wait: PN_ELOCK without having waited */
+    PN_EROOMBUSY = 5017     /* pn_never_wait: the queue is full, and on_full is to wait */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -153,6 +155,14 @@ int pn_announce_gone(pn_engine *engine);
 /* Remove the liveness lock files of `name`; part of unlinking. */
 int pn_remove_lock_files(const char *name);
 
+/*
+ * Whether the calling thread must not wait, neither for the writer lock (-PN_ELOCKBUSY) nor for
+ * room in the queue (-PN_EROOMBUSY): what an event loop needs.  After one of these two nothing
+ * has happened, and a transaction is as it was: pn_txn_commit() has not ended it.  Returns what
+ * it was before.  Receiving waits for nothing but a LISTEN of another thread that commits.
+ */
+int pn_set_never_wait(int never);
+
 /* ---- connections ------------------------------------------------------------------------- */
 
 /*
@@ -199,6 +209,14 @@ int pn_txn_listen(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unlisten_all(pn_txn *txn);
 
+/*
+ * LISTEN and UNLISTEN for somebody else in the program than who calls LISTEN: a second set of
+ * channels, which pn_txn_unlisten_all() leaves alone.  A channel in both is read once, and
+ * pn_batch.routes tells for whom each message is.
+ */
+int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len);
+int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len);
+
 /* Subtransactions: push returns the new level (1, 2, ...). */
 int pn_txn_savepoint(pn_txn *txn);
 int pn_txn_release(pn_txn *txn, int level);     /* keep the work of all levels >= level */
@@ -210,11 +228,17 @@ int pn_txn_rollback_to(pn_txn *txn, int level); /* undo all levels >= level, and
  */
 int pn_txn_prepare(pn_txn *txn);
 
-/* Ends and frees the transaction, also when it returns an error: then nothing has happened. */
+/*
+ * Ends and frees the transaction, also when it returns an error: then nothing has happened.  Only
+ * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) it goes on.
+ */
 int pn_txn_commit(pn_txn *txn);
 void pn_txn_abort(pn_txn *txn);
 
 /* ---- receiving --------------------------------------------------------------------------- */
+
+/* By which of its two sets of channels a message is owed; bits of pn_batch.routes. */
+enum pn_route { PN_ROUTE_LISTEN = 0, PN_ROUTE_SUBSCRIBE = 1, PN_ROUTES = 2 };
 
 typedef struct pn_batch {
     size_t n;            /* messages */
@@ -223,6 +247,7 @@ typedef struct pn_batch {
     int32_t *pid;        /* [n] sender's process */
     int32_t *backend_id; /* [n] sender's backend */
     uint32_t *channel;   /* [n] for pn_conn_channel() */
+    uint8_t *routes;     /* [n] 1 << enum pn_route, one or both */
     uint64_t *offset;    /* [n + 1] into data */
     uint8_t *data;       /* payloads, one after the other */
     size_t cap;          /* room in the columns */
@@ -248,6 +273,9 @@ int pn_wait(pn_conn *conn, int64_t timeout_ns);
 /* Make the descriptor readable until the next pn_poll(): for who keeps what he has read ahead. */
 void pn_conn_post(pn_conn *conn);
 
+/* Make one pn_wait(), now or the next, return 1: for who has read what another thread waits for. */
+void pn_conn_kick(pn_conn *conn);
+
 /* Make pn_wait() in all threads return -PN_ECLOSED, now and later; before pn_conn_close(). */
 void pn_conn_interrupt(pn_conn *conn);
 
@@ -257,7 +285,7 @@ int pn_fileno(pn_conn *conn);
 /* Name of a channel number of this connection; NULL when out of range. Constant for its life. */
 const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
 
-/* Numbers of the channels that are listened to now (committed); returns how many there are. */
+/* Numbers of the channels of the committed LISTENs, not SUBSCRIBEs; returns how many there are. */
 int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap);
 
 /* ---- statistics, checking ---------------------------------------------------------------- */
@@ -279,6 +307,7 @@ typedef struct pn_backend_stat {
     int32_t backend_id, pid;
     uint32_t channels;
     uint32_t asleep, in_transaction;
+    int32_t signo; /* what it is woken by; -1: it polls */
     uint64_t lag_bytes;
     char database[256];
 } pn_backend_stat;
@@ -289,11 +318,31 @@ int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_
 /* How many live backends there are; takes no lock, so it answers even if the lock is stuck. */
 int pn_engine_backends(pn_engine *engine);
 
+/* The number of the last commit that had entries; every later one has a greater number. */
+int pn_commit_seq(pn_engine *engine, uint64_t *out);
+
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
 int pn_queue_usage(pn_engine *engine, double *out);
 
 /* Every invariant.  Returns the number of problems; their texts, a line each, in buf. */
 int pn_check(pn_engine *engine, char *buf, size_t cap);
+
+/* ---- asking a process for its stack ------------------------------------------------------ */
+
+/*
+ * Ask process `pid`, which has a backend in this segment, for its stack: LOG_STACK is set, and its
+ * signal handler calls what pn_adopt_stack_printer() was given.  1: asked; 0: no backend of that
+ * process can be signalled (there is none, it polls, or it has never listened).
+ */
+int pn_log_stack(pn_engine *engine, int32_t pid);
+
+/*
+ * What a process does when it is asked: the handler of `signo` that is installed now, called with
+ * `signo`.  It must be async-signal-safe.  pn_keep_disposition(signo) before it was installed, and
+ * this puts back what was kept: the signal itself stays the program's own.
+ */
+int pn_keep_disposition(int signo);
+int pn_adopt_stack_printer(int signo);
 
 /* ---- crash points (builds with PN_CRASHPOINTS only, else -ENOSYS) -------------------------- */
 

@@ -15,7 +15,7 @@
 #include "async.h"
 #include "backend.h"
 #include "channel.h"
-#include "check.h"
+#include "engine.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -23,11 +23,6 @@
 #include "queue.h"
 #include "receive.h"
 #include "recover.h"
-
-struct pn_engine {
-    struct pn_segment *seg;
-    uid_t euid;
-};
 
 __attribute__((constructor)) static void register_hooks(void)
 {
@@ -174,6 +169,13 @@ PN_API int pn_remove_lock_files(const char *name)
 {
     int rc = check_name(name);
     return rc != 0 ? rc : pn_lock_files_unlink(name);
+}
+
+PN_API int pn_set_never_wait(int never)
+{
+    int before = pn_never_wait;
+    pn_never_wait = never != 0;
+    return before;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -453,7 +455,7 @@ static int act(pn_txn *txn, enum pn_action_kind kind, const char *channel, size_
     int rc = check_open(txn);
     if (rc == 0 && kind != PN_ACTION_UNLISTEN_ALL)
         rc = pn_check_channel(txn->conn, channel, len);
-    if (rc == 0 && kind == PN_ACTION_LISTEN)
+    if (rc == 0 && (kind == PN_ACTION_LISTEN || kind == PN_ACTION_SUBSCRIBE))
         rc = pn_procsignal_arm(txn->conn); /* a listener is signalled from its commit on */
     return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, channel, len);
 }
@@ -471,6 +473,16 @@ PN_API int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len)
 PN_API int pn_txn_unlisten_all(pn_txn *txn)
 {
     return act(txn, PN_ACTION_UNLISTEN_ALL, NULL, 0);
+}
+
+PN_API int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_SUBSCRIBE, channel, channel_len);
+}
+
+PN_API int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_UNSUBSCRIBE, channel, channel_len);
 }
 
 PN_API int pn_txn_savepoint(pn_txn *txn)
@@ -506,6 +518,8 @@ PN_API int pn_txn_commit(pn_txn *txn)
     int rc = pn_conn_check(txn->conn);
     if (rc == 0)
         rc = pn_async_commit(txn);
+    if (rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY)
+        return rc;
     if (rc < 0)
         pn_async_abort(txn);
     free_txn(txn);
@@ -535,6 +549,7 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->pid);
     free(batch->backend_id);
     free(batch->channel);
+    free(batch->routes);
     free(batch->offset);
     free(batch->data);
     free(batch);
@@ -553,6 +568,11 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
 PN_API void pn_conn_post(pn_conn *conn)
 {
     pn_latch_set(conn, PN_FD_POSTED);
+}
+
+PN_API void pn_conn_kick(pn_conn *conn)
+{
+    pn_receive_kick(conn);
 }
 
 PN_API void pn_conn_interrupt(pn_conn *conn)
@@ -586,57 +606,11 @@ PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
     uint32_t n = 0;
     pthread_mutex_lock(&conn->recv_mutex);
     for (uint32_t i = 0; i < conn->nchannels; i++)
-        if (conn->channels[i].listening) {
+        if ((conn->channels[i].routes & 1U << PN_ROUTE_LISTEN) != 0) {
             if (n < cap)
                 channels[n] = i;
             n++;
         }
     pthread_mutex_unlock(&conn->recv_mutex);
     return (int) n;
-}
-
-/* ---- statistics, checking -------------------------------------------------------------------- */
-
-PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap)
-{
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    pn_backend_reap_all_locked(engine->seg);
-    pn_stat_locked(engine->seg, out, rows, cap);
-    pn_lock_release(engine->seg);
-    return 0;
-}
-
-PN_API int pn_engine_backends(pn_engine *engine)
-{
-    int n = 0;
-    for (uint32_t slot = 0; slot < engine->seg->max_backends; slot++)
-        n += pn_load_acquire(&engine->seg->backend[slot].state) == PN_SLOT_CLAIMED &&
-             pn_backend_verdict(engine->seg, slot) != PN_DEAD;
-    return n;
-}
-
-PN_API int pn_queue_usage(pn_engine *engine, double *out)
-{
-    pn_stat stat;
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    pn_backend_reap_all_locked(engine->seg);
-    pn_stat_locked(engine->seg, &stat, NULL, 0);
-    pn_lock_release(engine->seg);
-    *out = stat.queue_usage;
-    return 0;
-}
-
-PN_API int pn_check(pn_engine *engine, char *buf, size_t cap)
-{
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    pn_backend_reap_all_locked(engine->seg);
-    rc = pn_check_locked(engine->seg, buf, cap);
-    pn_lock_release(engine->seg);
-    return rc;
 }

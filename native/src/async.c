@@ -87,10 +87,10 @@ static int check_slot(const struct pn_conn *conn)
 
 /* ---- folding LISTEN and UNLISTEN (recv_mutex held) ------------------------------------------ */
 
-static int set_intent(struct pn_txn *txn, uint32_t local, bool listen)
+static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
 {
     for (size_t i = 0; i < txn->nintents; i++)
-        if (txn->intents[i].local == local) {
+        if (txn->intents[i].local == local && txn->intents[i].route == route) {
             txn->intents[i].listen = listen;
             return 0;
         }
@@ -103,8 +103,22 @@ static int set_intent(struct pn_txn *txn, uint32_t local, bool listen)
         txn->intents_cap = cap;
     }
     txn->intents[txn->nintents++] = (struct pn_intent){
-        .listen = listen, .local = local, .subscription = PN_NO_SUBSCRIPTION};
+        .listen = listen, .route = route, .local = local, .subscription = PN_NO_SUBSCRIPTION};
     return 0;
+}
+
+/* UNLISTEN *: what was subscribed to is somebody else's. */
+static int fold_unlisten_all(struct pn_txn *txn)
+{
+    struct pn_conn *conn = txn->conn;
+    int rc = 0;
+    for (size_t i = 0; i < txn->nintents; i++)
+        if (txn->intents[i].route == PN_ROUTE_LISTEN)
+            txn->intents[i].listen = false;
+    for (uint32_t i = 0; rc == 0 && i < conn->nchannels; i++)
+        if ((conn->channels[i].routes & 1U << PN_ROUTE_LISTEN) != 0)
+            rc = set_intent(txn, i, PN_ROUTE_LISTEN, false);
+    return rc;
 }
 
 static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
@@ -112,25 +126,27 @@ static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
     struct pn_conn *conn = txn->conn;
     const char *name = (const char *) txn->pending.arena + a->name_off;
     struct pn_local_channel *local;
-    int rc = 0;
+    enum pn_route route = PN_ROUTE_LISTEN;
 
     switch (a->kind) {
     case PN_ACTION_UNLISTEN_ALL:
-        for (size_t i = 0; i < txn->nintents; i++)
-            txn->intents[i].listen = false;
-        for (uint32_t i = 0; rc == 0 && i < conn->nchannels; i++)
-            if (conn->channels[i].listening)
-                rc = set_intent(txn, i, false);
-        return rc;
+        return fold_unlisten_all(txn);
+    case PN_ACTION_SUBSCRIBE:
+        route = PN_ROUTE_SUBSCRIBE;
+        __attribute__((fallthrough));
     case PN_ACTION_LISTEN:
         local = pn_local_add(conn, a->hash, name, a->name_len);
         if (local == NULL)
             return pn_fail(ENOMEM, "out of memory");
-        return set_intent(txn, (uint32_t) (local - conn->channels), true);
+        return set_intent(txn, (uint32_t) (local - conn->channels), route, true);
+    case PN_ACTION_UNSUBSCRIBE:
+        route = PN_ROUTE_SUBSCRIBE;
+        __attribute__((fallthrough));
     case PN_ACTION_UNLISTEN:
         local = pn_local_find(conn, a->hash, name, a->name_len);
-        return local == NULL ? 0
-                             : set_intent(txn, (uint32_t) (local - conn->channels), false);
+        if (local == NULL)
+            return 0;
+        return set_intent(txn, (uint32_t) (local - conn->channels), route, false);
     }
     return -EINVAL;
 }
@@ -165,7 +181,7 @@ static int stage_locked(struct pn_txn *txn, bool even_if_listening)
         struct pn_intent *intent = &txn->intents[i];
         const struct pn_local_channel *local = &conn->channels[intent->local];
         if (!intent->listen || intent->subscription != PN_NO_SUBSCRIPTION ||
-            (local->listening && !even_if_listening))
+            (local->routes != 0 && !even_if_listening))
             continue;
         int rc = pn_listen_stage_locked(conn->seg, conn->slot, local->hash, conn->dboid,
                                         local->name, local->len, &intent->subscription);
@@ -225,19 +241,23 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
 {
     struct pn_local_channel *local = &conn->channels[intent->local];
     struct pn_segment *seg = conn->seg;
-    if (local->listening) { /* a prepared LISTEN was overtaken by another of this connection */
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head);
+    uint8_t route = (uint8_t) (1U << intent->route);
+    if ((local->routes & route) == 0)
+        local->since[intent->route] = head;
+    if (local->routes != 0) { /* by the other route, or a prepared LISTEN was overtaken */
         if (intent->subscription != PN_NO_SUBSCRIPTION)
             pn_unlisten_locked(seg, conn->slot, intent->subscription);
         intent->subscription = PN_NO_SUBSCRIPTION;
+        local->routes |= route;
         return;
     }
     const struct pn_subscription *sub = &seg->subscription[intent->subscription];
     local->subscription = intent->subscription;
-    local->since = pn_load_relaxed(&seg->ctl->head);
     local->next_chan_seq = pn_channel_at(seg, sub->channel)->next_chan_seq;
     intent->chan_seq = local->next_chan_seq;
-    pn_listen_apply_locked(seg, conn->slot, intent->subscription, local->since);
-    local->listening = true;
+    pn_listen_apply_locked(seg, conn->slot, intent->subscription, head);
+    local->routes = route;
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) + 1);
 }
 
@@ -248,26 +268,30 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
     if (intent->subscription != PN_NO_SUBSCRIPTION) /* staged by LISTEN, then UNLISTEN */
         pn_unlisten_locked(seg, conn->slot, intent->subscription);
     intent->subscription = PN_NO_SUBSCRIPTION;
-    if (!local->listening)
+    uint8_t left = local->routes & (uint8_t) ~(1U << intent->route);
+    if (left == local->routes)
         return;
+    local->routes = left;
+    if (left != 0)
+        return; /* the other route still wants it */
     uint32_t channel = seg->subscription[local->subscription].channel;
     intent->chan_seq = pn_channel_at(seg, channel)->next_chan_seq;
     intent->lag = intent->chan_seq - local->next_chan_seq;
     pn_unlisten_locked(seg, conn->slot, local->subscription);
-    local->listening = false;
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
 }
 
+/* LISTEN first: a channel that goes from one route to the other keeps its subscription. */
 static void apply_intents_locked(struct pn_commit *c)
 {
     for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++) {
-        struct pn_intent *intent = &c->txn->intents[i];
-        intent->chan_seq = 0;
-        if (intent->listen)
-            apply_listen_locked(c->conn, intent);
-        else
-            apply_unlisten_locked(c->conn, intent);
+        c->txn->intents[i].chan_seq = 0;
+        if (c->txn->intents[i].listen)
+            apply_listen_locked(c->conn, &c->txn->intents[i]);
     }
+    for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++)
+        if (!c->txn->intents[i].listen)
+            apply_unlisten_locked(c->conn, &c->txn->intents[i]);
 }
 
 /* ---- steps c to e: the entries --------------------------------------------------------------- */
@@ -402,7 +426,7 @@ static int commit(struct pn_commit *c)
             pthread_mutex_unlock(&conn->recv_mutex);
         }
         if (rc == -EAGAIN)
-            pn_queue_wait_for_room(conn, &wait);
+            rc = pn_queue_wait_for_room(conn, &wait);
     } while (rc == -EAGAIN);
     if (rc != 0)
         return rc;
@@ -559,7 +583,7 @@ int pn_async_prepare(struct pn_txn *txn)
         }
         pthread_mutex_unlock(&conn->recv_mutex);
         if (rc == -EAGAIN)
-            pn_queue_wait_for_room(conn, &wait);
+            rc = pn_queue_wait_for_room(conn, &wait);
     } while (rc == -EAGAIN);
     return rc;
 }
@@ -570,7 +594,11 @@ void pn_async_abort(struct pn_txn *txn)
     struct pn_conn *conn = txn->conn;
     if (!txn->prepared || pn_conn_check(conn) != 0)
         return;
-    if (pn_lock_acquire(conn->seg, PN_LOCK_FOREVER) != 0)
+    bool never_wait = pn_never_wait;
+    pn_never_wait = false; /* what is given back here is kept from everybody until then */
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_FOREVER);
+    pn_never_wait = never_wait;
+    if (rc != 0)
         return;
     if (check_slot(conn) == 0) {
         unstage_locked(txn);

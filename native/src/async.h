@@ -5,13 +5,14 @@
 #include "conn.h"
 #include "pending.h"
 
-/* What LISTEN and UNLISTEN actions come to for one channel; the last action wins (X3). */
+/* What LISTEN and UNLISTEN actions come to for one channel and route; the last one wins (X3). */
 struct pn_intent {
     bool listen;
+    enum pn_route route;
     uint32_t local;        /* index into conn->channels */
     uint32_t subscription; /* staged, or PN_NO_SUBSCRIPTION */
     uint64_t lag;          /* UNLISTEN: messages left unread */
-    uint64_t chan_seq;     /* the channel's next at the commit */
+    uint64_t chan_seq;     /* the channel's next at the commit; 0: nothing began or ended */
 };
 #define PN_NO_SUBSCRIPTION UINT32_MAX
 

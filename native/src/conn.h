@@ -20,15 +20,19 @@ enum pn_fd_flag {
     PN_FD_POSTED = 2     /* we wrote it ourselves: something is left unread (spin.md R5) */
 };
 
-/* A channel that this connection listens or listened to; its number never changes. */
+/*
+ * A channel that this connection listens or listened to; its number never changes.  It is owed to
+ * LISTEN and to SUBSCRIBE separately, each from its own commit on; in shared memory they are one
+ * subscription, which is there as long as one of them is.
+ */
 struct pn_local_channel {
     char *name;
     uint32_t len;
-    uint32_t subscription;
+    uint32_t subscription; /* while routes != 0 */
     uint64_t hash;
-    QueuePosition since;
+    QueuePosition since[PN_ROUTES];
     uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
-    bool listening;
+    uint8_t routes;         /* bits 1 << enum pn_route */
 };
 
 struct pn_conn {
@@ -47,6 +51,7 @@ struct pn_conn {
     int epfd, tfd;          /* for fileno(): epoll over efd and the slow timer; -1 until asked */
     pn_atomic_u32 has_fd;
     pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
+    pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
     pn_atomic_u64 next_watch_ns; /* when this connection's slow timer is due */
     pn_atomic_u64 next_keep_ns;  /* when the liveness locks are due to be taken again */
 
@@ -55,7 +60,7 @@ struct pn_conn {
     uint32_t nchannels, channels_cap;
     uint32_t *channel_table; /* open addressing by hash: index + 1 */
     uint32_t table_size;     /* a power of two */
-    pn_atomic_u32 nlistening; /* W: recv_mutex held */
+    pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
 
     /* W: any thread in wait(), relaxed; estimates, so a lost update does not matter */
     pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */

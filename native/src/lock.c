@@ -23,6 +23,8 @@
 
 enum { SPINS = 200 };
 
+_Thread_local bool pn_never_wait;
+
 static int take_over(struct pn_segment *seg, int rc)
 {
     if (rc == ENOTRECOVERABLE)
@@ -45,10 +47,10 @@ static inline bool unfinished(const struct pn_segment *seg)
            pn_load_relaxed(&seg->ctl->woken) != pn_load_relaxed(&seg->ctl->head);
 }
 
-static int timed_out(struct pn_segment *seg)
+static int timed_out(struct pn_segment *seg, int error)
 {
     int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
-    return pn_fail(PN_ELOCK,
+    return pn_fail(error,
                    "the writer lock of segment \"%s\" is held by the process with PID %d\n"
                    "If that process is stopped (SIGSTOP, a debugger), continue or kill it.",
                    seg->name, holder);
@@ -104,6 +106,8 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
         if (rc != EBUSY)
             return finish(seg, rc);
     }
+    if (pn_never_wait)
+        return timed_out(seg, PN_ELOCKBUSY);
     int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : pn_now_ns() + timeout_ns;
     for (;;) {
         int64_t now = pn_now_ns();
@@ -115,7 +119,7 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
         if (rc != 0)
             return rc;
         if (until >= deadline)
-            return timed_out(seg);
+            return timed_out(seg, PN_ELOCK);
     }
 }
 

@@ -7,6 +7,9 @@
 #define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
 #define PN_LOCK_FOREVER INT64_MAX
 
+/* pn_set_never_wait(): the calling thread gets -PN_ELOCKBUSY instead of sleeping for the lock. */
+extern _Thread_local bool pn_never_wait;
+
 /*
  * Take the writer lock.  Returns 0 with the lock held and everything repaired, or, without it,
  * -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from a signal

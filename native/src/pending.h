@@ -28,7 +28,13 @@ struct pn_pending_event {
     uint32_t channel; /* index into channels */
 };
 
-enum pn_action_kind { PN_ACTION_LISTEN, PN_ACTION_UNLISTEN, PN_ACTION_UNLISTEN_ALL };
+enum pn_action_kind {
+    PN_ACTION_LISTEN,
+    PN_ACTION_UNLISTEN,
+    PN_ACTION_UNLISTEN_ALL,
+    PN_ACTION_SUBSCRIBE,
+    PN_ACTION_UNSUBSCRIBE
+};
 
 struct pn_pending_action {
     enum pn_action_kind kind;

@@ -80,6 +80,11 @@ struct disposition {
     struct disposition *older;
 };
 static _Atomic(struct disposition *) previous[MAX_SIGNALS];
+typedef void stack_printer(int signo);
+static _Atomic(stack_printer *) printer;
+static pn_atomic_i32 printer_signo;
+static struct sigaction kept_disposition; /* between the two calls that set the printer */
+
 static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid (liveness.md B). */
@@ -120,30 +125,42 @@ static void chain(int signo, siginfo_t *info, void *context)
     depth--;
 }
 
-/* CheckProcSignal for every reason of one slot: never clear a flag without having seen it set. */
-static bool check_proc_signal(struct pn_conn *conn)
+/* The reasons of one slot, a bit each: never clear a flag without having seen it set. */
+static uint32_t check_proc_signal(struct pn_conn *conn)
 {
-    bool any = false;
+    uint32_t reasons = 0;
     for (int reason = 0; reason < NUM_PROCSIGNALS; reason++)
         if (pn_load_relaxed(&conn->me->pss_signalFlags[reason]) != 0 &&
             pn_exchange(&conn->me->pss_signalFlags[reason], 0) != 0)
-            any = true;
-    return any;
+            reasons |= 1U << reason;
+    return reasons;
+}
+
+/* Somebody asked for our stack.  Async-signal-safe. */
+static void print_stack(void)
+{
+    static const char nothing[] = "pynotify: asked for the stack, but nothing here can print it\n";
+    stack_printer *print = pn_load_acquire(&printer);
+    if (print != NULL)
+        print(pn_load_relaxed(&printer_signo));
+    else if (write(STDERR_FILENO, nothing, sizeof nothing - 1) < 0)
+        return;
 }
 
 static void procsignal_handler(int signo, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
-    bool had_flag = false;
+    uint32_t all_reasons = 0;
     atomic_fetch_add(&in_handler, 1);
     uint32_t used = pn_load_acquire(&local_used);
     for (uint32_t i = 0; i < used; i++) {
         struct pn_conn *conn = pn_load_acquire(&local[i]);
         if (conn == NULL || conn->signo != signo || conn->pid != pn_my_pid)
             continue;
-        if (!check_proc_signal(conn))
-            continue;
-        had_flag = true;
+        uint32_t reasons = check_proc_signal(conn);
+        all_reasons |= reasons;
+        if ((reasons & ~(1U << PROCSIG_LOG_STACK)) == 0)
+            continue; /* nothing to wake up for */
         pn_procsignal_pass_on(conn->seg, 0);
         if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
             pn_load_relaxed(&conn->has_fd) == 0) {
@@ -154,7 +171,9 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         }
     }
     atomic_fetch_sub(&in_handler, 1);
-    if (!is_ours(info, had_flag))
+    if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
+        print_stack();
+    if (!is_ours(info, all_reasons != 0))
         chain(signo, info, context);
     errno = saved_errno;
 }
@@ -243,6 +262,23 @@ static void disarm(struct pn_conn *conn)
     if ((back.sa_flags & SA_SIGINFO) == 0 && back.sa_handler == SIG_DFL)
         back.sa_handler = SIG_IGN;
     sigaction(conn->signo, &back, NULL);
+}
+
+int pn_procsignal_keep_disposition(int signo)
+{
+    if (sigaction(signo, NULL, &kept_disposition) != 0)
+        return pn_fail(errno, "signal %d: %s", signo, strerror(errno));
+    return 0;
+}
+
+int pn_procsignal_adopt_stack_printer(int signo)
+{
+    struct sigaction current;
+    if (sigaction(signo, &kept_disposition, &current) != 0)
+        return pn_fail(errno, "signal %d: %s", signo, strerror(errno));
+    pn_store_relaxed(&printer_signo, signo);
+    pn_store_release(&printer, current.sa_handler);
+    return 0;
 }
 
 static void reset_in_child(void)
@@ -447,7 +483,9 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         return false;
     pthread_mutex_lock(&seg->signal_mutex);
     struct pn_conn *own = seg->own[slot];
-    if (own != NULL) {
+    if (own != NULL && reason == PROCSIG_LOG_STACK) {
+        print_stack();
+    } else if (own != NULL) {
         pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {

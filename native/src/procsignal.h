@@ -26,6 +26,10 @@ void pn_procsignal_unregister(struct pn_conn *conn);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
 
+/* What LOG_STACK calls: pn_adopt_stack_printer() in pynotify.h. */
+int pn_procsignal_keep_disposition(int signo);
+int pn_procsignal_adopt_stack_printer(int signo);
+
 /* One thread's sleep in wait(); on its stack. */
 struct pn_sleeper {
     struct pn_conn *conn;

@@ -223,9 +223,11 @@ static int arm_room_wait(struct pn_conn *conn, QueuePosition end, uint64_t own_r
     return -EAGAIN;
 }
 
-void pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
+int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
 {
     struct pn_segment *seg = conn->seg;
+    if (pn_never_wait)
+        return pn_fail(PN_EROOMBUSY, "too many notifications in the NOTIFY queue");
     int64_t left = wait->deadline - pn_now_ns();
     if (wait->holder >= 0)
         pn_procsignal_send(seg, (uint32_t) wait->holder, PROCSIG_NOTIFY_INTERRUPT);
@@ -234,6 +236,7 @@ void pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
                       wait->interval < left ? wait->interval : left);
     if (wait->interval < PN_ROOM_WAIT_MAX_NS)
         wait->interval *= 2;
+    return -EAGAIN;
 }
 
 int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,

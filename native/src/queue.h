@@ -81,7 +81,7 @@ struct pn_room_wait {
  */
 int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
                               struct pn_room_wait *wait);
-void pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
+int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
 
 /* PostgreSQL's warning at 50 %, at most every 5 s for the whole segment.  Lock held. */
 void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now);

@@ -88,6 +88,7 @@ static int grow_columns(pn_batch *b)
     GROW_COLUMN(pid, cap);
     GROW_COLUMN(backend_id, cap);
     GROW_COLUMN(channel, cap);
+    GROW_COLUMN(routes, cap);
     GROW_COLUMN(offset, cap + 1);
 #undef GROW_COLUMN
     b->cap = cap;
@@ -123,7 +124,7 @@ static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
 }
 
 static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                      struct pn_local_channel *local)
+                      struct pn_local_channel *local, uint8_t routes)
 {
     size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
     uint32_t len = qe->payload_len;
@@ -143,11 +144,22 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     b->pid[i] = qe->srcPid;
     b->backend_id[i] = (int32_t) qe->srcBackend;
     b->channel[i] = (uint32_t) (local - conn->channels);
+    b->routes[i] = routes;
     b->offset[i] = used;
     b->offset[i + 1] = used + len;
     b->n = i + 1;
     local->next_chan_seq = qe->chan_seq + 1;
     return 0;
+}
+
+/* By which routes the entry at `at` is owed (R6). */
+static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition at)
+{
+    uint8_t owed = local->routes;
+    for (int route = 0; route < PN_ROUTES; route++)
+        if (at < local->since[route])
+            owed &= (uint8_t) ~(1U << route);
+    return owed;
 }
 
 /*
@@ -168,8 +180,9 @@ static int read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Q
         if (qe->dboid == conn->dboid && conn->table_size != 0) {
             struct pn_local_channel *local =
                 find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
-            if (local != NULL && local->listening && at >= local->since)
-                rc = take_entry(conn, b, qe, local);
+            uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
+            if (routes != 0)
+                rc = take_entry(conn, b, qe, local, routes);
         }
         if (rc != 0)
             break;
@@ -185,11 +198,11 @@ static void count_wake(struct pn_conn *conn, bool useful)
     pn_fetch_add_relaxed(useful ? &counters->wakeups_useful : &counters->wakeups_useless, 1);
 }
 
-/* Drain the latch, but for what pn_conn_interrupt() put there: it is for all threads. */
+/* Drain the latch, but for what is meant for waiting threads: pn_conn_interrupt(), _kick(). */
 static uint32_t drain(struct pn_conn *conn)
 {
     uint32_t why = pn_latch_reset(conn);
-    if (pn_load_acquire(&conn->closing) != 0)
+    if (pn_load_acquire(&conn->closing) != 0 || pn_load_acquire(&conn->kicked) != 0)
         pn_latch_set(conn, PN_FD_POSTED);
     return why;
 }
@@ -493,6 +506,12 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     return found;
 }
 
+/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
+static bool take_kick(struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
+}
+
 /*
  * What must hold before a process may block: it is alive to others, and its handler is ours.
  * The handler is looked at each time, since a signal may kill without it; the liveness locks
@@ -542,7 +561,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         rc = pn_latch_block(&sleeper);
         if (pn_load_acquire(&conn->closing) != 0)
             return interrupted(conn);
-        if (woken(conn, &sleeper, start))
+        if (woken(conn, &sleeper, start) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
         if (rc == -EINTR && sleeper.signalled == 0)
             return rc; /* somebody else's signal */
@@ -557,6 +576,8 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
     int rc = pn_conn_check(conn);
     if (rc != 0)
         return rc;
+    if (take_kick(conn))
+        return 1 | pn_conn_notice_bit(conn);
     if (wanted(conn) || (timeout_ns != 0 && linger(conn))) {
         note_gap(conn, 0);
         return 1 | pn_conn_notice_bit(conn);
@@ -571,6 +592,12 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
 void pn_receive_interrupt(struct pn_conn *conn)
 {
     pn_store_release(&conn->closing, 1);
+    pn_latch_set(conn, PN_FD_POSTED);
+}
+
+void pn_receive_kick(struct pn_conn *conn)
+{
+    pn_store_release(&conn->kicked, 1);
     pn_latch_set(conn, PN_FD_POSTED);
 }
 
