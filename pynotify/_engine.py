@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import posix_ipc
 
+from pynotify import _guest as guest
 from pynotify._connection import Connection
 from pynotify._ffi import ffi, lib
 from pynotify._options import SegmentOptions
@@ -88,8 +89,16 @@ class Engine:
         (no signals).  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
         `LockTimeout`.
         """
+        handle = self._claim(database, latency_log, wakeup)
+        return Connection(self, handle, database)
+
+    def _claim(
+        self, database: str, latency_log: str | os.PathLike[str] | None, wakeup: str | int | None
+    ) -> Any:
+        """The C connection, for a `Connection` or an `AsyncConnection`.  May be repeated."""
         self._check_usable()
         signo = _wakeup_signal(wakeup)
+        guest.prepare(signo)
         if not isinstance(database, str):
             raise ProgrammingError(f"bad database name {database!r}: not a str")
         try:
@@ -107,7 +116,7 @@ class Engine:
                 text = str(refused).partition("\n")[0].replace("channel name", "database name")
                 raise ProgrammingError(text, hint=refused.hint or "")
             raise refused
-        return Connection(self, out[0], database)
+        return out[0]
 
     def stat(self) -> EngineStat:
         """Counters and present state; frees the slots of dead processes first."""
@@ -140,6 +149,15 @@ class Engine:
             subscriptions=stat.subscriptions,
             backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
         )
+
+    def log_stack(self, pid: int) -> int:
+        """Ask process `pid`, which has a connection to this segment, for its Python stacks.
+
+        It prints them to its own stderr at once, whatever it is doing.  Returns 1, or 0 when it
+        cannot be signalled: it has no connection here, polls, or has never listened.
+        """
+        self._check_usable()
+        return _check(lib.pn_log_stack(self._handle, pid))
 
     def check(self) -> CheckReport:
         """Check every invariant of the segment."""
@@ -405,6 +423,7 @@ def _backend_stat(row: Any) -> BackendStat:
         lag_bytes=row.lag_bytes,
         asleep=bool(row.asleep),
         in_transaction=bool(row.in_transaction),
+        wakeup=row.signo if row.signo > 0 else "poll",
     )
 
 

@@ -18,7 +18,7 @@ from pynotify.errors import ProgrammingError, native_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynotify._connection import Connection
+    from pynotify._base import BaseConnection
     from pynotify._types import Gap
 
 _pn_poll = lib.pn_poll
@@ -51,9 +51,9 @@ class Reader:
         # access through cffi makes an object each time.
         self._capacity = self._data_capacity = 0
         self._origin: tuple[memoryview, ...] = ()
-        self._channel = self._offset = self._data = memoryview(b"")
+        self._channel = self._offset = self._data = self._routes = memoryview(b"")
 
-    def read(self, connection: Connection, limit: int) -> list[Notify | Gap]:
+    def read(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
         """Up to `limit` messages, 0: all that are owed."""
         if self._busy:
             raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
@@ -63,7 +63,20 @@ class Reader:
         finally:
             self._busy = False
 
-    def read_columns(self, connection: Connection, limit: int) -> NotifyBatch:
+    def read_routed(
+        self, connection: BaseConnection, limit: int
+    ) -> tuple[list[Notify | Gap], bytes]:
+        """The same as `read`, and for each message by which routes it is owed."""
+        if self._busy:
+            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        try:
+            self._busy = True
+            messages = self._messages(connection, limit)
+            return messages, bytes(self._routes[: len(messages)])
+        finally:
+            self._busy = False
+
+    def read_columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
         """The same as `read`, left in columns."""
         if self._busy:
             raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
@@ -73,7 +86,7 @@ class Reader:
         finally:
             self._busy = False
 
-    def listening(self, connection: Connection) -> frozenset[str]:
+    def listening(self, connection: BaseConnection) -> frozenset[str]:
         """The channels that are listened to now."""
         room = 64
         while True:
@@ -85,7 +98,7 @@ class Reader:
                 return frozenset(self._names(connection, ffi.unpack(numbers, count)))
             room = 2 * count
 
-    def _messages(self, connection: Connection, limit: int) -> list[Notify | Gap]:
+    def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
         count = self._poll(connection, limit)
         if count == 0:
             return []
@@ -100,7 +113,7 @@ class Reader:
         origin = [_copy(column, count) for column in self._origin]
         return list(map(Notify, channels, payloads, repeat(origin), range(count)))
 
-    def _columns(self, connection: Connection, limit: int) -> NotifyBatch:
+    def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
         count = self._poll(connection, limit)
         if count == 0:
             return NotifyBatch.from_messages([])
@@ -118,7 +131,7 @@ class Reader:
             channels=list(self._channels),
         )
 
-    def _poll(self, connection: Connection, limit: int) -> int:
+    def _poll(self, connection: BaseConnection, limit: int) -> int:
         batch = self._batch
         try:
             count = _pn_poll(connection._handle, batch, limit)
@@ -142,12 +155,13 @@ class Reader:
             memoryview(ffi.buffer(batch.backend_id, 4 * room)).cast("i"),
         )
         self._channel = memoryview(ffi.buffer(batch.channel, 4 * room)).cast("I")
+        self._routes = memoryview(ffi.buffer(batch.routes, room))
         self._offset = memoryview(ffi.buffer(batch.offset, 8 * (room + 1))).cast("Q")
         data = ffi.buffer(batch.data, batch.data_cap) if batch.data_cap else b""
         self._data = memoryview(data)
         self._capacity, self._data_capacity = room, batch.data_cap
 
-    def _names(self, connection: Connection, numbers: Sequence[int]) -> list[str]:
+    def _names(self, connection: BaseConnection, numbers: Sequence[int]) -> list[str]:
         channels = self._channels
         try:
             return [channels[number] for number in numbers]
@@ -155,7 +169,7 @@ class Reader:
             self._learn(connection, max(numbers))
             return self._names(connection, numbers)
 
-    def _learn(self, connection: Connection, last: int) -> None:
+    def _learn(self, connection: BaseConnection, last: int) -> None:
         length = ffi.new("size_t *")
         for number in range(len(self._channels), last + 1):
             try:

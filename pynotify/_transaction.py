@@ -1,4 +1,4 @@
-"""Transactions: the open one of a thread, and the `with` block, as psycopg's transaction.py.
+"""Transactions: the open one of a thread or task, and the `with` block, as psycopg's.
 
 The core keeps the pending LISTENs and NOTIFYs and their nesting levels.  What PostgreSQL's
 transaction block state machine does is here: names of savepoints, the failed state, who may
@@ -20,16 +20,19 @@ from pynotify.errors import (
     OutOfOrderTransactionNesting,
     ProgrammingError,
     Rollback,
+    WouldWait,
     native_error,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from types import TracebackType
     from typing import Self
 
     from typing_extensions import Buffer
 
+    from pynotify._async_connection import AsyncConnection
+    from pynotify._base import BaseConnection
     from pynotify._connection import Connection
     from pynotify._encoding import Payloads
 
@@ -47,7 +50,7 @@ def _abort(_connection_handle: Any, native: Any) -> None:
 
 
 class OpenTransaction:
-    """The open transaction of one thread.
+    """The open transaction of one thread or task.
 
     No method keeps a C handle in a local variable while it raises: the traceback would keep
     the handle, and so the backend slot, as long as somebody keeps the exception.
@@ -60,12 +63,15 @@ class OpenTransaction:
         "blocks",
         "failed",
         "out_of_order",
+        "owner",
         "prepared",
         "savepoints",
         "unlistens",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BaseConnection, owner: Hashable) -> None:
+        #: The thread or task; None: nobody can ask for it.
+        self.owner = owner
         out = ffi.new("pn_txn **")
         _check(lib.pn_txn_begin(connection._handle, out))
         self._connection_handle = connection._handle
@@ -73,7 +79,7 @@ class OpenTransaction:
         #: The outermost `with` block began it and ends it, not begin() and commit().
         self.block_began = False
         #: The `with` blocks that were entered, innermost last.
-        self.blocks: list[Transaction] = []
+        self.blocks: list[_Block] = []
         #: Names of the savepoints; None for that of a block.  Number i is the core's level i + 1.
         self.savepoints: list[str | None] = []
         #: An error happened: only rolling back is left.
@@ -133,6 +139,15 @@ class OpenTransaction:
         self.unlistens = True
         self._run(lib.pn_txn_unlisten_all(self._native))
 
+    def subscribe(self, channels: Iterable[str]) -> None:
+        """LISTEN for subscriptions: a set of channels of their own."""
+        for name in map(encode_channel, channels):
+            self._run(lib.pn_txn_subscribe(self._native, name, len(name)))
+
+    def unsubscribe(self, channels: Iterable[str]) -> None:
+        for name in map(encode_channel, channels):
+            self._run(lib.pn_txn_unsubscribe(self._native, name, len(name)))
+
     def savepoint(self, name: str | None) -> int:
         """Set a savepoint; its level.  `name` is None for that of a block."""
         self.require_usable()
@@ -177,7 +192,7 @@ class OpenTransaction:
         self.prepared = True
 
     def commit(self) -> int:
-        """End it.  When it has failed, or this fails, nothing has happened."""
+        """End it.  When it has failed, or this fails, nothing has happened.  May be repeated."""
         if self.failed:
             self.abort()
             raise InFailedTransaction(FAILED)
@@ -187,8 +202,15 @@ class OpenTransaction:
         self._connection_handle = self._native = None
         ffi.gc(native, None)
         result = lib.pn_txn_commit(native)
+        if result < 0:
+            error = native_error(result)
+            if isinstance(error, WouldWait):  # it goes on
+                self._connection_handle = connection_handle
+                self._native = ffi.gc(native, partial(_abort, connection_handle))
+            del connection_handle, native
+            raise error
         del connection_handle
-        return _check(result)
+        return result
 
     def abort(self) -> None:
         """End it and undo everything.  Ending twice is allowed."""
@@ -198,8 +220,9 @@ class OpenTransaction:
 
     def _run(self, result: int) -> None:
         if result < 0:
-            self.failed = True
-            raise native_error(result)
+            error = native_error(result)
+            self.failed = self.failed or not isinstance(error, WouldWait)
+            raise error
 
     def _attempt(self, encode: Callable[[_T], _R], value: _T) -> _R:
         try:
@@ -225,7 +248,103 @@ class OpenTransaction:
         self.require_unprepared()
 
 
-class Transaction:
+class _Block:
+    """What a block does when it is entered and left, apart from waiting."""
+
+    def __init__(self, connection: BaseConnection) -> None:
+        self._of = connection
+        self._open: OpenTransaction | None = None
+        self._outermost = False
+        self._left = False
+        #: The core's level of its savepoint; 0 for the transaction itself.
+        self.level = 0
+
+    def _prepare(self) -> None:
+        """May be repeated."""
+        transaction = self._require_entered()
+        if not self._outermost or transaction.blocks[-1] is not self:
+            raise ProgrammingError(
+                "only the outermost transaction block can be prepared",
+                hint="Leave the inner blocks, then prepare the outermost.",
+            )
+        transaction.prepare()
+
+    def _enter(self) -> None:
+        if self._open is not None:
+            raise TypeError("transaction blocks can be used only once")
+        connection = self._of
+        transaction = connection._open_transaction()
+        if transaction is None:
+            transaction = connection._begin()
+            self._outermost = transaction.block_began = True
+        else:
+            self.level = transaction.savepoint(None)
+        transaction.blocks.append(self)
+        self._open = transaction
+
+    def _leave_normally(self) -> OpenTransaction | None:
+        """The transaction, when it is now to be committed."""
+        transaction = self._leave()
+        if self._outermost:
+            return transaction
+        if transaction.failed:
+            # Like the commit of the whole: undone, said, and usable outside of the block.
+            transaction.roll_back_to(self.level)
+            raise InFailedTransaction(FAILED)
+        transaction.release(self.level)
+        return None
+
+    def _leave_by(self, exc: BaseException) -> bool:
+        """Undo the work; whether the exception ends here."""
+        try:
+            if self._open is None or not self._open.ended:  # else by closing the connection
+                transaction = self._leave()
+                if self._outermost:
+                    self._of._roll_back(transaction)
+                else:
+                    transaction.roll_back_to(self.level)
+        except OutOfOrderTransactionNesting:
+            # The mistake in the program hides the exception, as it would in a commit.
+            raise
+        except Exception as error:
+            logger.warning("error ignored in rollback of %r: %s", self, error)
+        return isinstance(exc, Rollback) and (exc.transaction is None or exc.transaction is self)
+
+    def _leave(self) -> OpenTransaction:
+        """Take the block off the stack; it must be on its top."""
+        transaction = self._require_entered()
+        self._left = True
+        in_order = transaction.blocks[-1] is self and not transaction.out_of_order
+        transaction.blocks.remove(self)
+        if not in_order:
+            transaction.out_of_order = transaction.failed = True
+            if transaction.block_began and not transaction.blocks:
+                self._of._roll_back(transaction)
+            raise OutOfOrderTransactionNesting(
+                f"transaction block left at the wrong nesting level: {self!r}"
+            )
+        return transaction
+
+    def _require_entered(self) -> OpenTransaction:
+        transaction = self._open
+        if transaction is None or self._left:
+            raise ProgrammingError(
+                "the transaction block is not active", hint="Use it inside its 'with' statement."
+            )
+        if self._of._open_transaction() is not transaction:
+            raise ProgrammingError(
+                "the transaction block belongs to another thread or task",
+                hint="Enter and leave a block in one thread or task; each can have its own.",
+            )
+        return transaction
+
+    def __repr__(self) -> str:
+        state = "inactive" if self._open is None else "terminated" if self._left else "active"
+        kind = "transaction" if self.level == 0 else f"savepoint {self.level}"
+        return f"<pynotify.{type(self).__name__} {kind} ({state}) at {id(self):#x}>"
+
+
+class Transaction(_Block):
     """A transaction block, made by `Connection.transaction`; nested, a savepoint.
 
     Leaving it normally commits (or releases the savepoint), leaving it by an exception undoes
@@ -233,12 +352,8 @@ class Transaction:
     """
 
     def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self._connection = connection
-        self._open: OpenTransaction | None = None
-        self._outermost = False
-        self._left = False
-        #: The core's level of its savepoint; 0 for the transaction itself.
-        self.level = 0
 
     @property
     def connection(self) -> Connection:
@@ -253,26 +368,10 @@ class Transaction:
         other is open inside it (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
         `TooManyChannels`) fails the transaction.
         """
-        transaction = self._require_entered()
-        if not self._outermost or transaction.blocks[-1] is not self:
-            raise ProgrammingError(
-                "only the outermost transaction block can be prepared",
-                hint="Leave the inner blocks, then prepare the outermost.",
-            )
-        transaction.prepare()
+        self._prepare()
 
     def __enter__(self) -> Self:
-        if self._open is not None:
-            raise TypeError("transaction blocks can be used only once")
-        connection = self._connection
-        transaction = connection._open_transaction()
-        if transaction is None:
-            transaction = connection._begin()
-            self._outermost = transaction.block_began = True
-        else:
-            self.level = transaction.savepoint(None)
-        transaction.blocks.append(self)
-        self._open = transaction
+        self._enter()
         return self
 
     def __exit__(
@@ -281,70 +380,46 @@ class Transaction:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if exc is None:
-            self._commit()
-            return False
-        try:
-            self._roll_back()
-        except OutOfOrderTransactionNesting:
-            # The mistake in the program hides the exception, as it would in a commit.
-            raise
-        except Exception as error:
-            logger.warning("error ignored in rollback of %r: %s", self, error)
-        return isinstance(exc, Rollback) and (exc.transaction is None or exc.transaction is self)
-
-    def _commit(self) -> None:
-        transaction = self._leave()
-        if self._outermost:
+        if exc is not None:
+            return self._leave_by(exc)
+        transaction = self._leave_normally()
+        if transaction is not None:
             self._connection._commit(transaction)
-        elif transaction.failed:
-            # Like the commit of the whole: undone, said, and usable outside of the block.
-            transaction.roll_back_to(self.level)
-            raise InFailedTransaction(FAILED)
-        else:
-            transaction.release(self.level)
+        return False
 
-    def _roll_back(self) -> None:
-        if self._open is not None and self._open.ended:
-            return  # the connection was closed, which undid everything
-        transaction = self._leave()
-        if self._outermost:
-            self._connection._roll_back(transaction)
-        else:
-            transaction.roll_back_to(self.level)
 
-    def _leave(self) -> OpenTransaction:
-        """Take the block off the stack; it must be on its top."""
-        transaction = self._require_entered()
-        self._left = True
-        in_order = transaction.blocks[-1] is self and not transaction.out_of_order
-        transaction.blocks.remove(self)
-        if not in_order:
-            transaction.out_of_order = transaction.failed = True
-            if transaction.block_began and not transaction.blocks:
-                self._connection._roll_back(transaction)
-            raise OutOfOrderTransactionNesting(
-                f"transaction block left at the wrong nesting level: {self!r}"
-            )
-        return transaction
+class AsyncTransaction(_Block):
+    """The same for `async with`, made by `AsyncConnection.transaction`; it belongs to a task."""
 
-    def _require_entered(self) -> OpenTransaction:
-        transaction = self._open
-        if transaction is None or self._left:
-            raise ProgrammingError(
-                "the transaction block is not active", hint="Use it inside its 'with' statement."
-            )
-        if self._connection._open_transaction() is not transaction:
-            raise ProgrammingError(
-                "the transaction block belongs to another thread",
-                hint="Enter and leave a block in one thread; each can have its own.",
-            )
-        return transaction
+    def __init__(self, connection: AsyncConnection) -> None:
+        super().__init__(connection)
+        self._connection = connection
 
-    def __repr__(self) -> str:
-        state = "inactive" if self._open is None else "terminated" if self._left else "active"
-        kind = "transaction" if self.level == 0 else f"savepoint {self.level}"
-        return f"<pynotify.Transaction {kind} ({state}) at {id(self):#x}>"
+    @property
+    def connection(self) -> AsyncConnection:
+        """The connection it is a transaction of."""
+        return self._connection
+
+    async def prepare(self) -> None:
+        """As `Transaction.prepare`."""
+        await self._connection._patiently(self._prepare)
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if exc is not None:
+            return self._leave_by(exc)
+        transaction = self._leave_normally()
+        if transaction is not None:
+            await self._connection._patiently(lambda: self._connection._commit(transaction))
+        return False
 
 
 def _check(result: int) -> int:

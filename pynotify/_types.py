@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynotify.errors import PayloadDecodeError
 
@@ -114,10 +114,22 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages are missing here, and for this `reason`; `missed_bytes` of the queue were lost."""
+    """Messages are missing here, and for this `reason`.
+
+    * `missed_bytes`: of payload when a subscription overflowed, else of the queue
+    * `reason`: "overflow" when a subscription had more than its `maxlen`
+    * `missed`: how many messages, None when nobody knows
+    """
 
     missed_bytes: int
     reason: str
+    missed: int | None = None
+
+    OVERFLOW: ClassVar[str] = "overflow"
+
+    def grown(self, lost: int) -> Gap:
+        """One more message, of `lost` bytes."""
+        return Gap(self.missed_bytes + lost, self.reason, (self.missed or 0) + 1)
 
     @property
     def channel(self) -> None:
@@ -130,7 +142,7 @@ class BackendStat:
     """One connection, as others see it.
 
     `channels` is a count; `lag_bytes` counts from the first entry it still has to read to the
-    head of the queue, 0 when it is quiet.
+    head of the queue, 0 when it is quiet.  `wakeup` is the number of its signal, or "poll".
     """
 
     backend_id: int
@@ -140,6 +152,7 @@ class BackendStat:
     lag_bytes: int
     asleep: bool
     in_transaction: bool
+    wakeup: int | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,19 @@ class Rollback(Exception):
         self.transaction = transaction
 
 
+class WouldWait(Exception):
+    """Not for users: what pn_set_never_wait() forbids.  `error` is what to say instead."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+_WOULD_WAIT: dict[int, type[Error]] = {
+    lib.PN_ELOCKBUSY: LockTimeout,
+    lib.PN_EROOMBUSY: QueueFull,
+}
+
 _CLASSES: dict[int, type[Error]] = {
     lib.PN_EQUEUEFULL: QueueFull,
     lib.PN_ETOOBIG: QueueFull,
@@ -272,4 +285,6 @@ def native_error(result: int) -> Exception:
     message = message or os.strerror(-result)
     if result == -errno.ENOMEM:
         return MemoryError(message)
+    if -result in _WOULD_WAIT:
+        return WouldWait(_WOULD_WAIT[-result](message))
     return _CLASSES.get(-result, OperationalError)(message)

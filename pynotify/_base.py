@@ -1,0 +1,488 @@
+"""What a connection is to threads and to tasks alike.
+
+`Connection` adds how threads wait, `AsyncConnection` how tasks do; everything else is here,
+once.  Who owns a transaction is asked of the subclass: a thread, or a task.
+
+Ownership.  The C connection is freed by the destructor of its handle, that is when the last
+reference goes.  A thread in the middle of a C call holds one, so close() cannot free anything
+under it, and the hot path needs no lock and no counter.  For the same reason no method that
+raises keeps a handle in a local variable.
+
+Receiving and sending share nothing: receivers take `_receiving`, senders take no lock.
+
+Waiting.  With pn_set_never_wait() on, a method that would have to wait raises `WouldWait`, and
+has done nothing: it can be called again where waiting is allowed.  Methods that say "may be
+repeated" keep that promise, and do not ask who calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
+from pynotify._ffi import ffi, lib
+from pynotify._inbox import Inbox, Inboxes
+from pynotify._reader import Reader
+from pynotify._transaction import FAILED, OpenTransaction
+from pynotify._types import Gap, Notify
+from pynotify.errors import (
+    ActiveTransaction,
+    ForkedConnectionError,
+    InFailedTransaction,
+    InterfaceError,
+    NoActiveTransaction,
+    ProgrammingError,
+    WouldWait,
+    native_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+    from pynotify._encoding import Payloads
+    from pynotify._engine import Engine
+
+    NotifyHandler = Callable[[Notify], object]
+
+logger = logging.getLogger("pynotify")
+
+# Globals, because looking an attribute up on the extension module costs as much as a branch.
+_pn_notify_cstr = lib.pn_notify_cstr
+_NOTICE = lib.PN_NOTICE
+_LISTEN = 1 << lib.PN_ROUTE_LISTEN
+_SUBSCRIBE = 1 << lib.PN_ROUTE_SUBSCRIBE
+_NOTICE_BYTES = 1024
+
+
+class _Process:
+    """What os.getpid() says, without the system call: it is asked all the time."""
+
+    def __init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.pid = os.getpid()
+
+
+process = _Process()
+#: All connections of the process, for the child of a fork: what they have read is not its own,
+#: and a lock that another thread held at the fork is never released there.
+_connections: weakref.WeakSet[BaseConnection] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    process.refresh()
+    for connection in _connections:
+        connection._reset_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+class BaseConnection:
+    """Of threads and of tasks."""
+
+    def __init__(self, engine: Engine, handle: Any, database: str) -> None:
+        self._handle = ffi.gc(handle, lib.pn_conn_close)
+        # Keeps the mapping, also when the user closes his Engine.
+        self._engine_handle = engine._handle
+        self._database = database
+        self._pid: int = lib.pn_conn_pid(handle)
+        self._backend_id: int = lib.pn_conn_backend_id(handle)
+        self._reader = Reader()
+        # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
+        self._receiving = threading.RLock()
+        self._inboxes = Inboxes()
+        self._backlog = self._inboxes.main.messages
+        #: Subscriptions exist: what is read has to be put where it belongs.
+        self._routed = False
+        self._subscribing = threading.RLock()
+        #: SUBSCRIBEd channels that no subscription has any more.
+        self._stale: set[str] = set()
+        self._handlers: list[NotifyHandler] = []
+        #: The open transaction of each owner that has one.
+        self._transactions: dict[Hashable, OpenTransaction] = {}
+        _connections.add(self)
+
+    def _reset_in_child(self) -> None:
+        """After a fork."""
+        self._inboxes.clear()
+        self._receiving = threading.RLock()
+
+    def _owner(self) -> Hashable:
+        """To whom a transaction belongs that is begun now."""
+        raise NotImplementedError
+
+    def _watch_owner(self, owner: Hashable) -> None:
+        """See to it that its transaction is rolled back when it ends."""
+        raise NotImplementedError
+
+    # ---- sending -------------------------------------------------------------------------
+
+    def _notify(self, channel: str, payload: str | Buffer = "") -> None:
+        """Send a notification; outside a transaction it is committed at once.
+
+        `channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:
+        str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both
+        limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
+        """
+        if self._transactions:
+            transaction = self._transactions.get(self._owner())
+            if transaction is not None:
+                transaction.notify(channel, payload)
+                return
+        try:
+            name = channel_cache[channel]
+        except (KeyError, TypeError):
+            name = encode_channel(channel)
+        if type(payload) is bytes:
+            data = payload
+        elif type(payload) is str:
+            data = payload.encode()
+        else:
+            data = encode_payload(payload)
+        try:
+            result = _pn_notify_cstr(self._handle, name, data, len(data))
+        except TypeError:  # the handle is None: cheaper to find out here than to ask each time
+            self._check_usable()
+            raise
+        if result:
+            self._check(result)
+
+    def _send_many(self, channel: str, payloads: Payloads, dedup: bool) -> int:
+        """A transaction of its own.  May be repeated."""
+        name = encode_channel(channel)
+        blob, lengths = join_payloads(payloads)
+        queued = ffi.new("uint64_t *")
+        self._check(
+            lib.pn_notify_many(
+                self._handle,
+                ffi.NULL,
+                name,
+                len(name),
+                blob,
+                ffi.from_buffer("uint32_t[]", lengths),
+                len(lengths),
+                dedup,
+                queued,
+            )
+        )
+        return int(queued[0])
+
+    def _queue_usage(self) -> float:
+        """May be repeated."""
+        self._check_usable()
+        out = ffi.new("double *")
+        self._check(lib.pn_queue_usage(self._engine_handle, out))
+        return float(out[0])
+
+    # ---- listening -----------------------------------------------------------------------
+
+    def _listening_channels(self) -> frozenset[str]:
+        self._check_usable()
+        with self._receiving:
+            return self._reader.listening(self)
+
+    def _on_its_own(self, action: Callable[[OpenTransaction], None]) -> None:
+        """In a transaction of its own.  May be repeated."""
+        self._check_usable()
+        transaction = OpenTransaction(self, None)
+        try:
+            action(transaction)
+            self._finish(transaction)
+        finally:
+            transaction.abort()
+
+    # ---- transactions --------------------------------------------------------------------
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the calling thread (in asyncio: task) has a transaction open, failed or not."""
+        return self._owner() in self._transactions
+
+    def _open_transaction(self) -> OpenTransaction | None:
+        """That of the caller.  Raises when the connection cannot be used."""
+        self._check_usable()
+        return self._transactions.get(self._owner())
+
+    def _required(self, command: str) -> OpenTransaction:
+        transaction = self._open_transaction()
+        if transaction is None:
+            raise NoActiveTransaction(f"{command} can only be used in transaction blocks")
+        return transaction
+
+    def _explicit(self, action: str) -> OpenTransaction:
+        """The caller's transaction, for commit() and rollback()."""
+        transaction = self._open_transaction()
+        if transaction is None:
+            raise NoActiveTransaction("there is no transaction in progress")
+        if transaction.blocks:
+            raise ProgrammingError(
+                f"{action}() cannot be used inside a transaction block",
+                hint="Leave the block, by an exception (pynotify.Rollback) to undo it.",
+            )
+        return transaction
+
+    def _begin_explicitly(self) -> None:
+        transaction = self._open_transaction()
+        if transaction is not None:
+            if transaction.failed:
+                raise InFailedTransaction(FAILED)
+            raise ActiveTransaction("there is already a transaction in progress")
+        self._begin()
+
+    def _savepoint(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"savepoint name must be a str, not {type(name).__name__}")
+        self._required("SAVEPOINT").savepoint(name)
+
+    def _release(self, name: str) -> None:
+        transaction = self._required("RELEASE SAVEPOINT")
+        transaction.require_usable()
+        transaction.release(transaction.find_savepoint(name))
+
+    def _rollback_to(self, name: str) -> None:
+        transaction = self._required("ROLLBACK TO SAVEPOINT")
+        transaction.require_unprepared()
+        transaction.roll_back_to(transaction.find_savepoint(name))
+        transaction.savepoint(name)
+
+    def _begin(self) -> OpenTransaction:
+        owner = self._owner()
+        transaction = OpenTransaction(self, owner)
+        self._watch_owner(owner)
+        self._transactions[owner] = transaction
+        return transaction
+
+    def _commit(self, transaction: OpenTransaction) -> None:
+        """Afterwards nothing is open, also when this raises.  May be repeated."""
+        try:
+            self._finish(transaction)
+        except WouldWait:
+            raise
+        except BaseException:
+            self._transactions.pop(transaction.owner, None)
+            raise
+        self._transactions.pop(transaction.owner, None)
+
+    def _roll_back(self, transaction: OpenTransaction) -> None:
+        self._transactions.pop(transaction.owner, None)
+        transaction.abort()
+
+    def _owner_ended(self, owner: Hashable) -> None:
+        transaction = self._transactions.pop(owner, None)
+        if transaction is not None:
+            transaction.abort()
+
+    def _finish(self, transaction: OpenTransaction) -> None:
+        result = transaction.commit()
+        if result:
+            self._check(result)
+        if transaction.unlistens and self._backlog:
+            self._forget_unlistened()
+
+    def _forget_unlistened(self) -> None:
+        """What has been read ahead on channels that are not listened to any more is not owed."""
+        with self._receiving:
+            listening = self._reader.listening(self)
+            self._backlog.extend(
+                message
+                for message in self._inboxes.main.take(None)
+                if isinstance(message, Gap) or message.channel in listening
+            )
+
+    def _refuse_transaction(self, what: str) -> None:
+        if self._open_transaction() is not None:
+            raise ActiveTransaction(f"{what}() cannot be used inside a transaction")
+
+    # ---- receiving -----------------------------------------------------------------------
+
+    def _read(self, limit: int) -> list[Notify | Gap]:
+        """What poll() returns, up to `limit` messages, 0: all.  `_receiving` is taken here."""
+        with self._receiving:
+            if self._routed:
+                self._feed()
+            elif not self._backlog:
+                return self._reader.read(self, limit)
+            self._check_usable()
+            room = limit - len(self._backlog)
+            fresh: list[Notify | Gap] = []
+            if not self._routed and (room > 0 or not limit):
+                fresh = self._reader.read(self, room if limit else 0)
+            return self._inboxes.main.take(limit or None) + fresh
+
+    def _feed(self, limit: int = 0) -> bool:
+        """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
+        room = self._inboxes.room()
+        if room is not None:
+            if room == 0:
+                return False
+            limit = min(limit, room) if limit else room
+        messages, routes = self._reader.read_routed(self, limit)
+        for message, route in zip(messages, routes, strict=True):
+            if route & _LISTEN:
+                self._inboxes.main.put(message)
+            if route & _SUBSCRIBE and message.channel is not None:
+                self._inboxes.put_for_subscriptions(message.channel, message)
+        return True
+
+    def _run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
+        try:
+            for message in messages:
+                if isinstance(message, Notify):
+                    for handler in tuple(self._handlers):
+                        self._run_handler(handler, message)
+        except BaseException:
+            # Ctrl-C: nothing has been returned, so nothing may be lost.
+            self._backlog.extendleft(reversed(messages))
+            raise
+
+    def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
+        try:
+            handler(message)
+        except Exception:
+            logger.exception("notify handler %r raised and was removed", handler)
+            if handler in self._handlers:
+                self._handlers.remove(handler)
+
+    def add_notify_handler(self, callback: NotifyHandler) -> None:
+        """Call `callback(notify)` for every message, before it is returned.
+
+        It runs inside `poll` and `notifies`, in their thread.  One that raises is removed, and
+        the exception logged.
+        """
+        self._handlers.append(callback)
+
+    def remove_notify_handler(self, callback: NotifyHandler) -> None:
+        """Undo `add_notify_handler`.  Raises ValueError when it is not there."""
+        self._handlers.remove(callback)
+
+    # ---- subscriptions -------------------------------------------------------------------
+
+    def _subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+        """SUBSCRIBE, committed at once.  May be repeated."""
+        names = tuple(dict.fromkeys(channels))
+        with self._subscribing:
+            with self._receiving:
+                fresh = self._inboxes.add(inbox, names)
+                self._stale.difference_update(fresh)
+                self._routed = True
+            try:
+                self._on_its_own(lambda transaction: transaction.subscribe(fresh))
+                since = ffi.new("uint64_t *")
+                self._check(lib.pn_commit_seq(self._engine_handle, since))
+            except BaseException:
+                with self._receiving:
+                    self._stale.update(self._inboxes.remove(inbox, names))
+                raise
+            with self._receiving:
+                inbox.forget(int(since[0]))
+
+    def _unsubscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+        """May be repeated; the inbox gets nothing more in any case."""
+        with self._subscribing:
+            with self._receiving:
+                inbox.close()
+                self._stale.update(self._inboxes.remove(inbox, channels))
+            if self._handle is None or process.pid != self._pid:
+                return
+            if self._stale:
+                self._on_its_own(lambda transaction: transaction.unsubscribe(self._stale))
+            with self._receiving:
+                self._stale.clear()
+                self._routed = bool(self._inboxes.all)
+
+    # ---- the connection itself -----------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The process it belongs to; `Notify.pid` of what it sends."""
+        return self._pid
+
+    @property
+    def backend_id(self) -> int:
+        """Its slot in the backend array; `Notify.backend_id` of what it sends."""
+        return self._backend_id
+
+    @property
+    def database(self) -> str:
+        """The name space it is in."""
+        return self._database
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._handle is None
+
+    def _give_up(self) -> Any:
+        """Roll back everything and wake everybody; the last reference to the C connection.
+
+        None when it was closed before, or belongs to the parent of this process.
+        """
+        if process.pid != self._pid:
+            return None
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return None
+        while self._transactions:
+            self._transactions.popitem()[1].abort()
+        lib.pn_conn_interrupt(handle)
+        with self._receiving:
+            self._backlog.clear()
+            self._inboxes.main.wake_all()
+            for inbox in tuple(self._inboxes.all):
+                inbox.close()
+        self._engine_handle = None
+        return handle
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"backend {self._backend_id}"
+        kind = type(self).__name__
+        return f"<pynotify.{kind} pid {self._pid} database {self._database!r} ({state})>"
+
+    def _check_usable(self) -> None:
+        if self._handle is None:
+            raise InterfaceError("the connection is closed")
+        if process.pid != self._pid:
+            raise ForkedConnectionError(
+                f"connection of process {self._pid} used in process {process.pid}"
+            )
+
+    def _check(self, result: int) -> int:
+        """The result without its notice bit, the notices logged; raises when negative."""
+        if result < 0:
+            raise native_error(result)
+        if result & _NOTICE:
+            self._log_notices()
+        return result & ~_NOTICE
+
+    def _log_notices(self) -> None:
+        text = ffi.new("char[]", _NOTICE_BYTES)
+        while self._handle is not None:
+            if lib.pn_conn_notice(self._handle, text, _NOTICE_BYTES) <= 0:
+                break
+            logger.warning("%s", ffi.string(text).decode("utf-8", "replace"))
+
+
+def limit_of(maximum: int) -> int:
+    """The `max` of pn_poll(), where 0 would mean all; -1 when nothing is wanted."""
+    if maximum < 0:
+        raise ValueError(f"max must not be negative, is {maximum}")
+    return maximum or -1
+
+
+def nanoseconds(timeout: float | None) -> int:
+    """The `timeout_ns` of pn_wait()."""
+    if timeout is None:
+        return -1
+    if math.isnan(timeout):
+        raise ValueError("timeout must be a number of seconds, not NaN")
+    # A bound below 2**63 ns: three decades, after which wait() says False.
+    return int(min(max(timeout, 0.0), 1e9) * 1_000_000_000)

@@ -1,0 +1,51 @@
+"""Manners of a guest in somebody else's process: what is done there beside the core's handler."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import signal
+import sys
+
+from pynotify._ffi import lib
+
+logger = logging.getLogger("pynotify")
+
+_STDERR = 2
+
+
+class _Prepared:
+    """What was done in this process, or in one that it was forked from."""
+
+    printer = False
+    warned = False
+
+
+def prepare(signo: int) -> None:
+    """Before the first connection that is woken by `signo` (0: SIGUSR1, -1: none)."""
+    if not _Prepared.printer:
+        _Prepared.printer = True
+        _adopt_stack_printer()
+    if signo == 0 and not _Prepared.warned and "billiard" in sys.modules and _in_billiard_child():
+        _Prepared.warned = True
+        logger.warning(
+            "SIGUSR1 is Celery's soft time limit in this process\n"
+            "Connect with wakeup=signal.SIGRTMIN + n, or a soft time limit may be lost."
+        )
+
+
+def _adopt_stack_printer() -> None:
+    """Lend faulthandler's printer to our handler, for Engine.log_stack().
+
+    It is the one thing in Python that may print a stack inside of a signal handler.  It prints
+    for signals that were registered with it only; so one is, and then the kernel is given back
+    what it had for that signal.
+    """
+    if lib.pn_keep_disposition(signal.SIGRTMAX) == 0:
+        faulthandler.register(signal.SIGRTMAX, file=_STDERR, all_threads=True, chain=False)
+        lib.pn_adopt_stack_printer(signal.SIGRTMAX)
+
+
+def _in_billiard_child() -> bool:
+    process = getattr(sys.modules["billiard"], "current_process", None)
+    return process is not None and getattr(process(), "_name", "MainProcess") != "MainProcess"

@@ -1,0 +1,240 @@
+"""Many listeners in one process: subscriptions, which share their connection's backend slot."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pynotify._base import nanoseconds
+from pynotify._inbox import Inbox
+from pynotify._lookout import ThreadWaiter
+from pynotify.errors import Error, InterfaceError, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from pynotify._connection import Connection
+    from pynotify._types import Gap, Notify
+
+    Handler = Callable[[Notify | Gap], object]
+    ErrorHandler = Callable[[Exception], object]
+
+logger = logging.getLogger("pynotify")
+
+
+class Subscription:
+    """Messages of some channels, for whoever holds this object; made by `Connection.subscribe`.
+
+    Thread-safe: each message is returned once, to the thread that has waited longest.  Iterating
+    waits for the next message, and ends when the subscription is closed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        channels: tuple[str, ...],
+        maxlen: int | None,
+        overflow: str,
+        *,
+        skip_self: bool,
+    ) -> None:
+        if not channels:
+            raise TypeError("a subscription needs at least one channel")
+        self._connection = connection
+        self._channels = tuple(dict.fromkeys(channels))
+        self._inbox = Inbox(maxlen, overflow, connection.backend_id if skip_self else None)
+        self._closed = False
+        connection._subscribe(self._inbox, self._channels)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """What it listens to."""
+        return self._channels
+
+    @property
+    def pending(self) -> int:
+        """How many messages have been read for it and not returned yet."""
+        return self._inbox.held
+
+    @property
+    def dropped(self) -> int:
+        """How many messages overflow has dropped."""
+        return self._inbox.dropped
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by `close()` or with its connection."""
+        return self._inbox.closed
+
+    def next(self, timeout: float | None = None) -> Notify | Gap:
+        """The next message; a `Gap` where messages were dropped.
+
+        `timeout` in seconds, None: no limit, 0: what is there.  Raises `Timeout`,
+        `InterfaceError` when it is closed, and `ActiveTransaction` while the calling thread has
+        a transaction open.
+        """
+        message = self._receive(ThreadWaiter(self._connection._lookout), nanoseconds(timeout))
+        if message is None:
+            raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
+        return message
+
+    def start(
+        self,
+        handler: Handler,
+        *,
+        daemon: bool = True,
+        on_error: ErrorHandler | None = None,
+    ) -> SubscriptionThread:
+        """A thread that calls `handler(message)` for each message, Gaps too; end it by `stop()`.
+
+        When the handler raises, `on_error(exception)` is called, or without it the exception is
+        logged, and the thread goes on.
+        """
+        thread = SubscriptionThread(self, handler, on_error, daemon=daemon)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        """Stop listening; unread messages are gone.  Who waits in `next()` is woken.
+
+        Closing twice is allowed.
+        """
+        self._closed = True
+        self._connection._unsubscribe(self._inbox, self._channels)
+        self._connection._unstall()
+
+    def _receive(self, waiter: ThreadWaiter, timeout_ns: int) -> Notify | Gap | None:
+        """None: the time is over, or the waiter was cancelled."""
+        connection, inbox = self._connection, self._inbox
+        self._check_open()
+        connection._refuse_transaction("next")
+        try:
+            with connection._receiving:
+                if inbox.messages:
+                    return self._take()
+                if waiter.cancelled:
+                    return None
+                self._check_open()
+                inbox.waiters.append(waiter)
+                connection._lookout.enter(waiter)
+            connection._lookout.wait(waiter, timeout_ns, connection._look)
+        except BaseException:
+            with connection._receiving:
+                if waiter.message is not None:
+                    inbox.put_back(waiter.message)
+                self._forget(waiter)
+            raise
+        finally:
+            connection._lookout.leave(waiter)
+        with connection._receiving:
+            self._forget(waiter)
+        if waiter.message is None:
+            self._check_open()
+        return waiter.message
+
+    def _take(self) -> Notify | Gap:
+        message = self._inbox.take()
+        if self._connection._stalled is not None:
+            self._connection._unstall()
+        return message
+
+    def _forget(self, waiter: ThreadWaiter) -> None:
+        if waiter in self._inbox.waiters:
+            self._inbox.waiters.remove(waiter)
+
+    def _cancel(self, waiter: ThreadWaiter) -> None:
+        """Make _receive() in another thread return, now or when it comes to it."""
+        with self._connection._receiving:
+            waiter.cancelled = True
+            self._forget(waiter)
+            waiter.wake()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterfaceError("the subscription is closed", hint="Subscribe again.")
+        if self._inbox.closed:
+            self._connection._check_usable()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Notify | Gap:
+        try:
+            return self.next()
+        except InterfaceError:
+            if self._closed:
+                raise StopIteration from None
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.pending} pending, {self.dropped} dropped"
+        return f"<pynotify.Subscription to {', '.join(self._channels)} ({state})>"
+
+
+class SubscriptionThread(threading.Thread):
+    """What `Subscription.start` returns."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        handler: Handler,
+        on_error: ErrorHandler | None,
+        *,
+        daemon: bool,
+    ) -> None:
+        name = f"pynotify-{'-'.join(subscription.channels)}"
+        super().__init__(name=name, daemon=daemon)
+        self._subscription = subscription
+        self._handler = handler
+        self._on_error = on_error
+        self._waiter = ThreadWaiter(subscription._connection._lookout)
+        self._stopping = False
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the thread, and wait for it, at most `timeout` seconds.
+
+        The message that its handler is working on is finished; the subscription stays open.
+        """
+        self._stopping = True
+        self._subscription._cancel(self._waiter)
+        if threading.current_thread() is not self:
+            self.join(timeout)
+
+    def run(self) -> None:
+        """Until it is stopped or the subscription closed."""
+        while True:
+            self._waiter = ThreadWaiter(self._subscription._connection._lookout)
+            try:
+                # stop() sets its flag before it looks at the waiter
+                if self._stopping:
+                    return
+                message = self._subscription._receive(self._waiter, -1)
+            except Error as error:
+                if not self._subscription.closed:
+                    self._report(error)
+                return
+            if message is not None:
+                try:
+                    self._handler(message)
+                except Exception as error:
+                    self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if self._on_error is not None:
+            self._on_error(error)
+        else:
+            logger.error("%s: %r raised", self.name, self._handler, exc_info=error)
