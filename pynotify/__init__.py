@@ -8,12 +8,14 @@ with pynotify.connect("app") as conn:
 """
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
 from pynotify._process import connect, get
-from pynotify._transaction import Transaction
+from pynotify._subscription import Subscription
+from pynotify._transaction import AsyncTransaction, Transaction
 from pynotify._types import BackendStat, CheckReport, EngineStat, Gap, Notify, SegmentInfo
 from pynotify.errors import (
     ActiveTransaction,
@@ -48,8 +50,15 @@ from pynotify.errors import (
     TopicFull,
 )
 
+if TYPE_CHECKING:
+    from pynotify._async_connection import AsyncConnection
+    from pynotify._async_subscription import AsyncSubscription
+
 __all__ = [
     "ActiveTransaction",
+    "AsyncConnection",
+    "AsyncSubscription",
+    "AsyncTransaction",
     "BackendStat",
     "CheckReport",
     "Connection",
@@ -83,6 +92,7 @@ __all__ = [
     "SegmentInfo",
     "SegmentNotFound",
     "SegmentUnlinked",
+    "Subscription",
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
@@ -103,5 +113,19 @@ if _logger.level == logging.NOTSET:
 
 # Users meet the names here; tracebacks, pickles and help() say so too.
 for _name in __all__:
-    globals()[_name].__module__ = "pynotify"
+    if _name in globals():
+        globals()[_name].__module__ = "pynotify"
 del _name
+
+
+def __getattr__(name: str) -> Any:
+    """What needs asyncio, which takes longer to import than all the rest."""
+    if name not in ("AsyncConnection", "AsyncSubscription"):
+        raise AttributeError(f"module 'pynotify' has no attribute {name!r}")
+    from pynotify._async_connection import AsyncConnection  # noqa: PLC0415
+    from pynotify._async_subscription import AsyncSubscription  # noqa: PLC0415
+
+    for loaded in (AsyncConnection, AsyncSubscription):
+        loaded.__module__ = "pynotify"
+        globals()[loaded.__name__] = loaded
+    return globals()[name]

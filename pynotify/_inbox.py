@@ -132,6 +132,10 @@ class Inbox:
         self.closed = True
         self.messages.clear()
         self.held = 0
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """With nothing: they see for themselves why."""
         while self.waiters:
             self.waiters.popleft().wake()
 
