@@ -85,6 +85,7 @@ static _Atomic(stack_printer *) printer;
 static pn_atomic_i32 printer_signo;
 static struct sigaction kept_disposition; /* between the two calls that set the printer */
 
+static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
 static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid (liveness.md B). */
@@ -93,12 +94,44 @@ static bool lost_its_info(const siginfo_t *info)
     return info == NULL || (info->si_code == SI_USER && info->si_pid == 0);
 }
 
+/* Raised by this process: also by a handler that stands before ours and passes the signal on. */
+static bool raised_here(const siginfo_t *info)
+{
+    return info != NULL && info->si_code == SI_TKILL && info->si_pid == pn_my_pid;
+}
+
 static bool is_ours(const siginfo_t *info, bool had_flag)
 {
     if (info != NULL && info->si_code == SI_QUEUE &&
         (uint64_t) (uintptr_t) info->si_value.sival_ptr >> 32 == PN_SIGNAL_MAGIC)
         return true;
-    return had_flag && lost_its_info(info);
+    return had_flag && (lost_its_info(info) || raised_here(info));
+}
+
+/*
+ * Call a handler that was here before us as the kernel would.  One that passes signals on by
+ * raise() needs SA_NODEFER to mean something, and installs itself again afterwards, over ours
+ * (faulthandler with chain=True): then we step back in front of it.
+ */
+static void call_previous(int signo, siginfo_t *info, void *context, const struct sigaction *was)
+{
+    sigset_t one, before;
+    struct sigaction now;
+    bool nodefer = (was->sa_flags & SA_NODEFER) != 0;
+    if (nodefer) {
+        sigemptyset(&one);
+        sigaddset(&one, signo);
+        pthread_sigmask(SIG_UNBLOCK, &one, &before);
+    }
+    if ((was->sa_flags & SA_SIGINFO) != 0)
+        was->sa_sigaction(signo, info, context);
+    else
+        was->sa_handler(signo);
+    if (!nodefer)
+        return;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (sigaction(signo, NULL, &now) == 0 && now.sa_sigaction == was->sa_sigaction)
+        sigaction(signo, &installed[signo], NULL);
 }
 
 static void chain(int signo, siginfo_t *info, void *context)
@@ -111,16 +144,17 @@ static void chain(int signo, siginfo_t *info, void *context)
     const struct sigaction *was = &newest->sa;
     depth++;
     if ((was->sa_flags & SA_SIGINFO) != 0) {
-        was->sa_sigaction(signo, info, context);
+        call_previous(signo, info, context, was);
     } else if (was->sa_handler == SIG_DFL) {
         /* the host never wanted it: do what would have happened without us, terminate; but not
-         * for one that was queued and lost its info: that was one of ours, more likely than not */
-        if (!lost_its_info(info)) {
+         * for one that was queued and lost its info, or was passed on by a handler before ours:
+         * that was one of ours, more likely than not */
+        if (!lost_its_info(info) && !raised_here(info)) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
     } else if (was->sa_handler != SIG_IGN) {
-        was->sa_handler(signo);
+        call_previous(signo, info, context, was);
     }
     depth--;
 }
@@ -214,6 +248,7 @@ static int install(int signo, const struct sigaction *current)
     if (!host_handles || (current->sa_flags & SA_RESTART) != 0)
         sa.sa_flags |= SA_RESTART;
     sigemptyset(&sa.sa_mask);
+    installed[signo] = sa;
     if (sigaction(signo, &sa, NULL) != 0)
         return pn_fail(errno, "could not install the handler of signal %d: %s", signo,
                        strerror(errno));
