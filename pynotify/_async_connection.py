@@ -238,7 +238,7 @@ class AsyncConnection(BaseConnection):
             listeners.callbacks.remove(callback)
             if not listeners.callbacks:
                 del self._listeners[channel]
-                await self._patiently(lambda: self._unsubscribe(listeners, [channel]))
+                await self._patiently(lambda: self._unsubscribe(listeners))
 
     # ---- transactions --------------------------------------------------------------------
 

@@ -125,9 +125,7 @@ class AsyncSubscription:
             self._inbox.close()
             return
         async with connection._changing:
-            await connection._patiently(
-                lambda: connection._unsubscribe(self._inbox, self._channels)
-            )
+            await connection._patiently(lambda: connection._unsubscribe(self._inbox))
         connection._start_reading_again()
 
     async def _open(self) -> Self:
@@ -179,6 +177,11 @@ class AsyncSubscription:
             raise InterfaceError(
                 "the subscription does not listen yet", hint="Use it in 'async with'."
             )
+
+    def __del__(self) -> None:
+        inbox: Inbox | None = getattr(self, "_inbox", None)
+        if inbox is not None:  # forgotten, not closed: as Subscription
+            inbox.closed = True
 
     async def __aenter__(self) -> Self:
         return await self._open()

@@ -101,6 +101,8 @@ class BaseConnection:
         self._receiving = threading.RLock()
         self._inboxes = Inboxes()
         self._backlog = self._inboxes.main.messages
+        #: fileno() was called.
+        self._watched = False
         #: Subscriptions exist: what is read has to be put where it belongs.
         self._routed = False
         self._subscribing = threading.RLock()
@@ -316,22 +318,28 @@ class BaseConnection:
             fresh: list[Notify | Gap] = []
             if not self._routed and (room > 0 or not limit):
                 fresh = self._reader.read(self, room if limit else 0)
-            return self._inboxes.main.take(limit or None) + fresh
+            messages = self._inboxes.main.take(limit or None) + fresh
+            self._post()
+            return messages
 
-    def _feed(self, limit: int = 0) -> bool:
+    def _feed(self) -> bool:
         """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
         room = self._inboxes.room()
-        if room is not None:
-            if room == 0:
-                return False
-            limit = min(limit, room) if limit else room
-        messages, routes = self._reader.read_routed(self, limit)
+        if room == 0:
+            return False
+        messages, routes = self._reader.read_routed(self, room or 0)
         for message, route in zip(messages, routes, strict=True):
             if route & _LISTEN:
                 self._inboxes.main.put(message)
             if route & _SUBSCRIBE and message.channel is not None:
                 self._inboxes.put_for_subscriptions(message.channel, message)
+        self._post()
         return True
+
+    def _post(self) -> None:
+        """The core knows nothing of what stays in the backlog; who watches the descriptor must."""
+        if self._watched and self._backlog:
+            lib.pn_conn_post(self._handle)
 
     def _run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
         try:
@@ -371,6 +379,7 @@ class BaseConnection:
         names = tuple(dict.fromkeys(channels))
         with self._subscribing:
             with self._receiving:
+                self._stale.update(self._inboxes.sweep())
                 fresh = self._inboxes.add(inbox, names)
                 self._stale.difference_update(fresh)
                 self._routed = True
@@ -380,17 +389,17 @@ class BaseConnection:
                 self._check(lib.pn_commit_seq(self._engine_handle, since))
             except BaseException:
                 with self._receiving:
-                    self._stale.update(self._inboxes.remove(inbox, names))
+                    self._stale.update(self._inboxes.remove(inbox))
                 raise
             with self._receiving:
                 inbox.forget(int(since[0]))
 
-    def _unsubscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+    def _unsubscribe(self, inbox: Inbox) -> None:
         """May be repeated; the inbox gets nothing more in any case."""
         with self._subscribing:
             with self._receiving:
                 inbox.close()
-                self._stale.update(self._inboxes.remove(inbox, channels))
+                self._stale.update(self._inboxes.sweep())
             if self._handle is None or process.pid != self._pid:
                 return
             if self._stale:

@@ -52,8 +52,6 @@ class Connection(BaseConnection):
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
         self._lookout = Lookout(self._kick)
-        #: fileno() was called.
-        self._watched = False
         self._thread = threading.local()
         #: What the leader sleeps on while a full subscription forbids to read.
         self._stalled: threading.Lock | None = None
@@ -254,7 +252,7 @@ class Connection(BaseConnection):
 
     def _look(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
         """Sleep in the core.  True: there may be something for poll()."""
-        if self._routed and self._stall(waiter, timeout_ns):
+        if self._routed and self._inboxes.room() == 0 and self._stall(waiter, timeout_ns):
             timeout_ns = 0
         try:
             result = _pn_wait(self._handle, timeout_ns)
@@ -378,8 +376,7 @@ class Connection(BaseConnection):
         self._check_usable()
         self._watched = True
         descriptor = self._check(lib.pn_fileno(self._handle))
-        if self._backlog:  # left behind by notifies(): the core knows nothing of it
-            lib.pn_conn_post(self._handle)
+        self._post()
         return descriptor
 
     def _kick(self) -> None:

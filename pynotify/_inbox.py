@@ -72,6 +72,7 @@ class Inbox:
         self.messages: deque[Notify | Gap] = deque()
         self.waiters: deque[Waiter] = deque()
         self.closed = False
+        self.channels: tuple[str, ...] = ()
         #: Messages that overflow dropped.
         self.dropped = 0
         #: Messages among `messages`.
@@ -85,11 +86,13 @@ class Inbox:
     @property
     def room(self) -> int | None:
         """How many may be read before one has to be dropped; None when it does not matter."""
-        if self._overflow != "block" or self._maxlen is None:
+        if self._overflow != "block" or self._maxlen is None or self.closed:
             return None
         return self._maxlen - self.held
 
     def put(self, message: Notify | Gap) -> None:
+        if self.closed:
+            return
         if isinstance(message, Notify):
             if self.since is not None:
                 if message.seq <= self.since:
@@ -187,22 +190,23 @@ class Inboxes:
     def add(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
         """Returns the channels that nobody had before."""
         fresh = []
+        inbox.channels = tuple(channels)
         self.all.add(inbox)
         if inbox.room is not None:
             self._blocking.add(inbox)
-        for channel in channels:
+        for channel in inbox.channels:
             found = self._by_channel.setdefault(channel, [])
             if not found:
                 fresh.append(channel)
             found.append(inbox)
         return fresh
 
-    def remove(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
+    def remove(self, inbox: Inbox) -> list[str]:
         """Returns the channels that nobody has any more."""
         stale = []
         self.all.discard(inbox)
         self._blocking.discard(inbox)
-        for channel in channels:
+        for channel in inbox.channels:
             found = self._by_channel.get(channel, [])
             if inbox in found:
                 found.remove(inbox)
@@ -211,11 +215,17 @@ class Inboxes:
                     stale.append(channel)
         return stale
 
+    def sweep(self) -> list[str]:
+        """Remove those that are closed.  Returns the channels that nobody has any more."""
+        closed = [inbox for inbox in self.all if inbox.closed]
+        return [channel for inbox in closed for channel in self.remove(inbox)]
+
     def room(self) -> int | None:
         """How many messages may be read now; None: any number."""
         if not self._blocking:
             return None
-        return max(0, min(inbox.room or 0 for inbox in self._blocking))
+        rooms = [room for inbox in self._blocking if (room := inbox.room) is not None]
+        return max(0, min(rooms)) if rooms else None
 
     def put_for_subscriptions(self, channel: str, message: Notify | Gap) -> None:
         for inbox in self._by_channel.get(channel, ()):

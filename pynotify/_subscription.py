@@ -103,7 +103,7 @@ class Subscription:
         Closing twice is allowed.
         """
         self._closed = True
-        self._connection._unsubscribe(self._inbox, self._channels)
+        self._connection._unsubscribe(self._inbox)
         self._connection._unstall()
 
     def _receive(self, waiter: ThreadWaiter, timeout_ns: int) -> Notify | Gap | None:
@@ -157,6 +157,13 @@ class Subscription:
             raise InterfaceError("the subscription is closed", hint="Subscribe again.")
         if self._inbox.closed:
             self._connection._check_usable()
+
+    def __del__(self) -> None:
+        # Forgotten, not closed: nothing is kept for it any more; the next one that is opened or
+        # closed takes it off the connection's list.
+        inbox: Inbox | None = getattr(self, "_inbox", None)
+        if inbox is not None:
+            inbox.closed = True
 
     def __enter__(self) -> Self:
         return self

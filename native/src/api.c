@@ -210,6 +210,8 @@ static void free_conn(pn_conn *conn)
         close(conn->epfd);
     if (conn->tfd >= 0)
         close(conn->tfd);
+    if (conn->postfd >= 0)
+        close(conn->postfd);
     pn_receive_free(conn);
     pn_segment_release(conn->seg);
     free(conn);
@@ -277,7 +279,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     conn->signo = signo;
     memcpy(conn->database, database, database_len);
     pn_store_relaxed(&conn->efd, -1);
-    conn->epfd = conn->tfd = -1;
+    conn->epfd = conn->tfd = conn->postfd = -1;
     pn_store_relaxed(&conn->spin_ns, 4000);
     pn_store_relaxed(&conn->gap_ns, 1000000000);
     pn_store_relaxed(&conn->next_watch_ns, (uint64_t) pn_now_ns() + 1000000000);
@@ -567,7 +569,7 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
 
 PN_API void pn_conn_post(pn_conn *conn)
 {
-    pn_latch_set(conn, PN_FD_POSTED);
+    pn_receive_post(conn);
 }
 
 PN_API void pn_conn_kick(pn_conn *conn)

@@ -48,8 +48,9 @@ struct pn_conn {
     pn_atomic_i32 efd;      /* the latch: eventfd, -1 until somebody waits */
     pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
     pn_atomic_u32 waiters;  /* threads in ppoll on efd */
-    int epfd, tfd;          /* for fileno(): epoll over efd and the slow timer; -1 until asked */
+    int epfd, tfd, postfd; /* for fileno(): epoll over efd, slow timer, posts; -1 until asked */
     pn_atomic_u32 has_fd;
+    pn_atomic_u32 posted;  /* postfd was written.  W: pn_conn_post(), and pn_poll() clears it */
     pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
     pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
     pn_atomic_u64 next_watch_ns; /* when this connection's slow timer is due */

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -343,11 +344,15 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
+    uint64_t posts;
     batch->n = 0;
     int64_t n = pn_conn_check(conn);
     if (n != 0)
         return n;
     pthread_mutex_lock(&conn->recv_mutex);
+    if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0 &&
+        read(conn->postfd, &posts, sizeof posts) < 0)
+        pn_store_relaxed(&conn->posted, 0); /* drained by another poll() */
     n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
     pthread_mutex_unlock(&conn->recv_mutex);
     return n;
@@ -601,29 +606,47 @@ void pn_receive_kick(struct pn_conn *conn)
     pn_latch_set(conn, PN_FD_POSTED);
 }
 
+/*
+ * Not the latch: a thread in wait() would drain that, and find nothing.  The flag goes last, so
+ * that it is never clear while the descriptor is readable for good.
+ */
+void pn_receive_post(struct pn_conn *conn)
+{
+    const uint64_t one = 1;
+    if (pn_load_acquire(&conn->has_fd) != 0 && write(conn->postfd, &one, sizeof one) > 0)
+        pn_store_release(&conn->posted, 1);
+}
+
 /* ---- one descriptor for any event loop ------------------------------------------------------- */
+
+static int add_to_epoll(int epfd, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev);
+}
 
 static int make_descriptor(struct pn_conn *conn)
 {
     int64_t period = conn->signo < 0 ? PN_POLL_MODE_NS : 2 * watch_period(conn);
     struct timespec ts = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000};
     struct itimerspec timer = {.it_interval = ts, .it_value = ts};
-    struct epoll_event ev = {.events = EPOLLIN};
 
     int epfd = epoll_create1(EPOLL_CLOEXEC);
     int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (epfd < 0 || tfd < 0 || timerfd_settime(tfd, 0, &timer, NULL) != 0 ||
-        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&conn->efd), &ev) != 0 ||
-        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0) {
+    int postfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (epfd < 0 || tfd < 0 || postfd < 0 || timerfd_settime(tfd, 0, &timer, NULL) != 0 ||
+        add_to_epoll(epfd, pn_load_relaxed(&conn->efd)) != 0 || add_to_epoll(epfd, tfd) != 0 ||
+        add_to_epoll(epfd, postfd) != 0) {
         int error = errno;
-        if (epfd >= 0)
-            close(epfd);
-        if (tfd >= 0)
-            close(tfd);
+        const int made[] = {epfd, tfd, postfd};
+        for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+            if (made[i] >= 0)
+                close(made[i]);
         return pn_fail(error, "could not create the descriptor to wait on: %s", strerror(error));
     }
     conn->epfd = epfd;
     conn->tfd = tfd;
+    conn->postfd = postfd;
     pn_store_release(&conn->has_fd, 1);
     leave_armed(conn); /* what is unread now was perhaps never signalled */
     return 0;

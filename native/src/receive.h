@@ -11,6 +11,9 @@ int pn_receive_fileno(struct pn_conn *conn);
 /* Make wait() in all threads fail with -PN_ECLOSED, now and later. */
 void pn_receive_interrupt(struct pn_conn *conn);
 
+/* Make the descriptor readable until the next poll(). */
+void pn_receive_post(struct pn_conn *conn);
+
 /* Make one wait(), now or the next, return 1. */
 void pn_receive_kick(struct pn_conn *conn);
 

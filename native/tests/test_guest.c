@@ -233,6 +233,30 @@ static void test_a_kick_ends_one_wait(void)
     done();
 }
 
+/* A post is for who polls: a thread that sleeps in pn_wait() meanwhile does not take it away. */
+static void test_a_post_lasts_until_the_next_poll(void)
+{
+    pthread_t thread;
+    two_connections(NULL);
+    test_listen(a, "c");
+    struct pollfd p = {.fd = pn_fileno(a), .events = POLLIN};
+    CHECK(p.fd >= 0);
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, waiter, a), 0);
+    CHECK_SOON(pn_load_acquire(&a->waiters) != 0);
+    pn_conn_post(a);
+    pn_conn_kick(a); /* its wait() drains the latch */
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(poll(&p, 1, 0), 1);
+    CHECK_POLL(a, "");
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_OK(test_notify(b, "c", "1"));
+    CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
+    CHECK_POLL(a, "1");
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    done();
+}
+
 /* ---- stacks ---------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t printed;
@@ -289,6 +313,7 @@ int main(void)
     RUN(test_never_waiting_for_the_lock);
     RUN(test_never_waiting_for_room);
     RUN(test_a_kick_ends_one_wait);
+    RUN(test_a_post_lasts_until_the_next_poll);
     RUN(test_asking_for_a_stack);
     return tests_done();
 }
