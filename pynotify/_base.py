@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import weakref
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
@@ -98,14 +98,16 @@ class BaseConnection:
         self._backend_id: int = lib.pn_conn_backend_id(handle)
         self._reader = Reader()
         # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
-        self._receiving = threading.RLock()
+        self._receiving = RLock()
         self._inboxes = Inboxes()
         self._backlog = self._inboxes.main.messages
         #: fileno() was called.
         self._watched = False
+        #: The descriptor is kept quiet until a full subscription has room again.
+        self._hushed = False
         #: Subscriptions exist: what is read has to be put where it belongs.
         self._routed = False
-        self._subscribing = threading.RLock()
+        self._subscribing = RLock()
         #: SUBSCRIBEd channels that no subscription has any more.
         self._stale: set[str] = set()
         self._handlers: list[NotifyHandler] = []
@@ -116,7 +118,7 @@ class BaseConnection:
     def _reset_in_child(self) -> None:
         """After a fork."""
         self._inboxes.clear()
-        self._receiving = threading.RLock()
+        self._receiving = RLock()
 
     def _owner(self) -> Hashable:
         """To whom a transaction belongs that is begun now."""
@@ -326,6 +328,9 @@ class BaseConnection:
         """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
         room = self._inboxes.room()
         if room == 0:
+            if self._watched:
+                self._hushed = True
+                self._check(lib.pn_conn_hush(self._handle))
             return False
         messages, routes = self._reader.read_routed(self, room or 0)
         for message, route in zip(messages, routes, strict=True):
@@ -335,6 +340,12 @@ class BaseConnection:
                 self._inboxes.put_for_subscriptions(message.channel, message)
         self._post()
         return True
+
+    def _room_made(self) -> None:
+        """Something was taken out of a subscription that may have been full."""
+        if self._hushed and self._handle is not None:
+            self._hushed = False
+            lib.pn_conn_post(self._handle)
 
     def _post(self) -> None:
         """The core knows nothing of what stays in the backlog; who watches the descriptor must."""
@@ -350,6 +361,7 @@ class BaseConnection:
         except BaseException:
             # Ctrl-C: nothing has been returned, so nothing may be lost.
             self._backlog.extendleft(reversed(messages))
+            self._post()
             raise
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 import time
 import weakref
-from threading import get_ident
+from threading import Lock, get_ident, local
 from typing import TYPE_CHECKING
 
 from pynotify._base import BaseConnection, limit_of, nanoseconds, process
@@ -52,9 +51,9 @@ class Connection(BaseConnection):
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
         self._lookout = Lookout(self._kick)
-        self._thread = threading.local()
+        self._thread = local()
         #: What the leader sleeps on while a full subscription forbids to read.
-        self._stalled: threading.Lock | None = None
+        self._stalled: Lock | None = None
 
     def _reset_in_child(self) -> None:
         super()._reset_in_child()
@@ -280,7 +279,7 @@ class Connection(BaseConnection):
 
         Not longer than the core's slow timer takes, which has its work in the meantime, too.
         """
-        lock = threading.Lock()
+        lock = Lock()
         lock.acquire()
         with self._receiving:
             if self._inboxes.room() != 0:
@@ -293,6 +292,10 @@ class Connection(BaseConnection):
         finally:
             self._stalled = None
         return True
+
+    def _room_made(self) -> None:
+        super()._room_made()
+        self._unstall()
 
     def _unstall(self) -> None:
         lock = self._stalled

@@ -326,7 +326,7 @@ def _open_file(name: str) -> _Descriptor | None:
         raise InterfaceError(
             f'segment "{name}" belongs to somebody else', hint="Use another name."
         ) from error
-    except OSError as error:  # a symbolic link, a directory: nothing of ours
+    except (OSError, ValueError) as error:  # a symbolic link, a directory: nothing of ours
         raise LayoutMismatch(
             f'"{name}" is not a segment: {error}', hint="Remove it, or use another name."
         ) from error
@@ -372,8 +372,11 @@ def _remove(descriptor: _Descriptor, name: str, engine: Engine | None) -> None:
 
 
 def _segment_info(name: str) -> SegmentInfo | None:
-    """None when there is no such segment (any more)."""
-    descriptor = _open_file(name)
+    """None when there is no such segment (any more), or what has the name is none of ours."""
+    try:
+        descriptor = _open_file(name)
+    except (InterfaceError, LayoutMismatch):
+        return None
     if descriptor is None:
         return None
     with contextlib.closing(descriptor):

@@ -104,7 +104,7 @@ class Subscription:
         """
         self._closed = True
         self._connection._unsubscribe(self._inbox)
-        self._connection._unstall()
+        self._connection._room_made()
 
     def _receive(self, waiter: ThreadWaiter, timeout_ns: int) -> Notify | Gap | None:
         """None: the time is over, or the waiter was cancelled."""
@@ -137,8 +137,7 @@ class Subscription:
 
     def _take(self) -> Notify | Gap:
         message = self._inbox.take()
-        if self._connection._stalled is not None:
-            self._connection._unstall()
+        self._connection._room_made()
         return message
 
     def _forget(self, waiter: ThreadWaiter) -> None:

@@ -361,6 +361,18 @@ class TestNames:
         assert engine.stat().backends == []
 
 
+def test_what_is_no_segment_is_not_listed(new_name: Callable[[], str]) -> None:
+    name = new_name()
+    odd = Path(f"/dev/shm/pynotify.{os.geteuid()}.{name}")
+    odd.mkdir()
+    try:
+        assert name not in [info.name for info in pynotify.segments()]
+        with pytest.raises(pynotify.LayoutMismatch, match="is not a segment"):
+            pynotify.open(name)
+    finally:
+        odd.rmdir()
+
+
 class TestUnlink:
     def test_removes_every_file(self, segment_name: str) -> None:
         with pynotify.connect(segment_name) as conn:

@@ -273,6 +273,12 @@ int pn_wait(pn_conn *conn, int64_t timeout_ns);
 /* Make the descriptor readable until the next pn_poll(): for who keeps what he has read ahead. */
 void pn_conn_post(pn_conn *conn);
 
+/*
+ * The reverse, for who must not read now: what is unread does not make the descriptor readable
+ * until pn_conn_post().  Nobody signals meanwhile either, since the backend counts as awake.
+ */
+int pn_conn_hush(pn_conn *conn);
+
 /* Make one pn_wait(), now or the next, return 1: for who has read what another thread waits for. */
 void pn_conn_kick(pn_conn *conn);
 

@@ -572,6 +572,11 @@ PN_API void pn_conn_post(pn_conn *conn)
     pn_receive_post(conn);
 }
 
+PN_API int pn_conn_hush(pn_conn *conn)
+{
+    return pn_receive_hush(conn);
+}
+
 PN_API void pn_conn_kick(pn_conn *conn)
 {
     pn_receive_kick(conn);

@@ -619,6 +619,18 @@ void pn_receive_post(struct pn_conn *conn)
 
 /* ---- one descriptor for any event loop ------------------------------------------------------- */
 
+int pn_receive_hush(struct pn_conn *conn)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&conn->recv_mutex);
+    rc = serve_timer(conn);
+    drain(conn);
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return rc < 0 ? rc : 0;
+}
+
 static int add_to_epoll(int epfd, int fd)
 {
     struct epoll_event ev = {.events = EPOLLIN};

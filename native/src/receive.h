@@ -14,6 +14,9 @@ void pn_receive_interrupt(struct pn_conn *conn);
 /* Make the descriptor readable until the next poll(). */
 void pn_receive_post(struct pn_conn *conn);
 
+/* Make it unreadable until a post, whatever is unread. */
+int pn_receive_hush(struct pn_conn *conn);
+
 /* Make one wait(), now or the next, return 1. */
 void pn_receive_kick(struct pn_conn *conn);
 

@@ -254,6 +254,17 @@ static void test_a_post_lasts_until_the_next_poll(void)
     CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
     CHECK_POLL(a, "1");
     CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_OK(test_notify(b, "c", "2"));
+    CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
+    CHECK_OK(pn_conn_hush(a)); /* and now it must not be read */
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    pn_conn_post(a);
+    CHECK_EQ(poll(&p, 1, 0), 1);
+    CHECK_POLL(a, "2");
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_OK(test_notify(b, "c", "3")); /* armed as ever */
+    CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
+    CHECK_POLL(a, "3");
     done();
 }
 
