@@ -50,14 +50,14 @@ class Connection(BaseConnection):
 
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
-        self._lookout = Lookout(self._kick)
+        self._lookout = Lookout(self._receiving, self._kick)
         self._thread = local()
         #: What the leader sleeps on while a full subscription forbids to read.
         self._stalled: Lock | None = None
 
     def _reset_in_child(self) -> None:
         super()._reset_in_child()
-        self._lookout = Lookout(self._kick)
+        self._lookout = Lookout(self._receiving, self._kick)
 
     _owner = staticmethod(get_ident)
 
@@ -229,25 +229,34 @@ class Connection(BaseConnection):
         """
         if self._transactions:
             self._refuse_transaction("wait")
-        remaining = nanoseconds(timeout)
-        waiters = self._inboxes.main.waiters
-        waiter = ThreadWaiter(self._lookout)
+        remaining = -1 if timeout is None else nanoseconds(timeout)
+        deadline = time.monotonic_ns() + remaining if remaining > 0 else remaining
+        lookout, waiters = self._lookout, self._inboxes.main.waiters
+        waiter = ThreadWaiter(lookout)
         try:
             # In one step, or what is read ahead between the two would find nobody to wake.
             with self._receiving:
-                waiters.append(waiter)
-                self._lookout.enter(waiter)
                 if self._backlog:
                     self._check_usable()
                     return True
-            found = self._lookout.wait(waiter, remaining, self._look)
+                waiters.append(waiter)
+                lookout.enter(waiter)
+            if lookout.leader is waiter and not self._routed:  # the usual case, without detours
+                try:
+                    result = _pn_wait(self._handle, remaining)
+                except TypeError:  # the handle is None
+                    self._check_usable()
+                    raise
+                if result == 1 or self._judge(result):
+                    return True
+            found = lookout.wait(waiter, deadline, self._look)
             if self._handle is None:
                 self._check_usable()
             return found
         finally:
             if waiter in waiters:
                 waiters.remove(waiter)
-            self._lookout.leave(waiter)
+            lookout.leave(waiter)
 
     def _look(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
         """Sleep in the core.  True: there may be something for poll()."""
@@ -255,9 +264,13 @@ class Connection(BaseConnection):
             timeout_ns = 0
         try:
             result = _pn_wait(self._handle, timeout_ns)
-        except TypeError:  # the handle is None
+        except TypeError:
             self._check_usable()
             raise
+        return self._judge(result)
+
+    def _judge(self, result: int) -> bool:
+        """What pn_wait() returned.  True: there may be something for poll()."""
         if result < 0:
             if result != -errno.EINTR:
                 self._check_usable()  # another thread may have closed it, which woke us

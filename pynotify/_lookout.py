@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import RLock
     from typing import TypeAlias
 
     from pynotify._types import Gap, Notify
@@ -51,6 +52,7 @@ class ThreadWaiter:
     nested = False
     #: Nobody wants it to wait any more.
     cancelled = False
+    ident = 0
     _lock: Lock | None = None
 
     def __init__(self, lookout: Lookout) -> None:
@@ -84,46 +86,52 @@ class ThreadWaiter:
 
 
 class Lookout:
-    """The waiting threads of one connection."""
+    """The waiting threads of one connection, whose lock elects the leader."""
 
-    def __init__(self, kick: Callable[[], None]) -> None:
+    def __init__(self, election: RLock, kick: Callable[[], None]) -> None:
         self.kick = kick
         #: Who sleeps in the core, or is about to.
         self.leader: ThreadWaiter | None = None
-        self._election = Lock()
+        self._election = election
+        #: Threads that found somebody leading.
         self._inside: set[int] = set()
         self._followers: deque[ThreadWaiter] = deque()
 
     @property
     def occupied(self) -> bool:
         """Somebody waits."""
-        return bool(self._inside)
+        return self.leader is not None or bool(self._inside)
 
     def enter(self, waiter: ThreadWaiter) -> None:
-        """For the calling thread, inside the `try` whose `finally` leaves."""
-        ident = get_ident()
-        waiter.nested = ident in self._inside
-        self._inside.add(ident)
-        if not waiter.nested:
-            self._try_to_lead(waiter)
+        """For the calling thread, the lock held, inside the `try` whose `finally` leaves."""
+        waiter.ident = ident = get_ident()
+        leader = self.leader
+        if leader is None and not self._inside:
+            self.leader = waiter
+        elif ident in self._inside or (leader is not None and leader.ident == ident):
+            waiter.nested = True
+        else:
+            self._inside.add(ident)
 
     def leave(self, waiter: ThreadWaiter) -> None:
-        if not waiter.nested:
-            self._inside.discard(get_ident())
+        if self._inside and not waiter.nested:
+            self._inside.discard(waiter.ident)
         if self.leader is waiter:
             self.leader = None
         if self._followers and self.leader is None:
             with contextlib.suppress(IndexError):  # somebody else called it
                 self._followers.popleft().call()
 
-    def wait(self, waiter: ThreadWaiter, timeout_ns: int, look: Look) -> bool:
-        """Until the waiter is woken or the time is over; -1: no limit, 0: look once.
+    def wait(self, waiter: ThreadWaiter, deadline: int, look: Look) -> bool:
+        """Until the waiter is woken or the time is over.
 
-        `look(waiter, timeout_ns)` sleeps in the core, perhaps for a shorter time.  Its True is
-        returned.
+        `deadline` by time.monotonic_ns(), -1: none, 0: look once.  `look(waiter, timeout_ns)`
+        sleeps in the core, perhaps for a shorter time; its True is returned.
         """
-        deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else 0
+        timeout_ns = deadline
         while not waiter.woken:
+            if deadline > 0:
+                timeout_ns = max(0, deadline - time.monotonic_ns())
             if self.leader is waiter or waiter.nested or timeout_ns == 0:
                 if look(waiter, timeout_ns):
                     return True
@@ -131,10 +139,6 @@ class Lookout:
                 self._follow(waiter, timeout_ns)
             if timeout_ns == 0:
                 break
-            if deadline:
-                timeout_ns = deadline - time.monotonic_ns()
-                if timeout_ns <= 0:
-                    break
         return waiter.woken
 
     def _try_to_lead(self, waiter: ThreadWaiter) -> bool:

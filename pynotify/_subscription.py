@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from pynotify._base import nanoseconds
@@ -109,6 +110,7 @@ class Subscription:
     def _receive(self, waiter: ThreadWaiter, timeout_ns: int) -> Notify | Gap | None:
         """None: the time is over, or the waiter was cancelled."""
         connection, inbox = self._connection, self._inbox
+        deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else timeout_ns
         self._check_open()
         connection._refuse_transaction("next")
         try:
@@ -120,7 +122,7 @@ class Subscription:
                 self._check_open()
                 inbox.waiters.append(waiter)
                 connection._lookout.enter(waiter)
-            connection._lookout.wait(waiter, timeout_ns, connection._look)
+            connection._lookout.wait(waiter, deadline, connection._look)
         except BaseException:
             with connection._receiving:
                 if waiter.message is not None:
