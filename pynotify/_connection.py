@@ -52,8 +52,9 @@ class Connection(BaseConnection):
         super().__init__(engine, handle, database)
         self._lookout = Lookout(self._receiving, self._kick)
         self._thread = local()
-        #: What the leader sleeps on while a full subscription forbids to read.
-        self._stalled: Lock | None = None
+        #: What the leader, and who interrupted it, sleep on while a full subscription forbids to
+        #: read.
+        self._stalled: list[Lock] = []
 
     def _reset_in_child(self) -> None:
         super()._reset_in_child()
@@ -294,16 +295,17 @@ class Connection(BaseConnection):
         """
         lock = Lock()
         lock.acquire()
-        with self._receiving:
-            if self._inboxes.room() != 0:
-                return False
-            self._stalled = lock
         seconds = _WATCH_S if timeout_ns < 0 else min(timeout_ns / 1e9, _WATCH_S)
         try:
+            with self._receiving:
+                if self._inboxes.room() != 0:
+                    return False
+                self._stalled.append(lock)
             if not waiter.woken:
                 lock.acquire(timeout=seconds)
         finally:
-            self._stalled = None
+            if lock in self._stalled:
+                self._stalled.remove(lock)
         return True
 
     def _room_made(self) -> None:
@@ -311,8 +313,7 @@ class Connection(BaseConnection):
         self._unstall()
 
     def _unstall(self) -> None:
-        lock = self._stalled
-        if lock is not None:
+        for lock in tuple(self._stalled):
             with contextlib.suppress(RuntimeError):  # somebody was faster
                 lock.release()
 

@@ -68,7 +68,7 @@ class ThreadWaiter:
 
     def _rouse(self) -> None:
         # The flag is set before this; a sleeper looks at it after it became leader or had a lock.
-        if self._lookout.leader is self or self.nested:
+        if (self._lookout.leader is self or self.nested) and self.ident != get_ident():
             self._lookout.kick()
         lock = self._lock
         if lock is not None:

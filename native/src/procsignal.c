@@ -136,12 +136,18 @@ static void call_previous(int signo, siginfo_t *info, void *context, const struc
 
 static void chain(int signo, siginfo_t *info, void *context)
 {
-    /* two libraries that chain to each other; initial-exec, since TLS on demand would malloc */
+    /*
+     * Nested when the one before us passed the signal on to us, whom it found when it was
+     * installed: then it is the turn of the one before that.  So two that chain to each other
+     * come to an end.  initial-exec, since TLS on demand would malloc.
+     */
     static _Thread_local int depth __attribute__((tls_model("initial-exec")));
-    const struct disposition *newest = pn_load_acquire(&previous[signo]);
-    if (newest == NULL || depth > 0)
+    const struct disposition *turn = pn_load_acquire(&previous[signo]);
+    for (int i = 0; turn != NULL && i < depth; i++)
+        turn = turn->older;
+    if (turn == NULL)
         return;
-    const struct sigaction *was = &newest->sa;
+    const struct sigaction *was = &turn->sa;
     depth++;
     if ((was->sa_flags & SA_SIGINFO) != 0) {
         call_previous(signo, info, context, was);
@@ -149,7 +155,7 @@ static void chain(int signo, siginfo_t *info, void *context)
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
-        if (!lost_its_info(info) && !raised_here(info)) {
+        if (!lost_its_info(info) && (depth > 1 || !raised_here(info))) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }

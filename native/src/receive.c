@@ -203,7 +203,8 @@ static void count_wake(struct pn_conn *conn, bool useful)
 static uint32_t drain(struct pn_conn *conn)
 {
     uint32_t why = pn_latch_reset(conn);
-    if (pn_load_acquire(&conn->closing) != 0 || pn_load_acquire(&conn->kicked) != 0)
+    if (pn_load_acquire(&conn->closing) != 0 ||
+        (pn_load_acquire(&conn->kicked) != 0 && pn_load_acquire(&conn->waiters) != 0))
         pn_latch_set(conn, PN_FD_POSTED);
     return why;
 }
@@ -511,12 +512,6 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     return found;
 }
 
-/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
-static bool take_kick(struct pn_conn *conn)
-{
-    return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
-}
-
 /*
  * What must hold before a process may block: it is alive to others, and its handler is ours.
  * The handler is looked at each time, since a signal may kill without it; the liveness locks
@@ -532,6 +527,12 @@ static int before_blocking(struct pn_conn *conn, int64_t now)
     return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
+/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
+static bool take_kick(struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
+}
+
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
@@ -540,7 +541,8 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
-        if (!settle(conn))
+        /* settle() takes recv_mutex: a drain() before it has left us `kicked`, a later one sees us */
+        if (!settle(conn) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
         int64_t now = pn_now_ns();
         if (first) {
