@@ -541,7 +541,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
-        /* settle() takes recv_mutex: a drain() before it has left us `kicked`, a later one sees us */
+        /* settle() takes recv_mutex: an earlier drain() has left us `kicked`, a later sees us */
         if (!settle(conn) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
         int64_t now = pn_now_ns();
