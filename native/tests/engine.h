@@ -75,6 +75,13 @@ static inline int test_notify(pn_conn *conn, const char *channel, const char *pa
     return pn_notify(conn, channel, strlen(channel), payload, strlen(payload));
 }
 
+/* pn_wait() without its notice bit, which no error has: a negative number has every high bit. */
+static inline int test_wait(pn_conn *conn, int64_t timeout_ns)
+{
+    int rc = pn_wait(conn, timeout_ns);
+    return rc < 0 ? rc : rc & ~PN_NOTICE;
+}
+
 /* Poll once; the payloads must be those of `want`, joined by blanks. */
 #define CHECK_POLL(conn, want) check_poll(__FILE__, __LINE__, conn, want)
 static inline void check_poll(const char *file, int line, pn_conn *conn, const char *want)

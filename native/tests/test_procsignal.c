@@ -75,7 +75,7 @@ static void wait_for(pn_conn *conn, const char *payload)
 {
     int rc;
     conn->next_watch_ns = INT64_MAX;
-    while ((rc = pn_wait(conn, -1) & ~PN_NOTICE) != 1)
+    while ((rc = test_wait(conn, -1)) != 1)
         CHECK_EQ(rc, -EINTR);
     CHECK_POLL(conn, payload);
     CHECK_POLL(conn, "");
