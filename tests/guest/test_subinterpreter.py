@@ -6,8 +6,7 @@ import importlib
 import os
 from types import ModuleType
 
-import pynotify
-from receiving import payloads, receive
+from listening import hear, listen
 from requirement import require
 from serving import Notifier
 from sessions import Worker
@@ -32,18 +31,6 @@ def interpreters() -> ModuleType | None:
         except ImportError:
             continue
     return None
-
-
-_held: list[pynotify.Connection] = []
-
-
-def listen(name: str) -> None:
-    _held.append(pynotify.connect(name))
-    _held[0].listen("c")
-
-
-def hear(count: int) -> list[str]:
-    return payloads(receive(_held[0], count))
 
 
 def import_in_another() -> list[str] | None:
