@@ -106,15 +106,16 @@ class Server:
 
         def look() -> object:
             if readable(self._pidfd):
-                raise RuntimeError(f"the server ended\n{self._said()}")
+                raise RuntimeError(f"the server ended\n{self.said()}")
             return condition()
 
         try:
             wait_until(look, what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self._said()}") from None
+            raise TimeoutError(f"{error}\n{self.said()}") from None
 
-    def _said(self) -> str:
+    def said(self) -> str:
+        """Its output, its logs and the journal."""
         files = [self.directory / "output", *self.directory.glob("log*"), *self._journal.iterdir()]
         return "\n".join(f"-- {file.name}\n{file.read_text()}" for file in files if file.exists())
 

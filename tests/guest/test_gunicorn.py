@@ -75,6 +75,7 @@ def check_guest(server: Server, notifier: Notifier) -> None:
     assert set(server.journal("listening")) == workers, "a worker was replaced"
     assert int(server.request()) in workers
     assert server.stop() == 0
+    assert "Traceback" not in server.said()
 
 
 @pytest.mark.parametrize("preload", [False, True], ids=["plain", "preload"])
@@ -120,6 +121,7 @@ def test_master_that_listens_lives(gunicorn: Serve, engine_name: str, notifier: 
     assert server.journal("heard") == {pid: payloads for pid in workers}
     assert set(server.journal("listening")) == workers, "a worker was replaced"
     assert server.stop() == 0
+    assert "Traceback" not in server.said()
 
 
 def test_example_of_a_cache(gunicorn: Serve, new_name: Callable[[], str], directory: Path) -> None:
@@ -137,6 +139,7 @@ def test_example_of_a_cache(gunicorn: Serve, new_name: Callable[[], str], direct
         )
         server.signal(signal.SIGUSR1)
     assert server.stop() == 0
+    assert "Traceback" not in server.said()
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_two_workers(uvicorn: Start, engine_name: str, notifier: Notifier) -> No
     assert server.journal("heard")[new] == ["200"]
     assert int(server.request()) in {new, max(workers)}
     assert server.stop() == 0
+    assert "Traceback" not in server.said()
 
 
 @pytest.mark.parametrize("use", ["connect", "close"])
@@ -70,3 +71,4 @@ def test_worker_that_does_not_listen_lives(
     assert answering == workers
     assert set(server.journal(use)) == workers, "a worker was replaced"
     assert server.stop() == 0
+    assert "Traceback" not in server.said()

@@ -18,32 +18,43 @@ SEGMENT = os.environ["SEGMENT"]
 USE = os.environ.get("USE", "listen")
 
 
-def start() -> pynotify.Connection:
-    conn = pynotify.connect(SEGMENT)
-    loop = asyncio.get_running_loop()
-    if USE != "connect":
-        conn.listen("c")
-        loop.add_reader(conn.fileno(), _hear, conn)
-    if USE == "close":
-        loop.remove_reader(conn.fileno())
-        conn.close()
-    note("listening" if USE == "listen" else USE, conn.pid, type(loop).__module__)
-    return conn
+class Listener:
+    """A connection, and a task that hears what comes on it."""
+
+    async def open(self) -> None:
+        self.conn = await pynotify.AsyncConnection.connect(SEGMENT)
+        if USE != "connect":
+            self.sub = await self.conn.subscribe("c")
+            self.hearing = asyncio.create_task(self._hear())
+        if USE == "close":
+            await self.close()
+        loop = type(asyncio.get_running_loop()).__module__
+        note("listening" if USE == "listen" else USE, self.conn.pid, loop)
+
+    async def _hear(self) -> None:
+        async for message in self.sub:
+            note("heard", message.payload)
+
+    async def close(self) -> None:
+        if USE != "connect":
+            await self.sub.close()
+            await self.hearing
+        await self.conn.close()
 
 
-def _hear(conn: pynotify.Connection) -> None:
-    for message in conn.poll():
-        note("heard", message.payload)
+async def lifespan(receive: Any, send: Any) -> None:
+    await receive()
+    listener = Listener()
+    await listener.open()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await listener.close()
+    await send({"type": "lifespan.shutdown.complete"})
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
-        await receive()
-        conn = start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        conn.close()
-        await send({"type": "lifespan.shutdown.complete"})
+        await lifespan(receive, send)
         return
     headers = [(b"content-type", b"text/plain")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

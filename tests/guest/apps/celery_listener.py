@@ -1,4 +1,4 @@
-"""A Celery application whose tasks listen, woken by a real-time signal.
+"""A Celery application whose tasks listen, woken by a real-time signal, or by what is the default.
 
 The broker is a folder, since one in memory would not reach another process.
 """
@@ -33,8 +33,8 @@ app.conf.update(
 )
 
 
-def _hear(task: str, count: int | None) -> None:
-    with pynotify.connect(SEGMENT, wakeup=signal.SIGRTMIN + 4) as conn:
+def _hear(task: str, real_time: bool, count: int | None) -> None:
+    with pynotify.connect(SEGMENT, wakeup=signal.SIGRTMIN + 4 if real_time else None) as conn:
         conn.listen("c")
         note("listening", task)
         for message in conn.notifies(stop_after=count):
@@ -42,16 +42,16 @@ def _hear(task: str, count: int | None) -> None:
 
 
 @app.task
-def hear(count: int) -> None:
+def hear(real_time: bool, count: int) -> None:
     """Returns after so many messages."""
-    _hear("hear", count)
+    _hear("hear", real_time, count)
     note("returned")
 
 
 @app.task(soft_time_limit=1)
-def hear_for_ever() -> None:
+def hear_for_ever(real_time: bool) -> None:
     """Ended by its soft time limit: Celery sends SIGUSR1, whose handler raises."""
     try:
-        _hear("hear_for_ever", None)
+        _hear("hear_for_ever", real_time, None)
     except SoftTimeLimitExceeded:
         note("limit")
