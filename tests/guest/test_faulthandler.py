@@ -92,3 +92,4 @@ def test_registered_after_us(
     worker.call(hear_and_reinstall, 0, 1)
     check_woken(worker, notifier, "4", "5")
     assert dump.count() == 3
+    check_foreign_signals(worker, dump, host)
