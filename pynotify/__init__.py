@@ -10,6 +10,7 @@ with pynotify.connect("app") as conn:
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interpreter
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
