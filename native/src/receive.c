@@ -17,6 +17,9 @@
  *    lose its handler or its liveness locks.  Every sleeper therefore looks after things once a
  *    second or so, jittered: locks, handler, the name of the segment, the writer lock (a dead
  *    holder is recovered), and signals that somebody owes and did not send.
+ * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
+ *    of the transaction until that is announced, asleep if need be, and never waits for its
+ *    committer (generation.c 4 to 6).
  */
 #define _GNU_SOURCE
 #include "receive.h"
@@ -34,6 +37,7 @@
 #include "backend.h"
 #include "channel.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "lock.h"
 #include "logging.h"
 #include "os.h"
@@ -49,6 +53,7 @@
 #define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
 #define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
 #define PN_YIELDS 8
+#define PN_HELD_SPINS 200 /* a commit that has stored head is over in less */
 
 /* The same with what a queue entry has: the low half of the hash. */
 static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
@@ -164,21 +169,26 @@ static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition a
 }
 
 /*
- * Read from *pos towards head until max messages are taken.  *pos moves over what was taken or
- * passed over.  -ENOMEM only when nothing at all could be taken.
+ * Read from *pos towards head until max messages are taken, or until we are held back.  *pos moves
+ * over what was taken or passed over.  -ENOMEM only when nothing at all could be taken.
  */
 static int read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
                         uint64_t max)
 {
     struct pn_segment *seg = conn->seg;
     QueuePosition at = *pos;
+    uint64_t passed = 0;
     int rc = 0;
     while (at < head && b->n < max) {
         QueuePosition next;
         const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
         if (qe == NULL)
             return -PN_ECORRUPT;
-        if (qe->dboid == conn->dboid && conn->table_size != 0) {
+        if (qe->dboid == conn->dboid && __builtin_expect(qe->kind != PN_ENTRY_NOTIFY, 0)) {
+            rc = pn_generation_pass(conn, qe, &passed);
+            if (rc < 0)
+                return rc;
+        } else if (qe->dboid == conn->dboid && conn->table_size != 0) {
             struct pn_local_channel *local =
                 find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
             uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
@@ -190,7 +200,7 @@ static int read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Q
         at = next;
     }
     *pos = at;
-    return rc == 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
+    return rc >= 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
 }
 
 static void count_wake(struct pn_conn *conn, bool useful)
@@ -209,6 +219,34 @@ static uint32_t drain(struct pn_conn *conn)
     return why;
 }
 
+/* Is there something that we may read? */
+static bool readable(const struct pn_conn *conn, QueuePosition pos)
+{
+    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
+}
+
+/*
+ * We are held back: the committer is about to announce, or is dead, or is stopped.  The first is
+ * waited for as long as it usually takes; the second is found by trying the lock, and repaired.
+ */
+static int await_announcement(struct pn_conn *conn)
+{
+    for (int i = 0; pn_os_cpus() > 1 && i < PN_HELD_SPINS && pn_held_back(conn); i++)
+        pn_cpu_relax();
+    if (!pn_held_back(conn))
+        return 0;
+    int rc = pn_lock_try(conn->seg);
+    if (rc == -EBUSY)
+        return 0;
+    if (rc != 0)
+        return rc;
+    pn_lock_release(conn->seg);
+    if (pn_held_back(conn))
+        return pn_segment_poison(conn->seg, "counter %u is behind its entries",
+                                 pn_load_relaxed(&conn->held_index));
+    return 0;
+}
+
 /*
  * Leave the descriptor, and the latch of a thread that waits, as they must be: readable if
  * something is unread, otherwise drained and the slot asleep, since nobody signals a backend
@@ -219,7 +257,7 @@ static void leave_armed(struct pn_conn *conn)
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return;
-    if (pn_load_acquire(&conn->me->want) <= pos) {
+    if (!readable(conn, pos)) {
         drain(conn);
         pn_clear_owed(conn);
         if (pn_fall_asleep(conn, pos))
@@ -247,6 +285,11 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
 {
     struct pn_segment *seg = conn->seg;
     pn_clear_owed(conn);
+    if (__builtin_expect(pn_held_back(conn), 0)) {
+        *error = await_announcement(conn);
+        if (*error != 0)
+            return true;
+    }
     while (pn_wake_self(conn)) {
         QueuePosition pos = pn_load_acquire(&conn->me->pos);
         if ((pos & PN_ASLEEP) != 0)
@@ -274,6 +317,13 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         PN_CRASH("read:pos");
         if (batch->n > 0)
             return true;
+        if (pn_held_back(conn)) {
+            *error = await_announcement(conn);
+            if (*error != 0)
+                return true;
+            if (pn_held_back(conn) && pn_fall_asleep(conn, pos))
+                return false;
+        }
     }
     return false;
 }
@@ -396,7 +446,7 @@ static bool wanted(struct pn_conn *conn)
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return pn_wake_self(conn);
-    return pn_load_acquire(&conn->me->want) > pos;
+    return readable(conn, pos);
 }
 
 /* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
@@ -414,7 +464,7 @@ static bool spin(struct pn_conn *conn)
     do {
         for (int i = 0; i < 32; i++) {
             pn_cpu_relax();
-            if (pn_load_acquire(&conn->me->want) > pn_load_relaxed(&conn->me->pos)) {
+            if (readable(conn, pn_load_relaxed(&conn->me->pos))) {
                 budget = budget * 2 < PN_SPIN_MAX_NS ? budget * 2 : PN_SPIN_MAX_NS;
                 pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
                 return wanted(conn);
