@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
+from pynotify._generation import Generation
 from pynotify._process import connect, get
 from pynotify._subscription import Subscription
 from pynotify._transaction import AsyncTransaction, Transaction
@@ -46,6 +47,7 @@ from pynotify.errors import (
     Timeout,
     TooManyBackends,
     TooManyChannels,
+    TooManyGenerations,
     TopicDeleted,
     TopicFull,
 )
@@ -68,6 +70,7 @@ __all__ = [
     "Error",
     "ForkedConnectionError",
     "Gap",
+    "Generation",
     "InFailedTransaction",
     "InterfaceError",
     "InvalidChannelName",
@@ -96,6 +99,7 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyGenerations",
     "TopicDeleted",
     "TopicFull",
     "Transaction",

@@ -49,6 +49,9 @@
 #include "crashpoint.h"
 #include "hash.h"
 #include "lock.h"
+#include "os.h"
+
+#define PN_HELD_SPINS 200 /* a commit that has stored head is over in less */
 
 /* True: *at is the counter.  False: it would go there; nowhere, if that is max_generations. */
 static bool probe(const struct pn_segment *seg, uint64_t hash, uint32_t dboid, const char *name,
@@ -180,5 +183,27 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     *passed = qe->xid;
     if (pn_load_relaxed(&conn->held_value) != 0)
         pn_store_release(&conn->held_value, 0);
+    return 0;
+}
+
+/*
+ * The committer is about to announce, or is dead, or is stopped.  The first is waited for as long
+ * as it usually takes; the second is found by trying the lock, and repaired.
+ */
+int pn_generation_await(struct pn_conn *conn)
+{
+    for (int i = 0; pn_os_cpus() > 1 && i < PN_HELD_SPINS && pn_held_back(conn); i++)
+        pn_cpu_relax();
+    if (!pn_held_back(conn))
+        return 0;
+    int rc = pn_lock_try(conn->seg);
+    if (rc == -EBUSY)
+        return 0;
+    if (rc != 0)
+        return rc;
+    pn_lock_release(conn->seg);
+    if (pn_held_back(conn))
+        return pn_segment_poison(conn->seg, "counter %u is behind its entries",
+                                 pn_load_relaxed(&conn->held_index));
     return 0;
 }

@@ -224,7 +224,7 @@ enum pn_generation_state { PN_GENERATION_FREE = 0, PN_GENERATION_USED = 1 };
  */
 struct pn_generation {
     uint64_t hash; /* of (dboid, name) */
-    /* W: holder, at commit (release); a reader may be faster (receive.c 6).  R: any (acquire) */
+    /* W: holder, at commit (release); a reader may be faster (generation.c 5).  R: any (acquire) */
     pn_atomic_u64 value;
     uint32_t dboid;
     uint32_t name_len;

@@ -479,8 +479,10 @@ static void *write_news(void *arg)
     uint64_t seed = (uint64_t)(uintptr_t)arg + 99;
     pn_conn *conn = test_connect(engine);
     for (int i = 0; i < TRANSACTIONS; i++) {
-        struct news news = {{(uint32_t)(test_random(&seed) % 3), (uint32_t)(test_random(&seed) % 2)}};
+        struct news news;
         int rc;
+        news.bumped[0] = (uint32_t)(test_random(&seed) % 3);
+        news.bumped[1] = (uint32_t)(test_random(&seed) % 2);
         do {
             pn_txn *txn = test_begin(conn);
             bump(txn, both[0], (int)news.bumped[0]);
