@@ -14,6 +14,7 @@ from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interp
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
+from pynotify._generation import Generation
 from pynotify._process import connect, get
 from pynotify._subscription import Subscription
 from pynotify._transaction import AsyncTransaction, Transaction
@@ -47,6 +48,7 @@ from pynotify.errors import (
     Timeout,
     TooManyBackends,
     TooManyChannels,
+    TooManyGenerations,
     TopicDeleted,
     TopicFull,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "Error",
     "ForkedConnectionError",
     "Gap",
+    "Generation",
     "InFailedTransaction",
     "InterfaceError",
     "InvalidChannelName",
@@ -97,6 +100,7 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyGenerations",
     "TopicDeleted",
     "TopicFull",
     "Transaction",

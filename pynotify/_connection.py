@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pynotify._base import BaseConnection, limit_of, nanoseconds, process
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import lib
+from pynotify._generation import Generation
 from pynotify._lookout import Lookout, ThreadWaiter
 from pynotify._subscription import Subscription
 from pynotify._transaction import OpenTransaction, Transaction
@@ -81,6 +82,14 @@ class Connection(BaseConnection):
         if transaction is not None:
             return transaction.notify_many(channel, payloads, dedup=dedup)
         return self._send_many(channel, payloads, dedup)
+
+    def generation(self, name: str) -> Generation:
+        """The shared counter of that name in this database; made, at 0, by who comes first.
+
+        It is made at once, inside a transaction as well, and stays as long as the segment.  Its
+        name follows the rule for channels.  Raises `InvalidChannelName`, `TooManyGenerations`.
+        """
+        return Generation(self, name)
 
     def queue_usage(self) -> float:
         """How full the queue is, 0 to 1, after advancing its tail (pg_notification_queue_usage)."""

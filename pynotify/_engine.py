@@ -147,6 +147,7 @@ class Engine:
             tail_holder_pid=stat.tail_holder_pid or None,
             channels=stat.channels,
             subscriptions=stat.subscriptions,
+            generations=stat.generations,
             backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
         )
 

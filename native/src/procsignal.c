@@ -13,6 +13,9 @@
  *          if p & ASLEEP: owed, then                   won or lost: awake, read again
  *            CAS p -> max(p, from); won: signal     else block on the latch
  *
+ *    A reader that is held back (generation.c 6) has a second condition beside w > p, the counter,
+ *    and the notifier stores that, too, before the fence.
+ *
  *    Whoever wins the CAS wakes; only a notifier that won signals: one signal per sleep, however
  *    long the burst, and none for a listener that is awake.
  * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
@@ -50,6 +53,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "lockfile.h"
 #include "os.h"
 
@@ -660,6 +664,8 @@ bool pn_wake_self(struct pn_conn *conn)
         return true;
     uint64_t consumed = pos & ~PN_ASLEEP;
     if (pn_load_acquire(&me->want) <= consumed) /* pairs with the release in pn_interest_locked */
+        return false;
+    if (pn_held_back(conn))
         return false;
     /* from was written before want; it cannot change while we are not quiet */
     pn_cas_u64(&me->pos, &pos, later(consumed, pn_load_relaxed(&me->from)));

@@ -22,6 +22,7 @@ static inline pn_options test_options(void)
     o.max_backends = 16;
     o.max_channels = 64;
     o.max_subscriptions = 256;
+    o.max_generations = 256;
     o.max_payload = 200000;
     return o;
 }
