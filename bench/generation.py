@@ -1,4 +1,4 @@
-"""What a shared generation counter costs, beside a number in shared memory that has no transactions.
+"""What a shared generation counter costs, beside a number in shared memory without transactions.
 
 The peer is `multiprocessing.Value`, which other programs use for a shared counter: read without
 its lock (`RawValue`), and incremented under it.  A bump is a transaction of its own here: it is

@@ -14,7 +14,7 @@ from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interp
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
-from pynotify._generation import Generation
+from pynotify._generation import AsyncGeneration, Generation
 from pynotify._process import connect, get
 from pynotify._subscription import Subscription
 from pynotify._transaction import AsyncTransaction, Transaction
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActiveTransaction",
     "AsyncConnection",
+    "AsyncGeneration",
     "AsyncSubscription",
     "AsyncTransaction",
     "BackendStat",
