@@ -60,6 +60,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(**more),
+            start_new_session=True,
         )
         self.pid = self._process.pid
 
@@ -87,7 +88,7 @@ class Running:
 
     def close(self) -> None:
         if self._process.poll() is None:
-            self._process.kill()
+            os.killpg(self.pid, signal.SIGKILL)  # its own group: it may be a shell with children
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:

@@ -14,7 +14,7 @@ from console import COMMAND, Running, Terminal, environment, run
 
 import pynotify
 from pynotify.cli.listen import as_json, gap_sentence
-from receiving import PATIENCE, wait_until
+from receiving import wait_until
 from sessions import Connect
 
 Start = Callable[..., Running]
@@ -156,18 +156,16 @@ def test_head_in_a_shell(
     engine: pynotify.Engine,
     engine_name: str,
     conn: pynotify.Connection,
+    start: Start,
     wait_for_listeners: WaitForListeners,
 ) -> None:
     line = f"'{COMMAND[0]}' -m pynotify listen a b -n {engine_name} | head -1"
-    with subprocess.Popen(
-        ["sh", "-c", line], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as shell:
-        wait_for_listeners(engine, 2)
-        conn.notify("a", "one")
-        out, err = shell.communicate(timeout=PATIENCE)
-    assert out.count(b"\n") == 1
-    assert err == b""
-    assert shell.returncode == 0
+    shell = start(line, command=["sh", "-c"])
+    wait_for_listeners(engine, 2)
+    conn.notify("a", "one")
+    done = shell.finish()
+    assert done.out.count("\n") == 1
+    assert (done.status, done.err) == (0, "")
 
 
 def test_another_database_hears_nothing(
