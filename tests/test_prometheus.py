@@ -69,7 +69,7 @@ class Exporter:
         self.url = f"http://{match[1]}"
 
     def text(self) -> str:
-        with urllib.request.urlopen(self.url, timeout=20) as answer:
+        with urllib.request.urlopen(self.url, timeout=60) as answer:
             return str(answer.read().decode())
 
     def scrape(self) -> Samples:

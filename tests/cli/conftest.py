@@ -31,12 +31,12 @@ def start(new_name: Callable[[], str]) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def guest(new_name: Callable[[], str]) -> Iterator[Callable[[str, str], Guest]]:
+def guest(new_name: Callable[[], str]) -> Iterator[Callable[..., Guest]]:
     """Starts programs with a connection to a segment."""
     running: list[Guest] = []
 
-    def make(segment: str, program: str) -> Guest:
-        running.append(Guest(segment, program))
+    def make(segment: str, program: str, **more: str) -> Guest:
+        running.append(Guest(segment, program, **more))
         return running[-1]
 
     yield make

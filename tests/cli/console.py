@@ -38,13 +38,17 @@ class Done:
 
 
 def run(*words: str | bytes, stdin: bytes = b"", **more: str) -> Done:
-    """Run a command to its end."""
+    """Run a command to its end.
+
+    Without a name some look at all segments, also at those that other tests have just broken:
+    a stuck one takes ten seconds.
+    """
     done = subprocess.run(
         [*COMMAND, *words],
         input=stdin,
         capture_output=True,
         env=environment(**more),
-        timeout=PATIENCE,
+        timeout=4 * PATIENCE,
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
@@ -75,6 +79,12 @@ class Running:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def send(self, text: bytes) -> None:
+        """To its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(text)
+        self._process.stdin.flush()
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
@@ -101,7 +111,7 @@ class Guest(Running):
     It is ready when this returns, and ends with its standard input.
     """
 
-    def __init__(self, segment: str, program: str) -> None:
+    def __init__(self, segment: str, program: str, **more: str) -> None:
         text = (
             "import signal, sys, threading\n"
             "import pynotify\n"
@@ -110,7 +120,7 @@ class Guest(Running):
             "print('ready', flush=True)\n"
             "sys.stdin.read()\n"
         )
-        super().__init__(text, command=[sys.executable, "-c"])
+        super().__init__(text, command=[sys.executable, "-c"], **more)
         assert self.line() == b"ready"
 
 

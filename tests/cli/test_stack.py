@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from console import Guest, run
 
+from requirement import require
 from sessions import RemoteSession
 
-StartGuest = Callable[[str, str], Guest]
+StartGuest = Callable[..., Guest]
+LOCK_TIMEOUT = 10.0  # PN_LOCK_TIMEOUT_NS
 BUSY = (
     "conn.listen('c')\n"
     "def busy_with_something_else():\n"
@@ -79,3 +83,41 @@ def test_stopped_process(engine_name: str, remote: Callable[..., RemoteSession])
         session.worker.resume()
     assert done.status == 0
     assert done.out.splitlines()[-1] == "it is stopped, and will do so when it continues"
+
+
+@pytest.fixture
+def stuck(engine_name: str, guest: StartGuest) -> Iterator[Guest]:
+    """A listener that is stopped in the middle of something, with the lock of the segment."""
+    require("crash-points")
+    program = (
+        "from pynotify._ffi import lib\n"
+        "conn.listen('c')\n"
+        "assert lib.pn_crash_arm(b'tail:scanned', 1, lib.PN_CRASH_STOP) == 0\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "conn.queue_usage()\n"
+    )
+    running = guest(engine_name, program, PYNOTIFY_CRASHPOINTS="1")
+    running.send(b"go on\n")
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WNOWAIT)
+    yield running
+    running.signal(signal.SIGCONT)
+    assert running.line() == b"ready"
+
+
+def test_process_that_holds_the_lock(stuck: Guest) -> None:
+    """Asking it waits for nobody."""
+    begun = time.monotonic()
+    done = run("doctor", "--stack", str(stuck.pid))
+    assert (done.status, done.err) == (0, "")
+    assert done.out.endswith("it is stopped, and will do so when it continues\n")
+    assert time.monotonic() - begun < LOCK_TIMEOUT
+
+
+@pytest.mark.full
+def test_doctor_names_who_holds_the_lock(stuck: Guest, engine_name: str) -> None:
+    done = run("doctor", engine_name)
+    assert done.status == 1
+    (line,) = (line for line in done.out.splitlines() if line.startswith("problem"))
+    assert f"segments of {engine_name}: " in line
+    assert str(stuck.pid) in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
@@ -10,7 +11,7 @@ from pynotify._engine import segments
 from pynotify._procfs import process_status, standard_error
 from pynotify.cli.backends import process
 from pynotify.cli.terminal import complain, say
-from pynotify.errors import Error
+from pynotify.errors import Error, SegmentNotFound
 
 if TYPE_CHECKING:
     from pynotify._types import BackendStat
@@ -21,21 +22,15 @@ def ask_for_stack(pid: int) -> int:
     if pid < 1 or not os.path.exists(f"/proc/{pid}"):
         say(f"pynotify doctor: there is no process {pid}")
         return 1
-    connected: list[BackendStat] = []
     asked = []
-    for info in segments():
-        if info.stale:
-            continue
-        try:
-            with open_segment(info.name, create=False) as engine:
-                mine = [row for row in engine.stat().backends if row.pid == pid]
-                connected += mine
-                if mine and engine.log_stack(pid) > 0:
-                    asked.append(info.name)
-        except Error as error:  # that one may be stuck, and the process be in others
-            complain("doctor", error)
+    names = [info.name for info in segments() if not info.stale]
+    for name in names:
+        with suppress(Error), open_segment(name, create=False) as engine:
+            # Without stat() before, which waits for the lock: the laggard may be holding it.
+            if engine.log_stack(pid) > 0:
+                asked.append(name)
     if not asked:
-        say(f"pynotify doctor: {_why_not(pid, connected)}")
+        say(f"pynotify doctor: {_why_not(pid, _backends_of(pid, names))}")
         return 1
     target = standard_error(pid)
     where = f" ({target})" if target else ""
@@ -45,6 +40,19 @@ def ask_for_stack(pid: int) -> int:
     if status is not None and status.state in "Tt":
         print("it is stopped, and will do so when it continues")
     return 0
+
+
+def _backends_of(pid: int, names: list[str]) -> list[BackendStat]:
+    found: list[BackendStat] = []
+    for name in names:
+        try:
+            with open_segment(name, create=False) as engine:
+                found += [row for row in engine.stat().backends if row.pid == pid]
+        except SegmentNotFound:
+            continue
+        except Error as error:  # that one may be stuck, and the process be in others
+            complain("doctor", error)
+    return found
 
 
 def _why_not(pid: int, connected: list[BackendStat]) -> str:
