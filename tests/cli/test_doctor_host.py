@@ -39,6 +39,11 @@ def test_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.check_kernel({"pidfd_open": refuse}).advice == "Use Linux 5.3 or newer."
 
 
+def test_size_of_the_default_segment(engine_name: str) -> None:
+    (info,) = (info for info in pynotify.segments() if info.name == engine_name)
+    assert info.size == host.DEFAULT_SEGMENT_BYTES
+
+
 def test_no_dev_shm(tmp_path: Path) -> None:
     (finding,) = host.check_shared_memory(tmp_path / "shm")
     assert finding.level is Level.PROBLEM

@@ -11,6 +11,7 @@ import pytest
 from console import run
 
 import pynotify
+from pynotify.cli.table import size
 from sessions import Connect, NewWorker, RemoteSession
 
 
@@ -23,8 +24,9 @@ def test_ls(engine_name: str, conn: pynotify.Connection) -> None:
     done = run("ls")
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines()[0].split() == ["NAME", "SIZE", "CREATED", "BACKENDS", "STALE"]
-    _, size, unit, _date, _time, backends, stale = row_of(done.out, engine_name)
-    assert (size, unit, backends, stale) == ("9.8", "MiB", "1", "no")
+    (info,) = (info for info in pynotify.segments() if info.name == engine_name)
+    _, number, unit, _date, _time, backends, stale = row_of(done.out, engine_name)
+    assert (f"{number} {unit}", backends, stale) == (size(info.size), "1", "no")
 
 
 def test_ls_json(engine_name: str, conn: pynotify.Connection) -> None:

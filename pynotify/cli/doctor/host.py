@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _OLDEST_KERNEL = (5, 3)
-_DEFAULT_SEGMENT_BYTES = 10_276_864
+DEFAULT_SEGMENT_BYTES = 10_412_032
 _FEW_DESCRIPTORS = 256
 _FIRST_REGULAR_UID = 1000
 _SHM_MODE = 0o1777
@@ -152,12 +152,12 @@ def check_shared_memory(directory: Path = Path("/dev/shm")) -> Iterator[Finding]
     bad = [*_wrong_file_system(name), *_wrong_mode(directory, status.st_mode)]
     total, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
     text = f"{size(total)}, {size(free)} free"
-    if free < _DEFAULT_SEGMENT_BYTES:
+    if free < DEFAULT_SEGMENT_BYTES:
         bad.append(
             warning(
                 name,
                 f"{text}: no room for another segment with the default options "
-                f"({size(_DEFAULT_SEGMENT_BYTES)})",
+                f"({size(DEFAULT_SEGMENT_BYTES)})",
                 "Make it larger (docker run --shm-size), or remove what is not needed; segments "
                 "that are there have all of their memory already.",
             )
