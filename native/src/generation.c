@@ -112,8 +112,8 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
     pn_store_relaxed(&g->value, 0);
     g->dboid = conn->dboid;
     g->name_len = (uint32_t) len;
-    memcpy(g->name, name, len);
     PN_CRASH("generation:entry");
+    memcpy(g->name, name, len);
     pn_store_release(&g->state, PN_GENERATION_USED);
     PN_CRASH("generation:used");
     seg->ctl->generations_used++;

@@ -253,6 +253,22 @@ static void test_stopped_between_two_counters(void)
     }
 }
 
+/* Nobody is un-slept before he can see the counters: he might fall asleep again, held back. */
+static void test_counters_are_stored_before_anybody_is_woken(void)
+{
+    static const char *const labels[] = {"commit:owed", "commit:unslept"};
+    for (int i = 0; i < 2; i++) {
+        begin(PN_SIGNAL_TARGETED);
+        start_committer(labels[i], 1);
+        CHECK_EQ(value(g), 2);
+        CHECK_EQ(value(h), 1);
+        CHECK_POLL(reader, "bumped");
+        continue_committer();
+        CHECK_POLL(second, "bumped");
+        end();
+    }
+}
+
 /* The whole is announced, only the signals are missing. */
 static void test_stopped_after_the_counters(void)
 {
@@ -303,6 +319,42 @@ static void test_the_stopped_committer_dies(void)
     end();
 }
 
+/* As in a commit: whoever sees a value in the middle of a repair is wanted already. */
+static void repair_and_stop(void *arg)
+{
+    pn_stat stat;
+    (void)arg;
+    CHECK_OK(pn_crash_arm(stop_at, stop_at_nth, PN_CRASH_STOP));
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+}
+
+static void test_stopped_in_the_repair(void)
+{
+    static const char *const labels[] = {"recover:applied", "recover:want", "recover:want",
+                                         "recover:generation", "recover:unslept"};
+    static const uint32_t nth[] = {1, 1, 2, 1, 1};
+    for (int i = 0; i < 5; i++) {
+        int status;
+        begin(PN_SIGNAL_TARGETED);
+        start_committer("commit:after-head", 1);
+        kill_committer();
+        stop_at = labels[i];
+        stop_at_nth = nth[i];
+        pid_t pid = spawn(repair_and_stop, NULL);
+        CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+        CHECK(WIFSTOPPED(status));
+        uint64_t seen = value(g);
+        CHECK_EQ(seen, i < 3 ? 0 : 2);
+        CHECK_POLL(second, seen == 0 ? "" : "bumped");
+        CHECK_POLL(reader, seen == 0 ? "" : "bumped");
+        kill(pid, SIGCONT);
+        CHECK_CHILD(pid, 0);
+        CHECK_POLL(second, seen == 0 ? "bumped" : "");
+        CHECK_POLL(reader, seen == 0 ? "bumped" : "");
+        end();
+    }
+}
+
 /* Another database is not concerned, though it reads across the entries. */
 static void test_other_databases_are_not_held_back(void)
 {
@@ -329,9 +381,11 @@ int main(void)
     RUN(test_held_back_by_descriptor);
     RUN(test_what_lies_before_is_returned);
     RUN(test_stopped_between_two_counters);
+    RUN(test_counters_are_stored_before_anybody_is_woken);
     RUN(test_stopped_after_the_counters);
     RUN(test_a_dead_committer_does_not_hold_back);
     RUN(test_the_stopped_committer_dies);
+    RUN(test_stopped_in_the_repair);
     RUN(test_other_databases_are_not_held_back);
     return tests_done();
 }
