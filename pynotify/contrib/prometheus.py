@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from pynotify._engine import Engine, _check_name, segments
+from pynotify._engine import Engine, check_name, segments
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
 
@@ -102,7 +102,7 @@ class PynotifyCollector(Collector):
             if isinstance(each, Engine):
                 self._segments[each.name] = each
             else:
-                _check_name(each)
+                check_name(each)
                 self._segments[each] = None
 
     def describe(self) -> Iterable[Metric]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynotify._engine import _live_pids, segments
+from pynotify._engine import live_pids, segments
 from pynotify._engine import open as open_segment
 from pynotify.cli.doctor import backends, sizing
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
@@ -53,7 +53,7 @@ def _unusable(name: str, error: Error) -> Finding:
     text = str(error).partition("\n")[0]
     if isinstance(error, SegmentNotFound):
         return problem("segments", text, "`pynotify ls` lists what there is.", segment=name)
-    if isinstance(error, LayoutMismatch) and not _live_pids(name):
+    if isinstance(error, LayoutMismatch) and not live_pids(name):
         return warning("segments", f"stale: {text}", f"pynotify rm {name}", segment=name)
     return problem("segments", text, error.hint or "", segment=name)
 
@@ -83,7 +83,7 @@ def _check_leftovers(names: Sequence[str]) -> Iterator[Finding]:
         if names and name not in names:
             continue
         if name not in created:
-            yield from _check_orphans(name, _live_pids(name))
+            yield from _check_orphans(name, live_pids(name))
         elif _left_behind(times, created[name]):
             yield from _check_survivors(name)
 
@@ -111,13 +111,13 @@ def _check_orphans(name: str, pids: list[int]) -> Iterator[Finding]:
 
 def _check_survivors(name: str) -> Iterator[Finding]:
     """Connected to an earlier segment of the same name: the two halves do not hear each other."""
-    before = set(_live_pids(name))
+    before = set(live_pids(name))
     sample = take(name)
     if sample.stat is None:
         return
     connected = {backend.pid for backend in sample.stat.backends}
     # Both before and after, or who has just come or gone would be among them.
-    pids = sorted(before & set(_live_pids(name)) - connected)
+    pids = sorted(before & set(live_pids(name)) - connected)
     if pids:
         yield problem(
             "segments",
