@@ -230,6 +230,11 @@ static void test_a_kick_ends_one_wait(void)
         CHECK_POLL(a, ""); /* drains the latch */
         CHECK_EQ(pthread_join(thread, NULL), 0);
     }
+    struct pollfd p = {.fd = pn_fileno(a), .events = POLLIN};
+    pn_conn_kick(a); /* whom it was meant for has left by himself */
+    CHECK_POLL(a, "");
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_EQ(pn_wait(a, -1) & ~PN_NOTICE, 1);
     done();
 }
 
