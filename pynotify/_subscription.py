@@ -68,7 +68,7 @@ class Subscription:
     @property
     def closed(self) -> bool:
         """Whether it was closed, by `close()` or with its connection."""
-        return self._inbox.closed
+        return self._inbox.closed or self._connection.closed
 
     def next(self, timeout: float | None = None) -> Notify | Gap:
         """The next message; a `Gap` where messages were dropped.
