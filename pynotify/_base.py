@@ -58,6 +58,7 @@ logger = logging.getLogger("pynotify")
 _pn_notify_cstr = lib.pn_notify_cstr
 _NOTICE = lib.PN_NOTICE
 _NOTICE_BYTES = 1024
+_NO_LIMIT = 1 << 62
 
 
 class _Process:
@@ -344,8 +345,11 @@ class BaseConnection:
             messages += self._reader.read(self, limit and limit - len(messages))
         self._post()
 
-    def _feed(self, *, post: bool = True) -> bool:
-        """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
+    def _feed(self, limit: int = 0, *, post: bool = True) -> bool:
+        """Read for everybody, up to `limit` messages, 0: all; `_receiving` is held.
+
+        False: a full subscription forbids it.
+        """
         if self._feeding:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         inboxes = self._inboxes
@@ -355,9 +359,9 @@ class BaseConnection:
             if self._loose_ends:
                 self._finish_reading()
             if inboxes.blocking:
-                room = self._read_what_fits()
+                room = self._read_what_fits(limit)
             else:
-                self._reader.read_routed(self, 0, inboxes.arrived)
+                self._reader.read_routed(self, limit, inboxes.arrived)
                 inboxes.distribute()
         except BaseException:
             # Ctrl-C: what was read is not only ours.
@@ -374,20 +378,22 @@ class BaseConnection:
             self._post()
         return room != 0
 
-    def _read_what_fits(self) -> int | None:
-        """All that is owed, as long as no subscription is full; what room was left."""
+    def _read_what_fits(self, limit: int) -> int | None:
+        """As much of it as no subscription is too full for; what room was left."""
         inboxes = self._inboxes
         # Little room takes many turns; who goes on sending meanwhile must not keep us here.
         began = time.monotonic_ns()
         room = inboxes.room()
         while room != 0:
-            messages = self._reader.read_routed(self, room or 0, inboxes.arrived)
+            count = min(limit or _NO_LIMIT, room or _NO_LIMIT)
+            messages = self._reader.read_routed(self, count, inboxes.arrived)
             inboxes.distribute()
-            if room is None or len(messages) < room:
-                break
             room = inboxes.room()
+            if len(messages) < count or len(messages) == limit:
+                break
             if isinstance(messages[-1], Gap) or messages[-1].sent_ns >= began:
                 break
+            limit = limit and limit - len(messages)
         return room
 
     def _finish_reading(self) -> None:

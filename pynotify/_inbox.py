@@ -126,15 +126,18 @@ class Inbox:
             self._keep(message)
 
     def put_back(self, message: Notify | Gap) -> None:
-        """What was handed to somebody who does not want it any more: it is the oldest."""
+        """What was handed to somebody who does not want it any more: it is among the oldest."""
         if self.closed:
             return
         if self.waiters:
             self.waiters[0].message = message
             self._serve()
         else:
+            index = 0  # several may come back, in any order
+            while index < len(self.messages) and _is_older(self.messages[index], message):
+                index += 1
             self.held += isinstance(message, Notify)
-            self.messages.appendleft(message)
+            self.messages.insert(index, message)
 
     def take(self) -> Notify | Gap:
         message = self.messages[0]
@@ -223,6 +226,12 @@ class Inbox:
         messages += (message,)
         self.dropped += 1
         self._latest = message
+
+
+def _is_older(one: Notify | Gap, other: Notify | Gap) -> bool:
+    if isinstance(one, Notify) and isinstance(other, Notify):
+        return one._order < other._order
+    return False
 
 
 def _is_overflow(message: Notify | Gap) -> bool:

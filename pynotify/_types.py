@@ -61,6 +61,11 @@ class Notify:
         return self._origin[3][self._index]
 
     @property
+    def _order(self) -> tuple[int, int]:
+        """By which messages that one connection has read are in order."""
+        return self._origin[1][self._index], self._index
+
+    @property
     def payload(self) -> str:
         """The payload as text.
 
