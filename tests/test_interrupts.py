@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -173,6 +174,44 @@ class TestEveryPlace:
                 break
         assert place > 20
 
+    @pytest.mark.parametrize("how", ["poll", "wait(0)", "next(0)"])
+    def test_while_another_thread_sleeps_in_the_core(
+        self, conn: pynotify.Connection, connect: Connect, how: str
+    ) -> None:
+        """Its message is in our hands, and it would sleep on.
+
+        Now and then it reads for us instead: so all places, also when one was not reached.  Who
+        is forgotten goes on when the slow timer ticks, after about a second.
+        """
+        other = connect()
+        conn.listen("m")
+        ours, theirs = conn.subscribe("s"), conn.subscribe("t")
+        late = 0
+        for place in range(1, 100):
+            call = Call(theirs.next)
+            await_waiting(conn, 1)
+            send_all(other)
+            at = At(place)
+            if how == "next(0)":
+                message = at.attempt(lambda: ours.next(0))
+            else:
+                main = payloads(at.attempt(lambda: MAIN[how](conn)) or [])
+                message = None
+            began = time.monotonic()
+            assert call.result().payload == "theirs"
+            late += time.monotonic() - began > 0.5
+            assert nobody_waits(conn)
+            assert (message or ours.next(0)).payload == "ours"
+            assert (main if how == "poll" else []) + payloads(conn.poll()) == ["main"]
+        assert late < 5
+
+
+def send_all(other: pynotify.Connection) -> None:
+    with other.transaction():
+        other.notify("t", "theirs")
+        other.notify("s", "ours")
+        other.notify("m", "main")
+
 
 def send_when_both_wait(
     conn: pynotify.Connection,
@@ -193,10 +232,7 @@ def send_when_both_wait(
         wait_until(lambda: over.is_set() or waiting(1), "one waits")
         another = Call(theirs.next)
     wait_until(lambda: waiting(2), "both wait")
-    with other.transaction():
-        other.notify("t", "theirs")
-        other.notify("s", "ours")
-        other.notify("m", "main")
+    send_all(other)
     return another
 
 
