@@ -136,12 +136,13 @@ def test_who_waits_needs_no_room(conn: pynotify.Connection, connect: Connect) ->
 
 
 def test_what_came_before_it_listened_takes_no_room(conn: pynotify.Connection) -> None:
-    conn.subscribe("c")
+    earlier = conn.subscribe("c")
     conn.notify_many("c", ["1", "2", "3"])
     sub = conn.subscribe("c", maxlen=1)
     conn.notify("c", "4")
     assert shown(drain(sub)) == ["4"]
     assert sub.dropped == 0
+    assert earlier.pending == 4
 
 
 def test_skipped_ones_take_no_room(conn: pynotify.Connection, connect: Connect) -> None:
@@ -237,7 +238,7 @@ class TestBlock:
         """It returns what was there when it was called, however little room there is."""
         other = connect()
         conn.listen("l")
-        conn.subscribe("c", maxlen=1, overflow="block")
+        full = conn.subscribe("c", maxlen=1, overflow="block")
         read = conn._reader.read_routed
 
         def sending(*arguments: object) -> object:
@@ -247,6 +248,7 @@ class TestBlock:
         conn._reader.read_routed = sending  # type: ignore[method-assign, assignment]
         other.notify("l", "x")
         assert payloads(conn.poll())[0] == "x"
+        assert full.pending == 0
 
     def test_the_queue_fills_behind_it(self, make_engine: EngineFactory, connect: Connect) -> None:
         """The sender notices, as of any listener that does not read."""

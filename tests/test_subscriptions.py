@@ -84,12 +84,14 @@ class TestOpening:
                 number += 1
             return number
 
-        conn.subscribe("c", maxlen=1)
+        earlier = conn.subscribe("c", maxlen=1)
         reader, sender = Call(read), Call(send)
         subs = [conn.subscribe("c", maxlen=None) for _ in range(100)]
         stop.set()
         sent = sender.result()
         reader.result()
+        conn.poll()
+        assert earlier.dropped == sent - 1
         for sub in subs:
             numbers = [int(payload) for payload in payloads(drain(sub))]
             assert numbers == list(range(sent - len(numbers), sent))
@@ -470,7 +472,7 @@ class TestListenWhileSubscribed:
         self, conn: pynotify.Connection, engine: pynotify.Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It has been read, and UNLISTEN commits before it is put where poll() takes from."""
-        conn.subscribe("other")
+        other = conn.subscribe("other")
         conn.listen("c")
         conn.notify("c", "x")
         reading, go_on = threading.Event(), threading.Event()
@@ -490,6 +492,7 @@ class TestListenWhileSubscribed:
         assert reader.result() is True
         unlistener.result()
         assert conn.poll() == []
+        assert not other.closed
 
 
 class TestNext:
