@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names of the jobs are wanted where Spark is not
-    from pyspark.sql import SparkSession
-
-    from spark_jobs.logs import Survey
     from spark_jobs.quality import FileReport
 
-NAMES = ("latency", "audit", "wakeups")
+NAMES = ("ingest", "latency", "timeline", "audit", "wakeups", "lag", "e2e")
+
+OPTIONS = {
+    "ingest": ("overwrite",),
+    "timeline": ("window",),
+    "lag": ("window",),
+    "e2e": ("window",),
+}
+"""Options of the command line that a job's ``run`` takes as keywords, beyond those of all jobs."""
 
 
 @dataclass
@@ -31,9 +35,7 @@ class JobResult:
     totals: dict[str, Any] = field(default_factory=dict)
 
 
-def runner(name: str) -> Callable[[SparkSession, Survey, Path], JobResult]:
-    """``run`` of the job of that name, one of `NAMES`."""
-    run: Callable[[SparkSession, Survey, Path], JobResult] = import_module(
-        f"spark_jobs.jobs.{name}"
-    ).run
+def runner(name: str) -> Callable[..., JobResult]:
+    """``run`` of the job of that name, one of `NAMES`: (session, survey, out, its options)."""
+    run: Callable[..., JobResult] = import_module(f"spark_jobs.jobs.{name}").run
     return run

@@ -1,8 +1,8 @@
 """Commit-to-receive latency per channel, process and wake reason.
 
 Latency is a RECV record's ``ts`` (hand-over) less its ``ref_ts`` (the sender's commit): the message
-carries it, so nothing is joined. Both are CLOCK_MONOTONIC of one host; a negative one means that
-clocks were mixed, and is counted and left out.
+carries it, so nothing is joined. Both are CLOCK_MONOTONIC of one host and boot. A negative one, and
+one whose sender's log is of another host or boot, are counted and left out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.window import Window
 
-from spark_jobs.histogram import BUCKETS, QUANTILES, SCALE, bucket, midpoint
+from spark_jobs.hgrm import write_all
+from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.quantiles import with_quantiles
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import file_reports, load
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
-KEYS = ("engine", "database", "channel", "host", "pid", "wake")
+KEYS = ("engine", "database", "channel", "host", "boot_id", "pid", "wake")
 
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
@@ -117,12 +118,16 @@ class Partials:
         pa.field("database", pa.int64()),
         pa.field("channel", pa.string()),
         pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
         pa.field("pid", pa.int64()),
         pa.field("wake", pa.string()),
         pa.field("bucket", pa.int32()),
         *(pa.field(name, pa.int64()) for name in _Extremes.NAMES),
         pa.field("negative", pa.int64()),
+        pa.field("other_clock", pa.int64()),
     )
+
+    FIELDS = ("ts", "ref_ts", "kind", "wake", "peer")
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -131,6 +136,7 @@ class Partials:
         self._histogram = _Histogram()
         self._extremes = _Extremes()
         self._negative = 0
+        self._other_clock = 0
 
     def _slots(self, chunk: Chunk, which: NDArray[np.bool_]) -> NDArray[np.int64]:
         """A dense number for each (channel, wake) that occurs."""
@@ -152,6 +158,9 @@ class Partials:
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records = chunk.records
         which = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (chunk.channel >= 0)
+        foreign = which & ~self._reader.comparable(records)
+        self._other_clock += int(np.count_nonzero(foreign))
+        which &= ~foreign
         negative = which & (records["ts"] < records["ref_ts"])
         self._negative += int(np.count_nonzero(negative))
         which &= ~negative
@@ -171,6 +180,7 @@ class Partials:
         return {
             "engine": log.engine,
             "host": log.host,
+            "boot_id": log.boot_id,
             "pid": log.pid,
             "database": database[pair // _WAKES],
             "channel": names.take(pa.array(pair // _WAKES)),
@@ -178,8 +188,8 @@ class Partials:
         }
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
-        if self._negative:
-            yield {"negative": [self._negative]}
+        if self._negative or self._other_clock:
+            yield {"negative": [self._negative], "other_clock": [self._other_clock]}
         if len(self._pairs) == 0:
             return
         slot, index, count = self._histogram.counts()
@@ -198,27 +208,8 @@ def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
     return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
 
 
-def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
-    """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
-    order = Window.partitionBy(*keys).orderBy("bucket")
-    whole = Window.partitionBy(*keys)
-    ranked = (
-        histogram(partials, keys)
-        .withColumn("cumulative", sf.sum("n").over(order))
-        .withColumn("total", sf.sum("n").over(whole))
-    )
-    quantiles = ranked.groupBy(*keys).agg(
-        *(
-            sf.min(
-                # whole numbers: 0.999 * n is not always where it should be in floating point
-                sf.expr(
-                    f"CASE WHEN cumulative >= (total * {q} + {SCALE - 1}) DIV {SCALE} "
-                    "THEN bucket END"
-                )
-            ).alias(name)
-            for name, q in QUANTILES.items()
-        )
-    )
+def summary(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
+    """One row per key, which must contain ``wake``: n, sum, min, quantiles, max, first, last."""
     exact = (
         _over_all_wakes(partials.where(sf.col("bucket").isNull() & sf.col("wake").isNotNull()))
         .groupBy(*keys)
@@ -231,32 +222,43 @@ def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str,
             sf.max("last_ns").alias("last_ns"),
         )
     )
-    rows = exact.join(quantiles, list(keys)).orderBy(*keys).collect()
-    return [_row(row.asDict(), keys) for row in rows]
+    return with_quantiles(exact, histogram(partials, keys), keys)
+
+
+def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
+    """The rows of `summary`, in order."""
+    return as_rows(summary(partials, keys), keys)
+
+
+def as_rows(found: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
+    """The rows of API.md from those of `summary`."""
+    return [_row(row.asDict(), keys) for row in found.orderBy(*keys).collect()]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    low, high, n = found["min_ns"], found["max_ns"], found["n"]
-    span = found["last_ns"] - found["first_ns"]
-    row = {key: found[key] for key in keys} | {"n": n, "min_ns": low}
-    for name in QUANTILES:
-        row[name] = min(max(int(midpoint([found[name]])[0]), low), high)
-    return row | {
-        "max_ns": high,
+    n, span = found["n"], found["last_ns"] - found["first_ns"]
+    names = (*keys, "n", "min_ns", *QUANTILES, "max_ns")
+    return {name: found[name] for name in names} | {
         "mean_ns": found["sum_ns"] / n,
         "rate_per_s": (n - 1) * 1e9 / span if span else None,
     }
 
 
 def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
-    """Rows as API.md has them, plus engine, database and rate_per_s; `latency_hist/` in `out`."""
+    """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
+
+    In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
+    `hgrm/`, one file for all channels and one for each of the busiest.
+    """
     partials = load(session, "latency", survey).persist()
     try:
-        rows = summarise(partials)
-        negative = partials.agg(sf.sum("negative")).collect()[0][0] or 0
-        histogram(partials).write.mode("overwrite").parquet(str(out / "latency_hist"))
-        return JobResult(
-            rows, file_reports(partials, survey), totals={"negative_latencies": negative}
-        )
+        for name, frame in (("hist", histogram(partials)), ("summary", summary(partials))):
+            frame.write.mode("overwrite").parquet(str(out / f"latency_{name}"))
+        left_out = partials.agg(sf.sum("negative"), sf.sum("other_clock")).collect()[0]
+        reports = file_reports(partials, survey)
     finally:
         partials.unpersist()
+    counts, found = (session.read.parquet(str(out / f"latency_{n}")) for n in ("hist", "summary"))
+    write_all(counts, found, out / "hgrm")
+    totals = {"negative_latencies": left_out[0] or 0, "other_clock": left_out[1] or 0}
+    return JobResult(as_rows(found), reports, totals=totals)
