@@ -15,13 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_jobs.jobs import NAMES, OPTIONS, JobResult, runner
+from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
-
-
-class CannotRunError(Exception):
-    """A job could not be run; says why."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,6 +40,12 @@ def parser() -> argparse.ArgumentParser:
         "--overwrite", action="store_true", help="replace results of an earlier run"
     )
     result.add_argument("--window", type=float, metavar="SECONDS", help=_of("window") + "; 1.0")
+    result.add_argument(
+        "--threshold",
+        type=float,
+        metavar="RATIO",
+        help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
+    )
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     return result
 
@@ -103,7 +105,6 @@ def run_job(
     `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
     when there are results already.
     """
-    from spark_jobs.logs import survey
     from spark_jobs.session import create_session
 
     target = out / f"{job}.json"
@@ -111,7 +112,7 @@ def run_job(
         settings["overwrite"] = overwrite
     elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
-    found = survey(logs)
+    found = preparer(job)(logs)
     out.mkdir(parents=True, exist_ok=True)
     session = create_session(f"pynotify {job}", master)
     begin = time.monotonic()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from spark_jobs.jobs import CannotRunError
 from spark_jobs.logs import Chunk, LogReader
 
 BUFFERED = 1 << 20
@@ -79,10 +80,10 @@ def place(reader: LogReader) -> dict[str, Any]:
 
 
 def nanoseconds(seconds: float) -> int:
-    """Width of a window. Raises ValueError when it is not positive."""
-    width = round(seconds * 1e9)
+    """Width of a window. Raises CannotRunError when it is not positive."""
+    width = round(seconds * 1e9) if seconds < 1e9 else 0
     if width <= 0:
-        raise ValueError(f"a window of {seconds} s is too short")
+        raise CannotRunError(f"a window cannot be {seconds} s wide")
     return width
 
 

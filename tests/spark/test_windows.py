@@ -11,7 +11,7 @@ import pytest
 from logwriter import LogWriter, receives, sends
 
 from spark_jobs import windows
-from spark_jobs.jobs import e2e, lag, timeline
+from spark_jobs.jobs import CannotRunError, e2e, lag, timeline
 from spark_jobs.logs import CHUNK_RECORDS, LogReader, survey
 from spark_jobs.schema import Kind
 
@@ -181,5 +181,6 @@ def test_what_is_buffered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_window_must_have_a_width() -> None:
-    with pytest.raises(ValueError, match="too short"):
-        windows.nanoseconds(0)
+    for seconds in (0.0, -1.0, 1e-10, float("nan"), float("inf")):
+        with pytest.raises(CannotRunError, match="wide"):
+            windows.nanoseconds(seconds)
