@@ -50,7 +50,7 @@ def prepare(paths: Sequence[str]) -> Pair:
 
 def _side(path: str) -> Survey | Path:
     results = Path(path)
-    if (results / "latency.json").exists():
+    if (results / "latency_summary").is_dir():
         return results
     return survey([path])
 
