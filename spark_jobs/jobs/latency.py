@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.window import Window
 
 from spark_jobs.histogram import BUCKETS, QUANTILES, SCALE, bucket, midpoint
 from spark_jobs.jobs import JobResult
@@ -198,41 +197,45 @@ def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
     return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
 
 
+def _quantiles() -> str:
+    """SQL: the bucket of each quantile, from ``buckets`` (bucket, n) in order and their sum n."""
+    start = ", ".join(f"CAST(NULL AS INT) AS {name}" for name in QUANTILES)
+    step = ", ".join(
+        # whole numbers: 0.999 * n is not always where it should be in floating point
+        f"coalesce(a.{name}, IF(a.seen + b.n >= (n * {q} + {SCALE - 1}) DIV {SCALE}, b.bucket, "
+        f"NULL)) AS {name}"
+        for name, q in QUANTILES.items()
+    )
+    return (
+        f"aggregate(buckets, struct(0L AS seen, {start}), "
+        f"(a, b) -> struct(a.seen + b.n AS seen, {step}))"
+    )
+
+
 def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
     """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
-    order = Window.partitionBy(*keys).orderBy("bucket")
-    whole = Window.partitionBy(*keys)
-    ranked = (
-        histogram(partials, keys)
-        .withColumn("cumulative", sf.sum("n").over(order))
-        .withColumn("total", sf.sum("n").over(whole))
-    )
-    quantiles = ranked.groupBy(*keys).agg(
-        *(
-            sf.min(
-                # whole numbers: 0.999 * n is not always where it should be in floating point
-                sf.expr(
-                    f"CASE WHEN cumulative >= (total * {q} + {SCALE - 1}) DIV {SCALE} "
-                    "THEN bucket END"
-                )
-            ).alias(name)
-            for name, q in QUANTILES.items()
-        )
-    )
-    exact = (
-        _over_all_wakes(partials.where(sf.col("bucket").isNull() & sf.col("wake").isNotNull()))
+    counted = sf.col("bucket").isNotNull()
+    # One shuffle: on few keys what Spark spends is spent per stage, not per row.
+    rows = (
+        _over_all_wakes(partials.where(sf.col("wake").isNotNull()))
         .groupBy(*keys)
         .agg(
-            sf.sum("n").alias("n"),
+            sf.sort_array(sf.collect_list(sf.when(counted, sf.struct("bucket", "n")))).alias(
+                "buckets"
+            ),
+            sf.sum(sf.when(~counted, sf.col("n"))).alias("n"),
             sf.sum("sum_ns").alias("sum_ns"),
             sf.min("min_ns").alias("min_ns"),
             sf.max("max_ns").alias("max_ns"),
             sf.min("first_ns").alias("first_ns"),
             sf.max("last_ns").alias("last_ns"),
         )
+        .withColumn("quantiles", sf.expr(_quantiles()))
+        .select(*keys, *_Extremes.NAMES, "quantiles.*")
+        .collect()
     )
-    rows = exact.join(quantiles, list(keys)).orderBy(*keys).collect()
-    return [_row(row.asDict(), keys) for row in rows]
+    found = [row.asDict() for row in rows]
+    return [_row(row, keys) for row in sorted(found, key=lambda row: [row[key] for key in keys])]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
