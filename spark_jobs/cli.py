@@ -20,7 +20,7 @@ from spark_jobs.jobs import NAMES, JobResult, runner
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
-COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.live"}
+COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
 """What is no job over finished logs, and has a command line of its own."""
 
 

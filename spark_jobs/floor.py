@@ -86,15 +86,16 @@ def audit(files: Sequence[Path]) -> tuple[int, int, int, int]:
                 number = channel * width + sequence
                 seen[number] = 1
                 received += len(at)
-                corrupted += np.count_nonzero(crcs[number] != chunk["aux"][at].astype(np.uint32))
+                crc = chunk["aux"][at].astype(np.uint32)
+                corrupted += int(np.count_nonzero(crcs[number] != crc))
                 order = np.argsort(channel.astype(np.uint16), kind="stable")
                 channel, sequence = channel[order], sequence[order]
                 first = np.flatnonzero(np.diff(channel, prepend=-1))
                 before = np.roll(sequence, 1)
                 before[first] = last[channel[first]]
-                late += np.count_nonzero(sequence < before)
+                late += int(np.count_nonzero(sequence < before))
                 last[channel] = sequence
-        distinct = np.count_nonzero(seen)
+        distinct = int(np.count_nonzero(seen))
         duplicate += received - distinct
         lost += int(counts[last >= 0].sum()) - distinct
     return lost, duplicate, late, corrupted
