@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from spark_jobs import floor
 from spark_jobs.cputime import tree_cpu_s
 from spark_jobs.jobs import NAMES, runner
+from spark_jobs.startup import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -328,7 +329,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--master", help="Spark master; by default as Spark is configured")
     options = parser.parse_args(arguments)
     try:
-        report = run(options.records, options.dir, options.master)
+        with nothing_left_when_interrupted():
+            report = run(options.records, options.dir, options.master)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 1
     except (CannotMeasureError, JavaNotFoundError, OSError, subprocess.SubprocessError) as error:
         print(f"spark_jobs bench: {error}", file=sys.stderr)
         if options.json:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_jobs.jobs import NAMES, JobResult, runner
+from spark_jobs.startup import nothing_left_when_interrupted
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
@@ -141,13 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(import_module(COMMANDS[given[0]]).main(given[1:]))
     options = parser().parse_args(given)
     try:
-        report = run_job(
-            options.job,
-            options.logs,
-            options.out,
-            overwrite=options.overwrite,
-            master=options.master,
-        )
+        with nothing_left_when_interrupted():
+            report = run_job(
+                options.job,
+                options.logs,
+                options.out,
+                overwrite=options.overwrite,
+                master=options.master,
+            )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FAILED

@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 from spark_jobs.jobs import JobResult
 from spark_jobs.jobs.latency import KEYS, histogram, summarise
 from spark_jobs.quality import FileReport
+from spark_jobs.startup import nothing_left_when_interrupted
 
 TITLE = "live percentiles of growing logs"
 
@@ -178,7 +179,8 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _parser().parse_args(arguments)
     try:
-        report = _live(options)
+        with nothing_left_when_interrupted():
+            report = _live(options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FAILED
