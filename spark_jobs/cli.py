@@ -11,13 +11,18 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
+from spark_jobs.startup import nothing_left_when_interrupted
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
+
+COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
+"""What is no job over finished logs, and has a command line of its own."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     result = _Parser(
         prog="python -m spark_jobs", description="Analyses pynotify's latency logs on Spark."
     )
-    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join(NAMES))
+    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
     result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
     result.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
     result.add_argument("--json", action="store_true", help="print the summary as one JSON object")
@@ -154,16 +159,20 @@ def _described(error: Exception) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] in COMMANDS:
+        return int(import_module(COMMANDS[given[0]]).main(given[1:]))
+    options = parser().parse_args(given)
     try:
-        report = run_job(
-            options.job,
-            options.logs,
-            options.out,
-            overwrite=options.overwrite,
-            master=options.master,
-            **_settings(options),
-        )
+        with nothing_left_when_interrupted():
+            report = run_job(
+                options.job,
+                options.logs,
+                options.out,
+                overwrite=options.overwrite,
+                master=options.master,
+                **_settings(options),
+            )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FAILED

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,12 @@ from spark_jobs.histogram import midpoint
 TICKS_PER_HALF_DISTANCE = 5
 MOST_CHANNELS = 100
 _SCALE = 1000.0
+
+Channel = tuple[str, int, str]
+"""engine, database, name."""
+EVERYTHING: Channel = ("", -1, "")
+Counts = NDArray[np.int64]
+"""Two rows: buckets in order, and the count of each."""
 
 
 def steps(counts: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, float, int]]:
@@ -62,42 +68,54 @@ def text(buckets: NDArray[np.int64], counts: NDArray[np.int64], max_ns: int) -> 
     )
 
 
-def file_name(channel: str, key: tuple[Any, ...]) -> str:
+def file_name(key: Channel) -> str:
     """A name that is readable, safe, and different for every channel."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", channel).lstrip(".")[:40]
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", key[2]).lstrip(".")[:40]
     return f"{plain}-{sha256(repr(key).encode()).hexdigest()[:8]}.hgrm"
 
 
-def busiest(summary: DataFrame, most: int) -> DataFrame:
-    """engine, database, channel, n, max_ns of the channels with most messages."""
-    whole = summary.where(sf.col("wake") == "all").groupBy("engine", "database", "channel")
-    return (
-        whole.agg(sf.sum("n").alias("total"), sf.max("max_ns").alias("max_ns"))
-        .orderBy(sf.desc("total"), "engine", "database", "channel")
-        .limit(most)
+def busiest(rows: Sequence[Mapping[str, Any]], most: int) -> dict[Channel, int]:
+    """The channels with most messages among rows of ``latency``, and the maximum of each in ns."""
+    count: dict[Channel, int] = {}
+    highest: dict[Channel, int] = {}
+    for row in rows:
+        if row["wake"] == "all":
+            key = (row["engine"], row["database"], row["channel"])
+            count[key] = count.get(key, 0) + row["n"]
+            highest[key] = max(highest.get(key, 0), row["max_ns"])
+    chosen = sorted(count, key=lambda key: (-count[key], key))[:most]
+    return {key: highest[key] for key in chosen}
+
+
+def distributions(counts: DataFrame, channels: Collection[Channel]) -> dict[Channel, Counts]:
+    """Buckets and their counts of these channels, and as `EVERYTHING` of all there are.
+
+    `counts` has engine, database, channel, bucket, n; any number of rows for each.
+    """
+    names = sorted({name for _, _, name in channels})
+    own = sf.struct("engine", "database", "channel")
+    engine, database, channel = (
+        sf.lit(value).alias(name)
+        for name, value in zip(("engine", "database", "channel"), EVERYTHING, strict=True)
     )
+    whole = sf.struct(engine, database.cast("long").alias("database"), channel)
+    wanted = sf.when(sf.col("channel").isin(names), sf.array(whole, own)).otherwise(sf.array(whole))
+    rows = counts.select("bucket", "n", sf.explode(wanted).alias("key")).groupBy("key", "bucket")
+    found: dict[Channel, list[tuple[int, int]]] = {}
+    for row in rows.agg(sf.sum("n").alias("n")).toLocalIterator():
+        key = tuple(row.key)
+        if key == EVERYTHING or key in channels:  # another engine may have one of that name
+            found.setdefault(key, []).append((row.bucket, row.n))
+    return {key: np.array(sorted(pairs)).T for key, pairs in found.items()}
 
 
-def write_all(histogram: DataFrame, summary: DataFrame, directory: Path) -> None:
-    """``all.hgrm``, and one file for each of the busiest channels."""
+def write_all(counts: DataFrame, rows: Sequence[Mapping[str, Any]], directory: Path) -> None:
+    """``all.hgrm``, and one file for each of the busiest channels of these rows of ``latency``."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    keys = ("engine", "database", "channel")
-    rows = histogram.where(sf.col("wake") == "all")
-    whole = rows.groupBy("bucket").agg(sf.sum("n").alias("n")).orderBy("bucket").collect()
-    if not whole:
-        return
-    chosen = busiest(summary, MOST_CHANNELS)
-    highest = summary.agg(sf.max("max_ns")).collect()[0][0]
-    (directory / "all.hgrm").write_text(_text(whole, highest))
-    counted = rows.join(chosen, list(keys)).groupBy(*keys, "max_ns", "bucket")
-    by_channel: dict[tuple[Any, ...], list[Any]] = {}
-    for row in counted.agg(sf.sum("n").alias("n")).orderBy(*keys, "bucket").toLocalIterator():
-        by_channel.setdefault((row.engine, row.database, row.channel), []).append(row)
-    for key, found in by_channel.items():
-        (directory / file_name(key[2], key)).write_text(_text(found, found[0].max_ns))
-
-
-def _text(rows: Sequence[Any], max_ns: int) -> str:
-    buckets, counts = (np.array([row[name] for row in rows]) for name in ("bucket", "n"))
-    return text(buckets, counts, max_ns)
+    highest = busiest(rows, MOST_CHANNELS)
+    for key, (buckets, each) in distributions(counts, highest).items():
+        whole = key == EVERYTHING
+        name = "all.hgrm" if whole else file_name(key)
+        limit = max(row["max_ns"] for row in rows) if whole else highest[key]
+        (directory / name).write_text(text(buckets, each, limit))

@@ -401,7 +401,7 @@ class LogReader:
         if unknown:
             report.problems.append(f"{unknown} records of a channel or kind that is not defined")
 
-    def _resolve(self, records: NDArray[Any], clock_ns: int) -> Chunk:
+    def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> Chunk:
         definition = records["kind"] == Kind.CHANDEF
         if definition.any():
             for record in records[definition]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_jobs._java import ensure_java
+from spark_jobs.startup import nothing_left_when_interrupted
 
 _QUIET = {
     "spark.ui.enabled": "false",
@@ -52,4 +53,5 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", str(max(2, os.cpu_count() or 2)))
     if master is not None:
         builder = builder.master(master)
-    return builder.getOrCreate()
+    with nothing_left_when_interrupted():
+        return builder.getOrCreate()

@@ -22,7 +22,7 @@ from spark_jobs.histogram import QUANTILES, SCALE
 from spark_jobs.jobs import CannotRunError, JobResult, latency
 from spark_jobs.logs import Survey, survey
 from spark_jobs.quality import FileReport
-from spark_jobs.quantiles import with_quantiles
+from spark_jobs.quantiles import summarised
 
 TITLE = "ratios between two runs, per channel and quantile; exit status 2 beyond --threshold"
 KEYS = ("scope", "database", "channel")
@@ -55,15 +55,6 @@ def _side(path: str) -> Survey | Path:
     return survey([path])
 
 
-@dataclass(frozen=True)
-class _Found:
-    """One row per (database, channel) and one over all of them; histograms likewise."""
-
-    figures: DataFrame
-    histogram: DataFrame
-    reports: list[FileReport]
-
-
 def _scoped(frame: DataFrame) -> DataFrame:
     """Each row for its channel, and again for the whole."""
     rows = frame.where(sf.col("wake") == "all")
@@ -75,31 +66,28 @@ def _scoped(frame: DataFrame) -> DataFrame:
     return rows.select(*others, scopes).select(*others, "place.*")
 
 
-def _figures(rows: DataFrame) -> DataFrame:
-    return (
-        _scoped(rows)
-        .groupBy(*KEYS)
-        .agg(
-            sf.sum("n").alias("n"),
-            (sf.sum("sum_ns") / sf.sum("n")).alias("mean_ns"),
-            sf.min("min_ns").alias("min_ns"),
-            sf.max("max_ns").alias("max_ns"),
-        )
+def _summary(rows: DataFrame, counts: DataFrame) -> DataFrame:
+    sums = rows.withColumn("sum_ns", sf.col("mean_ns") * sf.col("n"))
+    figures = sums.select(*KEYS[1:], "wake", "n", "sum_ns", "min_ns", "max_ns")
+    parts = figures.unionByName(
+        counts.select(*KEYS[1:], "wake", "bucket", "n"), allowMissingColumns=True
     )
+    how = {"sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
+    found = summarised(_scoped(parts), KEYS, how)
+    return found.withColumn("mean_ns", sf.col("sum_ns") / sf.col("n"))
 
 
-def _histogram(rows: DataFrame) -> DataFrame:
-    return _scoped(rows).groupBy(*KEYS, "bucket").agg(sf.sum("n").alias("n"))
-
-
-def _find(session: SparkSession, side: Survey | Path, out: Path) -> _Found:
+def _find(
+    session: SparkSession, side: Survey | Path, out: Path
+) -> tuple[DataFrame, list[FileReport]]:
+    """One row per (database, channel) and one over all of them."""
     reports: list[FileReport] = []
     if isinstance(side, Survey):
         reports = latency.run(session, side, out).reports
         side = out
     rows = session.read.parquet(str(side / "latency_summary"))
     counts = session.read.parquet(str(side / "latency_hist"))
-    return _Found(_figures(rows), _histogram(counts), reports)
+    return _summary(rows, counts), reports
 
 
 def _known(found: Mapping[str, Any], quantile: str) -> bool:
@@ -140,9 +128,8 @@ def run(
         raise CannotRunError(f"a threshold of {threshold} is no ratio")
     sides, reports = [], []
     for name, side in zip(SIDES, (pair.before, pair.after), strict=True):
-        found = _find(session, side, out / name)
-        reports += found.reports
-        frame = with_quantiles(found.figures, found.histogram, KEYS)
+        frame, found = _find(session, side, out / name)
+        reports += found
         sides.append(
             frame.select(*KEYS, *(sf.col(f).alias(f"{f}_{name}") for f in ("n", *FIGURES)))
         )

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import with_quantiles
+from spark_jobs.quantiles import summarised
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
 from spark_jobs.windows import (
@@ -146,20 +146,10 @@ def table(partials: DataFrame, *keys: str) -> DataFrame:
             "channel": sf.expr(f"if({slash} > 0, substring(channel, {slash} + 1), NULL)"),
         }
     )
-    named = named.fillna("", ["channel"])
     low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
-    figures = (
-        named.where(sf.col("bucket").isNull())
-        .groupBy(*keys)
-        .agg(
-            *(sf.sum(name).alias(name) for name in COUNTS),
-            sf.min(low).alias("min_ns"),
-            sf.max(high).alias("max_ns"),
-            sf.max("max_attempts").alias("max_attempts"),
-        )
-    )
-    counted = named.where(sf.col("bucket").isNotNull()).groupBy(*keys, "bucket")
-    return with_quantiles(figures, counted.agg(sf.sum("n").alias("n")), keys)
+    rows = named.fillna("", ["channel"]).withColumns({"min_ns": low, "max_ns": high})
+    how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max", "max_attempts": "max"}
+    return summarised(rows, keys, how)
 
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,13 +21,31 @@ from spark_jobs.hgrm import write_all
 from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import with_quantiles
+from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
 KEYS = ("engine", "database", "channel", "host", "boot_id", "pid", "wake")
 
+SUMMARY = pa.schema(
+    [
+        *((name, pa.int64() if name in ("database", "pid") else pa.string()) for name in KEYS),
+        *((name, pa.int64()) for name in ("n", "min_ns", *QUANTILES, "max_ns")),
+        ("mean_ns", pa.float64()),
+        ("rate_per_s", pa.float64()),
+    ]
+)
+"""Of ``latency_summary/``."""
+
+_FIGURES = {
+    "sum_ns": "sum",
+    "min_ns": "min",
+    "max_ns": "max",
+    "first_ns": "min",
+    "last_ns": "max",
+}
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
 """So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
@@ -208,31 +226,11 @@ def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
     return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
 
 
-def summary(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
-    """One row per key, which must contain ``wake``: n, sum, min, quantiles, max, first, last."""
-    exact = (
-        _over_all_wakes(partials.where(sf.col("bucket").isNull() & sf.col("wake").isNotNull()))
-        .groupBy(*keys)
-        .agg(
-            sf.sum("n").alias("n"),
-            sf.sum("sum_ns").alias("sum_ns"),
-            sf.min("min_ns").alias("min_ns"),
-            sf.max("max_ns").alias("max_ns"),
-            sf.min("first_ns").alias("first_ns"),
-            sf.max("last_ns").alias("last_ns"),
-        )
-    )
-    return with_quantiles(exact, histogram(partials, keys), keys)
-
-
 def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
-    """The rows of `summary`, in order."""
-    return as_rows(summary(partials, keys), keys)
-
-
-def as_rows(found: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
-    """The rows of API.md from those of `summary`."""
-    return [_row(row.asDict(), keys) for row in found.orderBy(*keys).collect()]
+    """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
+    named = _over_all_wakes(partials.where(sf.col("wake").isNotNull()))
+    rows = [row.asDict() for row in summarised(named, keys, _FIGURES).collect()]
+    return [_row(row, keys) for row in sorted(rows, key=lambda row: [row[key] for key in keys])]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -244,6 +242,12 @@ def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def left_out(partials: DataFrame) -> dict[str, int]:
+    """How many receptions have no latency, and why."""
+    sums = partials.agg(sf.sum("negative"), sf.sum("other_clock")).collect()[0]
+    return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
+
+
 def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
     """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
 
@@ -252,13 +256,10 @@ def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
     """
     partials = load(session, "latency", survey).persist()
     try:
-        for name, frame in (("hist", histogram(partials)), ("summary", summary(partials))):
-            frame.write.mode("overwrite").parquet(str(out / f"latency_{name}"))
-        left_out = partials.agg(sf.sum("negative"), sf.sum("other_clock")).collect()[0]
-        reports = file_reports(partials, survey)
+        rows = summarise(partials)
+        histogram(partials).write.mode("overwrite").parquet(str(out / "latency_hist"))
+        write_rows(out / "latency_summary", rows, SUMMARY)
+        write_all(partials.where(sf.col("bucket").isNotNull()), rows, out / "hgrm")
+        return JobResult(rows, file_reports(partials, survey), totals=left_out(partials))
     finally:
         partials.unpersist()
-    counts, found = (session.read.parquet(str(out / f"latency_{n}")) for n in ("hist", "summary"))
-    write_all(counts, found, out / "hgrm")
-    totals = {"negative_latencies": left_out[0] or 0, "other_clock": left_out[1] or 0}
-    return JobResult(as_rows(found), reports, totals=totals)

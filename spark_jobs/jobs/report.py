@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.hgrm import busiest, steps
+from spark_jobs.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.histogram import midpoint
 from spark_jobs.jobs import JobResult, audit, latency, timeline, wakeups
 from spark_jobs.logs import Survey
@@ -23,6 +23,8 @@ from spark_jobs.source import load
 from spark_jobs.svg import plain
 
 TITLE = "one self-contained HTML page with plots, and .hgrm files"
+
+Curve = list[tuple[float, float]]
 
 _BINS = 200
 _CURVES, _ROWS, _PLACES = 7, 40, 8
@@ -70,29 +72,21 @@ _AUDIT = {
 }
 
 
-def _curve(rows: Sequence[Any]) -> list[tuple[float, float]]:
-    values = midpoint([row.bucket for row in rows])
-    points = steps([row.n for row in rows])
-    return [(level, float(values[index])) for index, level, _ in points if level < 1]
+def _curve(buckets: Any, counts: Any) -> list[tuple[float, float]]:
+    values = midpoint(buckets)
+    return [(level, float(values[index])) for index, level, _ in steps(counts) if level < 1]
 
 
-def _curves(session: SparkSession, out: Path) -> dict[str, list[tuple[float, float]]]:
+def _curves(counts: DataFrame, rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Over all channels, and of the busiest."""
-    summary, counts = (session.read.parquet(str(out / f"latency_{n}")) for n in ("summary", "hist"))
-    counts = counts.where(sf.col("wake") == "all")
-    whole = counts.groupBy("bucket").agg(sf.sum("n").alias("n")).orderBy("bucket").collect()
-    if not whole:
-        return {}
-    found = {"all channels": _curve(whole)}
-    chosen = busiest(summary, _CURVES)
-    order = {tuple(row[name] for name in _CHANNEL): row for row in chosen.collect()}
-    rows = counts.join(chosen, list(_CHANNEL)).groupBy(*_CHANNEL, "bucket")
-    by_channel: dict[tuple[Any, ...], list[Any]] = {key: [] for key in order}
-    for row in rows.agg(sf.sum("n").alias("n")).orderBy("bucket").collect():
-        by_channel[tuple(row[name] for name in _CHANNEL)].append(row)
-    for key, members in by_channel.items():
-        found[_distinct(key, found)] = _curve(members)
-    return found
+    chosen = busiest(rows, _CURVES)
+    found = distributions(counts.where(sf.col("wake") == "all"), chosen)
+    curves: dict[str, Curve] = {}
+    for key in (EVERYTHING, *chosen):
+        if key in found:
+            name = "all channels" if key == EVERYTHING else _distinct(key, curves)
+            curves[name] = _curve(*found[key])
+    return curves
 
 
 def _distinct(key: Sequence[Any], taken: Mapping[str, Any]) -> str:
@@ -145,8 +139,9 @@ def _place(partials: DataFrame, span: Any, window_ns: int) -> Place:
     binned = here.withColumn("bin", sf.expr(f"int((window - {span.first}L) DIV {width}L)"))
     place.totals = [row.asDict() for row in timeline.table(binned, "kind", "bin").collect()]
     received = binned.where(sf.col("kind") == "RECV")
-    counts = timeline.figures(received, *_CHANNEL).orderBy(sf.desc("n"), *_CHANNEL)
-    busy = counts.limit(_ROWS).select(*_CHANNEL, sf.col("n").alias("total"))
+    counted = received.where(sf.col("bucket").isNull()).groupBy(*_CHANNEL)
+    counts = counted.agg(sf.sum("n").alias("total")).orderBy(sf.desc("total"), *_CHANNEL)
+    busy = counts.limit(_ROWS)
     cells = timeline.table(received.join(busy, list(_CHANNEL), "left_semi"), *_CHANNEL, "bin")
     names: dict[tuple[Any, ...], str] = {}
     for row in busy.collect():
@@ -175,7 +170,7 @@ def _sections(
     timed: JobResult,
     woken: JobResult,
     audited: JobResult,
-    curves: Mapping[str, Sequence[tuple[float, float]]],
+    curves: Mapping[str, Curve],
     places: Sequence[Place],
 ) -> list[tuple[str, str]]:
     slowest = sorted((r for r in timed.rows if r["wake"] == "all"), key=lambda r: -r["p99_ns"])
@@ -209,7 +204,8 @@ def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
     audited = audit.run(session, survey, out)
     woken = wakeups.run(session, survey, out)
     places = _places(session, survey, _width(_span_ns(timed.rows)))
-    sections = _sections(timed, woken, audited, _curves(session, out), places)
+    counts = session.read.parquet(str(out / "latency_hist"))
+    sections = _sections(timed, woken, audited, _curves(counts, timed.rows), places)
     target = out / "report.html"
     target.write_text(page("pynotify latency report", sections), encoding="utf-8")
     rows = [{"name": "report", "path": str(target)}]

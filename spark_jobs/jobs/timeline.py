@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from spark_jobs.histogram import BUCKETS, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import with_quantiles
+from spark_jobs.quantiles import summarised
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
 from spark_jobs.windows import (
@@ -119,28 +119,12 @@ class Partials:
             yield {"untimed": [self._untimed]}
 
 
-def histogram(partials: DataFrame, *keys: str) -> DataFrame:
-    """keys, bucket, n: latencies of RECV."""
-    rows = partials.where(sf.col("bucket").isNotNull())
-    return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
-
-
-def figures(partials: DataFrame, *keys: str) -> DataFrame:
-    """One row per key: n, bytes, min_ns and max_ns."""
-    # min() and max() pass over null
-    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
-    rows = partials.where(sf.col("bucket").isNull() & sf.col("window").isNotNull())
-    return rows.groupBy(*keys).agg(
-        sf.sum("n").alias("n"),
-        sf.sum("bytes").alias("bytes"),
-        sf.min(low).alias("min_ns"),
-        sf.max(high).alias("max_ns"),
-    )
-
-
 def table(partials: DataFrame, *keys: str) -> DataFrame:
     """One row per key with all figures; RECV must not be mixed with other kinds."""
-    return with_quantiles(figures(partials, *keys), histogram(partials, *keys), keys)
+    # min() and max() pass over null
+    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
+    rows = partials.where(sf.col("window").isNotNull()).withColumns({"min_ns": low, "max_ns": high})
+    return summarised(rows, keys, {"bytes": "sum", "min_ns": "min", "max_ns": "max"})
 
 
 def run(session: SparkSession, survey: Survey, out: Path, *, window: float = 1.0) -> JobResult:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from spark_jobs.histogram import BUCKETS, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import with_quantiles
+from spark_jobs.quantiles import summarised
 from spark_jobs.schema import USEFUL, WAKE_NAMES, Kind, Wake
 from spark_jobs.source import file_reports, load
 
@@ -108,17 +108,8 @@ class Partials:
 
 def table(partials: DataFrame) -> DataFrame:
     """One row per process."""
-    figures = (
-        partials.where(sf.col("wakes").isNotNull())
-        .groupBy(*KEYS)
-        .agg(
-            *(sf.sum(name).alias(name) for name in COUNTS),
-            sf.min("min_ns").alias("min_ns"),
-            sf.max("max_ns").alias("max_ns"),
-        )
-    )
-    counted = partials.where(sf.col("bucket").isNotNull()).groupBy(*KEYS, "bucket")
-    return with_quantiles(figures, counted.agg(sf.sum("n").alias("n")), KEYS)
+    how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max"}
+    return summarised(partials.where(sf.col("host").isNotNull()), KEYS, how)
 
 
 def _ratio(numerator: int, denominator: int) -> float | None:
