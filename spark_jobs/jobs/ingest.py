@@ -34,7 +34,7 @@ from pyspark.sql import functions as sf
 from spark_jobs import archive
 from spark_jobs.archive import ARCHIVED, EVENT_SCHEMA, QUARANTINED, SEGMENT_SCHEMA
 from spark_jobs.histogram import bucket
-from spark_jobs.jobs import JobResult
+from spark_jobs.jobs import CannotRunError, JobResult
 from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
 from spark_jobs.quality import FileReport
 from spark_jobs.schema import FIELD_NAMES, Kind
@@ -74,7 +74,7 @@ class _EventFiles:
         self._today = np.iinfo(np.int64).min
         log = reader.log
         self.name = f"{log.log_id}-{log.files[0].part:05}"
-        self._constants = {
+        self._constants: dict[str, str | int] = {
             "engine": log.engine,
             "boot_id": log.boot_id,
             "pid": log.pid,
@@ -344,15 +344,22 @@ def _totals(rows: list[dict[str, Any]], unchanged: int) -> dict[str, Any]:
 
 
 def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = False) -> JobResult:
-    """Rows: segment, status, file, records, bytes; for what this run has put into `out`."""
+    """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
+
+    Raises CannotRunError when `out` holds the logs, or what is given is an archive.
+    """
     root = str(out)
+    for segment in survey.segments:
+        if segment.file.archived:
+            raise CannotRunError(f"{segment.file.path} was given as part of an archive already")
+        if Path(segment.file.path).absolute().is_relative_to(out.absolute()):
+            raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
     system, base = archive.filesystem(root)
     names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
     for name in names:
         system.create_dir(f"{base}/{name}", recursive=True)
     known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
-    raw = [segment for segment in survey.segments if not segment.file.archived]
-    fresh = _fresh(raw, known)
+    fresh = _fresh(survey.segments, known)
     partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root).persist()
     try:
         done = partials.where(sf.col("segment").isNotNull()).select("segment", "status", "bytes")
@@ -375,5 +382,6 @@ def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = F
                 "bytes": size,
             }
         )
+    unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
     rows += [_quarantine(root, report) for report in survey.unreadable]
-    return JobResult(rows, reports, totals=_totals(rows, len(raw) - len(fresh)))
+    return JobResult(rows, reports, totals=_totals(rows, unchanged))

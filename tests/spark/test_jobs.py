@@ -112,6 +112,31 @@ def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path)
     assert result.totals == {"negative_latencies": 1, "other_clock": 0}
 
 
+def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> None:
+    """Rotated, cut off, bit-flipped, of another version, empty: the rest is counted exactly."""
+    random = np.random.default_rng(8)
+    values = (random.pareto(1.5, 8000) * 1000).astype(np.int64)
+    log = LogWriter(tmp_path, 1)
+    receives(log, "c", np.arange(8000), ts=10**9 + values, ref_ts=10**9)
+    paths = log.write(files=4)
+    flipped = random.choice(2000, 20, replace=False)
+    for record in flipped:
+        flip_bit(paths[1], 1 + record)  # after the channel's definition
+    os.truncate(paths[3], paths[3].stat().st_size - 64 * 150)
+    (tmp_path / "other.pynlog").write_bytes(b"PYNLOG\0\2" + bytes(8000))
+    (tmp_path / "empty.pynlog").touch()
+    kept = np.sort(np.delete(values[:7850], 2000 + flipped))
+    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    (row,) = (row for row in result.rows if row["wake"] == "all")
+    assert (row["n"], row["min_ns"], row["max_ns"]) == (7830, kept[0], kept[-1])
+    assert close(row["p50_ns"], kept[3914])
+    assert close(row["p999_ns"], kept[7822])
+    found = {Path(report.file).name: report.damaged for report in result.reports}
+    assert [found[path.name] for path in paths] == [0, 20, 0, 150]
+    assert found["other.pynlog"] > 0
+    assert found["empty.pynlog"] > 0
+
+
 # ---- audit
 
 
