@@ -123,7 +123,7 @@ def timeline_plot(place: Place) -> str:
         parts.append(
             f'<rect x="{across.at(i):.1f}" y="{top:.1f}" width="{max(wide - 0.5, 0.5):.1f}" '
             f'height="{HEIGHT - BOTTOM - top:.1f}" fill="#8884">'
-            f"<title>{times.get(i, '')} {rate:,.0f}/s</title></rect>"
+            f"<title>{_time(place.start_ns + i * place.width_ns)} {rate:,.0f}/s</title></rect>"
         )
     for i, name in enumerate(quantiles.values()):
         points = [(across.at(row["bin"] + 0.5), up.at(row[name])) for row in timed]
