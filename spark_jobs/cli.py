@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from spark_jobs.jobs import NAMES, JobResult, runner
 from spark_jobs.startup import nothing_left_when_interrupted
+from spark_jobs.storage import local_path
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
@@ -43,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
     result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
-    result.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
+    result.add_argument(
+        "--out", required=True, type=local_path, metavar="DIR", help="for the results"
+    )
     result.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     result.add_argument(
         "--overwrite", action="store_true", help="replace results of an earlier run"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from spark_jobs.checksum import crc32c, record_ok
 from spark_jobs.quality import FileReport, header_problem
 from spark_jobs.schema import HEADER, HEADER_BYTES, NAME_PIECE, RECORD, RECORD_BYTES, Kind
+from spark_jobs.storage import local_path
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
@@ -89,7 +90,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
     Raises NoLogsError when a path does not exist or nothing is found.
     """
-    given = [Path(path) for path in paths]
+    given = [local_path(path) for path in paths]
     found: set[Path] = set()
     for path in given:
         if path.is_dir():
