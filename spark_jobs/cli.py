@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_jobs.jobs import NAMES, JobResult, runner
+from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
 from spark_jobs.startup import nothing_left_when_interrupted
 from spark_jobs.storage import local_path
 
@@ -24,10 +24,6 @@ CLEAN, FAILED, VIOLATION = 0, 1, 2
 
 COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
 """What is no job over finished logs, and has a command line of its own."""
-
-
-class CannotRunError(Exception):
-    """A job could not be run; says why."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,8 +47,31 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--overwrite", action="store_true", help="replace results of an earlier run"
     )
+    result.add_argument("--window", type=float, metavar="SECONDS", help=_of("window") + "; 1.0")
+    result.add_argument(
+        "--threshold",
+        type=float,
+        metavar="RATIO",
+        help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
+    )
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     return result
+
+
+def _of(option: str) -> str:
+    return "of " + ", ".join(job for job in NAMES if option in OPTIONS.get(job, ()))
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The options given that are the job's own. Raises CannotRunError for those of other jobs."""
+    settings = {}
+    for name in sorted({name for names in OPTIONS.values() for name in names} - {"overwrite"}):
+        value = getattr(options, name)
+        if value is not None and name not in OPTIONS.get(options.job, ()):
+            raise CannotRunError(f"--{name} is an option {_of(name)}")
+        if value is not None:
+            settings[name] = value
+    return settings
 
 
 def versions() -> dict[str, str]:
@@ -87,22 +106,25 @@ def run_job(
     *,
     overwrite: bool = False,
     master: str | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Runs `job` over `logs`, leaves its results in `out` and returns the summary.
 
-    Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are results already.
+    `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
+    when there are results already.
     """
-    from spark_jobs.logs import survey
     from spark_jobs.session import create_session
 
     target = out / f"{job}.json"
-    if target.exists() and not overwrite:
+    if "overwrite" in OPTIONS.get(job, ()):
+        settings["overwrite"] = overwrite
+    elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
-    found = survey(logs)
+    found = preparer(job)(logs)
     out.mkdir(parents=True, exist_ok=True)
     session = create_session(f"pynotify {job}", master)
     begin = time.monotonic()
-    result = runner(job)(session, found, out)
+    result = runner(job)(session, found, out, **settings)
     report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -152,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.out,
                 overwrite=options.overwrite,
                 master=options.master,
+                **_settings(options),
             )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -6,7 +6,7 @@
    record proves more: everything below ``chan_seq - lag`` was owed.
 3. It runs to the channel's last SEND only for a listener alive and reading at the end: its process
    runs, its log is open, and it received something of a later commit (order is commit order), or
-   woke after that SEND and found nothing.
+   woke after that SEND, by the same clock, and found nothing.
 4. *lost*: owed, not handed over. *dup*: handed over again. *out_of_order*: for the first time, but
    after a higher number. *corrupted*: its bytes are not those of the SEND with the same number.
    *unproven*: no SEND was logged with that number, so the bytes cannot be compared.
@@ -42,7 +42,7 @@ _BLOCK_BITS = 16
 _BLOCK = 1 << _BLOCK_BITS
 _BUFFERED = 1 << 20
 
-_LISTENER = ("host", "pid", "backend_id", "incomplete")
+_LISTENER = ("host", "boot_id", "pid", "backend_id", "incomplete")
 _SETTLED = ("expected", "missing", "dropped", "distinct", "unowed", "dup", "out_of_order")
 _COUNTS = (*_SETTLED, "tail_from", "read_until_ns", "read_until_commit")
 
@@ -120,11 +120,14 @@ class Partials:
         pa.field("last_ns", pa.int64()),
         pa.field("last_commit", pa.int64()),
         pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
         pa.field("pid", pa.int64()),
         pa.field("backend_id", pa.int64()),
         pa.field("incomplete", pa.int64()),
         *(pa.field(name, pa.int64()) for name in _COUNTS),
     )
+
+    FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "lag", "batch", "aux")
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -170,6 +173,8 @@ class Partials:
         if len(senders):
             yield _channel_columns(self._reader, senders) | {
                 "role": "sender",
+                "host": log.host,
+                "boot_id": log.boot_id,
                 "last_seq": self._last_seq[senders],
                 "last_ns": self._last_ns[senders],
                 "last_commit": self._last_commit[senders],
@@ -181,6 +186,7 @@ class Partials:
             "role": "listener",
             "log_id": log.log_id,
             "host": log.host,
+            "boot_id": log.boot_id,
             "pid": log.pid,
             "backend_id": log.backend_id,
             "incomplete": int(self._reader.incomplete),
@@ -241,7 +247,17 @@ def findings(partials: DataFrame) -> DataFrame:
     last = (
         partials.where(sf.col("role") == "sender")
         .groupBy(*KEYS)
-        .agg(sf.max(sf.struct("last_seq", "last_ns", "last_commit")).alias("last"))
+        .agg(
+            sf.max(
+                sf.struct(
+                    "last_seq",
+                    "last_ns",
+                    "last_commit",
+                    sf.col("host").alias("last_host"),
+                    sf.col("boot_id").alias("last_boot_id"),
+                )
+            ).alias("last")
+        )
         .select(*KEYS, "last.*")
     )
     listeners = partials.where(sf.col("role") == "listener").select(
@@ -254,8 +270,9 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
     """The row of API.md for one listener and channel."""
     tail = 0
     owes = found["tail_from"] >= 0 and found["last_seq"] is not None
+    clocks = (found["host"], found["boot_id"]), (found["last_host"], found["last_boot_id"])
     if owes and (
-        found["read_until_ns"] >= found["last_ns"]
+        (clocks[0] == clocks[1] and found["read_until_ns"] >= found["last_ns"])
         or found["read_until_commit"] > found["last_commit"]
     ):
         tail = max(0, found["last_seq"] + 1 - found["tail_from"])
@@ -265,6 +282,7 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
         "channel": found["channel"],
         "pid": found["pid"],
         "host": found["host"],
+        "boot_id": found["boot_id"],
         "expected": found["expected"] + tail,
         "distinct": found["distinct"],
         "lost": None if incomplete else missing,

@@ -22,14 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from spark_jobs.jobs import JobResult
-from spark_jobs.jobs.latency import KEYS, histogram, summarise
+from spark_jobs.jobs.latency import KEYS, histogram, left_out, summarise
 from spark_jobs.quality import FileReport
 from spark_jobs.startup import nothing_left_when_interrupted
 from spark_jobs.storage import local_path
 
 TITLE = "live percentiles of growing logs"
 
-_SUMS = ("n", "sum_ns", "negative", "file_records", "file_damaged")
+_SUMS = ("n", "sum_ns", "negative", "other_clock", "file_records", "file_damaged")
 _LEAST, _MOST = ("min_ns", "first_ns"), ("max_ns", "last_ns")
 
 _LOOK_S = 0.5
@@ -66,8 +66,7 @@ def _reports(state: DataFrame) -> list[FileReport]:
 
 def result_of(state: DataFrame) -> JobResult:
     """Rows as those of ``latency``."""
-    negative = state.agg(sf.sum("negative")).collect()[0][0] or 0
-    return JobResult(summarise(state), _reports(state), totals={"negative_latencies": negative})
+    return JobResult(summarise(state), _reports(state), totals=left_out(state))
 
 
 def run(
