@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 
 TITLE = "lost, duplicate, reordered and corrupted messages; exit status 2 if there are any"
 KEYS = ("engine", "database", "channel")
@@ -306,7 +306,7 @@ def is_violation(row: Mapping[str, Any]) -> bool:
     return not row["incomplete"] and any(row[name] for name in broken)
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows as API.md has them, plus dropped, unowed, database, engine, backend_id, log_id."""
     partials = load(session, "audit", survey).persist()
     try:

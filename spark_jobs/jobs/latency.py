@@ -8,7 +8,6 @@ one whose sender's log is of another host or boot, are counted and left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 from spark_jobs.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
@@ -248,7 +248,7 @@ def left_out(partials: DataFrame) -> dict[str, int]:
     return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters

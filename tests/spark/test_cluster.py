@@ -172,3 +172,28 @@ def test_local_cluster(logs: Path, locally: dict[str, Any], tmp_path: Path) -> N
     master = ("--master", "local-cluster[2,1,1024]")
     report = report_of(*command, "--json", *master, PYTHONPATH=str(ROOT))
     assert report["rows"] == locally["rows"]
+
+
+def test_other_file_systems_of_hadoop(logs: Path, locally: dict[str, Any], tmp_path: Path) -> None:
+    """viewfs, which Spark's own jars have: a mount table that leads to local directories."""
+    out = tmp_path / "out"
+    out.mkdir()
+    links = {"logs": logs, "out": out}
+    settings = [
+        f"spark.hadoop.fs.viewfs.mounttable.here.link./{name}={path.as_uri()}"
+        for name, path in links.items()
+    ]
+    report = report_of(
+        spark_home() / "bin" / "spark-submit",
+        *("--master", "local[2]"),
+        *(word for setting in settings for word in ("--conf", setting)),
+        ROOT / "spark_jobs" / "__main__.py",
+        *("latency", "viewfs://here/logs", "--out", "viewfs://here/out/one", "--json"),
+        PYTHONPATH=str(ROOT),
+    )
+    assert report["rows"] == locally["rows"]
+    written = out / "one"
+    assert json.loads((written / "latency.json").read_text()) == report
+    for name in ("latency_hist", "latency_summary"):
+        assert list((written / name).glob("*.parquet"))
+    assert (written / "hgrm" / "all.hgrm").read_text()
