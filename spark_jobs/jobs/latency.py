@@ -156,7 +156,7 @@ class Partials:
         self._negative = 0
         self._other_clock = 0
 
-    def _slots(self, chunk: Chunk, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _slots(self, chunk: Chunk, which: NDArray[np.intp]) -> NDArray[np.int64]:
         """A dense number for each (channel, wake) that occurs."""
         wake = np.minimum(chunk.records["wake"][which], _WAKES - 1)
         pair = chunk.channel[which] * _WAKES + wake
@@ -175,19 +175,23 @@ class Partials:
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records = chunk.records
-        which = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (chunk.channel >= 0)
-        foreign = which & ~self._reader.comparable(records)
-        self._other_clock += int(np.count_nonzero(foreign))
-        which &= ~foreign
-        negative = which & (records["ts"] < records["ref_ts"])
-        self._negative += int(np.count_nonzero(negative))
-        which &= ~negative
+        which = (records["kind"] == Kind.RECV) & (chunk.channel >= 0)
+        if not which.any():
+            return
+        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
+        values = ts - sent
+        which &= sent > 0
+        comparable = self._reader.comparable(records)
+        self._other_clock += int(np.count_nonzero(which & ~comparable))
+        which &= comparable
+        positive = values >= 0
+        self._negative += int(np.count_nonzero(which & ~positive))
+        which &= positive
         if which.any():
-            ts = chunk.signed("ts")[which]
-            values = ts - chunk.signed("ref_ts")[which]
-            slot = self._slots(chunk, which)
+            at = np.flatnonzero(which)
+            slot, values = self._slots(chunk, at), values[at]
             self._histogram.add(slot, values)
-            self._extremes.add(slot, values, ts, len(self._pairs))
+            self._extremes.add(slot, values, ts[at], len(self._pairs))
         yield from ()
 
     def _keys(self, slot: NDArray[np.int64]) -> dict[str, Any]:
