@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,8 +44,7 @@ EVENT_SCHEMA: Final = pa.schema(
         pa.field("chan_seq", pa.int64()),
         pa.field("channel", pa.string()),
         pa.field("database", pa.int64()),
-        pa.field("channel_no", pa.int32()),
-        *(pa.field(name, pa.int64()) for name in ("bytes", "peer", "lag", "batch", "aux")),
+        *(pa.field(name, pa.uint32()) for name in ("bytes", "peer", "lag", "batch", "aux")),
         *(pa.field(name, pa.int16()) for name in ("kind", "wake", "attempts", "flags")),
         pa.field("engine", pa.string()),
         pa.field("boot_id", pa.string()),
@@ -56,8 +55,13 @@ EVENT_SCHEMA: Final = pa.schema(
         pa.field("part", pa.int32()),
     ]
 )
-DELTA: Final = ("event_time", "ts", "commit_seq", "chan_seq", "lat_ns")
-"""Numbers that rise; the other columns repeat themselves and have a dictionary."""
+DELTA: Final = (
+    *("event_time", "ts", "commit_seq", "chan_seq", "lat_ns"),
+    *("database", "pid", "starttime", "backend_id", "part"),
+)
+"""Numbers that rise or never change."""
+PLAIN: Final = ("aux",)
+"""Checksums, which nothing makes smaller. All other columns repeat themselves: a dictionary."""
 
 SEGMENT_SCHEMA: Final = pa.schema(
     [
@@ -150,18 +154,33 @@ def read_events(
     wanted = {name for name in fields if name != "channel"} | {"kind"}
     columns = {"ts", "lat_ns"} | wanted - {"ref_ts"} if "ref_ts" in wanted else wanted
     dtype = np.dtype([(name, RECORD[name]) for name in FIELD_NAMES if name in wanted])
-    with pyarrow.parquet.ParquetFile(system.open_input_file(path)) as file:
+    with pyarrow.parquet.ParquetFile(
+        system.open_input_file(path), read_dictionary=["channel"]
+    ) as file:
         known = json.loads(file.metadata.metadata[b"channels"])
-        # -1: none; it is the last, where index -1 finds it
-        index = np.array([register(number, name.encode()) for number, name in known] + [-1])
-        for batch in file.iter_batches(CHUNK_RECORDS, columns=[*columns, "channel_no"]):
+        index = {(number, name): register(number, name.encode()) for number, name in known}
+        for batch in file.iter_batches(CHUNK_RECORDS, columns=[*columns, "channel", "database"]):
             records = np.empty(batch.num_rows, dtype=dtype)
             for name in wanted:
                 if name != "ref_ts":
                     records[name] = batch[name].to_numpy()
             if "ref_ts" in wanted:
                 records["ref_ts"] = _sent_ns(batch)
-            yield Chunk(records, index[batch["channel_no"].to_numpy()], clock_ns)
+            yield Chunk(records, _channel(batch, index), clock_ns)
+
+
+def _channel(batch: pa.RecordBatch, index: Mapping[tuple[int, str], int]) -> np.ndarray[Any, Any]:
+    """`Chunk.channel`: -1 where there is none."""
+    column, database = batch["channel"], batch["database"].fill_null(0).to_numpy()
+    names = [*column.dictionary.to_pylist(), None]
+    number = column.indices.fill_null(len(names) - 1).to_numpy()
+    low, high = int(database.min(initial=0)), int(database.max(initial=0))
+    if low == high:
+        of = np.array([index.get((low, name), -1) for name in names])
+        return np.asarray(of[number])
+    pairs, inverse = np.unique(database * len(names) + number, return_inverse=True)
+    of = np.array([index.get((p // len(names), names[p % len(names)]), -1) for p in pairs.tolist()])
+    return np.asarray(of[inverse])
 
 
 def _sent_ns(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:

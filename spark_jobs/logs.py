@@ -247,7 +247,7 @@ def group(found: Iterable[Segment | FileReport]) -> Survey:
             result.segments.append(segment)
     readable = {segment.file.path for segment in result.segments}
     reports = {report.file: report for report in result.unreadable if report.file not in readable}
-    result.unreadable = list(reports.values())
+    result.unreadable = [reports[path] for path in sorted(reports)]
     suspects = {_writer(path) for path in reports}
     logs = [_log(members, suspects) for _, members in sorted(by_log.items())]
     result.logs = _with_clocks(logs)

@@ -34,7 +34,7 @@ from pyspark.sql import functions as sf
 from spark_jobs import archive
 from spark_jobs.archive import ARCHIVED, EVENT_SCHEMA, QUARANTINED, SEGMENT_SCHEMA
 from spark_jobs.histogram import bucket
-from spark_jobs.jobs import JobResult
+from spark_jobs.jobs import CannotRunError, JobResult
 from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
 from spark_jobs.quality import FileReport
 from spark_jobs.schema import FIELD_NAMES, Kind
@@ -45,7 +45,21 @@ TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 _ROW_GROUP = 1 << 17
 _DAY_NS = 86_400 * 10**9
 _UNITS = ("kind", "wake", "attempts", "flags")
-_WIDE = ("commit_seq", "chan_seq", "bytes", "peer", "lag", "batch")
+_SEQUENCES = ("commit_seq", "chan_seq")
+_COUNTS = ("bytes", "peer", "lag", "batch")
+
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+_WRITTEN = pa.schema(
+    [field.with_type(_DICTIONARY) if field.type == pa.string() else field for field in EVENT_SCHEMA]
+)
+"""What is handed to Arrow: strings as dictionaries, so that it need not find equal ones."""
+
+
+def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array[Any]:
+    if isinstance(value, str):
+        index = pa.array(np.zeros(rows, dtype=np.int32))
+        return pa.DictionaryArray.from_arrays(index, pa.array([value]))
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 class _EventFiles:
@@ -60,7 +74,7 @@ class _EventFiles:
         self._today = np.iinfo(np.int64).min
         log = reader.log
         self.name = f"{log.log_id}-{log.files[0].part:05}"
-        self._constants = {
+        self._constants: dict[str, str | int] = {
             "engine": log.engine,
             "boot_id": log.boot_id,
             "pid": log.pid,
@@ -96,40 +110,46 @@ class _EventFiles:
         latency = ts - sent
         unknown = sent == 0
         columns: dict[str, pa.Array[Any]] = {
-            "event_time": pa.array((ts + chunk.clock_ns) // 1000, EVENT_SCHEMA.field(0).type),
+            "event_time": pa.array(
+                (ts + chunk.clock_ns) // 1000, EVENT_SCHEMA.field("event_time").type
+            ),
             "ts": pa.array(ts),
             "lat_ns": pa.array(latency, mask=unknown),
             "lat_b": pa.array(bucket(latency).astype(np.int16), mask=unknown | (latency < 0)),
-            "aux": pa.array((records["aux"] & np.uint64(0xFFFFFFFF)).astype(np.int64)),
+            "aux": pa.array(records["aux"].astype(np.uint32)),
             **self._channel(chunk.channel),
         }
-        columns |= {name: pa.array(records[name].astype(np.int64)) for name in _WIDE}
+        columns |= {name: pa.array(records[name].astype(np.int64)) for name in _SEQUENCES}
         columns |= {name: pa.array(records[name].astype(np.int16)) for name in _UNITS}
+        columns |= {name: pa.array(np.ascontiguousarray(records[name])) for name in _COUNTS}
         for name, value in self._constants.items():
-            columns[name] = pa.repeat(pa.scalar(value, EVENT_SCHEMA.field(name).type), len(ts))
-        arrays = [columns[field.name].cast(field.type) for field in EVENT_SCHEMA]
-        return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+            columns[name] = _constant(value, EVENT_SCHEMA.field(name).type, len(ts))
+        arrays = [columns[field.name] for field in _WRITTEN]
+        return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
 
     def _channel(self, channel: NDArray[np.int64]) -> dict[str, pa.Array[Any]]:
         known = self._reader.channels
-        names = pa.array([*(name for _, name in known), None], pa.string())
+        names = pa.array([name for _, name in known], pa.string())
         database = np.array([*(number for number, _ in known), 0], dtype=np.int64)
-        taken = pa.array(np.where(channel < 0, len(known), channel))
+        none = channel < 0
+        number = pa.array(channel.astype(np.int32), mask=none)
         return {
-            "channel": names.take(taken),
-            "database": pa.array(database[channel], mask=channel < 0),
-            "channel_no": pa.array(channel.astype(np.int32)),
+            "channel": pa.DictionaryArray.from_arrays(number, names),
+            "database": pa.array(database[channel], mask=none),
         }
 
     def _write(self, day: int) -> None:
         if day not in self._writers:
             path = f"{self._root}/{archive.STAGING}/{uuid4().hex}"
             sink = self._system.open_output_stream(path)
-            plain = set(archive.DELTA)
+            plain = {*archive.DELTA, *archive.PLAIN}
             writer = pyarrow.parquet.ParquetWriter(
                 sink,
-                EVENT_SCHEMA,
-                compression="zstd",
+                _WRITTEN,
+                store_schema=False,
+                compression={
+                    name: "NONE" if name in archive.PLAIN else "ZSTD" for name in EVENT_SCHEMA.names
+                },
                 use_dictionary=[name for name in EVENT_SCHEMA.names if name not in plain],
                 column_encoding=dict.fromkeys(archive.DELTA, "DELTA_BINARY_PACKED"),
             )
@@ -324,15 +344,22 @@ def _totals(rows: list[dict[str, Any]], unchanged: int) -> dict[str, Any]:
 
 
 def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = False) -> JobResult:
-    """Rows: segment, status, file, records, bytes; for what this run has put into `out`."""
+    """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
+
+    Raises CannotRunError when `out` holds the logs, or what is given is an archive.
+    """
     root = str(out)
+    for segment in survey.segments:
+        if segment.file.archived:
+            raise CannotRunError(f"{segment.file.path} was given as part of an archive already")
+        if Path(segment.file.path).absolute().is_relative_to(out.absolute()):
+            raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
     system, base = archive.filesystem(root)
     names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
     for name in names:
         system.create_dir(f"{base}/{name}", recursive=True)
     known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
-    raw = [segment for segment in survey.segments if not segment.file.archived]
-    fresh = _fresh(raw, known)
+    fresh = _fresh(survey.segments, known)
     partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root).persist()
     try:
         done = partials.where(sf.col("segment").isNotNull()).select("segment", "status", "bytes")
@@ -355,5 +382,6 @@ def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = F
                 "bytes": size,
             }
         )
+    unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
     rows += [_quarantine(root, report) for report in survey.unreadable]
-    return JobResult(rows, reports, totals=_totals(rows, len(raw) - len(fresh)))
+    return JobResult(rows, reports, totals=_totals(rows, unchanged))

@@ -14,7 +14,7 @@ import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
 from spark_jobs import archive
-from spark_jobs.jobs import JobResult, audit, ingest, latency, timeline, wakeups
+from spark_jobs.jobs import CannotRunError, JobResult, audit, ingest, latency, timeline, wakeups
 from spark_jobs.logs import LogReader, survey
 from spark_jobs.schema import RECORD, USEFUL, Kind, Wake
 
@@ -172,3 +172,14 @@ def test_an_archive_of_nothing_but_damage(spark: Any, tmp_path: Path) -> None:
     found = survey([tmp_path / "out"])
     assert (found.logs, len(found.unreadable)) == ([], 1)
     assert latency.run(spark, found, tmp_path / "l").rows == []
+
+
+def test_an_archive_is_neither_archived_nor_mixed_with_the_logs(
+    spark: Any, both: tuple[Path, Path, JobResult], tmp_path: Path
+) -> None:
+    logs, out, _ = both
+    with pytest.raises(CannotRunError, match="archive already"):
+        run(spark, out, tmp_path)
+    with pytest.raises(CannotRunError, match="of its own"):
+        run(spark, logs, logs)
+    assert not (logs / "events").exists()

@@ -11,9 +11,9 @@ import pytest
 from logwriter import LogWriter, receives, sends
 
 from spark_jobs import windows
-from spark_jobs.jobs import CannotRunError, e2e, lag, timeline
+from spark_jobs.jobs import CannotRunError, e2e, lag, latency, timeline, wakeups
 from spark_jobs.logs import CHUNK_RECORDS, LogReader, survey
-from spark_jobs.schema import Kind
+from spark_jobs.schema import USEFUL, Kind, Wake
 
 pytestmark = [
     pytest.mark.spark,
@@ -184,3 +184,36 @@ def test_a_window_must_have_a_width() -> None:
     for seconds in (0.0, -1.0, 1e-10, float("nan"), float("inf")):
         with pytest.raises(CannotRunError, match="wide"):
             windows.nanoseconds(seconds)
+
+
+def test_clocks_of_other_hosts_and_boots_are_not_compared(spark: Any, tmp_path: Path) -> None:
+    """An engine whose logs come from two boots: only pairs of one boot have a latency."""
+    for boot, backend in (("boot a", 1), ("boot b", 2)):
+        log = LogWriter(tmp_path, backend, boot_id=boot, clock=CLOCK)
+        for peer, count in ((1, 30), (2, 40), (3, 50)):  # of 3 there is no log
+            seq = np.arange(count)
+            receives(log, "c", seq, ts=9 * SECOND, ref_ts=SECOND, peer=peer)
+            log.add(Kind.FIN, count, channel="t/c", ts=9 * SECOND, ref_ts=SECOND, peer=peer)
+        log.add(Kind.WAKE, 1, wake=Wake.SIGNAL, flags=USEFUL, ts=2 * SECOND)
+        receives(log, "c", np.array([99]), ts=9 * SECOND, ref_ts=SECOND, peer=3 - backend)
+        log.write()
+    found = survey([tmp_path])
+    assert [log.own_clock for log in found.logs] == [(1,), (2,)]
+    out = tmp_path / "out"
+
+    result = latency.run(spark, found, out)
+    rows = {row["boot_id"]: row["n"] for row in result.rows if row["wake"] == "all"}
+    assert rows == {"boot a": 30, "boot b": 40}
+    assert result.totals["other_clock"] == 2 * 121 - 70
+    result = timeline.run(spark, found, out, window=10.0)
+    rows = {row["boot_id"]: row["n"] for row in result.rows if row["kind"] == "RECV"}
+    assert rows == {"boot a": 121, "boot b": 121}
+    assert result.totals["untimed"] == 2 * 121 - 70
+    result = lag.run(spark, found, out)
+    assert {row["boot_id"]: row["n"] for row in result.rows} == {"boot a": 30, "boot b": 40}
+    assert {row["windows_as_holder"] for row in result.rows} == {8}
+    result = e2e.run(spark, found, out)
+    assert result.totals["other_clock"] == 2 * 120 - 70
+    result = wakeups.run(spark, found, out)
+    assert [row["wake_p50_ns"] for row in result.rows] == [None, None]
+    assert [row["boot_id"] for row in result.rows] == ["boot a", "boot b"]
