@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
 from spark_jobs.startup import nothing_left_when_interrupted
+from spark_jobs.storage import Directory, RemoteDirectory, directory, fetched, is_local
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
     result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
-    result.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
+    result.add_argument(
+        "--out", required=True, type=directory, metavar="DIR", help="for the results"
+    )
     result.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     result.add_argument(
         "--overwrite", action="store_true", help="replace results of an earlier run"
@@ -99,7 +101,7 @@ def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
 def run_job(
     job: str,
     logs: Sequence[str],
-    out: Path,
+    out: Directory,
     *,
     overwrite: bool = False,
     master: str | None = None,
@@ -112,17 +114,20 @@ def run_job(
     """
     from spark_jobs.session import create_session
 
+    if isinstance(out, RemoteDirectory) or not all(map(is_local, logs)):
+        create_session(f"pynotify {job}", master)  # it knows what the URIs mean
     target = out / f"{job}.json"
     if "overwrite" in OPTIONS.get(job, ()):
         settings["overwrite"] = overwrite
     elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
-    found = preparer(job)(logs)
-    out.mkdir(parents=True, exist_ok=True)
-    session = create_session(f"pynotify {job}", master)
-    begin = time.monotonic()
-    result = runner(job)(session, found, out, **settings)
-    report = summary(job, result, time.monotonic() - begin)
+    with fetched(logs) as paths:
+        found = preparer(job)(paths)
+        out.mkdir(parents=True, exist_ok=True)
+        session = create_session(f"pynotify {job}", master)
+        begin = time.monotonic()
+        result = runner(job)(session, found, out, **settings)
+        report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from spark_jobs.histogram import midpoint
+from spark_jobs.storage import Directory, remove_tree
 
 TICKS_PER_HALF_DISTANCE = 5
 MOST_CHANNELS = 100
@@ -109,9 +108,9 @@ def distributions(counts: DataFrame, channels: Collection[Channel]) -> dict[Chan
     return {key: np.array(sorted(pairs)).T for key, pairs in found.items()}
 
 
-def write_all(counts: DataFrame, rows: Sequence[Mapping[str, Any]], directory: Path) -> None:
+def write_all(counts: DataFrame, rows: Sequence[Mapping[str, Any]], directory: Directory) -> None:
     """``all.hgrm``, and one file for each of the busiest channels of these rows of ``latency``."""
-    shutil.rmtree(directory, ignore_errors=True)
+    remove_tree(directory)
     directory.mkdir(parents=True)
     highest = busiest(rows, MOST_CHANNELS)
     for key, (buckets, each) in distributions(counts, highest).items():

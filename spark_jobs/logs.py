@@ -29,6 +29,7 @@ from spark_jobs.schema import (
     RECORD_BYTES,
     Kind,
 )
+from spark_jobs.storage import local_path
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
@@ -144,7 +145,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
     Raises NoLogsError when a path does not exist or nothing is found.
     """
-    given = [Path(path) for path in paths]
+    given = [local_path(path) for path in paths]
     found: set[Path] = set()
     for path in given:
         if path.is_dir():
@@ -402,15 +403,16 @@ class LogReader:
             report.problems.append(f"{unknown} records of a channel or kind that is not defined")
 
     def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> Chunk:
-        definition = records["kind"] == Kind.CHANDEF
+        kind = records["kind"].copy()  # every pass over a column of records costs like all of it
+        definition = kind == Kind.CHANDEF
         if definition.any():
             for record in records[definition]:
                 self._define(record)
-            records = records[~definition]
+            records, kind = records[~definition], kind[~definition]
         ids = records["channel"].astype(np.int64)
-        channel = self._ids.take(np.minimum(ids, len(self._ids) - 1))
+        channel = self._ids.take(ids, mode="clip")
         bad = (channel < 0) & (ids != 0)
-        bad |= records["kind"] - np.uint8(1) >= len(Kind)  # 0 wraps round
+        bad |= kind - np.uint8(1) >= len(Kind)  # 0 wraps round
         bad |= records["chan_seq"] >= 1 << SEQUENCE_BITS
         if bad.any():
             records, channel = records[~bad], channel[~bad]

@@ -438,15 +438,19 @@ static void part_idle_listeners(settings s)
 
 /* ---- the latency log ---------------------------------------------------------------------- */
 
-static void remove_logs(const char *path)
+static char logs[64];
+static pid_t logs_owner;
+
+static void remove_logs(void)
 {
-    DIR *dir = opendir(path);
+    DIR *dir = getpid() == logs_owner ? opendir(logs) : NULL;
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
         if (entry->d_name[0] != '.')
             unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir != NULL)
-        closedir(dir);
-    rmdir(path);
+    if (dir == NULL)
+        return;
+    closedir(dir);
+    rmdir(logs);
 }
 
 static void print_logging(const double *with, const double *without, int pairs)
@@ -467,8 +471,7 @@ static void print_logging(const double *with, const double *without, int pairs)
                            .ours = more,
                            .n = pairs,
                            .bar = 30,
-                           .at_most = true,
-                           .note = "two records: SEND for each, SIGNAL for none here"});
+                           .at_most = true});
 }
 
 static void part_logging(settings s)
@@ -477,11 +480,13 @@ static void part_logging(settings s)
     pass_plan plan;
     notifier plain, logged;
     double with[MAX_PASSES], without[MAX_PASSES];
-    char logs[] = "/dev/shm/bench-notify-XXXXXX";
     int pairs = s.quick ? 11 : 101;
 
+    snprintf(logs, sizeof logs, "/dev/shm/bench-notify-XXXXXX");
     if (mkdtemp(logs) == NULL)
         die("mkdtemp %s: %s", logs, strerror(errno));
+    logs_owner = getpid();
+    atexit(remove_logs);
     pn_options_default(&options);
     pn_engine *engine = open_segment("logging", &options);
     uint64_t ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
@@ -492,7 +497,6 @@ static void part_logging(settings s)
     measure_pairs(pass_ours, &logged, with, pass_ours, &plain, without, pairs);
     print_logging(with, without, pairs);
     pn_conn_close(logged.conn);
-    remove_logs(logs);
     notifier_stop(&plain, ring_bytes);
     pn_engine_close(engine);
 }

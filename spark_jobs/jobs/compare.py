@@ -23,6 +23,7 @@ from spark_jobs.jobs import CannotRunError, JobResult, latency
 from spark_jobs.logs import Survey, survey
 from spark_jobs.quality import FileReport
 from spark_jobs.quantiles import summarised
+from spark_jobs.storage import Directory
 
 TITLE = "ratios between two runs, per channel and quantile; exit status 2 beyond --threshold"
 KEYS = ("scope", "database", "channel")
@@ -78,7 +79,7 @@ def _summary(rows: DataFrame, counts: DataFrame) -> DataFrame:
 
 
 def _find(
-    session: SparkSession, side: Survey | Path, out: Path
+    session: SparkSession, side: Survey | Directory, out: Directory
 ) -> tuple[DataFrame, list[FileReport]]:
     """One row per (database, channel) and one over all of them."""
     reports: list[FileReport] = []
@@ -118,7 +119,7 @@ def _row(found: Mapping[str, Any], threshold: float | None) -> dict[str, Any]:
 
 
 def run(
-    session: SparkSession, pair: Pair, out: Path, *, threshold: float | None = None
+    session: SparkSession, pair: Pair, out: Directory, *, threshold: float | None = None
 ) -> JobResult:
     """Rows: database, channel (both null for the row over all), n_before, n_after; of each
     quantile, the mean and the maximum NAME_before_ns, NAME_after_ns, NAME_ratio; regressions, a

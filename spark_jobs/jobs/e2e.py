@@ -9,7 +9,6 @@ and a channel named TOPIC/CHANNEL, where neither part can contain a slash.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 from spark_jobs.windows import (
     Buffer,
     channel_columns,
@@ -164,7 +164,7 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(session: SparkSession, survey: Survey, out: Path, *, window: float = 1.0) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
     mean_attempts and max_attempts (of what was finished), requeued, timed_out. By host, boot and
     window they are in `e2e/` in `out`.

@@ -12,7 +12,6 @@ compared. A message that was never handed over is not seen here: that is the aud
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 from spark_jobs.windows import (
     Buffer,
     Ints,
@@ -172,7 +172,7 @@ def _per_process(partials: DataFrame, held: DataFrame) -> DataFrame:
     return joined.fillna(0, ["windows_as_holder", "max_tail_age_ns"])
 
 
-def run(session: SparkSession, survey: Survey, out: Path, *, window: float = 1.0) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows, who held the tail longest first: host, boot_id, engine, pid, n, mean_lag and max_lag
     (entries), max_age_ns (of a message when it was handed over), windows_as_holder and
     max_tail_age_ns. By window they are in `lag/`, and the holders in `lag_holders/` in `out`.

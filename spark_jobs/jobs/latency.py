@@ -8,7 +8,6 @@ one whose sender's log is of another host or boot, are counted and left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 from spark_jobs.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
@@ -156,7 +156,7 @@ class Partials:
         self._negative = 0
         self._other_clock = 0
 
-    def _slots(self, chunk: Chunk, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _slots(self, chunk: Chunk, which: NDArray[np.intp]) -> NDArray[np.int64]:
         """A dense number for each (channel, wake) that occurs."""
         wake = np.minimum(chunk.records["wake"][which], _WAKES - 1)
         pair = chunk.channel[which] * _WAKES + wake
@@ -175,19 +175,23 @@ class Partials:
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records = chunk.records
-        which = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (chunk.channel >= 0)
-        foreign = which & ~self._reader.comparable(records)
-        self._other_clock += int(np.count_nonzero(foreign))
-        which &= ~foreign
-        negative = which & (records["ts"] < records["ref_ts"])
-        self._negative += int(np.count_nonzero(negative))
-        which &= ~negative
+        which = (records["kind"] == Kind.RECV) & (chunk.channel >= 0)
+        if not which.any():
+            return
+        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
+        values = ts - sent
+        which &= sent > 0
+        comparable = self._reader.comparable(records)
+        self._other_clock += int(np.count_nonzero(which & ~comparable))
+        which &= comparable
+        positive = values >= 0
+        self._negative += int(np.count_nonzero(which & ~positive))
+        which &= positive
         if which.any():
-            ts = chunk.signed("ts")[which]
-            values = ts - chunk.signed("ref_ts")[which]
-            slot = self._slots(chunk, which)
+            at = np.flatnonzero(which)
+            slot, values = self._slots(chunk, at), values[at]
             self._histogram.add(slot, values)
-            self._extremes.add(slot, values, ts, len(self._pairs))
+            self._extremes.add(slot, values, ts[at], len(self._pairs))
         yield from ()
 
     def _keys(self, slot: NDArray[np.int64]) -> dict[str, Any]:
@@ -248,7 +252,7 @@ def left_out(partials: DataFrame) -> dict[str, int]:
     return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters

@@ -25,6 +25,7 @@ from spark_jobs.jobs import JobResult
 from spark_jobs.jobs.latency import KEYS, histogram, left_out, summarise
 from spark_jobs.quality import FileReport
 from spark_jobs.startup import nothing_left_when_interrupted
+from spark_jobs.storage import local_path
 
 TITLE = "live percentiles of growing logs"
 
@@ -129,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(prog="python -m spark_jobs live", description=TITLE)
     parser.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
+    parser.add_argument(
+        "--out", required=True, type=local_path, metavar="DIR", help="for the results"
+    )
     parser.add_argument("--trigger", type=float, default=2.0, metavar="S", help="seconds, 2")
     parser.add_argument("--duration", type=float, metavar="S", help="seconds; else until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print the last summary as JSON only")

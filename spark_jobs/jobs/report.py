@@ -8,7 +8,6 @@ exit status is that of the audit. What is over time is drawn for each host and b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +19,7 @@ from spark_jobs.jobs import JobResult, audit, latency, timeline, wakeups
 from spark_jobs.logs import Survey
 from spark_jobs.page import Place, heat_map, page, percentile_plot, table, timeline_plot
 from spark_jobs.source import load
+from spark_jobs.storage import Directory
 from spark_jobs.svg import plain
 
 TITLE = "one self-contained HTML page with plots, and .hgrm files"
@@ -198,7 +198,7 @@ def _sections(
     return sections
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows: name, path; of what was written for people to look at."""
     timed = latency.run(session, survey, out)
     audited = audit.run(session, survey, out)
@@ -209,5 +209,7 @@ def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
     target = out / "report.html"
     target.write_text(page("pynotify latency report", sections), encoding="utf-8")
     rows = [{"name": "report", "path": str(target)}]
-    rows += [{"name": "hgrm", "path": str(path)} for path in sorted((out / "hgrm").iterdir())]
+    rows += [
+        {"name": "hgrm", "path": str(path)} for path in sorted((out / "hgrm").iterdir(), key=str)
+    ]
     return JobResult(rows, timed.reports, audited.violation, audited.totals)

@@ -6,7 +6,6 @@ Windows are those of the wall clock, and rows of different hosts and boots are n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 from spark_jobs.windows import (
     Buffer,
     channel_columns,
@@ -127,7 +127,7 @@ def table(partials: DataFrame, *keys: str) -> DataFrame:
     return summarised(rows, keys, {"bytes": "sum", "min_ns": "min", "max_ns": "max"})
 
 
-def run(session: SparkSession, survey: Survey, out: Path, *, window: float = 1.0) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows: host, boot_id, engine, database, channel, kind, window (its start), n, bytes,
     rate_per_s, and of RECV the quantiles, min_ns and max_ns. All rows are in `timeline/` in `out`.
     """

@@ -7,7 +7,6 @@ one that it was woken for: from that one's commit to the end of the sleep is the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import USEFUL, WAKE_NAMES, Kind, Wake
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 
 TITLE = "signals sent and useful wake-ups per process"
 KEYS = ("host", "boot_id", "pid")
@@ -123,7 +123,7 @@ def _derived(row: dict[str, Any]) -> dict[str, Any]:
     return result | {f"wake_{name}": row[name] for name in _TIMES if name in row}
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows: host, boot_id, pid, the `COUNTS`, useless_wakes, messages_per_useful_wake, and
     wake_p50_ns and wake_p99_ns: from the commit to the end of the sleep that a signal ended.
 
