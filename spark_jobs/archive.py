@@ -27,6 +27,7 @@ from pyarrow import fs as arrow_fs
 from spark_jobs.logs import CHUNK_RECORDS, Chunk, LogFile, Segment
 from spark_jobs.quality import FileReport
 from spark_jobs.schema import FIELD_NAMES, RECORD
+from spark_jobs.storage import is_local, local_path
 
 EVENTS, CHANNELS, SEGMENTS, QUARANTINE = "events", "channels", "segments", "quarantine"
 STAGING: Final = "_staging"
@@ -93,10 +94,10 @@ SEGMENT_SCHEMA: Final = pa.schema(
 def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
     """The file system of a path or URI, and the path there."""
     text = os.fspath(location)
-    if "://" in text:
-        system, path = arrow_fs.FileSystem.from_uri(text)
-        return system, path
-    return arrow_fs.LocalFileSystem(), os.path.abspath(text)
+    if is_local(text):
+        return arrow_fs.LocalFileSystem(), str(local_path(text).absolute())
+    system, path = arrow_fs.FileSystem.from_uri(text)
+    return system, path
 
 
 def is_archive(location: str | os.PathLike[str]) -> bool:

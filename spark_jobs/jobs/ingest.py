@@ -39,6 +39,7 @@ from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
 from spark_jobs.quality import FileReport
 from spark_jobs.schema import FIELD_NAMES, Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory, is_local, local_path
 
 TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 
@@ -343,7 +344,13 @@ def _totals(rows: list[dict[str, Any]], unchanged: int) -> dict[str, Any]:
     }
 
 
-def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = False) -> JobResult:
+def _is_below(path: str, directory: Path) -> bool:
+    return Path(path).absolute().is_relative_to(directory.absolute())
+
+
+def run(
+    session: SparkSession, survey: Survey, out: Directory, *, overwrite: bool = False
+) -> JobResult:
     """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
 
     Raises CannotRunError when `out` holds the logs, or what is given is an archive.
@@ -352,7 +359,7 @@ def run(session: SparkSession, survey: Survey, out: Path, *, overwrite: bool = F
     for segment in survey.segments:
         if segment.file.archived:
             raise CannotRunError(f"{segment.file.path} was given as part of an archive already")
-        if Path(segment.file.path).absolute().is_relative_to(out.absolute()):
+        if is_local(root) and _is_below(segment.file.path, local_path(root)):
             raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
     system, base = archive.filesystem(root)
     names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
