@@ -1,6 +1,6 @@
 """Benchmarks of pynotify against named peers.
 
-    python -m bench                     # throughput, fanout, idle, latency
+    python -m bench                     # throughput, fanout, idle, latency, generation
     python -m bench --only throughput   # one of them; may be repeated
     python -m bench --quick             # a look, not a figure
     python -m bench native              # the C programs of bench/native, after `make bench-native`
@@ -29,6 +29,7 @@ What the peers do less or more than we do
 * `posix_ipc.MessageQueue` and `multiprocessing.Pipe` know one receiver, no channels, no sender.
   The queue is 10 deep, what Linux allows a user.
 * `multiprocessing.Queue` pickles, and `put()` returns before anything is sent.
+* `multiprocessing.Value` is a number and a lock; whoever dies with the lock keeps it.
 * Redis and PostgreSQL are servers: a round trip for each message, and they do much else.
 
 A bar that is missed prints "below"; nothing here fails.

@@ -10,9 +10,11 @@ with pynotify.connect("app") as conn:
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interpreter
 from pynotify._batch import NotifyBatch
 from pynotify._connection import Connection
 from pynotify._engine import Engine, open, segments, unlink
+from pynotify._generation import AsyncGeneration, Generation
 from pynotify._process import connect, get
 from pynotify._subscription import Subscription
 from pynotify._transaction import AsyncTransaction, Transaction
@@ -46,6 +48,7 @@ from pynotify.errors import (
     Timeout,
     TooManyBackends,
     TooManyChannels,
+    TooManyGenerations,
     TopicDeleted,
     TopicFull,
 )
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActiveTransaction",
     "AsyncConnection",
+    "AsyncGeneration",
     "AsyncSubscription",
     "AsyncTransaction",
     "BackendStat",
@@ -68,6 +72,7 @@ __all__ = [
     "Error",
     "ForkedConnectionError",
     "Gap",
+    "Generation",
     "InFailedTransaction",
     "InterfaceError",
     "InvalidChannelName",
@@ -96,6 +101,7 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyGenerations",
     "TopicDeleted",
     "TopicFull",
     "Transaction",

@@ -20,6 +20,7 @@ from pynotify._base import BaseConnection, limit_of, nanoseconds
 from pynotify._batch import NotifyBatch
 from pynotify._engine import open as open_segment
 from pynotify._ffi import lib
+from pynotify._generation import AsyncGeneration
 from pynotify._inbox import Inbox
 from pynotify._transaction import AsyncTransaction, OpenTransaction
 from pynotify._types import Notify
@@ -239,6 +240,10 @@ class AsyncConnection(BaseConnection):
             if not listeners.callbacks:
                 del self._listeners[channel]
                 await self._patiently(lambda: self._unsubscribe(listeners))
+
+    def generation(self, name: str) -> AsyncGeneration:
+        """As `Connection.generation`.  The first one of a name takes the writer lock."""
+        return AsyncGeneration(self, name)
 
     # ---- transactions --------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 import weakref
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
 from pynotify._inbox import Inbox, Inboxes
-from pynotify._reader import Reader
+from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify._types import Gap, Notify
 from pynotify.errors import (
@@ -56,8 +57,6 @@ logger = logging.getLogger("pynotify")
 # Globals, because looking an attribute up on the extension module costs as much as a branch.
 _pn_notify_cstr = lib.pn_notify_cstr
 _NOTICE = lib.PN_NOTICE
-_LISTEN = 1 << lib.PN_ROUTE_LISTEN
-_SUBSCRIBE = 1 << lib.PN_ROUTE_SUBSCRIBE
 _NOTICE_BYTES = 1024
 
 
@@ -101,6 +100,10 @@ class BaseConnection:
         self._receiving = RLock()
         self._inboxes = Inboxes()
         self._backlog = self._inboxes.main.messages
+        #: A thread is putting what it read where it belongs.
+        self._feeding = False
+        #: An exception of a signal handler came in between; whoever comes next goes on with it.
+        self._loose_ends = False
         #: fileno() was called.
         self._watched = False
         #: The descriptor is kept quiet until a full subscription has room again.
@@ -118,7 +121,9 @@ class BaseConnection:
     def _reset_in_child(self) -> None:
         """After a fork."""
         self._inboxes.clear()
-        self._receiving = RLock()
+        self._reader.reset()
+        self._receiving, self._subscribing = RLock(), RLock()
+        self._feeding = False
 
     def _owner(self) -> Hashable:
         """To whom a transaction belongs that is begun now."""
@@ -289,18 +294,22 @@ class BaseConnection:
         result = transaction.commit()
         if result:
             self._check(result)
-        if transaction.unlistens and self._backlog:
+        if transaction.unlistens:
             self._forget_unlistened()
 
     def _forget_unlistened(self) -> None:
         """What has been read ahead on channels that are not listened to any more is not owed."""
-        with self._receiving:
-            listening = self._reader.listening(self)
-            self._backlog.extend(
-                message
-                for message in self._inboxes.main.take(None)
-                if isinstance(message, Gap) or message.channel in listening
-            )
+        with self._receiving:  # another thread may have read, and not put it there yet
+            self._recover()
+            if self._backlog:
+                listening = self._reader.listening(self)
+                messages: list[Notify | Gap] = []
+                self._inboxes.main.take(messages, None)
+                self._backlog.extend(
+                    message
+                    for message in messages
+                    if isinstance(message, Gap) or message.channel in listening
+                )
 
     def _refuse_transaction(self, what: str) -> None:
         if self._open_transaction() is not None:
@@ -310,36 +319,100 @@ class BaseConnection:
 
     def _read(self, limit: int) -> list[Notify | Gap]:
         """What poll() returns, up to `limit` messages, 0: all.  `_receiving` is taken here."""
-        with self._receiving:
-            if self._routed:
-                self._feed()
-            elif not self._backlog:
-                return self._reader.read(self, limit)
-            self._check_usable()
-            room = limit - len(self._backlog)
-            fresh: list[Notify | Gap] = []
-            if not self._routed and (room > 0 or not limit):
-                fresh = self._reader.read(self, room if limit else 0)
-            messages = self._inboxes.main.take(limit or None) + fresh
-            self._post()
-            return messages
+        messages: list[Notify | Gap] = []
+        try:
+            with self._receiving:
+                if self._routed or self._backlog or self._loose_ends:
+                    self._read_both(messages, limit)
+                else:
+                    messages = self._reader.read(self, limit)
+        except BaseException:
+            self._loose_ends = True
+            self._give_back(messages)
+            raise
+        return messages
 
-    def _feed(self) -> bool:
-        """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
-        room = self._inboxes.room()
-        if room == 0:
-            if self._watched:
-                self._hushed = True
-                self._check(lib.pn_conn_hush(self._handle))
-            return False
-        messages, routes = self._reader.read_routed(self, room or 0)
-        for message, route in zip(messages, routes, strict=True):
-            if route & _LISTEN:
-                self._inboxes.main.put(message)
-            if route & _SUBSCRIBE and message.channel is not None:
-                self._inboxes.put_for_subscriptions(message.channel, message)
+    def _read_both(self, messages: list[Notify | Gap], limit: int) -> None:
+        """Append what has been read already, and then what is there to read."""
+        if self._routed:
+            self._feed(post=False)  # most of it is taken out again
+        else:
+            self._recover()
+        self._check_usable()
+        self._inboxes.main.take(messages, limit or None)
+        if not self._routed and (not limit or len(messages) < limit):
+            messages += self._reader.read(self, limit and limit - len(messages))
         self._post()
-        return True
+
+    def _feed(self, *, post: bool = True) -> bool:
+        """Read for everybody; `_receiving` is held.  False: a full subscription forbids it."""
+        if self._feeding:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
+        inboxes = self._inboxes
+        room = None
+        try:
+            self._feeding = True
+            if self._loose_ends:
+                self._finish_reading()
+            if inboxes.blocking:
+                room = self._read_what_fits()
+            else:
+                self._reader.read_routed(self, 0, inboxes.arrived)
+                inboxes.distribute()
+        except BaseException:
+            # Ctrl-C: what was read is not only ours.
+            self._loose_ends = True
+            self._ask_others()
+            self._finish_reading()
+            raise
+        finally:
+            self._feeding = False
+        if self._watched and room == 0:
+            self._hushed = True
+            self._check(lib.pn_conn_hush(self._handle))
+        if post:
+            self._post()
+        return room != 0
+
+    def _read_what_fits(self) -> int | None:
+        """All that is owed, as long as no subscription is full; what room was left."""
+        inboxes = self._inboxes
+        # Little room takes many turns; who goes on sending meanwhile must not keep us here.
+        began = time.monotonic_ns()
+        room = inboxes.room()
+        while room != 0:
+            messages = self._reader.read_routed(self, room or 0, inboxes.arrived)
+            inboxes.distribute()
+            if room is None or len(messages) < room:
+                break
+            room = inboxes.room()
+            if isinstance(messages[-1], Gap) or messages[-1].sent_ns >= began:
+                break
+        return room
+
+    def _finish_reading(self) -> None:
+        if self._reader.pending:
+            self._reader.read_routed(self, 0, self._inboxes.arrived)
+        if self._inboxes.arrived:
+            self._inboxes.distribute()
+        self._loose_ends = False
+
+    def _recover(self) -> None:
+        """Put where it belongs what an exception of a signal handler (Ctrl-C) left behind."""
+        if self._loose_ends and not (self._feeding or self._reader.busy):
+            self._finish_reading()
+
+    def _ask_others(self) -> None:
+        """Let who waits in the core come and go on with the loose ends."""
+
+    def _give_back(self, messages: Sequence[Notify | Gap]) -> None:
+        """An exception keeps them from being returned."""
+        with self._receiving:
+            self._recover()
+            if messages:
+                self._backlog.extendleft(reversed(messages))
+                self._inboxes.main.wake_all()
+                self._post()
 
     def _room_made(self) -> None:
         """Something was taken out of a subscription that may have been full."""
@@ -360,8 +433,7 @@ class BaseConnection:
                         self._run_handler(handler, message)
         except BaseException:
             # Ctrl-C: nothing has been returned, so nothing may be lost.
-            self._backlog.extendleft(reversed(messages))
-            self._post()
+            self._give_back(messages)
             raise
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
@@ -393,18 +465,22 @@ class BaseConnection:
             with self._receiving:
                 self._stale.update(self._inboxes.sweep())
                 fresh = self._inboxes.add(inbox, names)
-                self._stale.difference_update(fresh)
                 self._routed = True
             try:
                 self._on_its_own(lambda transaction: transaction.subscribe(fresh))
                 since = ffi.new("uint64_t *")
                 self._check(lib.pn_commit_seq(self._engine_handle, since))
-            except BaseException:
+            except BaseException as error:
                 with self._receiving:
-                    self._stale.update(self._inboxes.remove(inbox))
+                    unused = self._inboxes.remove(inbox)
+                    # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
+                    if not isinstance(error, (ProgrammingError, TypeError)):
+                        self._stale.update(unused)
+                    self._routed = bool(self._inboxes.all or self._stale)
                 raise
             with self._receiving:
-                inbox.forget(int(since[0]))
+                self._stale.difference_update(names)
+                inbox.open(int(since[0]))
 
     def _unsubscribe(self, inbox: Inbox) -> None:
         """May be repeated; the inbox gets nothing more in any case."""
@@ -417,6 +493,7 @@ class BaseConnection:
             if self._stale:
                 self._on_its_own(lambda transaction: transaction.unsubscribe(self._stale))
             with self._receiving:
+                self._recover()
                 self._stale.clear()
                 self._routed = bool(self._inboxes.all)
 
@@ -456,6 +533,8 @@ class BaseConnection:
             self._transactions.popitem()[1].abort()
         lib.pn_conn_interrupt(handle)
         with self._receiving:
+            self._reader.reset()
+            self._inboxes.arrived.clear()
             self._backlog.clear()
             self._inboxes.main.wake_all()
             for inbox in tuple(self._inboxes.all):

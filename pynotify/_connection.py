@@ -7,23 +7,24 @@ are told only of what the core has unread.  With subscriptions whoever waits rea
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import time
 import weakref
-from threading import Lock, get_ident, local
+from itertools import repeat, starmap
+from threading import get_ident, local
 from typing import TYPE_CHECKING
 
 from pynotify._base import BaseConnection, limit_of, nanoseconds, process
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import lib
+from pynotify._generation import Generation
 from pynotify._lookout import Lookout, ThreadWaiter
 from pynotify._subscription import Subscription
 from pynotify._transaction import OpenTransaction, Transaction
 from pynotify.errors import native_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable
+    from collections.abc import Callable, Generator, Hashable, Iterable
     from types import TracebackType
     from typing import Any, Self
 
@@ -50,14 +51,14 @@ class Connection(BaseConnection):
 
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
-        self._lookout = Lookout(self._kick)
+        self._lookout = Lookout(self._receiving, self._kick)
         self._thread = local()
-        #: What the leader sleeps on while a full subscription forbids to read.
-        self._stalled: Lock | None = None
+        #: The leader while a full subscription forbids it to read.
+        self._stalled: ThreadWaiter | None = None
 
     def _reset_in_child(self) -> None:
         super()._reset_in_child()
-        self._lookout = Lookout(self._kick)
+        self._lookout = Lookout(self._receiving, self._kick)
 
     _owner = staticmethod(get_ident)
 
@@ -80,6 +81,14 @@ class Connection(BaseConnection):
         if transaction is not None:
             return transaction.notify_many(channel, payloads, dedup=dedup)
         return self._send_many(channel, payloads, dedup)
+
+    def generation(self, name: str) -> Generation:
+        """The shared counter of that name in this database; made, at 0, by who comes first.
+
+        It is made at once, inside a transaction as well, and stays as long as the segment.  Its
+        name follows the rule for channels.  Raises `InvalidChannelName`, `TooManyGenerations`.
+        """
+        return Generation(self, name)
 
     def queue_usage(self) -> float:
         """How full the queue is, 0 to 1, after advancing its tail (pg_notification_queue_usage)."""
@@ -211,11 +220,18 @@ class Connection(BaseConnection):
         limit = 0 if max is None else limit_of(max)
         if limit < 0:
             return NotifyBatch.from_messages([])
-        with self._receiving:
-            if self._backlog or self._routed:
-                batch = NotifyBatch.from_messages(self._read(limit))
-            else:
-                batch = self._reader.read_columns(self, limit)
+        messages: Iterable[Notify | Gap] = ()
+        try:
+            with self._receiving:
+                if self._backlog or self._routed or self._loose_ends:
+                    messages = self._read(limit)
+                    batch = NotifyBatch.from_messages(messages)
+                else:
+                    messages = batch = self._reader.read_columns(self, limit)
+        except BaseException:
+            self._loose_ends = True
+            self._give_back(list(messages))
+            raise
         if self._handlers:
             self._run_handlers(list(batch))
         return batch
@@ -229,35 +245,87 @@ class Connection(BaseConnection):
         """
         if self._transactions:
             self._refuse_transaction("wait")
-        remaining = nanoseconds(timeout)
-        waiters = self._inboxes.main.waiters
-        waiter = ThreadWaiter(self._lookout)
+        remaining = -1 if timeout is None else nanoseconds(timeout)
+        if remaining == 0:
+            return self._glance()
+        deadline = time.monotonic_ns() + remaining if remaining > 0 else -1
+        lookout, waiters = self._lookout, self._inboxes.main.waiters
+        waiter = ThreadWaiter(lookout)
         try:
             # In one step, or what is read ahead between the two would find nobody to wake.
             with self._receiving:
-                waiters.append(waiter)
-                self._lookout.enter(waiter)
                 if self._backlog:
                     self._check_usable()
                     return True
-            found = self._lookout.wait(waiter, remaining, self._look)
+                waiters.append(waiter)
+                lookout.enter(waiter)
+            if lookout.leader is waiter and not (self._routed or self._loose_ends):
+                # The usual case, without detours.
+                waiter.in_core = True
+                if not waiter.woken:
+                    result = _pn_wait(self._handle, remaining)
+                    if (result == 1 or self._judge(result)) and not self._routed:
+                        return True
+                waiter.in_core = False
+            found = lookout.wait(waiter, deadline, self._look)
             if self._handle is None:
                 self._check_usable()
             return found
-        finally:
-            if waiter in waiters:
-                waiters.remove(waiter)
-            self._lookout.leave(waiter)
-
-    def _look(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
-        """Sleep in the core.  True: there may be something for poll()."""
-        if self._routed and self._inboxes.room() == 0 and self._stall(waiter, timeout_ns):
-            timeout_ns = 0
-        try:
-            result = _pn_wait(self._handle, timeout_ns)
         except TypeError:  # the handle is None
             self._check_usable()
             raise
+        finally:
+            interruption = None
+            while not waiter.left:
+                try:
+                    lookout.leave(waiter, waiters)
+                except BaseException as error:  # Ctrl-C: nobody would lead any more
+                    interruption = error
+            if interruption is not None:
+                raise interruption
+
+    def _glance(self) -> bool:
+        """wait(0).  Not by the core's wait(), which would take the kick meant for the leader."""
+        with self._receiving:
+            if self._loose_ends:
+                self._recover()
+            if self._routed:
+                self._feed()
+            if self._backlog:
+                self._check_usable()
+                return True
+        return not self._routed and self._sleep_in_core(0)
+
+    def _look(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
+        """What the leader does.  True: there may be something for poll()."""
+        inboxes = self._inboxes
+        if self._loose_ends:
+            with self._receiving:
+                self._recover()
+        if inboxes.blocking and inboxes.room() == 0 and self._stall(waiter, timeout_ns):
+            timeout_ns = 0
+        try:
+            waiter.in_core = True
+            found = not waiter.woken and self._sleep_in_core(timeout_ns)
+        finally:
+            waiter.in_core = False
+        if not self._routed:
+            return found
+        if found:
+            with self._receiving:
+                self._feed()
+        return False  # whom it was for was woken
+
+    def _sleep_in_core(self, timeout_ns: int) -> bool:
+        try:
+            result = _pn_wait(self._handle, timeout_ns)
+        except TypeError:
+            self._check_usable()
+            raise
+        return self._judge(result)
+
+    def _judge(self, result: int) -> bool:
+        """What pn_wait() returned.  True: there may be something for poll()."""
         if result < 0:
             if result != -errno.EINTR:
                 self._check_usable()  # another thread may have closed it, which woke us
@@ -267,41 +335,29 @@ class Connection(BaseConnection):
             return False
         if result & _NOTICE:
             self._log_notices()
-        if not self._routed:
-            return bool(result & ~_NOTICE)
-        if result & ~_NOTICE:
-            with self._receiving:
-                self._feed()
-        return False  # whom it was for was woken
+        return bool(result & ~_NOTICE)
 
     def _stall(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
         """Sleep until a full subscription lets us read on.  False: none does not.
 
         Not longer than the core's slow timer takes, which has its work in the meantime, too.
         """
-        lock = Lock()
-        lock.acquire()
         with self._receiving:
             if self._inboxes.room() != 0:
                 return False
-            self._stalled = lock
-        seconds = _WATCH_S if timeout_ns < 0 else min(timeout_ns / 1e9, _WATCH_S)
+            waiter.called = False
+            before, self._stalled = self._stalled, waiter
         try:
-            if not waiter.woken:
-                lock.acquire(timeout=seconds)
+            waiter.sleep(_WATCH_S if timeout_ns < 0 else min(timeout_ns / 1e9, _WATCH_S))
         finally:
-            self._stalled = None
+            self._stalled = before
         return True
 
     def _room_made(self) -> None:
         super()._room_made()
-        self._unstall()
-
-    def _unstall(self) -> None:
-        lock = self._stalled
-        if lock is not None:
-            with contextlib.suppress(RuntimeError):  # somebody was faster
-                lock.release()
+        stalled = self._stalled
+        if stalled is not None:
+            stalled.call()
 
     def notifies(
         self, *, timeout: float | None = None, stop_after: int | None = None
@@ -322,54 +378,51 @@ class Connection(BaseConnection):
         left = -1 if stop_after is None else stop_after
         # These three are the same objects for the connection's life.
         backlog, transactions, handlers = self._backlog, self._transactions, self._handlers
-        take = backlog.popleft
-        message: Notify | Gap | None
+        # A call made by `for`: Ctrl-C cannot come between taking a message and having it.
+        taking = starmap(backlog.popleft, repeat(()))
         while left:
-            # What has been read ahead already, as long as nothing is out of the ordinary.
-            while backlog and left:
-                if transactions or handlers:
-                    break
-                try:
-                    message = take()
-                except IndexError:  # another thread was faster
-                    break
-                left -= 1
-                yield message
-            if not left:
-                return
-            message = self._next(timeout, _READ_AHEAD if left < 0 else min(left, _READ_AHEAD))
-            if message is None:
-                return
-            left -= 1
-            yield message
+            try:
+                # What has been read ahead already, as long as nothing is out of the ordinary.
+                for message in taking:
+                    if handlers:
+                        self._run_handlers([message])
+                    left -= 1
+                    yield message
+                    if transactions or not left:
+                        break
+            except IndexError:  # none left, or another thread was faster
+                if not self._refill(timeout, _READ_AHEAD if left < 0 else min(left, _READ_AHEAD)):
+                    return
+            if transactions:
+                self._refuse_transaction("notifies")
 
-    def _next(self, timeout: float | None, ahead: int) -> Notify | Gap | None:
-        """The next message, and up to `ahead` may be read; None when none came in time.
+    def _refill(self, timeout: float | None, ahead: int) -> bool:
+        """Wait for messages, and up to `ahead` may be read; False when none came in time.
 
         It waits first and reads then.  wait() costs little when something is there, and only a
         slot that a read has left awake may linger in it; a read in vain puts the slot to sleep,
         and every message would cost its sender a signal.
         """
-        deadline = None
-        while True:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._backlog:
             if self._transactions or process.pid != self._pid:
                 self._refuse_transaction("notifies")
-            if not self._backlog:
-                if timeout is not None and deadline is None:
-                    deadline = time.monotonic() + timeout
-                if not self.wait(None if deadline is None else deadline - time.monotonic()):
-                    return None
-                with self._receiving:
-                    if not (self._backlog or self._routed):
-                        alone = not (self._watched or self._lookout.occupied)
-                        self._backlog.extend(self._reader.read(self, ahead if alone else 1))
-            try:
-                message = self._backlog.popleft()
-            except IndexError:  # none, or another thread was faster
-                continue
-            if self._handlers:
-                self._run_handlers([message])
-            return message
+            if not self.wait(None if deadline is None else deadline - time.monotonic()):
+                return False
+            self._read_ahead(ahead)
+        return True
+
+    def _read_ahead(self, count: int) -> None:
+        """Up to `count` messages, when nobody else waits for them."""
+        try:
+            with self._receiving:
+                if not (self._backlog or self._routed):
+                    alone = not (self._watched or self._lookout.occupied)
+                    self._backlog.extend(self._reader.read(self, count if alone else 1))
+        except BaseException:
+            self._loose_ends = True
+            self._give_back(())
+            raise
 
     def fileno(self) -> int:
         """A descriptor for event loops, constant: readable iff `poll` may return something.
@@ -382,9 +435,13 @@ class Connection(BaseConnection):
         self._post()
         return descriptor
 
+    def _ask_others(self) -> None:
+        leader = self._lookout.leader
+        if leader is not None and leader.in_core:
+            self._kick()
+
     def _kick(self) -> None:
         """Out with the leader, wherever he sleeps."""
-        self._unstall()
         if self._handle is not None and process.pid == self._pid:
             lib.pn_conn_kick(self._handle)
 

@@ -147,6 +147,7 @@ class Engine:
             tail_holder_pid=stat.tail_holder_pid or None,
             channels=stat.channels,
             subscriptions=stat.subscriptions,
+            generations=stat.generations,
             backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
         )
 
@@ -215,7 +216,7 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
     raises `ProgrammingError`, an unknown option `TypeError`, a bad value `ValueError`, no room
     in /dev/shm `SegmentFull`, a missing segment `SegmentNotFound`.
     """
-    _check_name(name)
+    check_name(name)
     wanted = SegmentOptions(options)
     native = wanted.to_native() if create else None
     for _ in range(_ATTEMPTS):
@@ -235,7 +236,7 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
                 return engine
             if not descriptor.is_behind(name):
                 continue  # unlinked, and perhaps created again, since we opened it
-            pids = _live_pids(name)
+            pids = live_pids(name)
             if pids or not create:
                 raise _layout_mismatch(name, mismatch, pids)
             _remove(descriptor, name, engine)
@@ -252,10 +253,10 @@ def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
     to it, unless `force`: then they are woken, and raise `SegmentUnlinked` from there on.
     Raises `SegmentNotFound` unless `missing_ok`.
     """
-    _check_name(name)
+    check_name(name)
     descriptor = _open_file(name)
     if descriptor is None:
-        if not _live_pids(name):  # its name was removed by hand: the rest goes with it
+        if not live_pids(name):  # its name was removed by hand: the rest goes with it
             lib.pn_remove_lock_files(name.encode())
         if missing_ok:
             return
@@ -263,7 +264,7 @@ def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
             f'segment "{name}" does not exist', hint="Pass missing_ok=True if that is all right."
         )
     with contextlib.closing(descriptor):
-        pids = [] if force else _live_pids(name)
+        pids = [] if force else live_pids(name)
         if pids:
             raise OperationalError(
                 f'segment "{name}" is used by processes {_join(pids)}',
@@ -383,7 +384,7 @@ def _segment_info(name: str) -> SegmentInfo | None:
         engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
         if engine is None:
             status = descriptor.status
-            pids = _live_pids(name)
+            pids = live_pids(name)
             return SegmentInfo(name, status.st_size, status.st_ctime, len(pids), stale=True)
         with engine:
             created = lib.pn_engine_created_ns(engine._handle) / 1e9
@@ -391,11 +392,11 @@ def _segment_info(name: str) -> SegmentInfo | None:
             try:
                 backends = lib.pn_engine_backends(engine._handle)
             except OperationalError:  # corrupt or unlinked, but listing goes on
-                backends = len(_live_pids(name))
+                backends = len(live_pids(name))
         return SegmentInfo(name, size, created, backends, stale=False)
 
 
-def _live_pids(name: str) -> list[int]:
+def live_pids(name: str) -> list[int]:
     """The processes that hold a backend slot in any segment called `name`."""
     room = 64
     while True:
@@ -444,7 +445,7 @@ def _wakeup_signal(wakeup: str | int | None) -> int:
     )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ProgrammingError(
             f"bad segment name {name!r}",

@@ -2,18 +2,26 @@
 
 A connection reads for all of its consumers at once: for poll() and notifies(), and for each
 subscription.  `Inboxes` is where the messages go; every one is put into the inbox of each
-consumer that it is owed to, in order.  Everything here happens with the connection's lock held.
+consumer that it is owed to, in order.  Everything here happens with the connection's lock held,
+except that notifies() takes out of the main inbox without it.
 
 Waiting consumers are served in the order in which they came.  Subscriptions hand a message to
 the waiter itself, so that nobody who comes later can take it away from him; whoever gives up
 waiting puts it back in front.
+
+An exception of a signal handler (Ctrl-C) can come at every call, and what has been read is not
+only for the thread that it hits.  So what is read stays in `arrived` until it has been put
+everywhere, put() may be repeated for the message it did last, and what must happen together
+happens in statements without calls: assignments, `del`, `+=` on a deque.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Protocol
 
+from pynotify._ffi import lib
 from pynotify._types import Gap, Notify
 
 if TYPE_CHECKING:
@@ -22,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["OVERFLOW", "Inbox", "Inboxes", "MainInbox", "Waiter"]
 
 OVERFLOW = ("drop-oldest", "drop-newest", "block")
+
+_LISTEN = 1 << lib.PN_ROUTE_LISTEN
+_SUBSCRIBE = 1 << lib.PN_ROUTE_SUBSCRIBE
+_NEVER = 1 << 64
 
 
 class Waiter(Protocol):
@@ -40,25 +52,30 @@ class MainInbox:
     def __init__(self) -> None:
         self.messages: deque[Notify | Gap] = deque()
         self.waiters: list[Waiter] = []
+        self._latest: Notify | Gap | None = None
 
     def put(self, message: Notify | Gap) -> None:
-        self.messages.append(message)
+        messages = self.messages
+        if message is not self._latest:
+            messages += (message,)
+            self._latest = message
         if self.waiters:
             self.wake_all()
 
     def wake_all(self) -> None:
-        for waiter in self.waiters:
+        for waiter in tuple(self.waiters):  # who leaves takes himself out meanwhile
             waiter.wake()
 
-    def take(self, count: int | None) -> list[Notify | Gap]:
-        """Up to `count`, None: all; a thread in notifies() may be taking as well."""
-        taken: list[Notify | Gap] = []
+    def take(self, taken: list[Notify | Gap], count: int | None) -> None:
+        """Append up to `count`, None: all; a thread in notifies() may be taking as well."""
+        # One call: none can be lost between two of its steps.
         try:
-            while count is None or len(taken) < count:
-                taken.append(self.messages.popleft())
+            if count is None:
+                taken.extend(starmap(self.messages.popleft, repeat(())))
+            else:
+                taken.extend(starmap(self.messages.popleft, repeat((), count)))
         except IndexError:
             pass
-        return taken
 
 
 class Inbox:
@@ -70,111 +87,152 @@ class Inbox:
         if overflow not in OVERFLOW:
             raise ValueError(f"overflow must be one of {', '.join(OVERFLOW)}, not {overflow!r}")
         self.messages: deque[Notify | Gap] = deque()
-        self.waiters: deque[Waiter] = deque()
+        self.waiters: list[Waiter] = []
         self.closed = False
         self.channels: tuple[str, ...] = ()
         #: Messages that overflow dropped.
         self.dropped = 0
         #: Messages among `messages`.
         self.held = 0
+        #: Reading has to stop while it is full.
+        self.blocks = overflow == "block" and maxlen is not None
         #: Nothing of this commit or an earlier one is owed; None once that is past.
-        self.since: int | None = None
+        self._since: int | None = _NEVER
         self._maxlen = maxlen
         self._overflow = overflow
         self._skip_backend = skip_backend
+        self._latest: Notify | Gap | None = None
 
     @property
     def room(self) -> int | None:
         """How many may be read before one has to be dropped; None when it does not matter."""
-        if self._overflow != "block" or self._maxlen is None or self.closed:
+        if not self.blocks or self._maxlen is None or self.closed:
             return None
         return self._maxlen - self.held
 
     def put(self, message: Notify | Gap) -> None:
-        if self.closed:
+        waiters = self.waiters
+        if waiters and waiters[0].message is not None:
+            self._serve()
+        if self.closed or message is self._latest:
             return
-        if isinstance(message, Notify):
-            if self.since is not None:
-                if message.seq <= self.since:
-                    return
-                self.since = None
-            if self._skip_backend is not None and message.backend_id == self._skip_backend:
-                return
-        if self.waiters:
-            waiter = self.waiters.popleft()
-            waiter.message = message
-            waiter.wake()
+        if (self._since or self._skip_backend) is not None and not self._owes(message):
+            return
+        if waiters:
+            waiter = waiters[0]
+            waiter.message = self._latest = message
+            self._serve()
         else:
             self._keep(message)
 
     def put_back(self, message: Notify | Gap) -> None:
         """What was handed to somebody who does not want it any more: it is the oldest."""
+        if self.closed:
+            return
         if self.waiters:
-            waiter = self.waiters.popleft()
-            waiter.message = message
-            waiter.wake()
+            self.waiters[0].message = message
+            self._serve()
         else:
-            self.messages.appendleft(message)
             self.held += isinstance(message, Notify)
+            self.messages.appendleft(message)
 
     def take(self) -> Notify | Gap:
-        message = self.messages.popleft()
-        self.held -= isinstance(message, Notify)
+        message = self.messages[0]
+        self.held -= message.__class__ is Notify  # not isinstance(), which is a call
+        del self.messages[0]
         return message
 
-    def forget(self, since: int) -> None:
-        """Nothing up to commit `since` is owed, though it was read already."""
-        self.since = since
-        messages = [m for m in self.messages if isinstance(m, Notify) and m.seq > since]
-        self.messages.clear()
-        self.messages.extend(messages)
-        self.held = len(messages)
-        self.dropped = 0
+    def forget(self, waiter: Waiter) -> None:
+        """He does not wait any more."""
+        if waiter in self.waiters:
+            self.waiters.remove(waiter)
+
+    def open(self, since: int) -> None:
+        """From here on everything is owed that comes after commit `since`."""
+        self._since = since
 
     def close(self) -> None:
         self.closed = True
         self.messages.clear()
         self.held = 0
+        self._latest = None
         self.wake_all()
 
     def wake_all(self) -> None:
         """With nothing: they see for themselves why."""
-        while self.waiters:
-            self.waiters.popleft().wake()
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+            self.forget(waiter)
+
+    def _serve(self) -> None:
+        """Wake who was handed something."""
+        waiters = self.waiters
+        while waiters and waiters[0].message is not None:
+            waiter = waiters[0]
+            waiter.wake()
+            if waiters and waiters[0] is waiter:
+                del waiters[0]
+
+    def _owes(self, message: Notify | Gap) -> bool:
+        if not isinstance(message, Notify):
+            return True
+        if self._since is not None:
+            if message.seq <= self._since:
+                return False
+            self._since = None
+        return self._skip_backend is None or message.backend_id != self._skip_backend
 
     def _keep(self, message: Notify | Gap) -> None:
+        """Sets `_latest` in one step with it."""
+        messages = self.messages
         if not isinstance(message, Notify):
-            self.messages.append(message)
-            return
-        if self._maxlen is None or self.held < self._maxlen or self._overflow == "block":
-            self.messages.append(message)
+            messages += (message,)
+            self._latest = message
+        elif self._maxlen is None or self.held < self._maxlen or self.blocks:
+            messages += (message,)
             self.held += 1
+            self._latest = message
         elif self._overflow == "drop-newest":
-            self._drop(message, at_the_end=True)
+            self._drop_newest(message)
         else:
-            self._drop(self._oldest(), at_the_end=False)
-            self.messages.append(message)
+            self._drop_oldest(message)
 
-    def _oldest(self) -> Notify:
-        """Out of the queue; what stands before it is at most one Gap of ours."""
-        for index, message in enumerate(self.messages):
-            if isinstance(message, Notify):
-                del self.messages[index]
-                return message
-        raise AssertionError("a full inbox without messages")
-
-    def _drop(self, message: Notify, *, at_the_end: bool) -> None:
+    def _drop_newest(self, message: Notify) -> None:
         """One Gap stands for all that were dropped one after the other."""
-        self.dropped += 1
-        lost = len(message.data)
-        end = -1 if at_the_end else 0
-        last = self.messages[end] if self.messages else None
-        if isinstance(last, Gap) and last.reason == Gap.OVERFLOW:
-            self.messages[end] = last.grown(lost)
-        elif at_the_end:
-            self.messages.append(Gap(lost, Gap.OVERFLOW, 1))
+        messages = self.messages
+        last = messages[-1]
+        grows = _is_overflow(last)
+        gap = _gap(last, message)
+        if grows:
+            messages[-1] = gap
         else:
-            self.messages.appendleft(Gap(lost, Gap.OVERFLOW, 1))
+            messages += (gap,)
+        self.dropped += 1
+        self._latest = message
+
+    def _drop_oldest(self, message: Notify) -> None:
+        messages = self.messages
+        grows = _is_overflow(messages[0])
+        at, oldest = next((i, m) for i, m in enumerate(messages) if isinstance(m, Notify))
+        gap = _gap(messages[0], oldest)
+        if grows:
+            messages[0] = gap
+            del messages[at]
+        else:
+            messages[at] = gap
+        messages += (message,)
+        self.dropped += 1
+        self._latest = message
+
+
+def _is_overflow(message: Notify | Gap) -> bool:
+    return isinstance(message, Gap) and message.reason == Gap.OVERFLOW
+
+
+def _gap(before: Notify | Gap, lost: Notify) -> Gap:
+    if isinstance(before, Gap) and before.reason == Gap.OVERFLOW:
+        return before.grown(len(lost.data))
+    return Gap(len(lost.data), Gap.OVERFLOW, 1)
 
 
 class Inboxes:
@@ -183,56 +241,66 @@ class Inboxes:
     def __init__(self) -> None:
         self.main = MainInbox()
         self.all: set[Inbox] = set()
-        self._by_channel: dict[str, list[Inbox]] = {}
+        #: Read, and not yet put where it belongs; with its routes.
+        self.arrived: deque[tuple[Notify | Gap, int]] = deque()
+        # Tuples, since somebody may close a subscription while one of them is gone through.
+        self._by_channel: dict[str, tuple[Inbox, ...]] = {}
         #: Those for which reading has to stop when they are full.
-        self._blocking: set[Inbox] = set()
+        self.blocking: tuple[Inbox, ...] = ()
 
     def add(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
         """Returns the channels that nobody had before."""
-        fresh = []
         inbox.channels = tuple(channels)
         self.all.add(inbox)
-        if inbox.room is not None:
-            self._blocking.add(inbox)
+        if inbox.blocks:
+            self.blocking += (inbox,)
+        fresh = [channel for channel in inbox.channels if channel not in self._by_channel]
         for channel in inbox.channels:
-            found = self._by_channel.setdefault(channel, [])
-            if not found:
-                fresh.append(channel)
-            found.append(inbox)
+            self._by_channel[channel] = (*self._by_channel.get(channel, ()), inbox)
         return fresh
 
     def remove(self, inbox: Inbox) -> list[str]:
         """Returns the channels that nobody has any more."""
         stale = []
         self.all.discard(inbox)
-        self._blocking.discard(inbox)
+        self.blocking = tuple(other for other in self.blocking if other is not inbox)
         for channel in inbox.channels:
-            found = self._by_channel.get(channel, [])
-            if inbox in found:
-                found.remove(inbox)
-                if not found:
-                    del self._by_channel[channel]
-                    stale.append(channel)
+            found = self._by_channel.get(channel, ())
+            left = tuple(other for other in found if other is not inbox)
+            if left:
+                self._by_channel[channel] = left
+            elif found:
+                del self._by_channel[channel]
+                stale.append(channel)
         return stale
 
     def sweep(self) -> list[str]:
         """Remove those that are closed.  Returns the channels that nobody has any more."""
-        closed = [inbox for inbox in self.all if inbox.closed]
+        closed = [inbox for inbox in tuple(self.all) if inbox.closed]
         return [channel for inbox in closed for channel in self.remove(inbox)]
 
     def room(self) -> int | None:
         """How many messages may be read now; None: any number."""
-        if not self._blocking:
+        if not self.blocking:
             return None
-        rooms = [room for inbox in self._blocking if (room := inbox.room) is not None]
+        rooms = [room for inbox in self.blocking if (room := inbox.room) is not None]
         return max(0, min(rooms)) if rooms else None
 
-    def put_for_subscriptions(self, channel: str, message: Notify | Gap) -> None:
-        for inbox in self._by_channel.get(channel, ()):
-            inbox.put(message)
+    def distribute(self) -> None:
+        """Put what has arrived where it belongs."""
+        arrived = self.arrived
+        while arrived:
+            message, routes = arrived[0]
+            if routes & _LISTEN:
+                self.main.put(message)
+            if routes & _SUBSCRIBE and message.channel is not None:
+                for inbox in self._by_channel.get(message.channel, ()):
+                    inbox.put(message)
+            del arrived[0]
 
     def clear(self) -> None:
         """In the child of a fork, where nothing of this is its own."""
+        self.arrived.clear()
         self.main.messages.clear()
         self.main.waiters.clear()
         for inbox in self.all:

@@ -11,14 +11,20 @@ The handover:
       first of followers: call                 leader is None?  then I am
                                                else sleep until woken or called
 
-At least one of the two sees the other.  A follower that gives up calls the next one, since it
-may have been called itself.
+At least one of the two sees the other.  Who is called stays among the followers until it acts on
+it; a follower that gives up calls the next one, since it may have been called itself.
 
 Who reads something for a leader kicks it out of the core: pn_conn_kick() is not lost, whether it
-comes before its sleep or in it.
+comes before its sleep or in it.  For that nobody else may be in the core: a second one would
+take the kick.
 
-An exception of a signal handler (Ctrl-C) can come between any two steps.  So a waiter is made
-first, everything else happens inside of `try`, and leave() undoes whatever was done by then.
+A signal handler of Python can interrupt a wait and wait itself.  Who was interrupted can do
+nothing until that has returned, so it is nobody's follower meanwhile, and when it leads the
+inner one leads in its place.
+
+An exception of a signal handler (Ctrl-C) can come at every call.  So a waiter is made first,
+everything else happens inside of `try`, and leave() undoes whatever was done by then; it is done
+again until it came through.
 """
 
 from __future__ import annotations
@@ -31,8 +37,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import RLock
     from typing import TypeAlias
 
+    from pynotify._inbox import Waiter
     from pynotify._types import Gap, Notify
 
     Look: TypeAlias = Callable[["ThreadWaiter", int], bool]
@@ -41,37 +49,61 @@ if TYPE_CHECKING:
 class ThreadWaiter:
     """A thread that waits, once."""
 
-    #: What was handed to it.
-    message: Notify | Gap | None = None
-    #: There is something for it.
-    woken = False
-    #: Nobody leads any more.
-    called = False
-    #: It interrupted another wait of the same thread, as a signal handler of Python can.
-    nested = False
-    #: Nobody wants it to wait any more.
-    cancelled = False
-    _lock: Lock | None = None
+    __slots__ = (
+        "_lock",
+        "_lookout",
+        "_roused",
+        "called",
+        "cancelled",
+        "entered",
+        "ident",
+        "in_core",
+        "interrupted",
+        "left",
+        "message",
+        "stands_in",
+        "woken",
+    )
 
     def __init__(self, lookout: Lookout) -> None:
         self._lookout = lookout
+        self._lock: Lock | None = None
+        self._roused = False
+        self.ident = 0
+        #: What was handed to it.
+        self.message: Notify | Gap | None = None
+        #: There is something for it.
+        self.woken = False
+        #: Nobody leads any more; or what else it sleeps for may have come.
+        self.called = False
+        #: Nobody wants it to wait any more.
+        self.cancelled = False
+        #: It may be among those who wait: set before it is.  And it has left them.
+        self.entered = self.left = False
+        #: It sleeps in the core, or is about to: set before `woken` is looked at.
+        self.in_core = False
+        #: The wait of the same thread that it interrupted, as a signal handler of Python can.
+        self.interrupted: ThreadWaiter | None = None
+        #: It leads in the place of that one.
+        self.stands_in = False
 
     def wake(self) -> None:
         self.woken = True
-        self._rouse()
+        if not self._roused:
+            if self.in_core:
+                self._lookout.kick()
+            if self._lock is not None:
+                self._release(self._lock)
+            self._roused = True
 
     def call(self) -> None:
         self.called = True
-        self._rouse()
+        if self._lock is not None:
+            self._release(self._lock)
 
-    def _rouse(self) -> None:
-        # The flag is set before this; a sleeper looks at it after it became leader or had a lock.
-        if self._lookout.leader is self or self.nested:
-            self._lookout.kick()
-        lock = self._lock
-        if lock is not None:
-            with contextlib.suppress(RuntimeError):  # roused already
-                lock.release()
+    def _release(self, lock: Lock) -> None:
+        with contextlib.suppress(RuntimeError):  # roused already
+            lock.release()
 
     def sleep(self, seconds: float) -> None:
         """Until woken or called, or the time is over; -1: no limit."""
@@ -84,57 +116,75 @@ class ThreadWaiter:
 
 
 class Lookout:
-    """The waiting threads of one connection."""
+    """The waiting threads of one connection, whose lock elects the leader."""
 
-    def __init__(self, kick: Callable[[], None]) -> None:
+    def __init__(self, election: RLock, kick: Callable[[], None]) -> None:
         self.kick = kick
         #: Who sleeps in the core, or is about to.
         self.leader: ThreadWaiter | None = None
-        self._election = Lock()
-        self._inside: set[int] = set()
+        self._election = election
+        #: The innermost waiter of each thread that found somebody there.
+        self._inside: dict[int, ThreadWaiter] = {}
         self._followers: deque[ThreadWaiter] = deque()
 
     @property
     def occupied(self) -> bool:
         """Somebody waits."""
-        return bool(self._inside)
+        return self.leader is not None or bool(self._inside)
 
     def enter(self, waiter: ThreadWaiter) -> None:
-        """For the calling thread, inside the `try` whose `finally` leaves."""
-        ident = get_ident()
-        waiter.nested = ident in self._inside
-        self._inside.add(ident)
-        if not waiter.nested:
-            self._try_to_lead(waiter)
+        """For the calling thread, the lock held, inside the `try` whose `finally` leaves."""
+        ident = waiter.ident = get_ident()
+        leader = self.leader
+        if leader is None and not self._inside:
+            self.leader = waiter
+        elif leader is not None and leader.ident == ident:
+            waiter.interrupted = leader
+            waiter.stands_in = True
+            self.leader = waiter
+        else:
+            outer = waiter.interrupted = self._inside.get(ident)
+            self._inside[ident] = waiter
+            if outer is not None:
+                self._drop(outer)
 
-    def leave(self, waiter: ThreadWaiter) -> None:
-        if not waiter.nested:
-            self._inside.discard(get_ident())
-        if self.leader is waiter:
-            self.leader = None
-        if self._followers and self.leader is None:
-            with contextlib.suppress(IndexError):  # somebody else called it
-                self._followers.popleft().call()
-
-    def wait(self, waiter: ThreadWaiter, timeout_ns: int, look: Look) -> bool:
-        """Until the waiter is woken or the time is over; -1: no limit, 0: look once.
-
-        `look(waiter, timeout_ns)` sleeps in the core, perhaps for a shorter time.  Its True is
-        returned.
-        """
-        deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else 0
-        while not waiter.woken:
-            if self.leader is waiter or waiter.nested or timeout_ns == 0:
-                if look(waiter, timeout_ns):
-                    return True
+    def leave(self, waiter: ThreadWaiter, waiters: list[Waiter]) -> None:
+        """Undo enter(), however far it came, and leave `waiters` too.  May be repeated."""
+        if waiter in waiters:
+            waiters.remove(waiter)
+        outer = waiter.interrupted
+        if self._inside and self._inside.get(waiter.ident) is waiter:
+            if outer is None:
+                del self._inside[waiter.ident]
             else:
-                self._follow(waiter, timeout_ns)
-            if timeout_ns == 0:
-                break
-            if deadline:
+                self._inside[waiter.ident] = outer
+        if self._followers:
+            self._drop(waiter)
+        if self.leader is waiter:
+            self.leader = outer if waiter.stands_in else None
+        if outer is not None:
+            outer.call()
+        if self.leader is None and self._followers:
+            with contextlib.suppress(IndexError):  # it has left
+                self._followers[0].call()
+        waiter.left = True
+
+    def wait(self, waiter: ThreadWaiter, deadline: int, look: Look) -> bool:
+        """Until the waiter is woken or the time is over.
+
+        `deadline` by time.monotonic_ns(), -1: none.  `look(waiter, timeout_ns)` sleeps in the
+        core, perhaps for a shorter time; its True is returned.
+        """
+        timeout_ns = -1
+        while not waiter.woken:
+            if deadline >= 0:
                 timeout_ns = deadline - time.monotonic_ns()
                 if timeout_ns <= 0:
                     break
+            if self.leader is not waiter:
+                self._follow(waiter, timeout_ns)
+            elif look(waiter, timeout_ns):
+                return True
         return waiter.woken
 
     def _try_to_lead(self, waiter: ThreadWaiter) -> bool:
@@ -151,5 +201,8 @@ class Lookout:
             if not self._try_to_lead(waiter):
                 waiter.sleep(timeout_ns / 1e9 if timeout_ns >= 0 else -1)
         finally:
-            with contextlib.suppress(ValueError):  # taken out by who called it
-                self._followers.remove(waiter)
+            self._drop(waiter)
+
+    def _drop(self, waiter: ThreadWaiter) -> None:
+        with contextlib.suppress(ValueError):  # it does not follow
+            self._followers.remove(waiter)

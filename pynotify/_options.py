@@ -18,6 +18,7 @@ _COUNTS = {
     "max_backends": (1, 65536),
     "max_channels": (1, _UINT32_MAX),
     "max_subscriptions": (1, _UINT32_MAX),
+    "max_generations": (1, _UINT32_MAX),
     "max_payload": (1, _UINT32_MAX),
     "max_channel_name": (1, 255),
 }

@@ -16,6 +16,7 @@ from pynotify._types import Notify
 from pynotify.errors import ProgrammingError, native_error
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Sequence
 
     from pynotify._base import BaseConnection
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 _pn_poll = lib.pn_poll
 
-_INTERRUPTED = "receiving from a signal handler that interrupted receiving"
-_INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program goes on."
+INTERRUPTED = "receiving from a signal handler that interrupted receiving"
+INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program goes on."
 
 # Below this a list of a column is made faster than a copy of its memory with a view on it.
 _FEW = 16
@@ -44,7 +45,10 @@ class Reader:
             raise MemoryError("no memory for receiving")
         self._batch: Any = ffi.gc(batch, lib.pn_batch_free)
         # A signal handler of Python can interrupt reading between any two steps, and read itself.
-        self._busy = False
+        self.busy = False
+        #: What the batch holds has not been made into messages, because an exception of a signal
+        #: handler (Ctrl-C) came in between; reading goes on with that.
+        self.pending = False
         # By channel number of the connection, which means the same name for its life.
         self._channels: list[str] = []
         # Views on the columns, as long as the core has not moved them to a larger place: an
@@ -54,37 +58,49 @@ class Reader:
         self._channel = self._offset = self._data = self._routes = memoryview(b"")
 
     def read(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
-        """Up to `limit` messages, 0: all that are owed."""
-        if self._busy:
-            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        """Up to `limit` messages, 0: all that are owed.  More when `pending`."""
+        if self.busy:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
-            self._busy = True
-            return self._messages(connection, limit)
+            self.busy = True
+            messages = self._messages(connection, limit)
+            self.pending = False
+            return messages
         finally:
-            self._busy = False
+            self.busy = False
 
     def read_routed(
-        self, connection: BaseConnection, limit: int
-    ) -> tuple[list[Notify | Gap], bytes]:
-        """The same as `read`, and for each message by which routes it is owed."""
-        if self._busy:
-            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        self, connection: BaseConnection, limit: int, sink: deque[tuple[Notify | Gap, int]]
+    ) -> list[Notify | Gap]:
+        """The same as `read`, and put into `sink` with the routes by which they are owed."""
+        if self.busy:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
-            self._busy = True
+            self.busy = True
             messages = self._messages(connection, limit)
-            return messages, bytes(self._routes[: len(messages)])
+            routed = zip(messages, bytes(self._routes[: len(messages)]), strict=True)
+            # One step with the next: no call comes in between.
+            sink += routed
+            self.pending = False
+            return messages
         finally:
-            self._busy = False
+            self.busy = False
 
     def read_columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
         """The same as `read`, left in columns."""
-        if self._busy:
-            raise ProgrammingError(_INTERRUPTED, hint=_INTERRUPTED_HINT)
+        if self.busy:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
-            self._busy = True
-            return self._columns(connection, limit)
+            self.busy = True
+            batch = self._columns(connection, limit)
+            self.pending = False
+            return batch
         finally:
-            self._busy = False
+            self.busy = False
+
+    def reset(self) -> None:
+        """In the child of a fork: another thread may have been reading."""
+        self.busy = self.pending = False
 
     def listening(self, connection: BaseConnection) -> frozenset[str]:
         """The channels that are listened to now."""
@@ -133,15 +149,21 @@ class Reader:
 
     def _poll(self, connection: BaseConnection, limit: int) -> int:
         batch = self._batch
-        try:
-            count = _pn_poll(connection._handle, batch, limit)
-        except TypeError:  # the handle is None
-            connection._check_usable()
-            raise
+        if self.pending and batch.n:
+            count = int(batch.n)
+        else:
+            try:
+                self.pending = True
+                count = _pn_poll(connection._handle, batch, limit)
+            except TypeError:  # the handle is None
+                self.pending = False
+                connection._check_usable()
+                raise
         if count > 0:
             if batch.cap != self._capacity or batch.data_cap != self._data_capacity:
                 self._view()
         elif count < 0:
+            self.pending = False
             raise native_error(count)
         return count
 

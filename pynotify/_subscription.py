@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from pynotify._base import nanoseconds
@@ -67,7 +68,7 @@ class Subscription:
     @property
     def closed(self) -> bool:
         """Whether it was closed, by `close()` or with its connection."""
-        return self._inbox.closed
+        return self._inbox.closed or self._connection.closed
 
     def next(self, timeout: float | None = None) -> Notify | Gap:
         """The next message; a `Gap` where messages were dropped.
@@ -93,6 +94,8 @@ class Subscription:
         When the handler raises, `on_error(exception)` is called, or without it the exception is
         logged, and the thread goes on.
         """
+        self._check_open()
+        self._connection._check_usable()
         thread = SubscriptionThread(self, handler, on_error, daemon=daemon)
         thread.start()
         return thread
@@ -111,44 +114,56 @@ class Subscription:
         connection, inbox = self._connection, self._inbox
         self._check_open()
         connection._refuse_transaction("next")
+        deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else -1
         try:
-            with connection._receiving:
-                if inbox.messages:
-                    return self._take()
-                if waiter.cancelled:
-                    return None
-                self._check_open()
-                inbox.waiters.append(waiter)
-                connection._lookout.enter(waiter)
-            connection._lookout.wait(waiter, timeout_ns, connection._look)
+            try:
+                with connection._receiving:
+                    if self._must_wait(waiter, timeout_ns):
+                        connection._lookout.enter(waiter)
+                if waiter.entered:
+                    connection._lookout.wait(waiter, deadline, connection._look)
+            finally:
+                interruption = None
+                while waiter.entered and not waiter.left:
+                    try:
+                        with connection._receiving:
+                            connection._lookout.leave(waiter, inbox.waiters)
+                    except BaseException as error:  # Ctrl-C: nobody would lead any more
+                        interruption = error
+                if interruption is not None:
+                    raise interruption
+            if inbox.blocks:
+                connection._room_made()
         except BaseException:
-            with connection._receiving:
-                if waiter.message is not None:
+            if waiter.message is not None:
+                with connection._receiving:
                     inbox.put_back(waiter.message)
-                self._forget(waiter)
             raise
-        finally:
-            connection._lookout.leave(waiter)
-        with connection._receiving:
-            self._forget(waiter)
         if waiter.message is None:
             self._check_open()
+        # Nothing is called from here to the caller: Ctrl-C cannot come in between.
         return waiter.message
 
-    def _take(self) -> Notify | Gap:
-        message = self._inbox.take()
-        self._connection._room_made()
-        return message
-
-    def _forget(self, waiter: ThreadWaiter) -> None:
-        if waiter in self._inbox.waiters:
-            self._inbox.waiters.remove(waiter)
+    def _must_wait(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
+        """Then the waiter is among those of the inbox; else it may have a message already."""
+        inbox = self._inbox
+        if self._connection._loose_ends:
+            self._connection._recover()
+        if timeout_ns == 0 and not inbox.messages:
+            self._connection._feed()
+        if inbox.messages:
+            waiter.message = inbox.take()
+        if timeout_ns == 0 or waiter.message is not None or waiter.cancelled or inbox.closed:
+            return False
+        waiter.entered = True
+        inbox.waiters.append(waiter)
+        return True
 
     def _cancel(self, waiter: ThreadWaiter) -> None:
         """Make _receive() in another thread return, now or when it comes to it."""
         with self._connection._receiving:
             waiter.cancelled = True
-            self._forget(waiter)
+            self._inbox.forget(waiter)
             waiter.wake()
 
     def _check_open(self) -> None:

@@ -123,6 +123,11 @@ class OpenTransaction:
         )
         return int(queued[0])
 
+    def bump(self, generation: int) -> None:
+        """Add one to the counter of that index."""
+        self.require_usable()
+        self._run(lib.pn_txn_bump(self._native, generation))
+
     def listen(self, channels: Iterable[str]) -> None:
         self.require_usable()
         for name in [self._attempt(encode_channel, channel) for channel in channels]:

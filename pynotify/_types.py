@@ -162,7 +162,8 @@ class EngineStat:
     `commits` counts transactions with an effect, `notifications` those left after collapsing
     duplicates, heard or not, `slot_writes` writes to other backends' slots, `wakeups_useless`
     wake-ups after which nothing was found.  `head` and `tail` are queue positions in bytes;
-    `tail_holder_pid` is None when nobody pins the tail.
+    `tail_holder_pid` is None when nobody pins the tail; `generations` counts the shared
+    counters that exist.
     """
 
     commits: int
@@ -182,6 +183,7 @@ class EngineStat:
     tail_holder_pid: int | None
     channels: int
     subscriptions: int
+    generations: int
     backends: list[BackendStat]
 
 

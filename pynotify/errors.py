@@ -45,6 +45,7 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyGenerations",
     "TopicDeleted",
     "TopicFull",
 ]
@@ -178,6 +179,13 @@ class TooManyChannels(OperationalError):
     _advice = "Unlisten, or create the segment with a larger max_channels and max_subscriptions."
 
 
+class TooManyGenerations(OperationalError):
+    """The segment has no room for another generation counter, or for its database."""
+
+    sqlstate = "53200"
+    _advice = "They are never removed: create the segment with a larger max_generations."
+
+
 class LayoutMismatch(OperationalError):
     """The segment has another layout or other options than those asked for."""
 
@@ -264,6 +272,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_EPAYLOAD: PayloadTooLong,
     lib.PN_EBACKENDS: TooManyBackends,
     lib.PN_ECHANNELS: TooManyChannels,
+    lib.PN_EGENERATIONS: TooManyGenerations,
     lib.PN_ELAYOUT: LayoutMismatch,
     lib.PN_ECORRUPT: SegmentCorrupt,
     lib.PN_EGONE: SegmentUnlinked,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 3
+WARM_UPS = 5
+"""Runs of each job on small logs first: a JVM compiles for that long."""
+SMALL = 1_000_000
 TOLERANCE = 0.10
 DEFAULT_RECORDS = 100_000_000
 
@@ -231,6 +234,18 @@ def _compare(figure: Figure, base: Figure, bar_cpu: float, bar_wall: float | Non
     return figure
 
 
+def _warm_up(session: SparkSession, records: int, out: Path) -> None:
+    with logs_of(min(records, SMALL), None) as (logs, contents):
+        small = Bench(session, logs, out, contents["records"], contents["received"])
+        names = [name for name in ("latency", "audit", "ingest") if name in NAMES]
+        for name in names:
+            print(f"bench: warming up {name}", file=sys.stderr, flush=True)
+            work = small.job(name, again=True)
+            for _ in range(WARM_UPS):
+                work()
+    shutil.rmtree(out)
+
+
 def _floors(files: Sequence[Path], records: int) -> tuple[Figure, Figure]:
     return (
         measure("numpy histogram", records, lambda: floor.latency_histograms(files)),
@@ -269,6 +284,7 @@ def run(records: int, directory: Path | None = None, master: str | None = None) 
         bench = Bench(session, logs, Path(out), total, received)
         if floor.latency_histograms(files) != received or any(floor.audit(files)):
             raise CannotMeasureError(f"{logs} does not hold what bench.json says")
+        _warm_up(session, records, Path(out) / "small")
         before, before_audit = _floors(files, total)
         figures = [
             _compare(bench.latency(), before, 0.25, 0.18),

@@ -112,13 +112,25 @@ def remove_tree(place: Directory) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _read_in_place(place: str) -> bool:
+    """Whether it is local, or an archive on a file system that Arrow knows."""
+    if is_local(place):
+        return True
+    from spark_jobs.archive import is_archive
+
+    try:
+        return is_archive(place)
+    except (OSError, ValueError):  # a scheme of Hadoop's alone
+        return False
+
+
 @contextmanager
 def fetched(places: Sequence[str]) -> Iterator[list[str]]:
-    """These places, those that are not local replaced by local copies."""
+    """These places; raw logs that are not local are replaced by local copies."""
     with TemporaryDirectory(prefix="spark-jobs-") as root:
         result = []
         for number, place in enumerate(places):
-            if is_local(place):
+            if _read_in_place(place):
                 result.append(place)
                 continue
             target = Path(root) / str(number)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import http.client
-import importlib.util
 import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -600,56 +597,3 @@ def test_handler_that_raises_as_celerys_does(
 
 def _all_read(engine: pynotify.Engine) -> bool:
     return all(row.asleep for row in engine.stat().backends if row.channels)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self._path)
-
-
-def request(path: Path, method: str, body: bytes | None = None) -> bytes:
-    connection = _UnixConnection(path)
-    with contextlib.closing(connection):
-        connection.request(method, "/key", body)
-        return connection.getresponse().read()
-
-
-def answers(path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        request(path, "GET")
-        return True
-    return False
-
-
-def all_answer(path: Path, body: bytes) -> bool:
-    return {request(path, "GET") for _ in range(12)} == {body}
-
-
-@pytest.mark.parametrize("preload", [[], ["--preload"]], ids=["plain", "preload"])
-def test_gunicorn(new_name: Callable[[], str], tmp_path: Path, preload: list[str]) -> None:
-    """Every worker forgets what any of them changed, also after the logs were reopened."""
-    if importlib.util.find_spec("gunicorn") is None:
-        require("gunicorn", "it is not installed")
-    path, name = tmp_path / "socket", new_name()
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {"SEGMENT": name, "DATA": str(tmp_path / "d"), "HOME": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "--workers", "3", "--bind", f"unix:{path}",
-         "--chdir", str(ROOT / "examples"), *preload, "wsgi_cache:app"],
-        env={**os.environ, **environment, "PYTHONPATH": paths},
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_until(lambda: answers(path), "it listens")
-        for body in (b"one", b"two", b"three"):
-            request(path, "PUT", body)
-            wait_until(lambda body=body: all_answer(path, body), f"all workers say {body!r}")
-            process.send_signal(SIGNAL)
-    finally:
-        process.terminate()
-        assert process.wait(PATIENCE) == 0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 
@@ -203,3 +207,62 @@ def test_check_finds_nothing_in_a_sound_segment(engine: pynotify.Engine, connect
     report = engine.check()
     assert report.ok
     assert report.problems == []
+
+
+_STUCK = """
+import ctypes, sys, pynotify
+
+def stuck_in_foreign_code():
+    print("ready", flush=True)
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # and the GIL with it
+
+with pynotify.connect(sys.argv[1]) as conn:
+    conn.listen("c")
+    stuck_in_foreign_code()
+    print(len(conn.poll()), flush=True)
+"""
+
+
+def test_a_process_prints_its_stacks_when_it_is_asked(
+    make_engine: EngineFactory, engine: pynotify.Engine, conn: pynotify.Connection
+) -> None:
+    """To its own stderr, though it runs no byte code; nothing else happens to it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", _STUCK, make_engine.name_of(engine)],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        conn.notify("c", "1")
+        assert engine.log_stack(process.pid) == 1
+        for line in process.stderr:
+            if "in stuck_in_foreign_code" in line:
+                break
+        else:
+            pytest.fail("no stack was printed")
+        process.stdin.write("x")
+        process.stdin.close()
+        assert process.stdout.read() == "1\n"
+    assert process.returncode == 0
+
+
+def test_who_cannot_be_asked_for_a_stack(
+    engine: pynotify.Engine, conn: pynotify.Connection, capfd: Any
+) -> None:
+    assert engine.log_stack(conn.pid) == 1, "oneself needs no signal"
+    assert "test_who_cannot_be_asked_for_a_stack" in capfd.readouterr().err
+    assert engine.log_stack(1) == 0
+
+
+def test_wakeup_is_told(engine: pynotify.Engine, connect: Connect) -> None:
+    connect(wakeup="poll")
+    connect(wakeup=signal.SIGRTMIN + 3)
+    connect()
+    told = [backend.wakeup for backend in engine.stat().backends]
+    assert told == ["poll", signal.SIGRTMIN + 3, signal.SIGUSR1]

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 import pynotify
+from crowd import KEPT, SWITCH_INTERVALS, Receiver, Sender, assert_order, run_threads, switching
 from receiving import PATIENCE, payloads
-from sessions import Connect
+from sessions import Connect, EngineFactory, RemoteSession
 
 THREADS = 8
-
-
-def run_threads(*bodies: Callable[[], None]) -> None:
-    """Start one thread for each, together, and wait for their ends."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(len(bodies))
-
-    def run(body: Callable[[], None]) -> None:
-        start.wait()
-        try:
-            body()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * PATIENCE)
-    assert not any(thread.is_alive() for thread in threads)
-    if errors:
-        raise errors[0]
 
 
 def test_eight_threads_notify_and_poll_on_one_connection(conn: pynotify.Connection) -> None:
@@ -196,3 +176,156 @@ def test_handlers_run_in_the_thread_that_polls(conn: pynotify.Connection) -> Non
     run_threads(poll)
     assert ran_in == polled_in
     assert ran_in != [threading.get_ident()]
+
+
+# ---- sixteen threads that do everything ---------------------------------------------------------
+
+MANY = 16
+ROUNDS = 400
+
+
+def send_from_afar(conn: pynotify.Connection, count: int) -> list[str]:
+    """In another process: what it has committed."""
+    sent = [f"afar {number}" for number in range(count)]
+    for payload in sent:
+        conn.notify(KEPT[0], payload)
+    return sent
+
+
+class Observer:
+    """Looks at things, and comes and goes with handlers."""
+
+    def __init__(self, conn: pynotify.Connection, engine: pynotify.Engine) -> None:
+        self.conn = conn
+        self.engine = engine
+        #: What each handler was called with; a call that has begun ends after the removal.
+        self.calls: list[list[pynotify.Notify]] = []
+
+    def statistics(self) -> None:
+        assert [row.backend_id for row in self.engine.stat().backends if row.channels] == [
+            self.conn.backend_id
+        ]
+        assert 0 <= self.conn.queue_usage() < 1
+
+    def handler(self) -> None:
+        calls: list[pynotify.Notify] = []
+        self.conn.add_notify_handler(calls.append)
+        self.conn.wait(0)
+        self.conn.remove_notify_handler(calls.append)
+        self.calls.append(calls)
+
+
+class Handled:
+    """A handler that stays: what each thread was called with."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, list[pynotify.Notify]] = {}
+
+    def __call__(self, message: pynotify.Notify) -> None:
+        self.by_thread.setdefault(threading.get_ident(), []).append(message)
+
+
+@pytest.mark.parametrize("interval", SWITCH_INTERVALS)
+@pytest.mark.parametrize("handled", [True, False], ids=["a handler", "no handler"])
+def test_sixteen_threads_that_do_everything(
+    interval: float | None,
+    handled: bool,
+    make_engine: EngineFactory,
+    connect: Connect,
+    remote: Callable[..., RemoteSession],
+) -> None:
+    """What was committed on channels that stay is returned once, what was rolled back never."""
+    engine = make_engine()
+    conn = connect(to=engine)
+    conn.listen(*KEPT)
+    handler = Handled()
+    if handled:
+        conn.add_notify_handler(handler)
+    senders = [Sender(conn, f"thread {number}") for number in range(MANY)]
+    receivers = [Receiver(conn, f"thread {number}") for number in range(MANY)]
+    observer = Observer(conn, engine)
+    idents: list[int] = [0] * MANY
+
+    def work(number: int) -> None:
+        sender, receiver = senders[number], receivers[number]
+        idents[number] = threading.get_ident()
+        actions = [
+            sender.notify, sender.notify, sender.notify_many, sender.blocks, sender.explicit,
+            sender.channels, receiver.poll, receiver.poll, receiver.poll_batch, receiver.notifies,
+            receiver.wait, receiver.descriptor, observer.statistics, observer.handler,
+        ]  # fmt: skip
+        for _ in range(ROUNDS):
+            sender.rng.choice(actions)()
+
+    far = remote(make_engine.name_of(engine))
+    far.run(send_from_afar, 5 * ROUNDS)
+    with switching(interval):
+        run_threads(*(lambda number=number: work(number) for number in range(MANY)))
+    committed = Counter(far.worker.result())
+    for sender in senders:
+        committed.update(sender.committed)
+    rest = Receiver(conn, "rest")
+    rest.messages += conn.poll()
+
+    everything = [m for receiver in (*receivers, rest) for m in receiver.messages]
+    assert Counter(m.payload for m in everything if m.channel in KEPT) == committed
+    others = Counter(m.payload for m in everything if m.channel not in KEPT)
+    assert set(others.values()) <= {1}
+    never = {payload for sender in senders for payload in sender.never}
+    assert never.isdisjoint(others)
+    for receiver in (*receivers, rest):
+        assert_order(receiver.messages)
+    for calls in observer.calls:
+        assert len({id(message) for message in calls}) == len(calls)
+    if handled:
+        for ident, receiver in zip(idents, receivers, strict=True):
+            mine = handler.by_thread.get(ident, [])
+            assert [m.payload for m in mine] == [m.payload for m in receiver.messages]
+    assert conn.listening_channels() >= set(KEPT)
+    assert not any(row.in_transaction for row in engine.stat().backends)
+
+
+@pytest.mark.parametrize("interval", SWITCH_INTERVALS)
+def test_one_of_sixteen_threads_receives(
+    interval: float | None,
+    engine_name: str,
+    conn: pynotify.Connection,
+    remote: Callable[..., RemoteSession],
+) -> None:
+    """It gets what each of the others committed in the order in which that one committed it."""
+    conn.listen(*KEPT)
+    senders = [Sender(conn, f"thread {number}") for number in range(MANY - 1)]
+    receiver = Receiver(conn, "the receiver")
+    left = len(senders)
+    lock = threading.Lock()
+
+    def send(sender: Sender) -> None:
+        nonlocal left
+        actions = [sender.notify, sender.notify_many, sender.blocks, sender.explicit]
+        for _ in range(ROUNDS):
+            sender.rng.choice(actions)()
+        with lock:
+            left -= 1
+            if not left:
+                conn.notify(KEPT[0], "end 0")
+
+    def receive() -> None:
+        ways = [receiver.poll, receiver.poll_batch, receiver.notifies, receiver.descriptor]
+        ended = False
+        while not ended:
+            assert conn.wait(PATIENCE)
+            before = len(receiver.messages)
+            receiver.rng.choice(ways)()
+            ended = any(message.payload == "end 0" for message in receiver.messages[before:])
+
+    far = remote(engine_name)
+    far.run(send_from_afar, 5 * ROUNDS)
+    with switching(interval):
+        run_threads(receive, *(lambda sender=sender: send(sender) for sender in senders))
+    sent = {sender.name: sender.committed for sender in senders}
+    sent["afar"] = far.worker.result()
+    receiver.messages += conn.poll()
+    assert_order(receiver.messages)
+    for name, committed in sent.items():
+        heard = [m.payload for m in receiver.messages if m.payload.rpartition(" ")[0] == name]
+        assert heard == committed

@@ -24,6 +24,9 @@ PAGES = 64
 ONE_PAGE = "x" * 7990
 HEARD = "heard"
 """The channel that the survivors listen to."""
+COUNTERS = ("victims", "bumps")
+BUMPING = ("c.3", "h")
+"""The last messages of the transactions that bump each counter once."""
 OWN = "own"
 """The channel on which the victim is notified."""
 
@@ -128,17 +131,34 @@ def _send(conn: pynotify.Connection, log: Log, *sent: str) -> None:
     log.committed()
 
 
+def _send_and_bump(conn: pynotify.Connection, log: Log, payload: str) -> None:
+    """One transaction, with a bump of each of `COUNTERS`."""
+    log.trying(payload)
+    with conn.transaction():
+        _bump(conn)
+        conn.notify(HEARD, payload)
+    log.committed()
+
+
+def _bump(conn: pynotify.Connection) -> None:
+    for name in COUNTERS:
+        conn.generation(name).bump()
+
+
 def _send_with_everything(conn: pynotify.Connection, log: Log, name: str) -> None:
-    """A transaction with savepoints, LISTEN, UNLISTEN, and `prepare`."""
+    """A transaction with savepoints, LISTEN, UNLISTEN, bumps, and `prepare`."""
     log.trying(f"{name}.1", f"{name}.3")
     with conn.transaction() as tx:
         conn.notify(HEARD, f"{name}.1")
         with conn.transaction():
             conn.notify(HEARD, f"never.{name}")
+            _bump(conn)
             raise pynotify.Rollback
         conn.listen("x", "y")
         conn.unlisten("x")
         conn.notify(HEARD, f"{name}.3")
+        conn.notify(OWN, "with bumps")
+        _bump(conn)
         tx.prepare()
     log.committed()
 
@@ -202,12 +222,12 @@ def take_over(name: str, log: Log) -> None:
     """Somebody has died with the lock before: recover."""
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
-        _send(conn, log, "h")
+        _send_and_bump(conn, log, "h")
 
 
 def notify_once(name: str, log: Log) -> None:
     with pynotify.connect(name) as conn:
-        _send(conn, log, "h")
+        _send_and_bump(conn, log, "h")
 
 
 def listen_once(name: str, log: Log) -> None:

@@ -12,7 +12,10 @@
  * the same size, packed as tightly as alignment allows.  Its bytes are read and compared by the
  * same listener afterwards, so that its cache lines come from where ours come from.
  *
- * The second part asks what listeners cost that are not concerned: 1,000 and 10,000 connections
+ * Then a generation counter, in the same segment: what it costs to read it, and to bump it in a
+ * transaction of its own, against a plain notify.
+ *
+ * The last part asks what listeners cost that are not concerned: 1,000 and 10,000 connections
  * in helper processes, each with a channel of its own, on one segment.  They come and go in
  * rounds, in both orders.  Three per cent are less than what others on the machine change within
  * seconds, so a twin segment with the same options, which never has idle listeners, is measured in
@@ -198,7 +201,8 @@ typedef struct notifier {
     pn_conn *conn;
     floor_ring *floor;
     child listener;
-    uint64_t count; /* messages of a pass */
+    uint64_t count;   /* messages of a pass */
+    uint32_t counter; /* a generation counter */
 } notifier;
 
 static void ask(const notifier *n, uint64_t what)
@@ -266,6 +270,35 @@ static double pass_floor(const notifier *n)
     return (double)(end - begin) / (double)n->count;
 }
 
+/* ns per bump, each a transaction. */
+static double pass_bump(const notifier *n)
+{
+    uint64_t before = pn_generation_value(n->engine, n->counter);
+    int64_t begin = now_ns();
+    for (uint64_t i = 0; i < n->count; i++) {
+        int rc = pn_bump(n->conn, n->counter);
+        if (rc < 0)
+            must(rc, "pn_bump");
+    }
+    int64_t end = now_ns();
+    if (pn_generation_value(n->engine, n->counter) != before + n->count)
+        die("bumps were lost");
+    return (double)(end - begin) / (double)n->count;
+}
+
+/* ns per reading of the counter. */
+static double pass_read(const notifier *n)
+{
+    uint64_t sum = 0, value = pn_generation_value(n->engine, n->counter);
+    int64_t begin = now_ns();
+    for (uint64_t i = 0; i < n->count; i++)
+        sum += pn_generation_value(n->engine, n->counter);
+    int64_t end = now_ns();
+    if (sum != n->count * value)
+        die("the counter moved by itself");
+    return (double)(end - begin) / (double)n->count;
+}
+
 typedef double pass_function(const notifier *n);
 
 /* Passes of one and of the other, pair by pair, the order turning round. */
@@ -292,6 +325,7 @@ static void notifier_start(notifier *n, pn_engine *engine, uint64_t ring_bytes, 
     n->listener = start_child(listener_main, plan);
     hear(n->listener.socket);
     n->conn = connect_to(engine);
+    must(pn_generation(n->conn, CHANNEL, strlen(CHANNEL), &n->counter), "pn_generation");
     pin_to_cpu(0);
     n->count = 100;
     must(pn_engine_stat(engine, &before, NULL, 0), "pn_engine_stat");
@@ -312,9 +346,22 @@ static void notifier_stop(notifier *n, uint64_t ring_bytes)
     floor_free(n->floor, ring_bytes);
 }
 
-/* ---- the two parts ----------------------------------------------------------------------- */
+/* ---- the parts --------------------------------------------------------------------------- */
 
 #define PAGE_BYTES 8192u
+
+static void compare_with_notify(const notifier *n, const char *name, pass_function *pass, int pairs)
+{
+    double ours[MAX_PASSES], plain[MAX_PASSES];
+    measure_pairs(pass, n, ours, pass_ours, n, plain, pairs);
+    print_figure(&(figure){.program = "bench_notify",
+                           .name = name,
+                           .unit = "ns",
+                           .ours = ours,
+                           .floor = plain,
+                           .n = pairs,
+                           .against = "notify, 1 awake listener"});
+}
 
 static void part_one_listener(settings s)
 {
@@ -338,6 +385,8 @@ static void part_one_listener(settings s)
                            .against = FLOOR,
                            .bar = 2.2,
                            .at_most = true});
+    compare_with_notify(&n, "generation counter, read", pass_read, pairs);
+    compare_with_notify(&n, "generation counter, bump", pass_bump, pairs);
     notifier_stop(&n, ring_bytes);
     pn_engine_close(engine);
 }

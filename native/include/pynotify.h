@@ -87,7 +87,8 @@ enum pn_error {
     PN_ESTALE = 5014,       /* segment of an earlier boot */
     PN_EREAPED = 5015,      /* our slot was taken from us: the process lost its liveness locks */
     PN_ELOCKBUSY = 5016,    /* pn_never_wait: PN_ELOCK without having waited */
-    PN_EROOMBUSY = 5017     /* pn_never_wait: the queue is full, and on_full is to wait */
+    PN_EROOMBUSY = 5017,    /* pn_never_wait: the queue is full, and on_full is to wait */
+    PN_EGENERATIONS = 5018  /* 53200: the table of shared counters is full */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -105,6 +106,7 @@ typedef struct pn_options {
     uint32_t max_backends;      /* slots; 1 to 65536 */
     uint32_t max_channels;      /* channels that are listened to */
     uint32_t max_subscriptions; /* (connection, channel) pairs */
+    uint32_t max_generations;   /* shared generation counters */
     uint32_t max_payload;       /* bytes */
     uint32_t max_channel_name;  /* bytes, at most 255 */
     uint32_t on_full;           /* enum pn_on_full */
@@ -235,6 +237,35 @@ int pn_txn_prepare(pn_txn *txn);
 int pn_txn_commit(pn_txn *txn);
 void pn_txn_abort(pn_txn *txn);
 
+/* ---- shared generation counters ---------------------------------------------------------- */
+
+/*
+ * A counter in shared memory: reading it is one load, bumping it belongs to a transaction and takes
+ * effect when that commits, together with its notifications and as surely.
+ *
+ *   Whoever was returned a notification of a transaction reads at least what its bumps made.
+ *   Whoever has read a value finds, in his next pn_poll(), the notifications owed to him of the
+ *   transactions that made it.
+ *
+ * The use: a cache that is thrown away when the counter has moved.  Read the counter first, then
+ * load what is cached; keep both.
+ *
+ * A counter is found by its name, which follows the rule for channels, in the connection's
+ * database, or made: 0, at once, and for as long as the segment exists.  *index names it in all
+ * processes.  A counter that exists is found without the lock.  -PN_ECHANNELNAME,
+ * -PN_EGENERATIONS, -PN_ELOCK.
+ */
+int pn_generation(pn_conn *conn, const char *name, size_t len, uint32_t *index);
+
+/* Its value: a load (acquire).  Needs no connection; any thread or process, also after a fork. */
+uint64_t pn_generation_value(const pn_engine *engine, uint32_t index);
+
+/* Add one at the commit of `txn`; every call counts.  -EINVAL: no counter of this database. */
+int pn_txn_bump(pn_txn *txn, uint32_t index);
+
+/* The same as a transaction of its own.  Results as of pn_notify(). */
+int pn_bump(pn_conn *conn, uint32_t index);
+
 /* ---- receiving --------------------------------------------------------------------------- */
 
 /* By which of its two sets of channels a message is owed; bits of pn_batch.routes. */
@@ -307,6 +338,7 @@ typedef struct pn_stat {
     uint32_t backends;       /* how many rows there are */
     uint32_t channels;       /* entries of the channel table in use */
     uint32_t subscriptions;
+    uint32_t generations;    /* shared counters that exist */
 } pn_stat;
 
 typedef struct pn_backend_stat {

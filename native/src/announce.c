@@ -6,7 +6,10 @@
  *    that the difference can be measured on one engine.
  * 2. First `from` and `want` of all of them, then one fence, then each is un-slept; `announced`
  *    keeps a backend that listens to several of the channels from being counted twice.
- * 3. Signals are sent after the lock is released, by this process or, in a stream, along the
+ * 3. The counters that the transaction bumps are stored between the two: after every `want`, so
+ *    that who sees the value finds the messages, and before the fence, so that a reader who was
+ *    held back (generation.c) is un-slept.
+ * 4. Signals are sent after the lock is released, by this process or, in a stream, along the
  *    chain (procsignal.c 4).
  */
 #define _GNU_SOURCE
@@ -16,6 +19,7 @@
 
 #include "channel.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "os.h"
 #include "procsignal.h"
 
@@ -52,7 +56,8 @@ static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEnt
         }
 }
 
-/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18. */
+/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18; but not for
+ * a transaction that has bumped something and notified nobody. */
 static void interest_database_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
 {
     struct pn_segment *seg = c->conn->seg;
@@ -62,6 +67,16 @@ static void interest_database_locked(struct pn_commit *c, QueuePosition begin, Q
             if (seg->backend[slot].dboid == c->conn->dboid)
                 interest_locked(c, slot, begin, end);
         }
+}
+
+static void store_counters_locked(struct pn_commit *c)
+{
+    for (size_t i = 0; i < c->nbumps; i++) {
+        /* pairs with the acquire of who reads the counter: he sees every `want` as well */
+        pn_store_release(&pn_generation_at(c->conn->seg, c->bumps[i].index)->value,
+                         c->bumps[i].value);
+        PN_CRASH("commit:generation");
+    }
 }
 
 static void defer_locked(struct pn_commit *c, uint32_t slot)
@@ -109,9 +124,9 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
 {
     struct pn_segment *seg = c->conn->seg;
     uint32_t kept = 0, interested;
-    if (seg->signaling == PN_SIGNAL_BROADCAST)
+    if (seg->signaling == PN_SIGNAL_BROADCAST && c->heard)
         interest_database_locked(c, begin, end);
-    else
+    else /* `heard` of each channel says the same */
         for (size_t i = 0; i < c->nchannels; i++)
             if (c->channels[i].heard)
                 interest_channel_locked(c, c->channels[i].entry, begin, end);
@@ -122,6 +137,7 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
         pn_store_relaxed(&seg->ctl->deferred_at, 0);
         c->flush = true;
     }
+    store_counters_locked(c);
     pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
     for (uint32_t i = 0; !c->overflow && i < interested; i++)
         unsleep_locked(c, c->wake[i], &kept, &seg->ctl->locked);

@@ -16,12 +16,15 @@ struct pn_commit {
     size_t nevents;
     struct pn_pending_channel *channels;
     size_t nchannels;
+    struct pn_pending_bump *bumps; /* each counter once */
+    size_t nbumps;
     struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
     uint64_t collapsed;
     uint64_t xid;
     int64_t now;
     uint32_t nwake;
     uint32_t signals; /* how many backends are to be signalled for this commit */
+    bool heard;    /* somebody listens to one of the channels */
     bool overflow; /* more interested backends than wake[] holds */
     bool wakes_us; /* our own latch is to be set */
     bool stream;   /* this connection committed just before: the chain may do some of the work */
@@ -31,7 +34,7 @@ struct pn_commit {
     uint32_t wake[PN_WAKE_LIST];
 };
 
-/* Steps f to h: from and want, the fence, un-sleeping, woken.  Lock held. */
+/* Steps f to h: from and want, the counters, the fence, un-sleeping, woken.  Lock held. */
 void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end);
 /* Step i: the signals.  Lock not held. */
 void pn_signal_collected(struct pn_commit *c);

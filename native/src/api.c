@@ -16,6 +16,7 @@
 #include "backend.h"
 #include "channel.h"
 #include "engine.h"
+#include "generation.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -38,6 +39,7 @@ PN_API void pn_options_default(pn_options *opts)
                          .max_backends = 1024,
                          .max_channels = 4096,
                          .max_subscriptions = 16384,
+                         .max_generations = 1024,
                          .max_payload = 7999,
                          .max_channel_name = 63,
                          .on_full = PN_FULL_ERROR,
@@ -121,6 +123,7 @@ PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
                         .max_backends = seg->max_backends,
                         .max_channels = seg->max_channels,
                         .max_subscriptions = seg->max_subscriptions,
+                        .max_generations = seg->max_generations,
                         .max_payload = seg->max_payload,
                         .max_channel_name = seg->max_channel_name,
                         .on_full = seg->on_full,
@@ -487,6 +490,14 @@ PN_API int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_l
     return act(txn, PN_ACTION_UNSUBSCRIBE, channel, channel_len);
 }
 
+PN_API int pn_txn_bump(pn_txn *txn, uint32_t index)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        rc = pn_generation_check(txn->conn, index);
+    return rc != 0 ? rc : pn_pending_bump(&txn->pending, index);
+}
+
 PN_API int pn_txn_savepoint(pn_txn *txn)
 {
     int rc = check_open(txn);
@@ -533,6 +544,30 @@ PN_API void pn_txn_abort(pn_txn *txn)
     if (txn->conn->pid == pn_my_pid)
         pn_async_abort(txn);
     free_txn(txn);
+}
+
+/* ---- shared generation counters -------------------------------------------------------------- */
+
+PN_API int pn_generation(pn_conn *conn, const char *name, size_t len, uint32_t *index)
+{
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_check_name(conn, "counter", name, len);
+    return rc != 0 ? rc : pn_generation_get(conn, name, len, index);
+}
+
+PN_API uint64_t pn_generation_value(const pn_engine *engine, uint32_t index)
+{
+    const struct pn_segment *seg = engine->seg;
+    if (__builtin_expect(index >= seg->max_generations, 0))
+        return 0;
+    return pn_load_acquire(&pn_generation_at(seg, index)->value); /* pairs with the committer's */
+}
+
+PN_API int pn_bump(pn_conn *conn, uint32_t index)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_async_bump(conn, index);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */

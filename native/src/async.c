@@ -20,10 +20,12 @@
  *      b. LISTEN and UNLISTEN take effect.  A subscription starts at the present head, before
  *         this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears itself.
  *         Only their owner has an interest in them: if it dies here it is reaped.
- *      c. The entries are copied beyond head, those that somebody listens to.
+ *      c. The entries are copied beyond head, one for each counter that is bumped, then the
+ *         notifications that somebody listens to.
  *      d. head is moved over them, with release.  This is the commit point.
  *      e. What the entries imply is applied: chan_seq and the commit sequence number.
- *      f. Each interested backend: `from`, if it was quiet; then `want`.
+ *      f. Each interested backend: `from`, if it was quiet; then `want`.  Then the generation
+ *         counters that the transaction has bumped (generation.c).
  *      g. A full fence; then each of them is un-slept if it sleeps (procsignal.c).
  *      h. woken = head: everybody was told.
  *      i. Unlock, and only then signal: no system call is made under the lock.
@@ -45,24 +47,30 @@
 #include "backend.h"
 #include "channel.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "lock.h"
 #include "logging.h"
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
 
-int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len)
+int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len)
 {
     if (len == 0)
-        return pn_fail(PN_ECHANNELNAME, "channel name cannot be empty");
+        return pn_fail(PN_ECHANNELNAME, "%s name cannot be empty", what);
     if (len > conn->seg->max_channel_name)
         return pn_fail(PN_ECHANNELNAME,
-                       "channel name too long\n"
+                       "%s name too long\n"
                        "It has %zu bytes; max_channel_name of the segment is %u.",
-                       len, conn->seg->max_channel_name);
-    if (memchr(channel, '\0', len) != NULL)
-        return pn_fail(PN_ECHANNELNAME, "channel name cannot contain a NUL byte");
+                       what, len, conn->seg->max_channel_name);
+    if (memchr(name, '\0', len) != NULL)
+        return pn_fail(PN_ECHANNELNAME, "%s name cannot contain a NUL byte", what);
     return 0;
+}
+
+int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len)
+{
+    return pn_check_name(conn, "channel", channel, len);
 }
 
 int pn_check_payload(const struct pn_conn *conn, size_t len)
@@ -208,6 +216,8 @@ static QueuePosition plan_locked(struct pn_commit *c)
         ch->entry = pn_channel_find_locked(seg, ch->hash, c->conn->dboid, ch->name, ch->name_len);
         ch->heard = is_heard(ch->entry);
     }
+    for (size_t i = 0; i < c->nbumps; i++)
+        pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
     for (size_t i = 0; i < c->nevents; i++) {
         const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
         if (!ch->heard)
@@ -296,6 +306,20 @@ static void apply_intents_locked(struct pn_commit *c)
 
 /* ---- steps c to e: the entries --------------------------------------------------------------- */
 
+static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
+{
+    for (size_t i = 0; i < c->nbumps; i++) {
+        struct pn_pending_bump *bump = &c->bumps[i];
+        const struct pn_generation *counter = pn_generation_at(c->conn->seg, bump->index);
+        bump->value = pn_load_relaxed(&counter->value) + bump->count;
+        const struct pn_new_entry entry = {.kind = PN_ENTRY_GENERATION,
+                                           .channel_hash = bump->index,
+                                           .chan_seq = bump->value};
+        pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+    }
+    return pos;
+}
+
 static QueuePosition append_locked(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
@@ -307,11 +331,13 @@ static QueuePosition append_locked(struct pn_commit *c)
     }
     c->now = pn_now_ns();
     c->xid = seg->ctl->last_xid + 1;
+    pos = append_bumps_locked(c, pos);
     for (size_t i = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
         if (!ch->heard)
             continue;
+        c->heard = true;
         event->chan_seq = ch->chan_seq++;
         const struct pn_new_entry entry = {.channel = ch->name,
                                            .payload = c->arena + event->payload_off,
@@ -438,6 +464,26 @@ static int commit(struct pn_commit *c)
 
 /* ---- entry points ---------------------------------------------------------------------------- */
 
+/* A commit without content; not a struct assignment, since wake[] need not be cleared. */
+static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_txn *txn)
+{
+    c->conn = conn;
+    c->txn = txn;
+    c->nevents = 0;
+    c->nchannels = 0;
+    c->nbumps = 0;
+    c->collapsed = 0;
+    c->nwake = 0;
+    c->heard = false;
+    c->overflow = false;
+    c->wakes_us = false;
+    c->flush = false;
+    c->deferred = false;
+    c->heads = 0;
+    c->now = 0;
+    c->signals = 0;
+}
+
 int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
                     const void *payload, size_t payload_len)
 {
@@ -451,22 +497,25 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
                                     .name = channel,
                                     .name_len = (uint32_t) channel_len};
     struct pn_commit c;
-    c.conn = conn;
+    begin_commit(&c, conn, NULL);
     c.arena = payload;
     c.events = &event;
     c.nevents = 1;
     c.channels = &ch;
     c.nchannels = 1;
-    c.txn = NULL;
-    c.collapsed = 0;
-    c.nwake = 0; /* wake[] itself stays as it is: a kilobyte that is hardly ever used */
-    c.overflow = false;
-    c.wakes_us = false;
-    c.flush = false;
-    c.deferred = false;
-    c.heads = 0;
-    c.now = 0;
-    c.signals = 0;
+    return commit(&c);
+}
+
+int pn_async_bump(struct pn_conn *conn, uint32_t index)
+{
+    int rc = pn_generation_check(conn, index);
+    if (rc != 0)
+        return rc;
+    struct pn_pending_bump bump = {.index = index, .count = 1};
+    struct pn_commit c;
+    begin_commit(&c, conn, NULL);
+    c.bumps = &bump;
+    c.nbumps = 1;
     return commit(&c);
 }
 
@@ -478,6 +527,11 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
 static uint64_t worst_case_bytes(const struct pn_pending *p)
 {
     uint64_t pos = 0, largest = 0;
+    for (size_t i = 0; i < p->nfolded; i++) {
+        if (QUEUE_POS_OFFSET(pos) + PN_ENTRY_HEADER > PN_QUEUE_PAGE)
+            pos = pn_page_up(pos);
+        pos += PN_ENTRY_HEADER;
+    }
     for (size_t i = 0; i < p->nevents; i++) {
         uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
                                           p->events[i].payload_len);
@@ -517,29 +571,25 @@ int pn_async_commit(struct pn_txn *txn)
     int rc = pn_conn_check(txn->conn);
     if (rc != 0)
         return rc;
-    if (p->nevents == 0 && p->nactions == 0)
+    if (p->nevents == 0 && p->nactions == 0 && p->nbumps == 0)
         return 0; /* no effect: not counted, not numbered */
-    rc = check_fits_empty_queue(txn, worst_case_bytes(p));
+    if (!txn->prepared)
+        rc = pn_pending_fold_bumps(p);
+    if (rc == 0)
+        rc = check_fits_empty_queue(txn, worst_case_bytes(p));
     if (rc != 0)
         return rc;
     resolve_names(p);
     struct pn_commit c;
-    c.conn = txn->conn;
+    begin_commit(&c, txn->conn, txn);
     c.arena = p->arena;
     c.events = p->events;
     c.nevents = p->nevents;
     c.channels = p->channels;
     c.nchannels = p->nchannels;
-    c.txn = txn;
+    c.bumps = p->folded;
+    c.nbumps = p->nfolded;
     c.collapsed = p->collapsed;
-    c.nwake = 0;
-    c.overflow = false;
-    c.wakes_us = false;
-    c.flush = false;
-    c.deferred = false;
-    c.heads = 0;
-    c.now = 0;
-    c.signals = 0;
     return commit(&c);
 }
 
@@ -565,11 +615,15 @@ static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wai
 int pn_async_prepare(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
-    uint64_t bytes = worst_case_bytes(&txn->pending);
+    uint64_t bytes = 0;
     struct pn_room_wait wait = {0};
     int rc = pn_conn_check(conn);
     if (rc == 0)
+        rc = pn_pending_fold_bumps(&txn->pending);
+    if (rc == 0) {
+        bytes = worst_case_bytes(&txn->pending);
         rc = check_fits_empty_queue(txn, bytes);
+    }
     if (rc != 0)
         return rc;
     do {

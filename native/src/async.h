@@ -26,12 +26,16 @@ struct pn_txn {
     size_t nintents, intents_cap;
 };
 
+/* `what` is it the name of? */
+int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
 int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
 int pn_check_payload(const struct pn_conn *conn, size_t len);
 
 /* A notification that is a transaction of its own. */
 int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
                     const void *payload, size_t payload_len);
+/* A bump that is a transaction of its own. */
+int pn_async_bump(struct pn_conn *conn, uint32_t index);
 /* 0, PN_NOTICE, or an error after which nothing has happened.  The txn itself stays. */
 int pn_async_commit(struct pn_txn *txn);
 int pn_async_prepare(struct pn_txn *txn);

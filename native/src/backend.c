@@ -47,7 +47,10 @@ static bool database_in_use(struct pn_segment *seg, uint32_t row)
     return false;
 }
 
-/* There are at least as many rows as slots, so one is free or unused. */
+/*
+ * There are at least as many rows as slots, so one is free or unused; but a database that has
+ * counters keeps its row.  UINT32_MAX when there is none.
+ */
 static uint32_t find_database(struct pn_segment *seg, const char *name)
 {
     uint32_t len = (uint32_t) strlen(name), row = UINT32_MAX;
@@ -59,10 +62,13 @@ static uint32_t find_database(struct pn_segment *seg, const char *name)
             return i;
     }
     for (uint32_t i = 0; row == UINT32_MAX && i < seg->max_databases; i++)
-        if (!database_in_use(seg, i))
+        if (seg->database[i].kept == 0 && !database_in_use(seg, i))
             row = i;
+    if (row == UINT32_MAX)
+        return row;
     struct pn_database *db = &seg->database[row];
     db->dboid = 0;
+    db->kept = 0;
     memcpy(db->name, name, len + 1);
     db->name_len = len;
     db->dboid = ++seg->ctl->last_dboid; /* a new number: old entries do not belong to it */
@@ -106,6 +112,13 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
         return rc;
     PN_CRASH("claim:bytes");
     uint32_t row = find_database(seg, conn->database);
+    if (row == UINT32_MAX) {
+        drop_locks(seg, slot);
+        return pn_fail(PN_EGENERATIONS,
+                       "too many databases with generation counters\n"
+                       "All %u rows for databases are taken; a larger max_backends gives more.",
+                       seg->max_databases);
+    }
     pn_store_release(&me->generation, pn_load_relaxed(&me->generation) + 1);
     /* senders read it last: who sees the new pid or signo then sees the new generation, too */
     atomic_thread_fence(memory_order_release);

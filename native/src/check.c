@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "channel.h"
+#include "generation.h"
 #include "os.h"
 #include "queue.h"
 
@@ -60,8 +61,50 @@ static bool check_positions(struct pn_segment *seg, struct report *r)
     return (uint64_t) r->problems == before;
 }
 
+/* I18, one entry; newest[]: of each counter the value that its last entry says, 0: none yet. */
+static void check_bump(struct pn_segment *seg, struct report *r, const AsyncQueueEntry *qe,
+                       uint64_t *newest)
+{
+    uint32_t i = qe->channel_hash;
+    if (i >= seg->max_generations || qe->channel_len != 0 || qe->payload_len != 0 ||
+        pn_load_relaxed(&pn_generation_at(seg, i)->state) != PN_GENERATION_USED ||
+        pn_generation_at(seg, i)->dboid != qe->dboid) {
+        problem(r, "I18: commit %llu bumps counter %u, which is none of its database",
+                (unsigned long long) qe->xid, i);
+        return;
+    }
+    if (qe->chan_seq <= newest[i])
+        problem(r, "I18: commit %llu sets counter %u to %llu, after %llu",
+                (unsigned long long) qe->xid, i, (unsigned long long) qe->chan_seq,
+                (unsigned long long) newest[i]);
+    newest[i] = qe->chan_seq;
+}
+
+/* I17, and the rest of I18. */
+static void check_generations(struct pn_segment *seg, struct report *r, const uint64_t *newest)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < seg->max_generations; i++) {
+        const struct pn_generation *g = pn_generation_at(seg, i);
+        uint64_t value = pn_load_relaxed(&g->value);
+        if (pn_load_relaxed(&g->state) != PN_GENERATION_USED)
+            continue;
+        used++;
+        if (newest[i] != 0 && newest[i] != value)
+            problem(r, "I18: counter %u is %llu, its newest entry says %llu", i,
+                    (unsigned long long) value, (unsigned long long) newest[i]);
+        if (g->name_len == 0 || g->name_len > seg->max_channel_name ||
+            g->hash != pn_channel_hash(g->dboid, g->name, g->name_len) ||
+            pn_generation_find(seg, g->hash, g->dboid, g->name, g->name_len) != g)
+            problem(r, "I17: counter %u is not found under its name", i);
+    }
+    if (used != seg->ctl->generations_used)
+        problem(r, "I17: %u counters are in use, their number says %u", used,
+                seg->ctl->generations_used);
+}
+
 /* I3: the queue from tail to head is a sequence of entries, xid and time never fall. */
-static void check_entries(struct pn_segment *seg, struct report *r)
+static void check_entries(struct pn_segment *seg, struct report *r, uint64_t *newest)
 {
     QueuePosition pos = pn_load_relaxed(&seg->ctl->tail), head = pn_load_relaxed(&seg->ctl->head);
     uint64_t xid = 0;
@@ -77,6 +120,11 @@ static void check_entries(struct pn_segment *seg, struct report *r)
             continue;
         if (qe->xid < xid || qe->sent_ns < sent || qe->xid > seg->ctl->last_xid)
             problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
+        if (qe->kind == PN_ENTRY_GENERATION)
+            check_bump(seg, r, qe, newest);
+        else if (qe->kind != PN_ENTRY_NOTIFY)
+            problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at,
+                    qe->kind);
         xid = qe->xid;
         sent = qe->sent_ns;
     }
@@ -223,8 +271,15 @@ int pn_check_locked(struct pn_segment *seg, char *buf, size_t cap)
         buf[0] = '\0';
     if (seg->ctl->index_dirty != 0)
         problem(&r, "the channel table is marked as being changed");
-    if (check_positions(seg, &r))
-        check_entries(seg, &r);
+    uint64_t *newest = calloc(seg->max_generations, sizeof *newest);
+    if (newest == NULL) {
+        problem(&r, "out of memory while checking");
+    } else {
+        if (check_positions(seg, &r))
+            check_entries(seg, &r, newest);
+        check_generations(seg, &r, newest);
+        free(newest);
+    }
     check_slots(seg, &r);
     check_tables(seg, &r);
     return r.problems;
@@ -270,7 +325,8 @@ void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows,
                      .tail_holder_pid = holder < 0 ? 0 : pn_load_relaxed(&seg->backend[holder].pid),
                      .queue_pages = seg->hdr->queue_pages,
                      .channels = ctl->channels_used,
-                     .subscriptions = ctl->subscriptions_used};
+                     .subscriptions = ctl->subscriptions_used,
+                     .generations = ctl->generations_used};
     out->queue_usage = (double) (QUEUE_POS_PAGE(head) - QUEUE_POS_PAGE(tail)) /
                        (double) (seg->ring_bytes / PN_QUEUE_PAGE);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {

@@ -62,6 +62,8 @@ struct pn_conn {
     uint32_t *channel_table; /* open addressing by hash: index + 1 */
     uint32_t table_size;     /* a power of two */
     pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
+    pn_atomic_u32 held_index; /* the counter that has to reach held_value before we read on; */
+    pn_atomic_u64 held_value; /* 0: none (generation.c 6).  W: recv_mutex held */
 
     /* W: any thread in wait(), relaxed; estimates, so a lost update does not matter */
     pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */

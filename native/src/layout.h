@@ -12,6 +12,7 @@
  *                     u32 bucket[]             heads of the channel table's chains
  *                     GlobalChannelEntry       channel[max_channels], each with its bitmap
  *                     struct pn_subscription   subscription[max_subscriptions]
+ *                     struct pn_generation     generation[max_generations], each with its name
  *   page aligned      the queue                queue_pages * 8 KiB
  *
  * Only offsets and indices stand in shared memory, never pointers.  "W:" names who may write a
@@ -33,6 +34,9 @@
  *  I13 After a listener's death a tail scan still reaches head.
  *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel.
  *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
+ *  I17 A counter's entry is found under its name, and stays as long as the segment.
+ *  I18 The values of a counter's entries in the queue rise, and below `woken` the newest of them
+ *      is the counter's value.
  */
 #ifndef PN_LAYOUT_H
 #define PN_LAYOUT_H
@@ -44,7 +48,7 @@
 #include "atomic.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 1U
+#define PN_LAYOUT_VERSION 2U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -79,10 +83,11 @@ struct pn_header {
     uint32_t max_payload, max_channel_name, on_full, signaling;
     uint32_t max_databases, buckets; /* buckets: a power of two */
     uint32_t channel_entry_size;
+    uint32_t max_generations, generation_size;
     uint64_t full_timeout_ns;
     uint64_t control_off, listeners_off, owed_off, deferred_off, pinning_off, backends_off;
     uint64_t lock_ino_off, databases_off;
-    uint64_t buckets_off, channels_off, subscriptions_off, ring_off;
+    uint64_t buckets_off, channels_off, subscriptions_off, generations_off, ring_off;
     char name[128];
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
     char poison_reason[128]; /* W: whoever poisons; informative */
@@ -134,6 +139,7 @@ struct AsyncQueueControl {
     uint32_t free_channel;                   /* likewise */
     uint32_t channels_used, subscriptions_used;
     uint32_t eviction_hand; /* where to look for a channel entry without listeners */
+    uint32_t generations_used; /* derived; counted again at recovery */
     uint64_t chan_seq_floor; /* no chan_seq of an evicted channel is used again (audits) */
 };
 
@@ -180,6 +186,7 @@ _Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a bac
 struct pn_database {
     uint32_t dboid; /* 0: free.  W: holder; stored last when taken */
     uint32_t name_len;
+    uint32_t kept; /* it has counters, so its row is given to no other database.  W: holder */
     char name[PN_NAME_MAX + 1];
 };
 
@@ -209,8 +216,30 @@ struct GlobalChannelEntry {
 };
 _Static_assert(offsetof(struct GlobalChannelEntry, words) == 40, "bitmap follows in one line");
 
-/* What an entry is; recover.c applies each kind again after a crash (idempotently). */
-enum pn_entry_kind { PN_ENTRY_NOTIFY = 0 };
+enum pn_generation_state { PN_GENERATION_FREE = 0, PN_GENERATION_USED = 1 };
+
+/*
+ * A shared counter.  Its entry never moves and is never freed.  W: holder, while it makes the
+ * entry; `state` is stored last (release).  R: any, of an entry whose state is USED (acquire).
+ */
+struct pn_generation {
+    uint64_t hash; /* of (dboid, name) */
+    /* W: holder, at commit (release); a reader may be faster (generation.c 5).  R: any (acquire) */
+    pn_atomic_u64 value;
+    uint32_t dboid;
+    uint32_t name_len;
+    pn_atomic_u32 state;
+    char name[]; /* max_channel_name bytes */
+};
+
+/*
+ * What an entry is; recover.c applies each kind again after a crash (idempotently).
+ *
+ * A GENERATION entry is a redo record and no message: header only, before the notifications of its
+ * transaction, one for each counter that this bumps.  It says in channel_hash which counter, and
+ * in chan_seq its value afterwards; not how much was added, so that it can be applied twice.
+ */
+enum pn_entry_kind { PN_ENTRY_NOTIFY = 0, PN_ENTRY_GENERATION = 1 };
 
 /*
  * In the queue, at multiples of 8.  An entry does not cross a page, except one that is larger
@@ -251,6 +280,8 @@ static inline uint64_t pn_layout_hash(void)
                               sizeof(struct pn_database),
                               sizeof(struct pn_subscription),
                               sizeof(struct GlobalChannelEntry),
+                              sizeof(struct pn_generation),
+                              offsetof(struct pn_generation, name),
                               PN_ENTRY_HEADER,
                               PN_QUEUE_PAGE,
                               PN_SLOTS_PER_LOCK_FILE,

@@ -1,13 +1,15 @@
 /*
  * pending.c - pending lists with savepoints and duplicate elimination.
  *
- * 1. One vector each of events, channels and actions, and one arena of bytes; a savepoint is a
- *    mark in all four.  ROLLBACK TO cuts them at the mark; RELEASE forgets the mark.
+ * 1. One vector each of events, channels, actions and bumps, and one arena of bytes; a savepoint
+ *    is a mark in all five.  ROLLBACK TO cuts them at the mark; RELEASE forgets the mark.
  * 2. Duplicates (channel and payload bytes equal) collapse into the first.  PostgreSQL compares
  *    within a subtransaction and once more when it is released, because its lists are separate;
  *    here an event of a subtransaction is compared with its parents' at once.  The outcome is
  *    the same: the parent's event lives at least as long as the child's duplicate would have.
- * 3. As in PostgreSQL the list is scanned while it is short; the 17th event builds a hash table.
+ * 3. Bumps of a counter are added up, as far as no savepoint or bump of another lies between them,
+ *    and altogether when the transaction commits.
+ * 4. As in PostgreSQL the list is scanned while it is short; the 17th event builds a hash table.
  */
 #define _GNU_SOURCE
 #include "pending.h"
@@ -43,6 +45,8 @@ void pn_pending_free(struct pn_pending *p)
     free(p->events);
     free(p->channels);
     free(p->actions);
+    free(p->bumps);
+    free(p->folded);
     free(p->marks);
     free(p->event_index.slots);
     free(p->channel_index.slots);
@@ -219,6 +223,47 @@ int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char
     return rc;
 }
 
+/* ---- bumps -------------------------------------------------------------------------------- */
+
+int pn_pending_bump(struct pn_pending *p, uint32_t index)
+{
+    size_t floor = p->nmarks > 0 ? p->marks[p->nmarks - 1].bumps : 0;
+    if (p->nbumps > floor && p->bumps[p->nbumps - 1].index == index) {
+        p->bumps[p->nbumps - 1].count++;
+        return 0;
+    }
+    int rc = GROW(p, bumps, bumps_cap, p->nbumps + 1);
+    if (rc == 0)
+        p->bumps[p->nbumps++] = (struct pn_pending_bump){.index = index, .count = 1};
+    return rc;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    uint32_t i = ((const struct pn_pending_bump *) a)->index;
+    uint32_t j = ((const struct pn_pending_bump *) b)->index;
+    return (i > j) - (i < j);
+}
+
+int pn_pending_fold_bumps(struct pn_pending *p)
+{
+    p->nfolded = 0;
+    if (p->nbumps == 0)
+        return 0;
+    int rc = GROW(p, folded, folded_cap, p->nbumps);
+    if (rc != 0)
+        return rc;
+    memcpy(p->folded, p->bumps, p->nbumps * sizeof *p->folded);
+    qsort(p->folded, p->nbumps, sizeof *p->folded, by_index);
+    for (size_t i = 0; i < p->nbumps; i++) {
+        if (p->nfolded > 0 && p->folded[p->nfolded - 1].index == p->folded[i].index)
+            p->folded[p->nfolded - 1].count += p->folded[i].count;
+        else
+            p->folded[p->nfolded++] = p->folded[i];
+    }
+    return 0;
+}
+
 /* ---- levels ------------------------------------------------------------------------------- */
 
 int pn_pending_push(struct pn_pending *p)
@@ -230,6 +275,7 @@ int pn_pending_push(struct pn_pending *p)
                                                      .events = p->nevents,
                                                      .channels = p->nchannels,
                                                      .actions = p->nactions,
+                                                     .bumps = p->nbumps,
                                                      .collapsed = p->collapsed};
     return (int) p->nmarks;
 }
@@ -249,6 +295,7 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     p->nevents = mark->events;
     p->nchannels = mark->channels;
     p->nactions = mark->actions;
+    p->nbumps = mark->bumps;
     p->collapsed = mark->collapsed;
     p->nmarks = level - 1;
     /* the indices name what is gone; without memory for new ones the lists are scanned */

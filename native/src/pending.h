@@ -43,9 +43,16 @@ struct pn_pending_action {
     uint64_t hash;
 };
 
+/* `count` bumps of a counter, one after the other. */
+struct pn_pending_bump {
+    uint64_t count;
+    uint64_t value; /* filled in under the writer lock: the counter's after it */
+    uint32_t index;
+};
+
 /* Where a level of nesting began. */
 struct pn_pending_mark {
-    size_t arena, events, channels, actions;
+    size_t arena, events, channels, actions, bumps;
     uint64_t collapsed;
 };
 
@@ -61,11 +68,15 @@ struct pn_pending {
     struct pn_pending_event *events;
     struct pn_pending_channel *channels;
     struct pn_pending_action *actions;
+    struct pn_pending_bump *bumps;
+    struct pn_pending_bump *folded; /* by pn_pending_fold_bumps() */
     struct pn_pending_mark *marks;
     size_t arena_used, arena_cap;
     size_t nevents, events_cap;
     size_t nchannels, channels_cap;
     size_t nactions, actions_cap;
+    size_t nbumps, bumps_cap;
+    size_t nfolded, folded_cap;
     size_t nmarks, marks_cap;
     struct pn_index event_index, channel_index;
     uint64_t collapsed;
@@ -78,6 +89,11 @@ int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_
                       const void *payload, size_t payload_len, bool dedup);
 int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
                       size_t channel_len);
+
+/* Every bump counts. */
+int pn_pending_bump(struct pn_pending *p, uint32_t index);
+/* Into `folded`: each counter once.  May be done again. */
+int pn_pending_fold_bumps(struct pn_pending *p);
 
 /* Subtransactions; level 1 is the first savepoint. */
 int pn_pending_push(struct pn_pending *p);

@@ -13,6 +13,9 @@
  *          if p & ASLEEP: owed, then                   won or lost: awake, read again
  *            CAS p -> max(p, from); won: signal     else block on the latch
  *
+ *    A reader that is held back (generation.c 6) has a second condition beside w > p, the counter,
+ *    and the notifier stores that, too, before the fence.
+ *
  *    Whoever wins the CAS wakes; only a notifier that won signals: one signal per sleep, however
  *    long the burst, and none for a listener that is awake.
  * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
@@ -50,6 +53,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "lockfile.h"
 #include "os.h"
 
@@ -136,12 +140,18 @@ static void call_previous(int signo, siginfo_t *info, void *context, const struc
 
 static void chain(int signo, siginfo_t *info, void *context)
 {
-    /* two libraries that chain to each other; initial-exec, since TLS on demand would malloc */
+    /*
+     * Nested when the one before us passed the signal on to us, whom it found when it was
+     * installed: then it is the turn of the one before that.  So two that chain to each other
+     * come to an end.  initial-exec, since TLS on demand would malloc.
+     */
     static _Thread_local int depth __attribute__((tls_model("initial-exec")));
-    const struct disposition *newest = pn_load_acquire(&previous[signo]);
-    if (newest == NULL || depth > 0)
+    const struct disposition *turn = pn_load_acquire(&previous[signo]);
+    for (int i = 0; turn != NULL && i < depth; i++)
+        turn = turn->older;
+    if (turn == NULL)
         return;
-    const struct sigaction *was = &newest->sa;
+    const struct sigaction *was = &turn->sa;
     depth++;
     if ((was->sa_flags & SA_SIGINFO) != 0) {
         call_previous(signo, info, context, was);
@@ -149,7 +159,7 @@ static void chain(int signo, siginfo_t *info, void *context)
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
-        if (!lost_its_info(info) && !raised_here(info)) {
+        if (!lost_its_info(info) && (depth > 1 || !raised_here(info))) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
@@ -376,8 +386,11 @@ int pn_latch_block(struct pn_sleeper *s)
     struct pollfd p = {.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN};
     sleeper = s;
     atomic_signal_fence(memory_order_seq_cst);
-    /* not ppoll(): glibc hands a copy of the time-out to the kernel */
+#if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
+    long n = ppoll(&p, 1, &s->timeout, NULL);
+#else /* not ppoll(): glibc hands a copy of the time-out to the kernel */
     long n = syscall(SYS_ppoll, &p, 1, &s->timeout, NULL, _NSIG / 8);
+#endif
     int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
     atomic_signal_fence(memory_order_seq_cst);
     sleeper = NULL;
@@ -654,6 +667,8 @@ bool pn_wake_self(struct pn_conn *conn)
         return true;
     uint64_t consumed = pos & ~PN_ASLEEP;
     if (pn_load_acquire(&me->want) <= consumed) /* pairs with the release in pn_interest_locked */
+        return false;
+    if (pn_held_back(conn))
         return false;
     /* from was written before want; it cannot change while we are not quiet */
     pn_cas_u64(&me->pos, &pos, later(consumed, pn_load_relaxed(&me->from)));

@@ -67,11 +67,12 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
     qe->srcPid = conn->pid;
     qe->srcBackend = conn->slot;
     qe->srcGeneration = conn->generation;
-    qe->kind = PN_ENTRY_NOTIFY;
+    qe->kind = (uint16_t) entry->kind;
     qe->channel_len = (uint16_t) entry->channel_len;
     qe->payload_len = entry->payload_len;
     qe->channel_hash = entry->channel_hash;
-    memcpy(qe->data, entry->channel, entry->channel_len);
+    if (entry->channel_len > 0)
+        memcpy(qe->data, entry->channel, entry->channel_len);
     if (entry->payload_len > 0)
         memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
     /* the lines of the next entry, which a reader's processor owns: fetch them meanwhile */

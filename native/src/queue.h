@@ -42,13 +42,14 @@ static inline QueuePosition pn_queue_after(QueuePosition start, uint64_t length)
     return start + (length <= PN_QUEUE_PAGE ? length : pn_page_up(length));
 }
 
-/* What one notification is made of, while it is appended. */
+/* What one notification is made of, while it is appended; or a bump (PN_ENTRY_GENERATION). */
 struct pn_new_entry {
     const char *channel;
     const void *payload;
     uint32_t channel_len, payload_len;
-    uint32_t channel_hash;
-    uint64_t chan_seq;
+    uint32_t channel_hash; /* or the counter */
+    uint64_t chan_seq;     /* or its value after the transaction */
+    enum pn_entry_kind kind;
 };
 
 /* Write one entry at or after pos, with the padding before it; returns the position behind it. */

@@ -4,8 +4,7 @@
  * 1. Readers take no shared lock.  As long as `want` is beyond `pos` the backend pins the queue
  *    at max(pos, from), so what lies between there and head is not overwritten while it is read;
  *    storing pos gives it up.  A reader whose `want` is not beyond pos reads nothing at all.
- * 2. An entry is delivered if its database is ours, its channel is listened to now, and it does
- *    not lie before the subscription's `since` (R6).
+ * 2. What of the entries is owed to a reader is read.c's to say.
  * 3. poll() that found nothing leaves the slot asleep and armed.  poll() that found something
  *    leaves it awake: as long as the application works on it, notifiers send no signal, and its
  *    next wait() looks.  Who watches the descriptor, or waits in another thread, does not come to
@@ -17,6 +16,9 @@
  *    lose its handler or its liveness locks.  Every sleeper therefore looks after things once a
  *    second or so, jittered: locks, handler, the name of the segment, the writer lock (a dead
  *    holder is recovered), and signals that somebody owes and did not send.
+ * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
+ *    of the transaction until that is announced, asleep if need be, and never waits for its
+ *    committer (generation.c 4 to 6).
  */
 #define _GNU_SOURCE
 #include "receive.h"
@@ -34,11 +36,13 @@
 #include "backend.h"
 #include "channel.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "lock.h"
 #include "logging.h"
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
+#include "read.h"
 
 #define PN_WATCH_NS 1000000000LL    /* the slow timer, +-25 % */
 #define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks */
@@ -49,19 +53,6 @@
 #define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
 #define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
 #define PN_YIELDS 8
-
-/* The same with what a queue entry has: the low half of the hash. */
-static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
-                                         size_t len)
-{
-    uint32_t mask = conn->table_size - 1;
-    for (uint32_t at = hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
-        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
-        if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
-            return c;
-    }
-    return NULL;
-}
 
 void pn_receive_free(struct pn_conn *conn)
 {
@@ -74,125 +65,6 @@ void pn_receive_free(struct pn_conn *conn)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int grow_columns(pn_batch *b)
-{
-    size_t cap = b->cap == 0 ? 64 : 2 * b->cap;
-#define GROW_COLUMN(column, n)                                                                     \
-    do {                                                                                           \
-        void *bigger = realloc(b->column, (n) * sizeof *b->column);                                \
-        if (bigger == NULL)                                                                        \
-            return -ENOMEM;                                                                        \
-        b->column = bigger;                                                                        \
-    } while (0)
-    GROW_COLUMN(seq, cap);
-    GROW_COLUMN(sent_ns, cap);
-    GROW_COLUMN(pid, cap);
-    GROW_COLUMN(backend_id, cap);
-    GROW_COLUMN(channel, cap);
-    GROW_COLUMN(routes, cap);
-    GROW_COLUMN(offset, cap + 1);
-#undef GROW_COLUMN
-    b->cap = cap;
-    return 0;
-}
-
-static int grow_data(pn_batch *b, size_t need)
-{
-    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
-    while (cap < need)
-        cap *= 2;
-    uint8_t *bigger = realloc(b->data, cap);
-    if (bigger == NULL)
-        return -ENOMEM;
-    b->data = bigger;
-    b->data_cap = cap;
-    return 0;
-}
-
-/* For the log only: the chan_seq of each message of the batch. */
-static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
-{
-    if (i >= conn->chan_seqs_cap) {
-        size_t cap = conn->chan_seqs_cap == 0 ? 64 : 2 * conn->chan_seqs_cap;
-        uint64_t *bigger = realloc(conn->chan_seqs, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return -ENOMEM;
-        conn->chan_seqs = bigger;
-        conn->chan_seqs_cap = cap;
-    }
-    conn->chan_seqs[i] = chan_seq;
-    return 0;
-}
-
-static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                      struct pn_local_channel *local, uint8_t routes)
-{
-    size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
-    uint32_t len = qe->payload_len;
-    int rc = 0;
-    if (i >= b->cap)
-        rc = grow_columns(b);
-    if (rc == 0 && used + len > b->data_cap)
-        rc = grow_data(b, used + len);
-    if (rc == 0 && conn->log != NULL)
-        rc = keep_chan_seq(conn, i, qe->chan_seq);
-    if (rc != 0)
-        return rc;
-    if (len > 0)
-        memcpy(b->data + used, qe->data + qe->channel_len, len);
-    b->seq[i] = qe->xid;
-    b->sent_ns[i] = qe->sent_ns;
-    b->pid[i] = qe->srcPid;
-    b->backend_id[i] = (int32_t) qe->srcBackend;
-    b->channel[i] = (uint32_t) (local - conn->channels);
-    b->routes[i] = routes;
-    b->offset[i] = used;
-    b->offset[i + 1] = used + len;
-    b->n = i + 1;
-    local->next_chan_seq = qe->chan_seq + 1;
-    return 0;
-}
-
-/* By which routes the entry at `at` is owed (R6). */
-static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition at)
-{
-    uint8_t owed = local->routes;
-    for (int route = 0; route < PN_ROUTES; route++)
-        if (at < local->since[route])
-            owed &= (uint8_t) ~(1U << route);
-    return owed;
-}
-
-/*
- * Read from *pos towards head until max messages are taken.  *pos moves over what was taken or
- * passed over.  -ENOMEM only when nothing at all could be taken.
- */
-static int read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
-                        uint64_t max)
-{
-    struct pn_segment *seg = conn->seg;
-    QueuePosition at = *pos;
-    int rc = 0;
-    while (at < head && b->n < max) {
-        QueuePosition next;
-        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
-        if (qe == NULL)
-            return -PN_ECORRUPT;
-        if (qe->dboid == conn->dboid && conn->table_size != 0) {
-            struct pn_local_channel *local =
-                find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
-            uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
-            if (routes != 0)
-                rc = take_entry(conn, b, qe, local, routes);
-        }
-        if (rc != 0)
-            break;
-        at = next;
-    }
-    *pos = at;
-    return rc == 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
-}
-
 static void count_wake(struct pn_conn *conn, bool useful)
 {
     struct pn_free_counters *counters = &conn->seg->ctl->free;
@@ -203,9 +75,16 @@ static void count_wake(struct pn_conn *conn, bool useful)
 static uint32_t drain(struct pn_conn *conn)
 {
     uint32_t why = pn_latch_reset(conn);
-    if (pn_load_acquire(&conn->closing) != 0 || pn_load_acquire(&conn->kicked) != 0)
+    if (pn_load_acquire(&conn->closing) != 0 ||
+        (pn_load_acquire(&conn->kicked) != 0 && pn_load_acquire(&conn->waiters) != 0))
         pn_latch_set(conn, PN_FD_POSTED);
     return why;
+}
+
+/* Is there something that we may read? */
+static bool readable(const struct pn_conn *conn, QueuePosition pos)
+{
+    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
 }
 
 /*
@@ -218,7 +97,7 @@ static void leave_armed(struct pn_conn *conn)
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return;
-    if (pn_load_acquire(&conn->me->want) <= pos) {
+    if (!readable(conn, pos)) {
         drain(conn);
         pn_clear_owed(conn);
         if (pn_fall_asleep(conn, pos))
@@ -246,6 +125,11 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
 {
     struct pn_segment *seg = conn->seg;
     pn_clear_owed(conn);
+    if (__builtin_expect(pn_held_back(conn), 0)) {
+        *error = pn_generation_await(conn);
+        if (*error != 0)
+            return true;
+    }
     while (pn_wake_self(conn)) {
         QueuePosition pos = pn_load_acquire(&conn->me->pos);
         if ((pos & PN_ASLEEP) != 0)
@@ -265,7 +149,7 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
             *error = pn_segment_poison(seg, "backend %u stands beyond the head", conn->slot);
             return true;
         }
-        *error = read_entries(conn, batch, &pos, head, max);
+        *error = pn_read_entries(conn, batch, &pos, head, max);
         PN_CRASH("read:copied");
         if (*error != 0)
             return true;
@@ -273,6 +157,13 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         PN_CRASH("read:pos");
         if (batch->n > 0)
             return true;
+        if (pn_held_back(conn)) {
+            *error = pn_generation_await(conn);
+            if (*error != 0)
+                return true;
+            if (pn_held_back(conn) && pn_fall_asleep(conn, pos))
+                return false;
+        }
     }
     return false;
 }
@@ -395,7 +286,7 @@ static bool wanted(struct pn_conn *conn)
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return pn_wake_self(conn);
-    return pn_load_acquire(&conn->me->want) > pos;
+    return readable(conn, pos);
 }
 
 /* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
@@ -413,7 +304,7 @@ static bool spin(struct pn_conn *conn)
     do {
         for (int i = 0; i < 32; i++) {
             pn_cpu_relax();
-            if (pn_load_acquire(&conn->me->want) > pn_load_relaxed(&conn->me->pos)) {
+            if (readable(conn, pn_load_relaxed(&conn->me->pos))) {
                 budget = budget * 2 < PN_SPIN_MAX_NS ? budget * 2 : PN_SPIN_MAX_NS;
                 pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
                 return wanted(conn);
@@ -511,12 +402,6 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     return found;
 }
 
-/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
-static bool take_kick(struct pn_conn *conn)
-{
-    return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
-}
-
 /*
  * What must hold before a process may block: it is alive to others, and its handler is ours.
  * The handler is looked at each time, since a signal may kill without it; the liveness locks
@@ -532,6 +417,12 @@ static int before_blocking(struct pn_conn *conn, int64_t now)
     return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
+/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
+static bool take_kick(struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
+}
+
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
@@ -540,7 +431,8 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
-        if (!settle(conn))
+        /* settle() takes recv_mutex: an earlier drain() has left us `kicked`, a later sees us */
+        if (!settle(conn) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
         int64_t now = pn_now_ns();
         if (first) {

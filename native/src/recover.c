@@ -8,7 +8,8 @@
  *   woken <  head       [woken, head) is committed, but perhaps not announced: what its entries
  *                       imply is derived again (chan_seq, the commit sequence number; each kind
  *                       of entry has its case in apply_entry), and every live listener is treated
- *                       as interested in it.  woken = head comes last.
+ *                       as interested in it; generation counters after `want` of all, as in a
+ *                       commit (generation.c 3).  woken = head comes last.
  *
  * Every step may be repeated, so a crash in here is the same event once more.  Who was un-slept
  * is `owed`, and whoever releases the lock next signals everything owed.
@@ -18,19 +19,38 @@
 #include "backend.h"
 #include "channel.h"
 #include "crashpoint.h"
+#include "generation.h"
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
 
-static void apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
+/* chan_seq of the channel; a reader filters by the low half of the hash, which must be right. */
+static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
     uint64_t hash = pn_channel_hash(qe->dboid, qe->data, qe->channel_len);
     struct GlobalChannelEntry *e =
         pn_channel_find_locked(seg, hash, qe->dboid, qe->data, qe->channel_len);
     if (e != NULL && e->next_chan_seq <= qe->chan_seq)
         e->next_chan_seq = qe->chan_seq + 1;
+}
+
+static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
+{
+    switch (qe->kind) {
+    case PN_ENTRY_NOTIFY:
+        apply_notify(seg, qe);
+        break;
+    case PN_ENTRY_GENERATION:
+        if (qe->channel_hash >= seg->max_generations)
+            return pn_segment_poison(seg, "an entry bumps counter %u, which is not",
+                                     qe->channel_hash);
+        break; /* later, in redo_counters() */
+    default:
+        return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
+    }
     if (seg->ctl->last_xid < qe->xid)
         seg->ctl->last_xid = qe->xid;
+    return 0;
 }
 
 static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
@@ -39,16 +59,29 @@ static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition 
         const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &pos);
         if (qe == NULL)
             return -PN_ECORRUPT;
-        if (qe->dboid == 0)
-            continue;
-        if (qe->kind != PN_ENTRY_NOTIFY)
-            return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
-        apply_entry(seg, qe);
+        int rc = qe->dboid == 0 ? 0 : apply_entry(seg, qe);
+        if (rc != 0)
+            return rc;
     }
     return 0;
 }
 
-static void announce_to_all(struct pn_segment *seg, QueuePosition begin, QueuePosition end)
+/* What apply_range() has found good. */
+static int redo_counters(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
+{
+    while (pos < end) {
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &pos);
+        if (qe == NULL)
+            return -PN_ECORRUPT;
+        if (qe->dboid == 0 || qe->kind != PN_ENTRY_GENERATION)
+            continue;
+        pn_generation_redo_locked(seg, qe);
+        PN_CRASH("recover:generation");
+    }
+    return 0;
+}
+
+static void raise_wants(struct pn_segment *seg, QueuePosition begin, QueuePosition end)
 {
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
         struct QueueBackendStatus *backend = &seg->backend[slot];
@@ -60,6 +93,10 @@ static void announce_to_all(struct pn_segment *seg, QueuePosition begin, QueuePo
         pn_store_release(&backend->want, end);
         PN_CRASH("recover:want");
     }
+}
+
+static void unsleep_all(struct pn_segment *seg)
+{
     pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
     int64_t now = pn_now_ns();
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
@@ -97,8 +134,12 @@ int pn_recover_locked(struct pn_segment *seg)
     if (rc == 0 && woken < head) {
         rc = apply_range(seg, woken, head);
         PN_CRASH("recover:applied");
+        if (rc == 0) {
+            raise_wants(seg, woken, head);
+            rc = redo_counters(seg, woken, head);
+        }
         if (rc == 0)
-            announce_to_all(seg, woken, head);
+            unsleep_all(seg);
         PN_CRASH("recover:before-woken");
     }
     if (rc != 0)
@@ -106,6 +147,7 @@ int pn_recover_locked(struct pn_segment *seg)
     pn_store_release(&ctl->woken, head);
     PN_CRASH("recover:woken");
     sum_reservations(seg);
+    ctl->generations_used = pn_generation_count_locked(seg);
     pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
     pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
     seg->resignal_owed = true;

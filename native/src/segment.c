@@ -74,6 +74,12 @@ static uint32_t channel_entry_size(uint32_t max_backends, uint32_t max_channel_n
     return (uint32_t) ((size + PN_CACHE_LINE - 1) / PN_CACHE_LINE * PN_CACHE_LINE);
 }
 
+static uint32_t generation_size(uint32_t max_channel_name)
+{
+    size_t size = offsetof(struct pn_generation, name) + max_channel_name;
+    return (uint32_t) ((size + PN_CACHE_LINE - 1) / PN_CACHE_LINE * PN_CACHE_LINE);
+}
+
 /* Sizes and offsets follow from the options alone, in the creator and in whoever attaches. */
 static void lay_out(struct pn_header *h)
 {
@@ -86,6 +92,7 @@ static void lay_out(struct pn_header *h)
     while (h->buckets < 2ULL * h->max_channels)
         h->buckets *= 2;
     h->channel_entry_size = channel_entry_size(h->max_backends, h->max_channel_name);
+    h->generation_size = generation_size(h->max_channel_name);
     h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
     h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
@@ -101,6 +108,8 @@ static void lay_out(struct pn_header *h)
         place(&cursor, (uint64_t) h->max_channels * h->channel_entry_size, PN_CACHE_LINE);
     h->subscriptions_off = place(
         &cursor, (uint64_t) h->max_subscriptions * sizeof(struct pn_subscription), PN_CACHE_LINE);
+    h->generations_off =
+        place(&cursor, (uint64_t) h->max_generations * h->generation_size, PN_CACHE_LINE);
     h->ring_off = place(&cursor, (uint64_t) h->queue_pages * PN_QUEUE_PAGE, PN_OS_PAGE);
     h->total_size = cursor;
 }
@@ -124,6 +133,8 @@ static int check_options(const pn_options *o)
         return pn_fail(EINVAL, "max_channels must be between 1 and %u", 1U << 24);
     if (o->max_subscriptions < 1 || o->max_subscriptions > 1U << 26)
         return pn_fail(EINVAL, "max_subscriptions must be between 1 and %u", 1U << 26);
+    if (o->max_generations < 1 || o->max_generations > 1U << 24)
+        return pn_fail(EINVAL, "max_generations must be between 1 and %u", 1U << 24);
     if (o->max_channel_name < 1 || o->max_channel_name > PN_NAME_MAX)
         return pn_fail(EINVAL, "max_channel_name must be between 1 and %u bytes", PN_NAME_MAX);
     uint64_t largest = ((uint64_t) o->queue_pages - 1) * PN_QUEUE_PAGE / 2;
@@ -157,6 +168,7 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->bucket = (void *) (base + h->buckets_off);
     seg->channels = base + h->channels_off;
     seg->subscription = (void *) (base + h->subscriptions_off);
+    seg->generations = base + h->generations_off;
     seg->ring = base + h->ring_off;
     seg->ring_bytes = (uint64_t) h->queue_pages * PN_QUEUE_PAGE;
     seg->ring_mask = (seg->ring_bytes & (seg->ring_bytes - 1)) == 0 ? seg->ring_bytes - 1 : 0;
@@ -164,6 +176,8 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->max_backends = h->max_backends;
     seg->max_channels = h->max_channels;
     seg->max_subscriptions = h->max_subscriptions;
+    seg->max_generations = h->max_generations;
+    seg->generation_size = h->generation_size;
     seg->max_payload = h->max_payload;
     seg->max_channel_name = h->max_channel_name;
     seg->max_databases = h->max_databases;
@@ -263,6 +277,7 @@ static int build(int fd, const char *name, const pn_options *o)
     h.max_backends = o->max_backends;
     h.max_channels = o->max_channels;
     h.max_subscriptions = o->max_subscriptions;
+    h.max_generations = o->max_generations;
     h.max_payload = o->max_payload;
     h.max_channel_name = o->max_channel_name;
     h.on_full = o->on_full;
@@ -358,6 +373,7 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
                     .max_backends = h->max_backends,
                     .max_channels = h->max_channels,
                     .max_subscriptions = h->max_subscriptions,
+                    .max_generations = h->max_generations,
                     .max_payload = h->max_payload,
                     .max_channel_name = h->max_channel_name,
                     .on_full = h->on_full,

@@ -34,13 +34,14 @@ struct pn_segment {
     uint32_t *bucket;
     unsigned char *channels;
     struct pn_subscription *subscription;
+    unsigned char *generations;
     unsigned char *ring;
 
     /* Copied from the header and checked at attach; a scribbled header cannot change them. */
     uint64_t ring_bytes, ring_mask; /* ring_mask: 0 unless ring_bytes is a power of two */
     uint64_t size;
     uint32_t max_backends, max_channels, max_subscriptions, max_payload, max_channel_name;
-    uint32_t max_databases, buckets, channel_entry_size;
+    uint32_t max_databases, buckets, channel_entry_size, max_generations, generation_size;
     uint32_t words, summary_words; /* of a bitmap of backends */
     uint32_t signaling, on_full;
     uint64_t full_timeout_ns;

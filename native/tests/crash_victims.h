@@ -12,6 +12,7 @@ enum txn_state { UNUSED, ABOUT, COMMITTED, ABORTED };
 struct journal_txn {
     _Atomic(uint32_t) state;
     uint32_t writer, n;
+    uint32_t bumps; /* of counter 0; counter 1 is bumped once if this is not 0 */
 };
 
 /* Payload of every message on "all"; padded to the size that is wanted. */
@@ -71,6 +72,7 @@ static pn_engine *engine;
 static pn_conn *mine;
 static int pipe_to_parent[2], hold_pipe[2];
 static pid_t listeners[3], victim_pid, helper_pid;
+static uint32_t counter[2];
 
 #define REQUIRE(cond, ...)                                                                         \
     do {                                                                                           \
@@ -132,6 +134,31 @@ static void add_messages(pn_txn *txn, uint32_t id, uint32_t n, size_t size)
     free(payload);
 }
 
+static void add_bumps(pn_txn *txn, uint32_t id, uint32_t n)
+{
+    j->txn[id].bumps = n;
+    CHECK_OK(pn_txn_bump(txn, counter[1]));
+    for (uint32_t i = 0; i < n; i++)
+        CHECK_OK(pn_txn_bump(txn, counter[0]));
+}
+
+/* What the messages of a listener say that the counters should be. */
+struct sums {
+    uint64_t bumps[2];
+    uint32_t upto; /* of its log */
+};
+
+static void add_up(const struct listener_log *log, struct sums *sums)
+{
+    for (; sums->upto < atomic_load(&log->n); sums->upto++) {
+        const struct message *m = &log->got[sums->upto].m;
+        if (m->i != 0)
+            continue;
+        sums->bumps[0] += j->txn[m->txn].bumps;
+        sums->bumps[1] += j->txn[m->txn].bumps != 0;
+    }
+}
+
 static int64_t drain(pn_conn *conn, pn_batch *batch)
 {
     int64_t n, sum = 0;
@@ -172,6 +199,7 @@ static void listener(void *arg)
     pn_conn *conn = connect_with(me == 1 ? -1 : 0);
     pn_batch *batch = pn_batch_new();
     struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
+    struct sums sums = {.upto = 0};
     listen_to(conn, "all", NULL);
     CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
     for (bool go_on = true; go_on;) {
@@ -179,10 +207,22 @@ static void listener(void *arg)
         if (rc < 0 && rc != -EINTR && !(me == 2 && errno == EINTR))
             FAIL("%s, hit %u: listener %u: wait: %d: %s", now.label, now.nth, me, rc,
                  pn_error_message());
+        uint64_t before[2], after;
+        for (int k = 0; k < 2; k++)
+            before[k] = pn_generation_value(engine, counter[k]);
         int64_t n = pn_poll(conn, batch, me == 2 ? 2 : 0);
         if (n < 0)
             FAIL("%s, hit %u: listener %u: poll: %s", now.label, now.nth, me, pn_error_message());
         go_on = record(batch, &j->log[me], me);
+        add_up(&j->log[me], &sums);
+        for (int k = 0; k < 2; k++) {
+            after = pn_generation_value(engine, counter[k]);
+            REQUIRE(after >= sums.bumps[k], "listener %u was told of %llu bumps, and reads %llu",
+                    me, (unsigned long long)sums.bumps[k], (unsigned long long)after);
+            REQUIRE(me == 2 || sums.bumps[k] >= before[k],
+                    "listener %u reads %llu, and was told of %llu bumps", me,
+                    (unsigned long long)before[k], (unsigned long long)sums.bumps[k]);
+        }
     }
     pn_conn_close(conn);
     pn_batch_free(batch);
@@ -212,10 +252,12 @@ enum { VICTIM = 1, NOTIFIER = 2, HELPER = 3 };
 static void in_transactions(pn_conn *conn, int round)
 {
     char own[16];
-    uint32_t id;
+    uint32_t id, index;
     pn_txn *txn;
 
-    int len = snprintf(own, sizeof own, "own%d", round % 5);
+    int len = snprintf(own, sizeof own, "counter%d", round);
+    CHECK_OK(pn_generation(conn, own, (size_t)len, &index));
+    len = snprintf(own, sizeof own, "own%d", round % 5);
     CHECK_OK(pn_txn_begin(conn, &txn));
     id = journal_begin(VICTIM, 3);
     CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
@@ -223,7 +265,9 @@ static void in_transactions(pn_conn *conn, int round)
     CHECK_OK(pn_txn_notify(txn, own, (size_t)len, "x", 1));
     CHECK_EQ(pn_txn_savepoint(txn), 1);
     CHECK_OK(pn_txn_notify(txn, "all", 3, "never", 5));
+    CHECK_OK(pn_txn_bump(txn, counter[0]));
     CHECK_OK(pn_txn_rollback_to(txn, 1));
+    add_bumps(txn, id, 3);
     CHECK_OK(pn_txn_unlisten(txn, "other", 5));
     journal_end(id, pn_txn_commit(txn));
 
@@ -231,6 +275,7 @@ static void in_transactions(pn_conn *conn, int round)
         CHECK_OK(pn_txn_begin(conn, &txn));
         id = journal_begin(VICTIM, 2);
         add_messages(txn, id, 2, commit != 0 ? BIG : 100);
+        add_bumps(txn, id, 1);
         CHECK_OK(pn_txn_listen(txn, "prepared", 8));
         int rc = pn_txn_prepare(txn);
         if (rc == 0 && commit != 0) {
@@ -301,7 +346,7 @@ static void die_holding_the_lock(void *arg)
 {
     static const char *const labels[] = {"commit:after-head", "listen:bit",   "commit:want",
                                          "unlisten:sub",      "commit:entry", "listen:entry",
-                                         "commit:unslept"};
+                                         "commit:unslept",    "commit:generation"};
     uint32_t round = (uint32_t)(uintptr_t)arg;
     pn_txn *txn;
     char own[16];
@@ -309,13 +354,14 @@ static void die_holding_the_lock(void *arg)
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", "d");
-    CHECK_OK(pn_crash_arm(labels[round % 7], 1, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(labels[round % 8], 1, PN_CRASH_KILL));
     for (int i = 0; i < 3; i++) {
         uint32_t id = journal_begin(HELPER, 2);
         CHECK_OK(pn_txn_begin(conn, &txn));
         CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
         CHECK_OK(pn_txn_unlisten(txn, "d", 1));
         add_messages(txn, id, 2, 40);
+        add_bumps(txn, id, 2);
         journal_end(id, pn_txn_commit(txn));
     }
 }

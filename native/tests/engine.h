@@ -22,6 +22,7 @@ static inline pn_options test_options(void)
     o.max_backends = 16;
     o.max_channels = 64;
     o.max_subscriptions = 256;
+    o.max_generations = 256;
     o.max_payload = 200000;
     return o;
 }
@@ -73,6 +74,13 @@ static inline void test_unlisten(pn_conn *conn, const char *channel)
 static inline int test_notify(pn_conn *conn, const char *channel, const char *payload)
 {
     return pn_notify(conn, channel, strlen(channel), payload, strlen(payload));
+}
+
+/* pn_wait() without its notice bit, which no error has: a negative number has every high bit. */
+static inline int test_wait(pn_conn *conn, int64_t timeout_ns)
+{
+    int rc = pn_wait(conn, timeout_ns);
+    return rc < 0 ? rc : rc & ~PN_NOTICE;
 }
 
 /* Poll once; the payloads must be those of `want`, joined by blanks. */

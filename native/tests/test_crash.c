@@ -8,6 +8,9 @@
  *     exactness    what the victim knew to be committed was received once and in order by all,
  *                  what it aborted or never began by none; what it died in was received by all
  *                  or by none, in one piece, and as its label says if its label says so
+ *     counters     the generation counters are what the received transactions have bumped, exactly;
+ *                  every listener, after every poll, has read at least what it was told of, and
+ *                  was told at least of what it had read before
  *     repair       pn_check() is clean; the slots, subscriptions, channel entries and
  *                  reservations of the dead can be had again; a tail scan reaches head
  *
@@ -59,6 +62,7 @@ static void open_segment(void)
     o.max_backends = BACKENDS;
     o.max_channels = CHANNELS;
     o.max_subscriptions = SUBSCRIPTIONS;
+    o.max_generations = ROUNDS + 2;
     o.max_payload = 20000;
     if (now.victim == blocked_writer || now.victim == waking_writers) {
         o.on_full = PN_FULL_BLOCK;
@@ -66,6 +70,10 @@ static void open_segment(void)
     }
     segment = test_segment_name();
     CHECK_OK(pn_open(segment, &o, &engine));
+    pn_conn *conn = connect_with(0);
+    CHECK_OK(pn_generation(conn, "0", 1, &counter[0]));
+    CHECK_OK(pn_generation(conn, "1", 1, &counter[1]));
+    pn_conn_close(conn);
 }
 
 static void start_listeners(void)
@@ -146,7 +154,7 @@ static int verdict_of_label(void)
     static const char *const after[] = {
         "commit:after-head", "commit:applied", "commit:from",         "commit:want",
         "commit:owed",       "commit:unslept", "commit:before-woken", "commit:after-woken",
-        "commit:unlocked",   "signal:"};
+        "commit:unlocked",   "signal:",        "commit:generation"};
     for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
         if (strncmp(now.label, before[i], strlen(before[i])) == 0)
             return -1;
@@ -178,6 +186,18 @@ static void check_journal(void)
         REQUIRE(verdict <= 0 || got != 0, "transaction %u had its head stored and is lost", id);
         REQUIRE(verdict >= 0 || got == 0, "transaction %u had no head stored and arrived", id);
     }
+}
+
+/* All of a transaction happens or nothing: its bumps with its messages, none twice. */
+static void check_counters(void)
+{
+    struct sums sums = {.upto = 0};
+    add_up(&j->log[0], &sums);
+    for (int k = 0; k < 2; k++)
+        REQUIRE(pn_generation_value(engine, counter[k]) == sums.bumps[k],
+                "counter %d is %llu, the transactions that arrived make %llu", k,
+                (unsigned long long)pn_generation_value(engine, counter[k]),
+                (unsigned long long)sums.bumps[k]);
 }
 
 static void check_segment(void)
@@ -234,6 +254,7 @@ static void check_end(void)
     check_segment();
     check_sequences();
     check_journal();
+    check_counters();
 }
 
 enum { HIT = 0, FAILED = 1, NOT_HIT = 3 };

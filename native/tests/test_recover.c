@@ -139,9 +139,9 @@ static void test_what_was_committed_is_announced(void)
     pn_store_relaxed(&conn->me->pos, announced | PN_ASLEEP);
     uint64_t xid = seg->ctl->last_xid;
     left_by_the_dead(unannounced);
-    CHECK_EQ(pn_wait(conn, 0) & ~PN_NOTICE, 0); /* nobody has recovered yet */
+    CHECK_EQ(test_wait(conn, 0), 0); /* nobody has recovered yet */
     CHECK_OK(test_notify(other, "nobody", "recovers"));
-    CHECK_EQ(pn_wait(conn, 0) & ~PN_NOTICE, 1);
+    CHECK_EQ(test_wait(conn, 0), 1);
     CHECK_POLL(conn, "x x x");
     CHECK_EQ(seg->ctl->last_xid, xid);
     CHECK_EQ(pn_load_relaxed(&seg->ctl->woken), pn_load_relaxed(&seg->ctl->head));

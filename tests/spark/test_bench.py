@@ -68,6 +68,7 @@ def test_a_small_run(
     except bench.CannotMeasureError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(bench, "RUNS", 1)
+    monkeypatch.setattr(bench, "WARM_UPS", 1)
     monkeypatch.setattr(bench, "TOLERANCE", 1e9)
     status = main(["bench", "--records", "200000", "--dir", str(tmp_path / "dir"), "--json"])
     report: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -1,0 +1,152 @@
+/*
+ * read.c - from the queue into a batch: what of the entries is owed to a connection.
+ *
+ * 1. An entry is delivered if its database is ours, its channel is listened to now, and it does
+ *    not lie before the subscription's `since` (R6).
+ * 2. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
+ *    of the transaction until that is announced (generation.c 4 to 6).
+ * 3. Payloads are copied out one after the other, the rest becomes columns.  Nothing that is read
+ *    is believed: pn_queue_entry_at() has checked that the lengths can be.
+ */
+#define _GNU_SOURCE
+#include "read.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "generation.h"
+#include "queue.h"
+
+/* As pn_local_find(), with what a queue entry has: the low half of the hash. */
+static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
+                                         size_t len)
+{
+    uint32_t mask = conn->table_size - 1;
+    for (uint32_t at = hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
+        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
+        if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static int grow_columns(pn_batch *b)
+{
+    size_t cap = b->cap == 0 ? 64 : 2 * b->cap;
+#define GROW_COLUMN(column, n)                                                                     \
+    do {                                                                                           \
+        void *bigger = realloc(b->column, (n) * sizeof *b->column);                                \
+        if (bigger == NULL)                                                                        \
+            return -ENOMEM;                                                                        \
+        b->column = bigger;                                                                        \
+    } while (0)
+    GROW_COLUMN(seq, cap);
+    GROW_COLUMN(sent_ns, cap);
+    GROW_COLUMN(pid, cap);
+    GROW_COLUMN(backend_id, cap);
+    GROW_COLUMN(channel, cap);
+    GROW_COLUMN(routes, cap);
+    GROW_COLUMN(offset, cap + 1);
+#undef GROW_COLUMN
+    b->cap = cap;
+    return 0;
+}
+
+static int grow_data(pn_batch *b, size_t need)
+{
+    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
+    while (cap < need)
+        cap *= 2;
+    uint8_t *bigger = realloc(b->data, cap);
+    if (bigger == NULL)
+        return -ENOMEM;
+    b->data = bigger;
+    b->data_cap = cap;
+    return 0;
+}
+
+/* For the log only: the chan_seq of each message of the batch. */
+static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
+{
+    if (i >= conn->chan_seqs_cap) {
+        size_t cap = conn->chan_seqs_cap == 0 ? 64 : 2 * conn->chan_seqs_cap;
+        uint64_t *bigger = realloc(conn->chan_seqs, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        conn->chan_seqs = bigger;
+        conn->chan_seqs_cap = cap;
+    }
+    conn->chan_seqs[i] = chan_seq;
+    return 0;
+}
+
+static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                      struct pn_local_channel *local, uint8_t routes)
+{
+    size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
+    uint32_t len = qe->payload_len;
+    int rc = 0;
+    if (i >= b->cap)
+        rc = grow_columns(b);
+    if (rc == 0 && used + len > b->data_cap)
+        rc = grow_data(b, used + len);
+    if (rc == 0 && conn->log != NULL)
+        rc = keep_chan_seq(conn, i, qe->chan_seq);
+    if (rc != 0)
+        return rc;
+    if (len > 0)
+        memcpy(b->data + used, qe->data + qe->channel_len, len);
+    b->seq[i] = qe->xid;
+    b->sent_ns[i] = qe->sent_ns;
+    b->pid[i] = qe->srcPid;
+    b->backend_id[i] = (int32_t) qe->srcBackend;
+    b->channel[i] = (uint32_t) (local - conn->channels);
+    b->routes[i] = routes;
+    b->offset[i] = used;
+    b->offset[i + 1] = used + len;
+    b->n = i + 1;
+    local->next_chan_seq = qe->chan_seq + 1;
+    return 0;
+}
+
+/* By which routes the entry at `at` is owed (R6). */
+static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition at)
+{
+    uint8_t owed = local->routes;
+    for (int route = 0; route < PN_ROUTES; route++)
+        if (at < local->since[route])
+            owed &= (uint8_t) ~(1U << route);
+    return owed;
+}
+
+int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                    uint64_t max)
+{
+    struct pn_segment *seg = conn->seg;
+    QueuePosition at = *pos;
+    uint64_t passed = 0;
+    int rc = 0;
+    while (at < head && b->n < max) {
+        QueuePosition next;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
+        if (qe == NULL)
+            return -PN_ECORRUPT;
+        if (qe->dboid == conn->dboid && __builtin_expect(qe->kind != PN_ENTRY_NOTIFY, 0)) {
+            rc = pn_generation_pass(conn, qe, &passed);
+            if (rc < 0)
+                return rc;
+        } else if (qe->dboid == conn->dboid && conn->table_size != 0) {
+            struct pn_local_channel *local =
+                find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
+            uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
+            if (routes != 0)
+                rc = take_entry(conn, b, qe, local, routes);
+        }
+        if (rc != 0)
+            break;
+        at = next;
+    }
+    *pos = at;
+    return rc >= 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
+}

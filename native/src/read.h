@@ -1,0 +1,15 @@
+/* read.h - from the queue into a batch. */
+#ifndef PN_READ_H
+#define PN_READ_H
+
+#include "conn.h"
+
+/*
+ * Read from *pos towards head until max messages are taken, or until we are held back.  *pos moves
+ * over what was taken or passed over.  recv_mutex held, and what is read is pinned.  0,
+ * -PN_ECORRUPT, or -ENOMEM, that only when nothing at all could be taken.
+ */
+int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                    uint64_t max);
+
+#endif

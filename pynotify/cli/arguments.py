@@ -1,0 +1,71 @@
+"""Arguments that several commands have, and what counts as a usable value."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+
+def positive_seconds(text: str) -> float:
+    """A finite number above 0."""
+    value = float(text)
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError
+    return value
+
+
+def seconds(text: str) -> float:
+    """A finite number, 0 included."""
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def size(text: str) -> int:
+    """A number of bytes, 0 included."""
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
+# argparse says "invalid NAME value" with the function's name.
+positive_seconds.__name__ = "number of seconds"
+seconds.__name__ = "number of seconds"
+count.__name__ = "count"
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """The segment and the database of a command that connects."""
+    parser.add_argument("-n", "--name", default="default", help='the segment (default: "default")')
+    parser.add_argument(
+        "--database", default="default", help='the name space in it (default: "default")'
+    )
+
+
+def add_segment(parser: argparse.ArgumentParser) -> None:
+    """The segment of a command that only looks."""
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", default="default", help='the segment ("default")'
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    """--json."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def print_json(document: Any, *, indent: int | None = 1) -> None:
+    """One document; nothing in it can be taken for an escape sequence, as it is ASCII."""
+    print(json.dumps(document, indent=indent), flush=True)

@@ -1,0 +1,74 @@
+"""A connection as a row: what the segment says of it, and what /proc says of its process."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from typing import TYPE_CHECKING, Any
+
+from pynotify._procfs import command_name
+from pynotify.cli.table import size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pynotify._types import BackendStat, EngineStat
+
+_HEADINGS = (">BACKEND", ">PID", "COMMAND", "DATABASE", ">CHANNELS", ">LAG", "STATE", "WAKE-UP")
+_UNKNOWN = "?"
+
+
+def as_json(stat: EngineStat) -> dict[str, Any]:
+    """All of EngineStat; a backend also has `command`, null when its process is not visible."""
+    document = dataclasses.asdict(stat)
+    for backend in document["backends"]:
+        backend["command"] = command_name(backend["pid"])
+    return document
+
+
+def backend_table(backends: Iterable[BackendStat]) -> list[str]:
+    """Headings and a line for each."""
+    return table(_HEADINGS, map(_row, backends))
+
+
+def _row(backend: BackendStat) -> tuple[object, ...]:
+    return (
+        backend.backend_id,
+        backend.pid,
+        command_name(backend.pid) or _UNKNOWN,
+        backend.database,
+        backend.channels,
+        size(backend.lag_bytes) if backend.lag_bytes else "-",
+        _state(backend),
+        signal_name(backend.wakeup),
+    )
+
+
+def _state(backend: BackendStat) -> str:
+    if backend.in_transaction:
+        return "in transaction"
+    if not backend.channels:
+        return "not listening"
+    return "asleep" if backend.asleep else "awake"
+
+
+def signal_name(wakeup: int | str) -> str:
+    """SIGUSR1, SIGRTMIN+3, or "poll"."""
+    if isinstance(wakeup, str):
+        return wakeup
+    if signal.SIGRTMIN < wakeup < signal.SIGRTMAX:
+        return f"SIGRTMIN+{wakeup - signal.SIGRTMIN}"
+    return signal.Signals(wakeup).name
+
+
+def process(pid: int) -> str:
+    """A pid with the name of its command."""
+    return f"{pid} ({command_name(pid) or _UNKNOWN})"
+
+
+def queue_line(stat: EngineStat) -> str:
+    """How full the queue is, and who holds its tail."""
+    text = f"{stat.queue_usage:.1%} of {stat.queue_pages:,} pages"
+    if stat.tail_holder_pid is None:
+        return f"{text}, nobody has anything to read"
+    return f"{text}, {size(stat.head - stat.tail)} held by {process(stat.tail_holder_pid)}"

@@ -1,0 +1,126 @@
+"""Whether each backend can be woken, and whether it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pynotify._procfs import ProcessStatus, descriptors, frozen, process_status
+from pynotify.cli.backends import process, queue_line, signal_name
+from pynotify.cli.doctor.finding import Finding, Level, ok, problem, warning
+from pynotify.cli.table import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynotify._types import BackendStat, EngineStat
+
+_HALF_FULL = 0.5
+_MOST_DESCRIPTORS = 0.9
+_LISTENERS = "See docs/signals.md; a real-time signal (wakeup=) leaves this one to the host."
+
+
+def check(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
+    """All backends of a segment, seen twice."""
+    found = [
+        *(finding for backend in now.backends for finding in _check_process(name, backend)),
+        *_check_reading(name, before, now),
+    ]
+    yield from found
+    if all(finding.level is Level.OK for finding in found):
+        count = len(now.backends)
+        text = f"{count} connected; the queue is at {queue_line(now)}"
+        yield ok("backends", text, segment=name)
+
+
+def _check_process(name: str, backend: BackendStat) -> Iterator[Finding]:
+    who = process(backend.pid)
+    status = process_status(backend.pid)
+    if status is None:
+        yield problem(
+            "backends",
+            f"process {who} is not visible in /proc",
+            "Look from its pid namespace, and see how /proc is mounted (hidepid).",
+            segment=name,
+        )
+        return
+    yield from _check_running(name, backend, status)
+    if backend.channels:
+        yield from _check_signal(name, backend, status)
+    used = descriptors(backend.pid)
+    if used is not None and used[0] > used[1] * _MOST_DESCRIPTORS:
+        yield warning(
+            "backends",
+            f"process {who} has {used[0]} of {used[1]} descriptors open",
+            "Raise its RLIMIT_NOFILE; without descriptors it cannot signal others.",
+            segment=name,
+        )
+
+
+def _check_running(name: str, backend: BackendStat, status: ProcessStatus) -> Iterator[Finding]:
+    if status.state in "Tt":
+        how = "is stopped" if status.state == "T" else "is stopped by a debugger"
+        advice = f"Let it continue (kill -CONT {backend.pid}), or end it."
+    elif frozen(backend.pid):
+        how, advice = "is in a frozen cgroup", "Thaw the cgroup (docker unpause), or end it."
+    else:
+        return
+    # Who listens to nothing keeps nobody waiting, unless it stands in the middle of a commit.
+    report = problem if backend.channels else warning
+    yield report("backends", f"process {process(backend.pid)} {how}", advice, segment=name)
+
+
+def _check_signal(name: str, backend: BackendStat, status: ProcessStatus) -> Iterator[Finding]:
+    if isinstance(backend.wakeup, str):
+        return
+    bit = 1 << (backend.wakeup - 1)
+    who, what = process(backend.pid), signal_name(backend.wakeup)
+    if status.ignored & bit:
+        wrong = f"ignores {what}"
+    elif not status.caught & bit:
+        wrong = f"does not catch {what}: something set it back to its default"
+    elif status.blocked_by_all & bit:
+        wrong = f"has {what} blocked in all of its threads"
+    else:
+        wrong = ""
+    if wrong:
+        yield problem(
+            "signals",
+            f"process {who} {wrong}; it hears of messages by its slow timer only, a second late",
+            _LISTENERS,
+            segment=name,
+        )
+    if not wrong and status.blocked & bit:
+        yield ok(
+            "signals",
+            f"process {who} has {what} blocked in its main thread; another thread takes it",
+            segment=name,
+        )
+    if status.signals_limit == 0 or status.signals_queued >= status.signals_limit:
+        yield warning(
+            "signals",
+            f"process {who} has {status.signals_queued} of {status.signals_limit} pending signals: "
+            "wake-ups lose their tag, real-time ones are not sent",
+            "Raise its RLIMIT_SIGPENDING.",
+            segment=name,
+        )
+
+
+def _check_reading(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
+    """Who has something to read, and did not between the two looks."""
+    earlier = {(backend.backend_id, backend.pid): backend for backend in before.backends}
+    for backend in now.backends:
+        old = earlier.get((backend.backend_id, backend.pid))
+        if not backend.lag_bytes or old is None or not old.lag_bytes:
+            continue
+        if now.head - backend.lag_bytes != before.head - old.lag_bytes:
+            continue
+        holds = " and holds the tail" if backend.pid == now.tail_holder_pid else ""
+        why = "; it has a transaction open" if backend.in_transaction else ""
+        report = problem if now.queue_usage >= _HALF_FULL else warning
+        yield report(
+            "queue",
+            f"process {process(backend.pid)} does not read {size(backend.lag_bytes)}{holds}{why}; "
+            f"the queue is {now.queue_usage:.0%} full",
+            f"Let it call poll(); `pynotify doctor --stack {backend.pid}` shows what it does.",
+            segment=name,
+        )

@@ -1,0 +1,34 @@
+"""`pynotify ls`: every segment of this user."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pynotify._engine import segments
+from pynotify.cli import arguments
+from pynotify.cli.table import local_time, size, table, yes
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "list the segments of this user"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    arguments.add_json(parser, "a list of objects")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List them."""
+    found = segments()
+    if options.json:
+        arguments.print_json([dataclasses.asdict(info) for info in found])
+        return 0
+    rows = (
+        (info.name, size(info.size), local_time(info.created), info.backends, yes(info.stale))
+        for info in found
+    )
+    print("\n".join(table(("NAME", ">SIZE", "CREATED", ">BACKENDS", "STALE"), rows)))
+    return 0

@@ -1,0 +1,113 @@
+"""`pynotify COMMAND ...`.
+
+Exit status: 0 done, 1 it could not be done or a problem was found, 2 wrong usage, 130 after
+Ctrl-C.  A reader of standard output that goes away is the end of a command, and no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from pynotify.cli.terminal import complain, say
+from pynotify.errors import Error, SegmentNotFound
+
+NOT_FOUND = "`pynotify ls` lists what there is."
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+#: Imported when they are called for.
+COMMANDS = ("listen", "notify", "ls", "stat", "top", "doctor", "rm", "bench", "demo", "exporter")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else ""
+    try:
+        if name in COMMANDS:
+            if sys.stdout is None:
+                raise OSError("standard output is closed")
+            status = _run(name, words[1:])
+        else:
+            status = _without_command(name)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        status = DONE
+    except SegmentNotFound as error:
+        complain(name, error, NOT_FOUND)
+        status = FAILED
+    except (Error, OSError, ValueError) as error:
+        complain(name, error)
+        status = FAILED
+    _flush_or_discard()
+    return status
+
+
+def _run(name: str, words: list[str]) -> int:
+    command = importlib.import_module(f"pynotify.cli.{name}")
+    if name == "demo":  # has a parser of its own
+        return int(command.run(words))
+    parser = argparse.ArgumentParser(f"pynotify {name}", description=command.SUMMARY)
+    command.add_arguments(parser)
+    # Intermixed for `notify CHANNEL --name app PAYLOAD`, which forgets what a leading "--" meant.
+    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+    options = parse(words)
+    if hasattr(command, "check"):
+        command.check(parser, options)
+    return int(command.run(options))
+
+
+def _without_command(name: str) -> int:
+    if name in ("-h", "--help"):
+        print(_help())
+        return DONE
+    if name in ("-V", "--version"):
+        print(f"pynotify {version('pynotify-ipc')}")
+        return DONE
+    if name:
+        say(f"pynotify: there is no command {name!r}")
+    say(_help())
+    return USAGE
+
+
+def _help() -> str:
+    commands: list[tuple[str, Any]] = [
+        (name, importlib.import_module(f"pynotify.cli.{name}")) for name in COMMANDS
+    ]
+    return "\n".join(
+        [
+            "usage: pynotify COMMAND ...",
+            "",
+            "LISTEN/NOTIFY between the processes of this host",
+            "",
+            *(f"  {name:<10} {command.SUMMARY}" for name, command in commands),
+            "",
+            "`pynotify COMMAND --help` says more.",
+            "Exit status: 0 done, 1 it could not be done or a problem was found, 2 wrong usage,",
+            "130 after Ctrl-C.",
+        ]
+    )
+
+
+def _flush_or_discard() -> None:
+    """What cannot be written now would make the interpreter complain at its end."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)

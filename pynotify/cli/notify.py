@@ -1,0 +1,76 @@
+"""`pynotify notify`: one notification, or one for each line of standard input."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from pynotify._process import connect
+from pynotify.cli import arguments
+
+SUMMARY = "send a notification"
+_STANDARD_INPUT = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument(
+        "words",
+        metavar="CH [PAYLOAD|-]",
+        nargs="+",
+        action=_ChannelAndPayload,
+        help='a channel, and the payload; "-" takes it from standard input, byte for byte',
+    )
+    arguments.add_connection(parser)
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="a notification for each line of standard input, all in one transaction, which "
+        "collapses equal ones",
+    )
+
+
+class _ChannelAndPayload(argparse.Action):
+    """Two words at most.  As one argument, since argparse fills a "?" before it has seen all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if not isinstance(values, list) or len(values) > 2:
+            parser.error("a payload of several words has to be quoted")
+        namespace.words = values
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What the parser cannot see by itself."""
+    if options.lines and options.words[1:] not in ([], [_STANDARD_INPUT]):
+        parser.error("--lines takes the payloads from standard input")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Send."""
+    channel, payload = (*options.words, "")[:2]
+    # Before connecting: who types the payload holds no slot meanwhile.
+    if options.lines or payload == _STANDARD_INPUT:
+        data = sys.stdin.buffer.read()
+    else:
+        data = os.fsencode(payload)
+    with connect(options.name, database=options.database) as connection:
+        if options.lines:
+            connection.notify_many(channel, _lines(data))
+        else:
+            connection.notify(channel, data)
+    return 0
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """An empty line is an empty payload; the end of the last line is not another one."""
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines

@@ -1,0 +1,54 @@
+"""Two looks at a segment, and how fast its counters went between them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from pynotify._engine import open as open_segment
+from pynotify.errors import Error
+
+if TYPE_CHECKING:
+    from pynotify._types import EngineStat
+
+COUNTERS = (
+    "commits",
+    "notifications",
+    "collapsed",
+    "signals_sent",
+    "signals_elided",
+    "wakeups_useful",
+    "wakeups_useless",
+    "slot_writes",
+)
+
+
+class Sample(NamedTuple):
+    """`at` is CLOCK_MONOTONIC in seconds; without `stat` there is an `error`."""
+
+    at: float
+    stat: EngineStat | None
+    error: Error | None
+
+
+def take(name: str) -> Sample:
+    """Look.  Opened each time, as the segment of that name may be another one by now."""
+    try:
+        with open_segment(name, create=False) as engine:
+            stat = engine.stat()
+    except Error as error:
+        return Sample(time.monotonic(), None, error)
+    return Sample(time.monotonic(), stat, None)
+
+
+def rates(before: Sample, now: Sample) -> dict[str, float]:
+    """Per second; since its creation when the segment is a new one, whose counters went back."""
+    seconds = now.at - before.at
+    if before.stat is None or now.stat is None or seconds <= 0:
+        return dict.fromkeys(COUNTERS, 0.0)
+    started_again = now.stat.commits < before.stat.commits
+    return {
+        name: (getattr(now.stat, name) - (0 if started_again else getattr(before.stat, name)))
+        / seconds
+        for name in COUNTERS
+    }

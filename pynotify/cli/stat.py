@@ -1,0 +1,50 @@
+"""`pynotify stat`: counters and present state of a segment, and a row for each backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pynotify._engine import open as open_segment
+from pynotify.cli import arguments
+from pynotify.cli.backends import as_json, backend_table, queue_line
+from pynotify.cli.table import pairs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from pynotify._types import EngineStat
+
+SUMMARY = "show the counters and backends of a segment"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    arguments.add_segment(parser)
+    arguments.add_json(parser, "an object with all of EngineStat")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show it."""
+    with open_segment(options.name, create=False) as engine:
+        stat = engine.stat()
+    if options.json:
+        arguments.print_json({"name": options.name, **as_json(stat)})
+        return 0
+    print("\n".join(pairs(_figures(options.name, stat))))
+    if stat.backends:
+        print("", *backend_table(stat.backends), sep="\n")
+    return 0
+
+
+def _figures(name: str, stat: EngineStat) -> Iterator[tuple[str, str]]:
+    yield "segment", name
+    yield "queue", queue_line(stat)
+    yield "channels", f"{stat.channels:,} known, {stat.subscriptions:,} subscriptions"
+    yield "commits", f"{stat.commits:,}"
+    yield "notifications", f"{stat.notifications:,} and {stat.collapsed:,} collapsed"
+    yield "signals", f"{stat.signals_sent:,} sent, {stat.signals_elided:,} elided"
+    yield "wake-ups", f"{stat.wakeups_useful:,} useful, {stat.wakeups_useless:,} useless"
+    yield "slot writes", f"{stat.slot_writes:,}"
+    yield "handler", f"{stat.handler_reinstalls:,} times installed again"
+    yield "recoveries", f"{stat.recoveries:,}"

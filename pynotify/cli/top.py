@@ -1,0 +1,189 @@
+"""`pynotify top`: rates, the queue, and who holds it up, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import termios
+import time
+import tty
+from typing import TYPE_CHECKING, Any
+
+from pynotify.cli import arguments
+from pynotify.cli.backends import as_json, backend_table, queue_line
+from pynotify.cli.rates import Sample, rates, take
+from pynotify.cli.table import pairs
+from pynotify.cli.terminal import Watch, can_redraw, coloured, escape, tidied_up
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from pynotify._types import BackendStat, EngineStat
+
+SUMMARY = "watch the rates and backends of a segment"
+_QUIT = b"qQ\x03\x04"
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    arguments.add_segment(parser)
+    parser.add_argument(
+        "--interval",
+        type=arguments.positive_seconds,
+        default=1.0,
+        metavar="S",
+        help="seconds between two looks (default: 1)",
+    )
+    times = parser.add_mutually_exclusive_group()
+    times.add_argument("--count", type=arguments.count, metavar="N", help="print that many times")
+    times.add_argument(
+        "--once", dest="count", action="store_const", const=1, help="the same as --count 1"
+    )
+    arguments.add_json(parser, "an object a line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Watch until q, Ctrl-C, or the count."""
+    before = take(options.name)
+    if before.error is not None:
+        raise before.error  # a wrong name; one that vanishes later may come back
+    if options.json or options.count is not None or not can_redraw():
+        _print(options, before)
+    else:
+        with tidied_up(), _screen() as screen:
+            _redraw(options, before, screen)
+    return 0
+
+
+def _print(options: argparse.Namespace, before: Sample) -> None:
+    """One look after the other."""
+    watch = Watch()
+    printed = 0
+    while options.count is None or printed < options.count:
+        _sleep(watch, before.at + options.interval)
+        now = take(options.name)
+        if options.json:
+            arguments.print_json(_document(options.name, before, now), indent=None)
+        else:
+            print(*([""] if printed else []), *_lines(options.name, before, now), sep="\n")
+            sys.stdout.flush()
+        before = now
+        printed += 1
+
+
+def _sleep(watch: Watch, until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        watch.wait(left)
+
+
+def _redraw(options: argparse.Namespace, before: Sample, screen: _Screen) -> None:
+    """Each look in the place of the one before, until q."""
+    now = before
+    while True:
+        screen.draw(_lines(options.name, before, now))
+        before = now
+        while (left := before.at + options.interval - time.monotonic()) > 0:
+            if screen.quit_within(left):
+                return
+        now = take(options.name)
+
+
+def _lines(name: str, before: Sample, now: Sample) -> list[str]:
+    head = f"{name}  {time.strftime('%H:%M:%S')}"
+    if now.stat is None:
+        return [head, "", *map(escape, str(now.error).split("\n"))]
+    speed = {key: f"{value:,.0f}/s" for key, value in rates(before, now).items()}
+    figures = pairs(
+        [
+            ("queue", queue_line(now.stat)),
+            ("commits", f"{speed['commits']}, {speed['notifications']} notifications"),
+            ("signals", f"{speed['signals_sent']} sent, {speed['signals_elided']} elided"),
+            ("wake-ups", f"{speed['wakeups_useful']} useful, {speed['wakeups_useless']} useless"),
+        ]
+    )
+    return [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
+
+
+def _laggards_first(stat: EngineStat) -> list[BackendStat]:
+    return sorted(stat.backends, key=lambda backend: (-backend.lag_bytes, backend.backend_id))
+
+
+def _document(name: str, before: Sample, now: Sample) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": name, "time": time.time()}
+    if now.stat is None:
+        return document | {"error": str(now.error)}
+    seconds = now.at - before.at
+    return document | {"seconds": seconds, "rates": rates(before, now), **as_json(now.stat)}
+
+
+class _Screen:
+    """The whole terminal, and its keys when standard input is one as well."""
+
+    def __init__(self) -> None:
+        self._keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+        self._modes: list[Any] | None = None
+        self._watch = Watch(*([] if self._keyboard is None else [self._keyboard]))
+
+    def enter(self) -> None:
+        if self._keyboard is not None:
+            self._modes = termios.tcgetattr(self._keyboard)
+            tty.setcbreak(self._keyboard)
+        self._write(_ENTER)
+
+    def leave(self) -> None:
+        # The terminal may be gone, which is why we leave.
+        with contextlib.suppress(OSError):
+            self._write(_LEAVE)
+        if self._keyboard is not None and self._modes is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
+
+    def pause(self, _number: int, _frame: FrameType | None) -> None:
+        """Ctrl-Z: the shell gets its terminal back as it was."""
+        self.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.enter()
+
+    def draw(self, lines: list[str]) -> None:
+        """As many lines as there is room for, none wrapped."""
+        columns, rows = shutil.get_terminal_size()
+        if len(lines) > rows:
+            lines = [*lines[: rows - 1], f"... {len(lines) - rows + 1} more"]
+        lines = [line[:columns] for line in lines]
+        lines[0] = coloured(lines[0], "1")
+        text = "\n".join(line + _TO_END_OF_LINE for line in lines)
+        self._write(_HOME + text + _TO_END_OF_SCREEN)
+
+    def quit_within(self, seconds: float) -> bool:
+        """Whether q was typed; waits no longer than that."""
+        ready = self._watch.wait(seconds)
+        if self._keyboard is None or self._keyboard not in ready:
+            return False
+        keys = os.read(self._keyboard, 64)
+        return not keys or any(key in _QUIT for key in keys)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        # Not through sys.stdout: pause() may have interrupted a write, and that is not reentrant.
+        data = text.encode(sys.stdout.encoding, "backslashreplace")
+        while data:
+            data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[_Screen]:
+    screen = _Screen()
+    before = signal.signal(signal.SIGTSTP, screen.pause)
+    try:
+        screen.enter()
+        yield screen
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+        screen.leave()

@@ -1,0 +1,1 @@
+"""Adapters to other people's libraries; each module needs the extra of its name."""

@@ -1,0 +1,68 @@
+"""Fixtures of the command line's tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from console import Guest, Running, Terminal
+
+import pynotify
+from receiving import wait_until
+
+
+@pytest.fixture
+def start(new_name: Callable[[], str]) -> Iterator[Callable[..., Running]]:
+    """Starts commands; what is left of them is ended after the test, before its segments are."""
+    running: list[Running] = []
+
+    def make(*words: str, **more: str) -> Running:
+        running.append(Running(*words, **more))
+        return running[-1]
+
+    yield make
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def guest(new_name: Callable[[], str]) -> Iterator[Callable[..., Guest]]:
+    """Starts programs with a connection to a segment."""
+    running: list[Guest] = []
+
+    def make(segment: str, program: str, **more: str) -> Guest:
+        running.append(Guest(segment, program, **more))
+        return running[-1]
+
+    yield make
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def terminal(new_name: Callable[[], str]) -> Iterator[Callable[..., Terminal]]:
+    """The same on a terminal."""
+    running: list[Terminal] = []
+
+    def make(*words: str, **more: str) -> Terminal:
+        running.append(Terminal(*words, **more))
+        return running[-1]
+
+    yield make
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def wait_for_listeners() -> Callable[[pynotify.Engine, int], None]:
+    """Until that many channels are listened to."""
+
+    def wait(engine: pynotify.Engine, count: int = 1) -> None:
+        wait_until(lambda: engine.stat().subscriptions >= count, f"{count} subscriptions")
+
+    return wait

@@ -1,0 +1,243 @@
+"""`pynotify listen`: psql's sentence, line by line, and every way to end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from console import COMMAND, Running, Terminal, environment, run
+
+import pynotify
+from pynotify.cli.listen import as_json, gap_sentence
+from receiving import wait_until
+from sessions import Connect
+
+Start = Callable[..., Running]
+WaitForListeners = Callable[..., None]
+
+
+@pytest.fixture
+def listen(
+    engine: pynotify.Engine,
+    engine_name: str,
+    start: Start,
+    wait_for_listeners: WaitForListeners,
+) -> Start:
+    """Starts `listen` and waits until it does."""
+
+    def make(*words: str, channels: int = 1, **more: str) -> Running:
+        running = start("listen", *words, "--name", engine_name, **more)
+        wait_for_listeners(engine, channels)
+        return running
+
+    return make
+
+
+def test_psqls_sentence(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x")
+    conn.notify("x", "y")
+    assert running.line().decode() == (
+        'Asynchronous notification "x" with payload "y" '
+        f"received from server process with PID {conn.pid}."
+    )
+    conn.notify("x")
+    assert running.line().decode() == (
+        f'Asynchronous notification "x" received from server process with PID {conn.pid}.'
+    )
+
+
+def test_each_line_comes_at_once(listen: Start, conn: pynotify.Connection) -> None:
+    """The next notification is sent only when the line of the one before has been read."""
+    running = listen("x")
+    for number in range(20):
+        conn.notify("x", str(number))
+        assert f'"{number}"'.encode() in running.line()
+
+
+def test_several_channels_and_count(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("a", "--count", "3", "b", channels=2)
+    conn.notify("a", "1")
+    conn.notify("b", "2")
+    conn.notify_many("a", ["3", "4"])
+    done = running.finish()
+    assert done.status == 0
+    assert [line.split('"')[3] for line in done.out.splitlines()] == ["1", "2", "3"]
+
+
+def test_json(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x", "--json", "--count", "2")
+    conn.notify("x", "ä\n\x1b")
+    conn.notify("x", b"\xff\x00")
+    done = running.finish()
+    first, second = map(json.loads, done.out.splitlines())
+    assert (first["channel"], first["payload"]) == ("x", "ä\n\x1b")
+    assert (first["pid"], first["backend_id"]) == (conn.pid, conn.backend_id)
+    assert second["seq"] == first["seq"] + 1
+    assert second["sent_ns"] > first["sent_ns"]
+    assert second["payload"] is None
+    assert base64.b64decode(second["payload_base64"]) == b"\xff\x00"
+    assert done.out.isascii()
+
+
+def test_pipe_gets_the_payload_as_it_was_sent(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x", "--count", "1", LC_ALL="C")
+    conn.notify("x", b"\x1b[31m\xff \xc3\xa4")
+    assert b'with payload "\x1b[31m\xff \xc3\xa4" received' in running.finish().raw
+
+
+def test_terminal_gets_nothing_that_is_not_printable(
+    engine: pynotify.Engine,
+    engine_name: str,
+    connect: Connect,
+    terminal: Callable[..., Terminal],
+    wait_for_listeners: WaitForListeners,
+) -> None:
+    channel = "c\x1b[2J"
+    screen = terminal("listen", channel, "-n", engine_name, "--count", "1", LC_ALL="C.UTF-8")
+    wait_for_listeners(engine)
+    payload = "\x1b]0;evil\x07\x9b31m\r\n\t\x7f\u202e ä 你 \N{FAMILY}"
+    connect().notify(channel, payload.encode() + b"\xff")
+    assert screen.finish() == 0
+    shown = screen.seen.decode()
+    assert [char for char in shown.removesuffix("\r\n") if not char.isprintable()] == []
+    assert r'notification "c\x1b[2J" with payload' in shown
+    assert r'"\x1b]0;evil\x07\x9b31m\r\n\t\x7f\u202e ä 你 👪\xff"' in shown
+
+
+def test_timeout_without_a_notification(engine_name: str) -> None:
+    done = run("listen", "x", "-n", engine_name, "--timeout", "0.01")
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_timeout_before_the_count(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x", "--count", "2", "--timeout", "0.5")
+    conn.notify("x", "only")
+    done = running.finish()
+    assert done.status == 1
+    assert "only" in done.out
+
+
+def test_ctrl_c(engine: pynotify.Engine, listen: Start) -> None:
+    running = listen("x")
+    running.signal(signal.SIGINT)
+    done = running.finish()
+    assert (done.status, done.out, done.err) == (130, "", "")
+    assert engine.stat().backends == []
+
+
+def test_reader_that_has_had_enough(
+    engine: pynotify.Engine, listen: Start, conn: pynotify.Connection
+) -> None:
+    """As in `pynotify listen a b | head -1`: it does not take another notification to end it."""
+    running = listen("a", "b", channels=2)
+    conn.notify("b", "first")
+    assert b"first" in running.line()
+    running.hang_up()
+    done = running.finish()
+    assert (done.status, done.err) == (0, "")
+    assert [row.pid for row in engine.stat().backends] == [conn.pid]
+
+
+def test_reader_that_leaves_in_a_flood(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("a")
+    conn.notify_many("a", [str(number) for number in range(10_000)])
+    assert b'"0"' in running.line()
+    running.hang_up()
+    done = running.finish()
+    assert (done.status, done.err) == (0, "")
+
+
+def test_head_in_a_shell(
+    engine: pynotify.Engine,
+    engine_name: str,
+    conn: pynotify.Connection,
+    start: Start,
+    wait_for_listeners: WaitForListeners,
+) -> None:
+    line = f"'{COMMAND[0]}' -m pynotify listen a b -n {engine_name} | head -1"
+    shell = start(line, command=["sh", "-c"])
+    wait_for_listeners(engine, 2)
+    conn.notify("a", "one")
+    done = shell.finish()
+    assert done.out.count("\n") == 1
+    assert (done.status, done.err) == (0, "")
+
+
+def test_another_database_hears_nothing(
+    engine: pynotify.Engine, listen: Start, connect: Connect
+) -> None:
+    running = listen("x", "--database", "two", "--count", "1")
+    connect(database="one").notify("x", "from one")
+    connect(database="two").notify("x", "from two")
+    done = running.finish()
+    assert "from two" in done.out
+    assert "from one" not in done.out
+
+
+def test_unlinked_segment_ends_it(
+    new_name: Callable[[], str], start: Start, wait_for_listeners: WaitForListeners
+) -> None:
+    name = new_name()
+    running = start("listen", "x", "-n", name)
+    wait_until(lambda: name in [info.name for info in pynotify.segments()], "it is created")
+    with pynotify.open(name) as engine:
+        wait_for_listeners(engine)
+    pynotify.unlink(name, force=True)
+    done = running.finish()
+    assert done.status == 1
+    assert done.err.startswith("pynotify listen: ")
+    assert "Traceback" not in done.err
+
+
+def test_creates_the_segment(new_name: Callable[[], str]) -> None:
+    name = new_name()
+    assert run("listen", "x", "-n", name, "--timeout", "0").status == 0
+    assert name in [info.name for info in pynotify.segments()]
+
+
+def test_bad_channel(engine_name: str) -> None:
+    done = run("listen", "x" * 64, "-n", engine_name)
+    assert done.status == 1
+    assert "channel name too long" in done.err
+
+
+def test_no_handler_of_python(engine_name: str) -> None:
+    """Python's own disposition of SIGUSR1 is as it was, during and after."""
+    code = (
+        "import signal, sys\n"
+        "from pynotify.cli import listen, main\n"
+        "before = signal.getsignal(signal.SIGUSR1)\n"
+        "seen = []\n"
+        "wait = listen.Watch.wait\n"
+        "def look(*rest):\n"
+        "    seen.append(signal.getsignal(signal.SIGUSR1))\n"
+        "    return wait(*rest)\n"
+        "listen.Watch.wait = look\n"
+        f"main.main(['listen', 'x', '-n', {engine_name!r}, '--timeout', '0.01'])\n"
+        "print(seen[0] == before == signal.getsignal(signal.SIGUSR1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, check=True
+    )
+    assert done.stdout == b"True\n"
+
+
+def test_gap() -> None:
+    """No way of reading makes one yet, so only its texts."""
+    gap = pynotify.Gap(missed_bytes=4096, reason="evicted")
+    assert gap_sentence(gap) == "Notifications are missing here: 4096 bytes (evicted)."
+    document = as_json(gap)
+    assert (document["channel"], document["missed_bytes"]) == (None, 4096)
+    assert document["reason"] == "evicted"
+
+
+def test_frees_its_slot(engine: pynotify.Engine, listen: Start) -> None:
+    running = listen("x")
+    running.signal(signal.SIGTERM)
+    assert running.finish().status == -signal.SIGTERM
+    wait_until(lambda: not engine.stat().backends, "the slot is free")

@@ -1,0 +1,95 @@
+"""faulthandler.register(SIGUSR1): a handler in C, which Python does not see, and which chains.
+
+Without `chain` it is tried in tests/test_signals.py::test_handler_written_in_c.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+from pathlib import Path
+
+import pytest
+
+from looping import (
+    SIGNAL,
+    calls,
+    check_woken,
+    handle,
+    hear,
+    hear_and_reinstall,
+    start_loop,
+)
+from receiving import wait_until
+from serving import Notifier
+from sessions import Worker
+
+
+def register(path: str) -> None:
+    """`chain`: after the dump, whoever had the signal before gets it as well."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    faulthandler.register(SIGNAL, fd, all_threads=False, chain=True)
+
+
+class Dump:
+    """The file with the stacks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def count(self) -> int:
+        return self.path.read_text().count("most recent call first")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Dump:
+    return Dump(tmp_path / "stacks")
+
+
+def check_foreign_signals(worker: Worker, dump: Dump, host: bool) -> None:
+    """A dump each, and then what the host had: a handler, or the default that terminates."""
+    before = dump.count()
+    worker.signal(SIGNAL)
+    if host:
+        wait_until(lambda: worker.call(calls) == ["host"], "the host's handler ran")
+    else:
+        assert worker.join() == -SIGNAL
+    assert dump.count() > before
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
+def test_registered_before_us(
+    engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
+) -> None:
+    """It gets what is not ours, and passes that on to who was there before it."""
+    if host:
+        worker.call(handle)
+    worker.call(register, str(dump.path))
+    worker.call(start_loop, engine_name)
+    check_woken(worker, notifier, "1", "2", "3")
+    assert dump.count() == 0
+    check_foreign_signals(worker, dump, host)
+    if host:
+        check_woken(worker, notifier, "4", "5")
+        assert worker.call(calls) == ["host"]
+        assert dump.count() == 1
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
+def test_registered_after_us(
+    engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
+) -> None:
+    """It is in front of us, raises the signal again for us, and none of that is the host's."""
+    if host:
+        worker.call(handle)
+    worker.call(start_loop, engine_name)
+    worker.call(register, str(dump.path))
+    for message in ("1", "2", "3"):
+        notifier.notify(message)
+        assert worker.call(hear, 1) == [message]
+    assert worker.call(calls) == []
+    assert dump.count() == 3, "a dump for each wake-up, as docs/signals.md says"
+    worker.call(hear_and_reinstall, 0, 1)
+    check_woken(worker, notifier, "4", "5")
+    assert dump.count() == 3
+    check_foreign_signals(worker, dump, host)

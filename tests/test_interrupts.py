@@ -1,0 +1,423 @@
+"""Signal handlers of Python that interrupt a receiver: they raise (Ctrl-C), or receive themselves.
+
+An interrupted thread has read for others as well.  Nothing of that may be lost, nothing may come
+twice, and somebody must look out for those who go on waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import pynotify
+from receiving import PATIENCE, payloads, wait_until
+from sessions import Connect, EngineFactory, NewWorker
+from waiting import Call, await_waiting
+
+Message = pynotify.Notify | pynotify.Gap
+PACKAGE = str(Path(pynotify.__file__).parent)
+
+
+class Interruption(BaseException):
+    """As KeyboardInterrupt."""
+
+
+class At:
+    """Raises at the n-th place inside of the package at which Python runs signal handlers.
+
+    These are the beginnings of Python functions and the ends of calls of C functions, that is
+    what a profile function is told of; and the ends of loops.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.reached = False
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._left -= 1
+            if self._left == 0:
+                self.reached = True
+                sys.setprofile(None)
+                raise Interruption
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """What it returns; None when it was interrupted."""
+        sys.setprofile(self)
+        try:
+            return call()
+        except Interruption:
+            return None
+        finally:
+            sys.setprofile(None)
+
+
+def drain(sub: pynotify.Subscription) -> list[str | int]:
+    """Payloads, and for a Gap how many are missing."""
+    shown: list[str | int] = []
+    while True:
+        try:
+            message = sub.next(0)
+        except pynotify.Timeout:
+            return shown
+        shown.append(message.missed or 0 if isinstance(message, pynotify.Gap) else message.payload)
+
+
+def nobody_waits(conn: pynotify.Connection) -> bool:
+    return not (
+        conn._lookout.occupied
+        or conn._lookout._followers
+        or conn._inboxes.main.waiters
+        or any(inbox.waiters for inbox in conn._inboxes.all)
+    )
+
+
+MAIN: dict[str, Callable[[pynotify.Connection], Any]] = {
+    "poll": lambda conn: conn.poll(),
+    "poll(1)": lambda conn: conn.poll(max=1),
+    "poll_batch": lambda conn: conn.poll_batch(),
+    "notifies": lambda conn: [next(conn.notifies())],
+    "wait": lambda conn: conn.wait() and None,
+    "wait(0)": lambda conn: conn.wait(0) and None,
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TestEveryPlace:
+    """One after the other, until the call comes through without having reached the place."""
+
+    @pytest.mark.parametrize("how", MAIN)
+    def test_alone(self, conn: pynotify.Connection, connect: Connect, how: str) -> None:
+        other = connect()
+        conn.listen("m")
+        for place in range(1, 1000):
+            sent = [f"{place} {number}" for number in range(3)]
+            other.notify_many("m", sent)
+            at = At(place)
+            heard = payloads(at.attempt(lambda: MAIN[how](conn)) or [])
+            assert nobody_waits(conn)
+            assert heard + payloads(conn.poll()) == sent
+            if not at.reached:
+                break
+        assert place > 5
+
+    @pytest.mark.parametrize("how", [*MAIN, "next", "next(0)"])
+    def test_with_subscriptions(
+        self, conn: pynotify.Connection, connect: Connect, how: str
+    ) -> None:
+        """For each of them, whatever its overflow does with it, as if nothing had happened."""
+        other = connect()
+        conn.listen("m")
+        ours, theirs = conn.subscribe("s", "m"), conn.subscribe("s")
+        oldest = conn.subscribe("s", maxlen=1)
+        newest = conn.subscribe("s", maxlen=1, overflow="drop-newest")
+        for place in range(1, 1000):
+            sent = [f"{place} {number}" for number in range(3)]
+            with other.transaction():
+                for name in sent:
+                    other.notify("s", name)
+                    other.notify("m", name)
+            at = At(place)
+            if how in MAIN:
+                main, mine = payloads(at.attempt(lambda: MAIN[how](conn)) or []), []
+            else:
+                timeout = 0 if how == "next(0)" else PATIENCE
+                message = at.attempt(lambda timeout=timeout: ours.next(timeout))
+                main, mine = [], [message.payload] if message else []
+            assert nobody_waits(conn)
+            assert mine + drain(ours) == [name for name in sent for _ in "sm"]
+            assert drain(theirs) == sent
+            assert drain(oldest) == [2, sent[2]]
+            assert drain(newest) == [sent[0], 2]
+            assert oldest.dropped == newest.dropped == 2 * place
+            assert main + payloads(conn.poll()) == sent
+            if not at.reached:
+                break
+        assert place > 50
+
+    @pytest.mark.parametrize("role", ["leading", "following"])
+    @pytest.mark.parametrize("how", ["wait", "next"])
+    def test_while_another_thread_waits(
+        self, conn: pynotify.Connection, connect: Connect, how: str, role: str
+    ) -> None:
+        """It gets what is its own at once, whether we have read for it, or it for us."""
+        other = connect()
+        conn.listen("m")
+        ours, theirs = conn.subscribe("s", maxlen=None), conn.subscribe("t", maxlen=None)
+        for place in range(1, 1000):
+            over = threading.Event()
+            another = Call(theirs.next) if role == "following" else None
+            if another is not None:
+                await_waiting(conn, 1)
+            director = Call(send_when_both_wait, conn, other, theirs, another, over)
+            at = At(place)
+            message = at.attempt(
+                (lambda: ours.next(PATIENCE)) if how == "next" else lambda: conn.wait(PATIENCE)
+            )
+            over.set()
+            assert director.result().result().payload == "theirs"
+            if how == "wait" or message is None:
+                message = ours.next(PATIENCE)
+            assert message.payload == "ours"
+            assert payloads(conn.poll()) == ["main"]
+            assert nobody_waits(conn)
+            if not at.reached:
+                break
+        assert place > 20
+
+
+def send_when_both_wait(
+    conn: pynotify.Connection,
+    other: pynotify.Connection,
+    theirs: pynotify.Subscription,
+    another: Call | None,
+    over: threading.Event,
+) -> Call:
+    """Start the other thread, if there is none, as soon as the interrupted one leads."""
+    lookout = conn._lookout
+
+    def waiting(threads: int) -> bool:
+        leader = lookout.leader
+        in_core = leader is not None and leader.in_core
+        return in_core and (over.is_set() or len(lookout._followers) == threads - 1)
+
+    if another is None:
+        wait_until(lambda: over.is_set() or waiting(1), "one waits")
+        another = Call(theirs.next)
+    wait_until(lambda: waiting(2), "both wait")
+    with other.transaction():
+        other.notify("t", "theirs")
+        other.notify("s", "ours")
+        other.notify("m", "main")
+    return another
+
+
+# ---- real signals, in a process of its own: handlers run in its main thread --------------------
+
+
+def _in_the_main_thread(name: str, part: Callable[..., Any], *arguments: Any) -> Any:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pynotify.connect(name) as conn, pynotify.connect(name) as other:
+        return part(conn, other, *arguments)
+
+
+def _when_waiting(conn: pynotify.Connection, threads: int, number: int) -> Call:
+    """Signal this process as soon as so many threads wait."""
+
+    def send() -> None:
+        await_waiting(conn, threads)
+        os.kill(os.getpid(), number)
+
+    return Call(send)
+
+
+def _ctrl_c(
+    conn: pynotify.Connection, other: pynotify.Connection, how: str, leads: bool
+) -> list[str]:
+    """Three others wait; what they and we get afterwards."""
+    conn.listen("m")
+    subs = [conn.subscribe(str(number)) for number in range(4)]
+
+    def start() -> list[Call]:
+        if leads:
+            await_waiting(conn, 1)
+        return [Call(sub.next) for sub in subs[1:]]
+
+    starter = Call(start)
+    if not leads:
+        starter.result()
+        await_waiting(conn, 3)
+    killer = _when_waiting(conn, 4, signal.SIGINT)
+    heard = []
+    try:
+        subs[0].next() if how == "next" else conn.wait()
+    except KeyboardInterrupt:
+        heard.append("interrupted")
+    killer.result()
+    await_waiting(conn, 3)
+    for number in range(4):
+        other.notify(str(number), str(number))
+    other.notify("m", "m")
+    heard += [call.result().payload for call in starter.result()]
+    return [*heard, subs[0].next().payload, *payloads(conn.poll())]
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leading", "following"])
+@pytest.mark.parametrize("how", ["next", "wait"])
+def test_ctrl_c_while_others_wait(
+    make_engine: EngineFactory,
+    engine: pynotify.Engine,
+    new_worker: NewWorker,
+    how: str,
+    leads: bool,
+) -> None:
+    """They go on, and nothing is lost."""
+    result = new_worker().call(
+        _in_the_main_thread, make_engine.name_of(engine), _ctrl_c, how, leads
+    )
+    assert result == ["interrupted", "1", "2", "3", "0", "m"]
+
+
+def _handler_that_receives(
+    conn: pynotify.Connection, other: pynotify.Connection, leads: bool
+) -> tuple[list[str], list[str], list[str]]:
+    """The handler takes what is there for poll(), and for another subscription."""
+    conn.listen("m")
+    ours, theirs, third = (conn.subscribe(name) for name in ("ours", "theirs", "third"))
+    taken: list[str] = []
+
+    def handler(_number: int, _frame: object) -> None:
+        other.notify("m", "1")
+        other.notify("third", "2")
+        assert conn.wait(0)
+        taken.extend(payloads(conn.poll()))
+        taken.append(third.next(0).payload)
+        assert not conn.wait(0)
+        assert not conn.wait(0.01)
+        other.notify("third", "3")
+        taken.append(third.next(PATIENCE).payload)
+
+    def follow() -> pynotify.Notify:
+        if leads:
+            await_waiting(conn, 1)
+        return theirs.next()
+
+    signal.signal(signal.SIGUSR2, handler)
+    follower = Call(follow)
+    if not leads:
+        await_waiting(conn, 1)
+
+    def send() -> None:
+        _when_waiting(conn, 2, signal.SIGUSR2).result()
+        wait_until(lambda: len(taken) == 3, "the handler has run")
+        await_waiting(conn, 2)
+        other.notify("theirs", "x")
+        other.notify("ours", "y")
+
+    sender = Call(send)
+    heard = [ours.next().payload]
+    sender.result()
+    return taken, [follower.result().payload], heard
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leading", "following"])
+def test_a_handler_that_receives(
+    make_engine: EngineFactory, engine: pynotify.Engine, new_worker: NewWorker, leads: bool
+) -> None:
+    """By every method, on the connection on which the interrupted thread waits."""
+    result = new_worker().call(
+        _in_the_main_thread, make_engine.name_of(engine), _handler_that_receives, leads
+    )
+    assert result == (["1", "2", "3"], ["x"], ["y"])
+
+
+def _handler_that_takes_over(conn: pynotify.Connection, other: pynotify.Connection) -> list[str]:
+    """Whom it interrupted follows; then the leader gives up, and only the handler can lead."""
+    ours, theirs, urgent = (conn.subscribe(name) for name in ("ours", "theirs", "urgent"))
+    heard: list[str] = []
+    leader = theirs.start(print)
+    await_waiting(conn, 1)
+
+    def handler(_number: int, _frame: object) -> None:
+        heard.append(urgent.next(PATIENCE).payload)
+
+    def direct() -> None:
+        _when_waiting(conn, 2, signal.SIGUSR2).result()
+        wait_until(lambda: urgent._inbox.waiters, "the handler waits")
+        leader.stop()
+        await_waiting(conn, 1)
+        other.notify("ours", "for us")
+        wait_until(lambda: ours._inbox._latest is not None, "it was read, and is ours")
+        other.notify("urgent", "for the handler")
+
+    signal.signal(signal.SIGUSR2, handler)
+    director = Call(direct)
+    heard.append(ours.next(PATIENCE).payload)
+    director.result()
+    return heard
+
+
+def test_a_handler_that_waits_leads_when_it_must(
+    make_engine: EngineFactory, engine: pynotify.Engine, new_worker: NewWorker
+) -> None:
+    result = new_worker().call(
+        _in_the_main_thread, make_engine.name_of(engine), _handler_that_takes_over
+    )
+    assert result == ["for the handler", "for us"]
+
+
+def _under_a_storm(
+    conn: pynotify.Connection, other: pynotify.Connection, total: int, merciless: bool
+) -> tuple[int, list[list[str]]]:
+    """Signals at random, whose handler raises wherever it interrupts the package.
+
+    The merciless one does so also while the earlier exception is still on its way out.
+    """
+    ours, theirs = conn.subscribe("c", maxlen=None), conn.subscribe("c", maxlen=None)
+    conn.listen("c")
+    interruptions = 0
+    # Payloads are looked at in the end: that, too, happens inside of the package.
+    got: list[list[Message]] = [[], [], []]
+
+    def handler(_number: int, frame: FrameType | None) -> None:
+        nonlocal interruptions
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+        if frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+            if not merciless:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            interruptions += 1
+            raise Interruption
+
+    def send() -> None:
+        for number in range(total):
+            other.notify("c", str(number))
+            if number % 7 == 0:
+                other.queue_usage()
+
+    thread = theirs.start(got[1].append)
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003)
+    sender = Call(send)
+    while len(got[1]) < total if merciless else min(len(got[0]), len(got[2])) < total:
+        try:
+            if len(got[0]) < total:
+                message = ours.next(0.1)
+                got[0].append(message)
+            got[2] += conn.poll()
+        except pynotify.Timeout:
+            continue
+        except Interruption:
+            signal.setitimer(signal.ITIMER_REAL, 0.0003)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    sender.result()
+    wait_until(lambda: len(got[1]) == total, "the other thread has everything")
+    thread.stop()
+    return interruptions, [payloads(part) for part in got]
+
+
+@pytest.mark.parametrize("merciless", [False, True], ids=["one at a time", "merciless"])
+def test_a_storm_of_exceptions(
+    make_engine: EngineFactory, engine: pynotify.Engine, new_worker: NewWorker, merciless: bool
+) -> None:
+    """Everybody gets everything, once and in order.
+
+    Who is interrupted again while he is being interrupted may lose what was in his own hands.
+    """
+    total = 5000
+    interruptions, got = new_worker().call(
+        _in_the_main_thread, make_engine.name_of(engine), _under_a_storm, total, merciless
+    )
+    assert interruptions > 10
+    expected = [str(number) for number in range(total)]
+    assert got[1] == expected
+    if not merciless:
+        assert got[0] == got[2] == expected
