@@ -155,10 +155,24 @@ wheel: setup ## dist/: the sdist, and the wheel built from it
 	    --wheel-dir dist dist/*.tar.gz
 	@ls -l dist
 
+# Not python -m zipfile: it would take the caches of whichever Python ran last.
+define SPARK_ZIP
+import pathlib, zipfile
+with zipfile.ZipFile("dist/spark_jobs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+    for path in sorted(pathlib.Path("spark_jobs").rglob("*.py")):
+        archive.write(path)
+endef
+export SPARK_ZIP
+
+spark-zip: setup ## dist/spark_jobs.zip, for spark-submit --py-files
+	@mkdir -p dist
+	@$(PY) -c "$$SPARK_ZIP"
+	@ls -l dist/spark_jobs.zip
+
 clean: ## everything that was built; .venv and its packages stay
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup build test test-full asan tsan lint bench bench-native demo wheel clean
+.PHONY: help setup build test test-full asan tsan lint bench bench-native demo wheel spark-zip clean
 .DELETE_ON_ERROR:

@@ -1,4 +1,14 @@
-"""CRC-32C (Castagnoli) of bytes, and of many log records at once."""
+"""CRC-32C (Castagnoli) of bytes, and of many log records at once.
+
+Records by the million are checked a block at a time, which costs a quarter of what each by itself
+does. Let s(i) be what the CRC of record i is off by, as a polynomial modulo that of the CRC; s is
+0 for a good record and linear in its bits. `digest` is the sum of s(i) * x**e(i) plus a constant,
+with another e for each record of the block: slice m of the block is added m bytes further on, and
+the sum evaluated. So it fails as a CRC of the whole block would. Whatever one record's CRC would
+find is found; so are equal errors in any two records, and in any number of them at regular
+distances, because (1 + x**d) is never a multiple of the polynomial's large factor. Anything else
+passes once in 2**32 times. A block that fails is checked record by record.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +25,11 @@ _LANES = RECORD_BYTES // 2
 _CRC_LANES = (30, 31)
 _BLOCK = 16384
 """Records at a time: their columns and the tables then stay in the second-level cache."""
+_SLICES = RECORD_BYTES
+"""Of a block: more would be added at distances at which records already stand."""
+_SLICE_BYTES = _BLOCK // _SLICES * RECORD_BYTES
+_FOLDED_BYTES = _SLICE_BYTES + _SLICES + 8
+"""Of a slice, the furthest shift, and the CRCs' own shift; whole words."""
 
 
 @cache
@@ -77,8 +92,53 @@ def record_crcs(records: NDArray[Any]) -> NDArray[np.uint32]:
     return result
 
 
+def _fold(block: NDArray[Any]) -> NDArray[np.uint64]:
+    """The block's records, each with x**32 + 1 times its CRC field added, on top of each other."""
+    raw = block.view(np.uint8).reshape(_SLICES, _SLICE_BYTES)
+    folded = np.zeros(_FOLDED_BYTES, dtype=np.uint8)
+    for shift, piece in enumerate(raw):
+        into = folded[shift : shift + _SLICE_BYTES]
+        np.bitwise_xor(into, piece, out=into)
+    # Bytes of CRC fields in the order in which they came to lie: place, then slice.
+    carried = block.view(np.uint32).reshape(_SLICES, -1, RECORD_BYTES // 4)[:, :, -1].T.ravel()
+    for byte in range(4):
+        piece = (carried >> np.uint32(8 * byte)).astype(np.uint8)
+        for start in (RECORD_BYTES - 4 + byte, RECORD_BYTES + byte):
+            into = folded[start : start + len(piece)]
+            np.bitwise_xor(into, piece, out=into)
+    return folded.view(np.uint64)
+
+
+@cache
+def _bit_masks() -> NDArray[np.uint64]:
+    """For each bit of a remainder, which bits of a folded block it is the parity of."""
+    powers = np.empty(8 * _FOLDED_BYTES, dtype=np.uint32)
+    power = _POLYNOMIAL
+    for i in range(len(powers) - 1, -1, -1):
+        powers[i] = power
+        power = (power >> 1) ^ (_POLYNOMIAL if power & 1 else 0)
+    rows = [np.packbits((powers >> bit) & 1, bitorder="little") for bit in range(32)]
+    return np.stack(rows).view(np.uint64)
+
+
+def digest(block: NDArray[Any]) -> bytes:
+    """What is the same for every block of good records."""
+    remainder = np.bitwise_xor.reduce(_bit_masks() & _fold(block), axis=1)
+    parity = np.bitwise_count(remainder) & np.uint8(1)
+    return np.packbits(parity).tobytes()
+
+
+@cache
+def _good_digest() -> bytes:
+    block = np.zeros((_BLOCK, RECORD_BYTES // 4), dtype=np.uint32)
+    block[:, -1] = _constant()
+    return digest(block)
+
+
 def record_ok(records: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which records carry the CRC that they should."""
+    """Which of these records (at most `_BLOCK` are quickest) carry the CRC that they should."""
+    if len(records) == _BLOCK and digest(records) == _good_digest():
+        return np.ones(len(records), dtype=np.bool_)
     carried = (records["aux"] >> np.uint64(32)).astype(np.uint32)
     good: NDArray[np.bool_] = carried == record_crcs(records)
     return good

@@ -11,17 +11,18 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_jobs.jobs import NAMES, JobResult, runner
+from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
+from spark_jobs.startup import nothing_left_when_interrupted
+from spark_jobs.storage import Directory, RemoteDirectory, directory, fetched, is_local
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
-
-class CannotRunError(Exception):
-    """A job could not be run; says why."""
+COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
+"""What is no job over finished logs, and has a command line of its own."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,15 +37,40 @@ def parser() -> argparse.ArgumentParser:
     result = _Parser(
         prog="python -m spark_jobs", description="Analyses pynotify's latency logs on Spark."
     )
-    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join(NAMES))
+    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
     result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
-    result.add_argument("--out", required=True, type=Path, metavar="DIR", help="for the results")
+    result.add_argument(
+        "--out", required=True, type=directory, metavar="DIR", help="for the results"
+    )
     result.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     result.add_argument(
         "--overwrite", action="store_true", help="replace results of an earlier run"
     )
+    result.add_argument("--window", type=float, metavar="SECONDS", help=_of("window") + "; 1.0")
+    result.add_argument(
+        "--threshold",
+        type=float,
+        metavar="RATIO",
+        help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
+    )
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     return result
+
+
+def _of(option: str) -> str:
+    return "of " + ", ".join(job for job in NAMES if option in OPTIONS.get(job, ()))
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The options given that are the job's own. Raises CannotRunError for those of other jobs."""
+    settings = {}
+    for name in sorted({name for names in OPTIONS.values() for name in names} - {"overwrite"}):
+        value = getattr(options, name)
+        if value is not None and name not in OPTIONS.get(options.job, ()):
+            raise CannotRunError(f"--{name} is an option {_of(name)}")
+        if value is not None:
+            settings[name] = value
+    return settings
 
 
 def versions() -> dict[str, str]:
@@ -75,27 +101,33 @@ def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
 def run_job(
     job: str,
     logs: Sequence[str],
-    out: Path,
+    out: Directory,
     *,
     overwrite: bool = False,
     master: str | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Runs `job` over `logs`, leaves its results in `out` and returns the summary.
 
-    Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are results already.
+    `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
+    when there are results already.
     """
-    from spark_jobs.logs import survey
     from spark_jobs.session import create_session
 
+    if isinstance(out, RemoteDirectory) or not all(map(is_local, logs)):
+        create_session(f"pynotify {job}", master)  # it knows what the URIs mean
     target = out / f"{job}.json"
-    if target.exists() and not overwrite:
+    if "overwrite" in OPTIONS.get(job, ()):
+        settings["overwrite"] = overwrite
+    elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
-    found = survey(logs)
-    out.mkdir(parents=True, exist_ok=True)
-    session = create_session(f"pynotify {job}", master)
-    begin = time.monotonic()
-    result = runner(job)(session, found, out)
-    report = summary(job, result, time.monotonic() - begin)
+    with fetched(logs) as paths:
+        found = preparer(job)(paths)
+        out.mkdir(parents=True, exist_ok=True)
+        session = create_session(f"pynotify {job}", master)
+        begin = time.monotonic()
+        result = runner(job)(session, found, out, **settings)
+        report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report
 
@@ -132,15 +164,20 @@ def _described(error: Exception) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] in COMMANDS:
+        return int(import_module(COMMANDS[given[0]]).main(given[1:]))
+    options = parser().parse_args(given)
     try:
-        report = run_job(
-            options.job,
-            options.logs,
-            options.out,
-            overwrite=options.overwrite,
-            master=options.master,
-        )
+        with nothing_left_when_interrupted():
+            report = run_job(
+                options.job,
+                options.logs,
+                options.out,
+                overwrite=options.overwrite,
+                master=options.master,
+                **_settings(options),
+            )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FAILED

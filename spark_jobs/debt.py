@@ -131,9 +131,9 @@ class Debt:
         narrow = channel.astype(np.uint16) if len(self.top) <= 1 << 16 else channel
         order = np.argsort(narrow, kind="stable")
         channel, index = channel[order], index[order]
-        records = chunk.records[index]
-        received = records["kind"] == Kind.RECV
-        sequence = records["chan_seq"].astype(np.int64)
+        kind = chunk.records["kind"][index]
+        received = kind == Kind.RECV
+        sequence = chunk.records["chan_seq"][index].astype(np.int64)
         base = channel << BASE_BITS
         number = np.where(received, base | sequence, base - 1)
 
@@ -159,9 +159,9 @@ class Debt:
             self.controls.append(
                 (
                     channel[at],
-                    records["kind"][at].astype(np.int64),
+                    kind[at].astype(np.int64),
                     sequence[at],
-                    records["lag"][at].astype(np.int64),
+                    chunk.records["lag"][index[at]].astype(np.int64),
                     before[at],
                 )
             )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,17 @@ from numpy.typing import NDArray
 
 from spark_jobs.checksum import crc32c, record_ok
 from spark_jobs.quality import FileReport, header_problem
-from spark_jobs.schema import HEADER, HEADER_BYTES, NAME_PIECE, RECORD, RECORD_BYTES, Kind
+from spark_jobs.schema import (
+    ANCHOR_CRC_BYTES,
+    FIELD_NAMES,
+    HEADER,
+    HEADER_BYTES,
+    NAME_PIECE,
+    RECORD,
+    RECORD_BYTES,
+    Kind,
+)
+from spark_jobs.storage import local_path
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
@@ -32,12 +43,43 @@ class NoLogsError(Exception):
 
 @dataclass(frozen=True)
 class LogFile:
-    """One readable file: `records` are there of the `committed` that it claims."""
+    """One readable file: `records` are there of the `committed` that it claims.
+
+    `clock_ns`: what to add to a time stamp for the wall clock; 0 if the file does not tell. A file
+    that was archived has its records in `events` (Parquet); what was found damaged when that was
+    done is in `damaged` and `problems`, and `records` are the whole ones.
+    """
 
     path: str
     part: int
     committed: int
     records: int
+    clock_ns: int = 0
+    events: tuple[str, ...] = ()
+    archived: bool = False
+    damaged: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A log file and what its header says of the writer."""
+
+    log_id: int
+    engine: str
+    host: str
+    boot_id: str
+    pid: int
+    starttime: int
+    backend_id: int
+    sealed: bool
+    dropped: int
+    file: LogFile
+
+    @property
+    def name(self) -> str:
+        """The same for every copy of the segment, and for nothing else."""
+        return f"{self.log_id:016x}-{self.file.part:05}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +88,8 @@ class Log:
 
     `closed`: its last file was sealed. `alive`: not closed, and its process runs on this host.
     `incomplete`: why records are known to be missing, before any was read; "" if none is.
+    `own_clock`: backends of the engine whose time stamps come from the same clock, that is host and
+    boot, as this log's; None: all do, because all of the engine's logs were written there.
     """
 
     log_id: str
@@ -60,6 +104,12 @@ class Log:
     dropped: int
     incomplete: str
     files: tuple[LogFile, ...]
+    own_clock: tuple[int, ...] | None = None
+
+    @property
+    def clock(self) -> tuple[str, str]:
+        """Time stamps compare only where this is equal."""
+        return self.host, self.boot_id
 
     @property
     def size(self) -> int:
@@ -72,16 +122,22 @@ class Log:
     @staticmethod
     def from_json(text: str) -> Log:
         fields = json.loads(text)
-        fields["files"] = tuple(LogFile(**file) for file in fields["files"])
-        return Log(**fields)
+        files = []
+        for file in fields["files"]:
+            lists = {name: tuple(file[name]) for name in ("events", "problems")}
+            files.append(LogFile(**file | lists))
+        peers = fields["own_clock"]
+        own_clock = None if peers is None else tuple(peers)
+        return Log(**fields | {"files": tuple(files), "own_clock": own_clock})
 
 
 @dataclass
 class Survey:
-    """What was found: readable logs, and a report on each file that is none."""
+    """What was found: readable logs and the segments in them, and a report on each other file."""
 
     logs: list[Log] = field(default_factory=list)
     unreadable: list[FileReport] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -89,7 +145,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
     Raises NoLogsError when a path does not exist or nothing is found.
     """
-    given = [Path(path) for path in paths]
+    given = [local_path(path) for path in paths]
     found: set[Path] = set()
     for path in given:
         if path.is_dir():
@@ -122,64 +178,127 @@ def _runs_here(boot_id: str, pid: int, starttime: int) -> bool:
     return here == boot_id and fields[0] not in (b"Z", b"X") and int(fields[19]) == starttime
 
 
+def _wall_clock_offset(header: Any) -> int:
+    """Realtime less monotonic at the newest anchor that was not being written; 0 without any."""
+    newest, offset = -1, 0
+    for anchor in header["anchors"]:
+        whole = crc32c(anchor.tobytes()[:ANCHOR_CRC_BYTES]) == anchor["crc"]
+        if whole and int(anchor["number"]) > newest:
+            newest = int(anchor["number"])
+            offset = int(anchor["realtime_ns"]) - int(anchor["monotonic_ns"])
+    return offset
+
+
+def read_segment(path: str) -> Segment | FileReport:
+    """The header of that file, or why it has none."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+        problem = header_problem(raw)
+    except OSError as error:
+        raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
+    if problem is not None:
+        return FileReport(path, 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
+    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
+    committed = int(header["committed"])
+    there = max(0, min(committed, (size - HEADER_BYTES) // RECORD_BYTES))
+    return Segment(
+        log_id=int(header["log_id"]),
+        engine=_text(header["segment"]),
+        host=_text(header["host"]),
+        boot_id=_text(header["boot_id"]),
+        pid=int(header["pid"]),
+        starttime=int(header["starttime"]),
+        backend_id=int(header["backend_id"]),
+        sealed=bool(header["sealed"]),
+        dropped=int(header["dropped"]),
+        file=LogFile(path, int(header["part"]), committed, there, _wall_clock_offset(header)),
+    )
+
+
 def survey(paths: Iterable[str | os.PathLike[str]]) -> Survey:
-    """Reads the headers of all log files at `paths`. Raises NoLogsError as `find` does."""
+    """Reads the headers of all log files at `paths`; a directory that ``ingest`` wrote counts too.
+
+    A segment that is found more than once is read once. Raises NoLogsError as `find` does.
+    """
+    from spark_jobs.archive import is_archive, read_segments
+
+    given = list(paths)
+    archives = [path for path in given if is_archive(path)]
+    others = [path for path in given if path not in archives]
+    found: list[Segment | FileReport] = []
+    if others or not archives:
+        found += [read_segment(str(path)) for path in find(others)]
+    for archive in archives:
+        found += read_segments(archive)
+    return group(found)
+
+
+def group(found: Iterable[Segment | FileReport]) -> Survey:
+    """Puts the files of each log together."""
     result = Survey()
-    by_log: dict[int, list[tuple[Any, LogFile]]] = {}
-    for path in map(str, find(paths)):
-        try:
-            with open(path, "rb") as file:
-                raw = file.read(HEADER_BYTES)
-                size = os.fstat(file.fileno()).st_size
-            problem = header_problem(raw)
-        except OSError as error:
-            raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
-        if problem is not None:
-            lost = max(1, (size - HEADER_BYTES) // RECORD_BYTES)
-            result.unreadable.append(FileReport(path, 0, lost, [problem]))
-            continue
-        header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
-        committed = int(header["committed"])
-        there = max(0, min(committed, (size - HEADER_BYTES) // RECORD_BYTES))
-        entry = LogFile(path, int(header["part"]), committed, there)
-        by_log.setdefault(int(header["log_id"]), []).append((header, entry))
-    suspects = {_writer(report.file) for report in result.unreadable}
-    result.logs = [_log(members, suspects) for _, members in sorted(by_log.items())]
+    by_log: dict[int, list[Segment]] = defaultdict(list)
+    for segment in found:
+        if isinstance(segment, FileReport):
+            result.unreadable.append(segment)  # an archive may still have one that is whole by now
+        else:
+            by_log[segment.log_id].append(segment)
+            result.segments.append(segment)
+    readable = {segment.file.path for segment in result.segments}
+    reports = {report.file: report for report in result.unreadable if report.file not in readable}
+    result.unreadable = [reports[path] for path in sorted(reports)]
+    suspects = {_writer(path) for path in reports}
+    logs = [_log(members, suspects) for _, members in sorted(by_log.items())]
+    result.logs = _with_clocks(logs)
     return result
 
 
-def _log(members: list[tuple[Any, LogFile]], suspects: set[str]) -> Log:
-    members.sort(key=lambda member: (member[1].part, member[1].path))
-    # A file given twice, under two names, is one file.
-    unique = {file.part: (header, file) for header, file in reversed(members)}
+def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
+    # A file given twice, under two names, is one file: the one with more in it.
+    order = sorted(members, key=lambda s: (s.file.part, -s.file.committed, s.file.path))
+    unique = {segment.file.part: segment for segment in reversed(order)}
     parts = sorted(unique)
-    header = unique[parts[-1]][0]
-    files = tuple(unique[part][1] for part in parts)
+    last = unique[parts[-1]]
+    files = tuple(unique[part].file for part in parts)
     missing = sorted(set(range(parts[-1] + 1)) - set(parts))
-    dropped = int(header["dropped"])
     why = []
     if missing:
         why.append(f"file {', '.join(map(str, missing))} of the log is missing")
     if any(_writer(file.path) in suspects for file in files):
         why.append("an unreadable file may belong to the log")
-    if dropped:
-        why.append(f"{dropped} records were dropped when there was no room")
-    boot, pid, start = _text(header["boot_id"]), int(header["pid"]), int(header["starttime"])
-    closed = bool(header["sealed"])
+    if last.dropped:
+        why.append(f"{last.dropped} records were dropped when there was no room")
     return Log(
-        log_id=f"{int(header['log_id']):016x}",
-        engine=_text(header["segment"]),
-        host=_text(header["host"]),
-        boot_id=boot,
-        pid=pid,
-        starttime=start,
-        backend_id=int(header["backend_id"]),
-        closed=closed,
-        alive=not closed and _runs_here(boot, pid, start),
-        dropped=dropped,
+        log_id=f"{last.log_id:016x}",
+        engine=last.engine,
+        host=last.host,
+        boot_id=last.boot_id,
+        pid=last.pid,
+        starttime=last.starttime,
+        backend_id=last.backend_id,
+        closed=last.sealed,
+        alive=not last.sealed and _runs_here(last.boot_id, last.pid, last.starttime),
+        dropped=last.dropped,
         incomplete="; ".join(why),
         files=files,
     )
+
+
+def _with_clocks(logs: list[Log]) -> list[Log]:
+    """Fills in `own_clock` where an engine's logs come from more than one host or boot."""
+    clocks: dict[str, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+    for log in logs:
+        clocks[log.engine][log.backend_id].add(log.clock)
+    result = []
+    for log in logs:
+        peers = clocks[log.engine]
+        if any(each != {log.clock} for each in peers.values()):
+            own = tuple(peer for peer, each in peers.items() if each == {log.clock})
+            result.append(replace(log, own_clock=own))
+        else:
+            result.append(log)
+    return result
 
 
 @dataclass(frozen=True)
@@ -187,11 +306,13 @@ class Chunk:
     """Whole records in the order in which they were written, without the CHANDEFs.
 
     `channel` indexes `LogReader.channels`; -1 where the record has none. `records` may lie in the
-    reader's buffer: they are good until the next chunk is asked for.
+    reader's buffer: they are good until the next chunk is asked for. `clock_ns` is that of the
+    file.
     """
 
     records: NDArray[Any]
     channel: NDArray[np.int64]
+    clock_ns: int = 0
 
     def signed(self, name: str) -> NDArray[np.int64]:
         """A column of 64-bit numbers."""
@@ -199,10 +320,14 @@ class Chunk:
 
 
 class LogReader:
-    """Reads one log in bounded memory and keeps account of its damage."""
+    """Reads one log in bounded memory and keeps account of its damage.
 
-    def __init__(self, log: Log) -> None:
+    `fields` are the columns wanted of records from an archive; all without.
+    """
+
+    def __init__(self, log: Log, fields: Sequence[str] = FIELD_NAMES) -> None:
         self.log = log
+        self.fields = fields
         self.channels: list[tuple[int, str]] = []
         """(database, name)."""
         self.reports: list[FileReport] = []
@@ -223,12 +348,30 @@ class LogReader:
             self.reports.append(report)
             if self.log.incomplete and file is self.log.files[-1]:
                 report.problems.append(self.log.incomplete)
+            if file.archived:
+                yield from self._archived_chunks(file, report)
+                continue
             if file.records < file.committed:
                 report.damaged += file.committed - file.records
                 report.problems.append(f"cut off: {report.damaged} records are gone")
             self._ids = np.full(64, -1, dtype=np.int64)
             self._pieces = {}
             yield from self._file_chunks(file, report)
+
+    def comparable(self, records: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which records have a `ref_ts` of the same clock as their `ts`: by their `peer`."""
+        if self.log.own_clock is None:
+            return np.ones(len(records), dtype=bool)
+        return np.isin(records["peer"], np.array(self.log.own_clock, dtype=np.int64))
+
+    def _archived_chunks(self, file: LogFile, report: FileReport) -> Iterator[Chunk]:
+        from spark_jobs.archive import read_events
+
+        report.records += file.records
+        report.damaged += file.damaged
+        report.problems += file.problems
+        for path in file.events:
+            yield from read_events(path, self.fields, file.clock_ns, self.register)
 
     def _file_chunks(self, file: LogFile, report: FileReport) -> Iterator[Chunk]:
         bad = unknown = 0
@@ -247,7 +390,7 @@ class LogReader:
                 records = room[:count]
                 good = record_ok(records)
                 whole = records if good.all() else records[good]
-                chunk = self._resolve(whole)
+                chunk = self._resolve(whole, file.clock_ns)
                 definitions = int(np.count_nonzero(whole["kind"] == Kind.CHANDEF))
                 bad += count - len(whole)
                 unknown += len(whole) - len(chunk.records) - definitions
@@ -259,20 +402,28 @@ class LogReader:
         if unknown:
             report.problems.append(f"{unknown} records of a channel or kind that is not defined")
 
-    def _resolve(self, records: NDArray[Any]) -> Chunk:
-        definition = records["kind"] == Kind.CHANDEF
+    def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> Chunk:
+        kind = records["kind"].copy()  # every pass over a column of records costs like all of it
+        definition = kind == Kind.CHANDEF
         if definition.any():
             for record in records[definition]:
                 self._define(record)
-            records = records[~definition]
+            records, kind = records[~definition], kind[~definition]
         ids = records["channel"].astype(np.int64)
-        channel = self._ids.take(np.minimum(ids, len(self._ids) - 1))
+        channel = self._ids.take(ids, mode="clip")
         bad = (channel < 0) & (ids != 0)
-        bad |= records["kind"] - np.uint8(1) >= len(Kind)  # 0 wraps round
+        bad |= kind - np.uint8(1) >= len(Kind)  # 0 wraps round
         bad |= records["chan_seq"] >= 1 << SEQUENCE_BITS
         if bad.any():
             records, channel = records[~bad], channel[~bad]
-        return Chunk(records, channel)
+        return Chunk(records, channel, clock_ns)
+
+    def register(self, database: int, name: bytes) -> int:
+        """The index of that channel in `channels`, where it is entered when it is new."""
+        index = self._index.setdefault((database, name), len(self.channels))
+        if index == len(self.channels):
+            self.channels.append((database, _text(name)))
+        return index
 
     def _define(self, record: Any) -> None:
         number, piece, count = int(record["channel"]), int(record["batch"]), int(record["lag"])
@@ -285,10 +436,7 @@ class LogReader:
         name = b"".join(self._pieces.pop(number))[: int(record["bytes"])]
         if len(pieces) != count or crc32c(name) != int(record["aux"]) & 0xFFFFFFFF:
             return
-        database = int(record["peer"])
-        index = self._index.setdefault((database, name), len(self.channels))
-        if index == len(self.channels):
-            self.channels.append((database, _text(name)))
+        index = self.register(int(record["peer"]), name)
         if number >= len(self._ids) - 1:
             wider = np.full(2 * number + 2, -1, dtype=np.int64)
             wider[: len(self._ids)] = self._ids

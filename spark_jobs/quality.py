@@ -47,6 +47,9 @@ def header_problem(raw: bytes) -> str | None:
     problem = None
     if len(raw) == 0:
         problem = "empty file"
+    elif raw.startswith(MAGIC[:-1]) and not raw.startswith(MAGIC):
+        known = f"only version {MAGIC[-1]} is known"
+        problem = f"version {raw[len(MAGIC) - 1]} of the format; {known}"
     elif not raw.startswith(MAGIC):
         problem = "wrong magic: not a pynlog file, or one whose header was overwritten"
     elif len(raw) < HEADER_BYTES:

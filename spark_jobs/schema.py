@@ -76,12 +76,14 @@ _SPARK: Final = {
     8: spark_types.LongType(),
 }
 
+FIELD_NAMES: Final = tuple(name for name, _, _ in _FIELDS)
 RECORD: Final = np.dtype([(name, code) for name, code, _ in _FIELDS])
 ARROW: Final = pa.schema([(name, _ARROW[width]) for name, _, width in _FIELDS])
 STRUCT: Final = spark_types.StructType(
     [spark_types.StructField(name, _SPARK[width]) for name, _, width in _FIELDS]
 )
 
+ANCHOR_CRC_BYTES: Final = 24
 ANCHOR: Final = np.dtype(
     [
         ("tsc", "<u8"),

@@ -9,10 +9,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_jobs._java import ensure_java
+from spark_jobs.startup import nothing_left_when_interrupted
 
 _QUIET = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
 }
@@ -46,10 +46,13 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
     # spark-submit has started the JVM already, and configured it.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         _prepare_local(master)
-    for key, value in _QUIET.items():
+    # A bar on stderr; only jobs that take longer than half a second show one.
+    progress = str(sys.stderr.isatty()).lower()
+    for key, value in {**_QUIET, "spark.ui.showConsoleProgress": progress}.items():
         builder = builder.config(key, value)
     # Partial results are small: the default of 200 partitions would be mostly empty tasks.
     builder = builder.config("spark.sql.shuffle.partitions", str(max(2, os.cpu_count() or 2)))
     if master is not None:
         builder = builder.master(master)
-    return builder.getOrCreate()
+    with nothing_left_when_interrupted():
+        return builder.getOrCreate()

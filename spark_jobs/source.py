@@ -35,9 +35,14 @@ _FILE_COLUMNS = (
 
 
 class Partials(Protocol):
-    """What a job computes of one log; `COLUMNS` are those of the batches it yields."""
+    """What a job computes of one log.
+
+    `COLUMNS` are those of the batches it yields, `FIELDS` those that it needs of a record. Further
+    arguments of the constructor are the settings of `load`.
+    """
 
     COLUMNS: Sequence[pa.Field[Any]]
+    FIELDS: Sequence[str]
 
     def __init__(self, reader: LogReader) -> None: ...
 
@@ -82,10 +87,13 @@ class LogsPartition(InputPartition):
 class PynlogReader(DataSourceReader):
     """Deals the logs out and aggregates those of a partition."""
 
-    def __init__(self, job: str, logs: list[str], parallelism: int) -> None:
+    def __init__(
+        self, job: str, logs: list[str], parallelism: int, settings: Mapping[str, Any]
+    ) -> None:
         self.job = job
         self.logs = logs
         self.parallelism = parallelism
+        self.settings = settings
 
     def partitions(self) -> Sequence[InputPartition]:
         """Largest log first to the least loaded partition."""
@@ -105,8 +113,8 @@ class PynlogReader(DataSourceReader):
         schema = _schema(self.job)
         cls = _partials(self.job)
         for text in partition.logs:
-            reader = LogReader(Log.from_json(text))
-            partials = cls(reader)
+            reader = LogReader(Log.from_json(text), cls.FIELDS)
+            partials = cls(reader, **self.settings)
             for chunk in reader.chunks():
                 for columns in partials.add(chunk):
                     yield _batch(schema, columns)
@@ -124,7 +132,7 @@ class PynlogReader(DataSourceReader):
 
 
 class PynlogSource(DataSource):
-    """Options: ``job``, ``logs`` (JSON list of `Log.to_json`), ``parallelism``."""
+    """Options: ``job``, ``logs`` (JSON list of `Log.to_json`), ``parallelism``, ``settings``."""
 
     @classmethod
     def name(cls) -> str:
@@ -138,17 +146,19 @@ class PynlogSource(DataSource):
             self.options["job"],
             json.loads(self.options["logs"]),
             int(self.options["parallelism"]),
+            json.loads(self.options["settings"]),
         )
 
 
-def load(session: SparkSession, job: str, survey: Survey) -> DataFrame:
-    """The partial results of `job` over the surveyed logs."""
+def load(session: SparkSession, job: str, survey: Survey, **settings: Any) -> DataFrame:
+    """The partial results of `job` over the surveyed logs; `settings` go to its `Partials`."""
     session.dataSource.register(PynlogSource)
     return (
         session.read.format("pynlog")
         .option("job", job)
         .option("logs", json.dumps([log.to_json() for log in survey.logs]))
         .option("parallelism", str(session.sparkContext.defaultParallelism))
+        .option("settings", json.dumps(settings))
         .load()
     )
 

@@ -20,9 +20,13 @@
  * rounds, in both orders.  Three per cent are less than what others on the machine change within
  * seconds, so a twin segment with the same options, which never has idle listeners, is measured in
  * the same pairs: "without" is the segment before they came, times what the twin has changed since.
+ *
+ * The third part: what the latency log adds, by a second connection of the same process that has
+ * one, in pairs with the first.  Logs are in /dev/shm.
  */
 #include "measure.h"
 
+#include <dirent.h>
 #include <pthread.h>
 
 #define CHANNEL "bench"
@@ -481,6 +485,71 @@ static void part_idle_listeners(settings s)
     pn_engine_close(engine);
 }
 
+/* ---- the latency log ---------------------------------------------------------------------- */
+
+static char logs[64];
+static pid_t logs_owner;
+
+static void remove_logs(void)
+{
+    DIR *dir = getpid() == logs_owner ? opendir(logs) : NULL;
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
+        if (entry->d_name[0] != '.')
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir == NULL)
+        return;
+    closedir(dir);
+    rmdir(logs);
+}
+
+static void print_logging(const double *with, const double *without, int pairs)
+{
+    double more[MAX_PASSES];
+    for (int i = 0; i < pairs; i++)
+        more[i] = with[i] - without[i];
+    print_figure(&(figure){.program = "bench_notify",
+                           .name = "notify with a latency log",
+                           .unit = "ns",
+                           .ours = with,
+                           .floor = without,
+                           .n = pairs,
+                           .against = "the same without"});
+    print_figure(&(figure){.program = "bench_notify",
+                           .name = "what a latency log adds to a notify",
+                           .unit = "ns",
+                           .ours = more,
+                           .n = pairs,
+                           .bar = 30,
+                           .at_most = true});
+}
+
+static void part_logging(settings s)
+{
+    pn_options options;
+    pass_plan plan;
+    notifier plain, logged;
+    double with[MAX_PASSES], without[MAX_PASSES];
+    int pairs = s.quick ? 11 : 101;
+
+    snprintf(logs, sizeof logs, "/dev/shm/bench-notify-XXXXXX");
+    if (mkdtemp(logs) == NULL)
+        die("mkdtemp %s: %s", logs, strerror(errno));
+    logs_owner = getpid();
+    atexit(remove_logs);
+    pn_options_default(&options);
+    pn_engine *engine = open_segment("logging", &options);
+    uint64_t ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
+    notifier_start(&plain, engine, ring_bytes, &plan);
+    logged = plain;
+    must(pn_connect(engine, "default", strlen("default"), 0, logs, &logged.conn), "pn_connect");
+    measure_pairs(pass_ours, &logged, with, pass_ours, &plain, without, 3);
+    measure_pairs(pass_ours, &logged, with, pass_ours, &plain, without, pairs);
+    print_logging(with, without, pairs);
+    pn_conn_close(logged.conn);
+    notifier_stop(&plain, ring_bytes);
+    pn_engine_close(engine);
+}
+
 int main(int argc, char **argv)
 {
     settings s = parse_arguments(argc, argv);
@@ -489,6 +558,7 @@ int main(int argc, char **argv)
     files.rlim_cur = files.rlim_max;
     must_os(setrlimit(RLIMIT_NOFILE, &files), "setrlimit");
     part_one_listener(s);
+    part_logging(s);
     part_idle_listeners(s);
     return 0;
 }

@@ -1,14 +1,13 @@
 """Commit-to-receive latency per channel, process and wake reason.
 
 Latency is a RECV record's ``ts`` (hand-over) less its ``ref_ts`` (the sender's commit): the message
-carries it, so nothing is joined. Both are CLOCK_MONOTONIC of one host; a negative one means that
-clocks were mixed, and is counted and left out.
+carries it, so nothing is joined. Both are CLOCK_MONOTONIC of one host and boot. A negative one, and
+one whose sender's log is of another host or boot, are counted and left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,37 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.window import Window
 
-from spark_jobs.histogram import BUCKETS, QUANTILES, SCALE, bucket, midpoint
+from spark_jobs.hgrm import write_all
+from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
+from spark_jobs.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
-KEYS = ("engine", "database", "channel", "host", "pid", "wake")
+KEYS = ("engine", "database", "channel", "host", "boot_id", "pid", "wake")
 
+SUMMARY = pa.schema(
+    [
+        *((name, pa.int64() if name in ("database", "pid") else pa.string()) for name in KEYS),
+        *((name, pa.int64()) for name in ("n", "min_ns", *QUANTILES, "max_ns")),
+        ("mean_ns", pa.float64()),
+        ("rate_per_s", pa.float64()),
+    ]
+)
+"""Of ``latency_summary/``."""
+
+_FIGURES = {
+    "sum_ns": "sum",
+    "min_ns": "min",
+    "max_ns": "max",
+    "first_ns": "min",
+    "last_ns": "max",
+}
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
 """So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
@@ -117,12 +136,16 @@ class Partials:
         pa.field("database", pa.int64()),
         pa.field("channel", pa.string()),
         pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
         pa.field("pid", pa.int64()),
         pa.field("wake", pa.string()),
         pa.field("bucket", pa.int32()),
         *(pa.field(name, pa.int64()) for name in _Extremes.NAMES),
         pa.field("negative", pa.int64()),
+        pa.field("other_clock", pa.int64()),
     )
+
+    FIELDS = ("ts", "ref_ts", "kind", "wake", "peer")
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -131,8 +154,9 @@ class Partials:
         self._histogram = _Histogram()
         self._extremes = _Extremes()
         self._negative = 0
+        self._other_clock = 0
 
-    def _slots(self, chunk: Chunk, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _slots(self, chunk: Chunk, which: NDArray[np.intp]) -> NDArray[np.int64]:
         """A dense number for each (channel, wake) that occurs."""
         wake = np.minimum(chunk.records["wake"][which], _WAKES - 1)
         pair = chunk.channel[which] * _WAKES + wake
@@ -151,16 +175,23 @@ class Partials:
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records = chunk.records
-        which = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (chunk.channel >= 0)
-        negative = which & (records["ts"] < records["ref_ts"])
-        self._negative += int(np.count_nonzero(negative))
-        which &= ~negative
+        which = (records["kind"] == Kind.RECV) & (chunk.channel >= 0)
+        if not which.any():
+            return
+        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
+        values = ts - sent
+        which &= sent > 0
+        comparable = self._reader.comparable(records)
+        self._other_clock += int(np.count_nonzero(which & ~comparable))
+        which &= comparable
+        positive = values >= 0
+        self._negative += int(np.count_nonzero(which & ~positive))
+        which &= positive
         if which.any():
-            ts = chunk.signed("ts")[which]
-            values = ts - chunk.signed("ref_ts")[which]
-            slot = self._slots(chunk, which)
+            at = np.flatnonzero(which)
+            slot, values = self._slots(chunk, at), values[at]
             self._histogram.add(slot, values)
-            self._extremes.add(slot, values, ts, len(self._pairs))
+            self._extremes.add(slot, values, ts[at], len(self._pairs))
         yield from ()
 
     def _keys(self, slot: NDArray[np.int64]) -> dict[str, Any]:
@@ -171,6 +202,7 @@ class Partials:
         return {
             "engine": log.engine,
             "host": log.host,
+            "boot_id": log.boot_id,
             "pid": log.pid,
             "database": database[pair // _WAKES],
             "channel": names.take(pa.array(pair // _WAKES)),
@@ -178,8 +210,8 @@ class Partials:
         }
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
-        if self._negative:
-            yield {"negative": [self._negative]}
+        if self._negative or self._other_clock:
+            yield {"negative": [self._negative], "other_clock": [self._other_clock]}
         if len(self._pairs) == 0:
             return
         slot, index, count = self._histogram.counts()
@@ -200,63 +232,38 @@ def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
 
 def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
     """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
-    order = Window.partitionBy(*keys).orderBy("bucket")
-    whole = Window.partitionBy(*keys)
-    ranked = (
-        histogram(partials, keys)
-        .withColumn("cumulative", sf.sum("n").over(order))
-        .withColumn("total", sf.sum("n").over(whole))
-    )
-    quantiles = ranked.groupBy(*keys).agg(
-        *(
-            sf.min(
-                # whole numbers: 0.999 * n is not always where it should be in floating point
-                sf.expr(
-                    f"CASE WHEN cumulative >= (total * {q} + {SCALE - 1}) DIV {SCALE} "
-                    "THEN bucket END"
-                )
-            ).alias(name)
-            for name, q in QUANTILES.items()
-        )
-    )
-    exact = (
-        _over_all_wakes(partials.where(sf.col("bucket").isNull() & sf.col("wake").isNotNull()))
-        .groupBy(*keys)
-        .agg(
-            sf.sum("n").alias("n"),
-            sf.sum("sum_ns").alias("sum_ns"),
-            sf.min("min_ns").alias("min_ns"),
-            sf.max("max_ns").alias("max_ns"),
-            sf.min("first_ns").alias("first_ns"),
-            sf.max("last_ns").alias("last_ns"),
-        )
-    )
-    rows = exact.join(quantiles, list(keys)).orderBy(*keys).collect()
-    return [_row(row.asDict(), keys) for row in rows]
+    named = _over_all_wakes(partials.where(sf.col("wake").isNotNull()))
+    rows = [row.asDict() for row in summarised(named, keys, _FIGURES).collect()]
+    return [_row(row, keys) for row in sorted(rows, key=lambda row: [row[key] for key in keys])]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    low, high, n = found["min_ns"], found["max_ns"], found["n"]
-    span = found["last_ns"] - found["first_ns"]
-    row = {key: found[key] for key in keys} | {"n": n, "min_ns": low}
-    for name in QUANTILES:
-        row[name] = min(max(int(midpoint([found[name]])[0]), low), high)
-    return row | {
-        "max_ns": high,
+    n, span = found["n"], found["last_ns"] - found["first_ns"]
+    names = (*keys, "n", "min_ns", *QUANTILES, "max_ns")
+    return {name: found[name] for name in names} | {
         "mean_ns": found["sum_ns"] / n,
         "rate_per_s": (n - 1) * 1e9 / span if span else None,
     }
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
-    """Rows as API.md has them, plus engine, database and rate_per_s; `latency_hist/` in `out`."""
+def left_out(partials: DataFrame) -> dict[str, int]:
+    """How many receptions have no latency, and why."""
+    sums = partials.agg(sf.sum("negative"), sf.sum("other_clock")).collect()[0]
+    return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
+
+
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+    """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
+
+    In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
+    `hgrm/`, one file for all channels and one for each of the busiest.
+    """
     partials = load(session, "latency", survey).persist()
     try:
         rows = summarise(partials)
-        negative = partials.agg(sf.sum("negative")).collect()[0][0] or 0
         histogram(partials).write.mode("overwrite").parquet(str(out / "latency_hist"))
-        return JobResult(
-            rows, file_reports(partials, survey), totals={"negative_latencies": negative}
-        )
+        write_rows(out / "latency_summary", rows, SUMMARY)
+        write_all(partials.where(sf.col("bucket").isNotNull()), rows, out / "hgrm")
+        return JobResult(rows, file_reports(partials, survey), totals=left_out(partials))
     finally:
         partials.unpersist()

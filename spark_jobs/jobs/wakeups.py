@@ -1,58 +1,115 @@
-"""Signals sent, against wake-ups that found something, per process."""
+"""Signals sent, against wake-ups that found something, per process.
+
+A WAKE record that found something is followed by the messages it found, the first of which is the
+one that it was woken for: from that one's commit to the end of the sleep is the *wake latency*.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from spark_jobs.histogram import BUCKETS, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.schema import USEFUL, Kind
+from spark_jobs.quantiles import summarised
+from spark_jobs.schema import USEFUL, WAKE_NAMES, Kind, Wake
 from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
 
 TITLE = "signals sent and useful wake-ups per process"
-COUNTS = ("signalling_commits", "signals_sent", "wakes", "useful_wakes", "messages")
+KEYS = ("host", "boot_id", "pid")
+REASONS = tuple(f"wakes_{wake.name.lower()}" for wake in Wake)
+COUNTS = (
+    "signalling_commits",
+    "signals_sent",
+    "wakes",
+    "useful_wakes",
+    "messages",
+    "gaps",
+    *REASONS,
+)
+_TIMES = ("p50_ns", "p99_ns")
 
 
 class Partials:
-    """One row per log."""
+    """One row per log, and its histogram: n wake latencies per ``bucket``."""
 
     COLUMNS = (
         pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
         pa.field("pid", pa.int64()),
         *(pa.field(name, pa.int64()) for name in COUNTS),
+        pa.field("min_ns", pa.int64()),
+        pa.field("max_ns", pa.int64()),
+        pa.field("bucket", pa.int32()),
+        pa.field("n", pa.int64()),
     )
+    FIELDS = ("ts", "ref_ts", "kind", "flags", "batch", "wake", "aux", "peer")
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self._totals = dict.fromkeys(COUNTS, 0)
+        self._histogram = np.zeros(BUCKETS, dtype=np.int64)
+        self._low, self._high = np.iinfo(np.int64).max, 0
+        self._woken_at = 0
+        """Of a wake-up at the very end of the chunk before."""
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         kind = chunk.records["kind"]
         signal = chunk.records["aux"][kind == Kind.SIGNAL] & np.uint64(0xFFFFFFFF)
         wake = chunk.records[kind == Kind.WAKE]
+        reasons = np.bincount(np.minimum(wake["wake"], len(WAKE_NAMES) - 1), minlength=len(Wake))
         found = (
             len(signal),
             int(signal.sum()),
             len(wake),
             int(np.count_nonzero(wake["flags"] & USEFUL)),
             int(wake["batch"].sum(dtype=np.int64)),
+            int(np.count_nonzero(kind == Kind.DROP)),
+            *reasons[: len(Wake)].tolist(),
         )
         for name, value in zip(COUNTS, found, strict=True):
             self._totals[name] += value
+        if len(kind):
+            self._time(chunk)
         yield from ()
+
+    def _time(self, chunk: Chunk) -> None:
+        records, ts = chunk.records, chunk.signed("ts")
+        useful = (records["kind"] == Kind.WAKE) & ((records["flags"] & USEFUL) != 0)
+        by_signal = useful & (records["wake"] == Wake.SIGNAL)
+        woken = np.concatenate([[self._woken_at], np.where(by_signal, ts, 0)])
+        self._woken_at = int(woken[-1])
+        first = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (woken[:-1] > 0)
+        first &= self._reader.comparable(records)
+        latency = woken[:-1][first] - chunk.signed("ref_ts")[first]
+        # What was committed after it woke is not what it was woken for.
+        latency = latency[latency >= 0]
+        if len(latency):
+            self._histogram += np.bincount(bucket(latency), minlength=BUCKETS)
+            self._low = min(self._low, int(latency.min()))
+            self._high = max(self._high, int(latency.max()))
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         log = self._reader.log
-        yield {"host": [log.host], "pid": [log.pid]} | {
-            name: [value] for name, value in self._totals.items()
-        }
+        who = {"host": log.host, "boot_id": log.boot_id, "pid": log.pid}
+        times = np.flatnonzero(self._histogram)
+        extremes = {"min_ns": [self._low], "max_ns": [self._high]} if len(times) else {}
+        yield who | {name: [value] for name, value in self._totals.items()} | extremes
+        if len(times):
+            yield who | {"bucket": times, "n": self._histogram[times]}
+
+
+def table(partials: DataFrame) -> DataFrame:
+    """One row per process."""
+    how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max"}
+    return summarised(partials.where(sf.col("host").isNotNull()), KEYS, how)
 
 
 def _ratio(numerator: int, denominator: int) -> float | None:
@@ -60,28 +117,26 @@ def _ratio(numerator: int, denominator: int) -> float | None:
 
 
 def _derived(row: dict[str, Any]) -> dict[str, Any]:
-    row["useless_wakes"] = row["wakes"] - row["useful_wakes"]
-    row["messages_per_useful_wake"] = _ratio(row["messages"], row["useful_wakes"])
-    return row
+    result = {name: row[name] for name in (*KEYS, *COUNTS) if name in row}
+    result["useless_wakes"] = row["wakes"] - row["useful_wakes"]
+    result["messages_per_useful_wake"] = _ratio(row["messages"], row["useful_wakes"])
+    return result | {f"wake_{name}": row[name] for name in _TIMES if name in row}
 
 
-def run(session: SparkSession, survey: Survey, out: Path) -> JobResult:
-    """Rows: host, pid, the `COUNTS`, useless_wakes, messages_per_useful_wake.
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+    """Rows: host, boot_id, pid, the `COUNTS`, useless_wakes, messages_per_useful_wake, and
+    wake_p50_ns and wake_p99_ns: from the commit to the end of the sleep that a signal ended.
 
     Signals are counted with the process that sent them, wake-ups with the one that was woken, so
     the ratio of the two is a figure of the whole: ``totals.signals_per_useful_wake``.
     """
     partials = load(session, "wakeups", survey).persist()
     try:
-        summed = (
-            partials.where(sf.col("host").isNotNull())
-            .groupBy("host", "pid")
-            .agg(*(sf.sum(name).alias(name) for name in COUNTS))
-        )
-        rows = [_derived(row.asDict()) for row in summed.orderBy("host", "pid").collect()]
+        summed = table(partials)
+        summed.write.mode("overwrite").parquet(str(out / "wakeups"))
+        rows = [_derived(row.asDict()) for row in summed.orderBy(*KEYS).collect()]
         totals = _derived({name: sum(row[name] for row in rows) for name in COUNTS})
         totals["signals_per_useful_wake"] = _ratio(totals["signals_sent"], totals["useful_wakes"])
-        summed.write.mode("overwrite").parquet(str(out / "wakeups"))
         return JobResult(rows, file_reports(partials, survey), totals=totals)
     finally:
         partials.unpersist()

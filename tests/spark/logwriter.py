@@ -28,9 +28,12 @@ class LogWriter:
         *,
         engine: str = "engine",
         host: str = HOST,
+        clock: int | None = None,
         **head: Any,
     ) -> None:
+        """`clock`: realtime less monotonic; None leaves no anchor behind."""
         self.directory = directory
+        self.clock = clock
         self.head = {
             "log_id": next(_logs),
             "pid": pid,
@@ -87,9 +90,9 @@ class LogWriter:
             body["aux"] &= np.uint64(0xFFFFFFFF)
             body["aux"] |= record_crcs(body).astype(np.uint64) << np.uint64(32)
             head = self.header(len(body), part, sealed or part < files - 1, dropped)
-            boot, pid, start = BOOT[:8], self.head["pid"], self.head["starttime"]
+            boot, pid, start = self.head["boot_id"][:8], self.head["pid"], self.head["starttime"]
             segno = self.head["log_id"] * 100 + part
-            path = self.directory / f"{HOST}.{boot}.{pid}.{start}.{segno}.pynlog"
+            path = self.directory / f"{self.head['host']}.{boot}.{pid}.{start}.{segno}.pynlog"
             path.write_bytes(head + body.tobytes())
             paths.append(path)
         return paths
@@ -115,6 +118,11 @@ class LogWriter:
         }
         for name, value in (constants | self.head).items():
             head[name] = value
+        if self.clock is not None:
+            anchor = np.zeros(1, dtype=schema.ANCHOR)
+            anchor["monotonic_ns"], anchor["realtime_ns"] = 5, 5 + self.clock
+            anchor["crc"] = crc32c(anchor.tobytes()[:24])
+            head["anchors"][0][0] = anchor[0]
         head["header_crc"] = crc32c(head.tobytes()[: schema.HEADER_CRC_BYTES])
         return head.tobytes()
 

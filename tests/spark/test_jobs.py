@@ -109,7 +109,32 @@ def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path)
     log.write()
     result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
     assert result.rows[0]["n"] == 2
-    assert result.totals == {"negative_latencies": 1}
+    assert result.totals == {"negative_latencies": 1, "other_clock": 0}
+
+
+def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> None:
+    """Rotated, cut off, bit-flipped, of another version, empty: the rest is counted exactly."""
+    random = np.random.default_rng(8)
+    values = (random.pareto(1.5, 8000) * 1000).astype(np.int64)
+    log = LogWriter(tmp_path, 1)
+    receives(log, "c", np.arange(8000), ts=10**9 + values, ref_ts=10**9)
+    paths = log.write(files=4)
+    flipped = random.choice(2000, 20, replace=False)
+    for record in flipped:
+        flip_bit(paths[1], 1 + record)  # after the channel's definition
+    os.truncate(paths[3], paths[3].stat().st_size - 64 * 150)
+    (tmp_path / "other.pynlog").write_bytes(b"PYNLOG\0\2" + bytes(8000))
+    (tmp_path / "empty.pynlog").touch()
+    kept = np.sort(np.delete(values[:7850], 2000 + flipped))
+    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    (row,) = (row for row in result.rows if row["wake"] == "all")
+    assert (row["n"], row["min_ns"], row["max_ns"]) == (7830, kept[0], kept[-1])
+    assert close(row["p50_ns"], kept[3914])
+    assert close(row["p999_ns"], kept[7822])
+    found = {Path(report.file).name: report.damaged for report in result.reports}
+    assert [found[path.name] for path in paths] == [0, 20, 0, 150]
+    assert found["other.pynlog"] > 0
+    assert found["empty.pynlog"] > 0
 
 
 # ---- audit
@@ -250,20 +275,36 @@ def test_the_living_owe_up_to_the_last_send_that_they_have_read_past(
 
 
 def test_wakeups_per_process(spark: Any, tmp_path: Path) -> None:
+    """Also across the border between two chunks, where a wake-up and its message part."""
+    random = np.random.default_rng(4)
     log = LogWriter(tmp_path, 1)
     log.add(Kind.SIGNAL, 10, aux=np.arange(10))
     log.write()
-    for useful, count in ((7, 9), (3, 3)):
+    truth = []
+    for useful, count in ((17_000, 17_002), (3, 3)):
         log = LogWriter(tmp_path, 2)
-        flags = np.where(np.arange(count) < useful, USEFUL, 0)
-        log.add(Kind.WAKE, count, flags=flags, batch=2 * flags)
+        sleep = random.integers(1000, 100_000, count)
+        for i in range(count):
+            found = i < useful
+            log.add(Kind.WAKE, ts=10**9 + sleep[i], flags=USEFUL * found, batch=2 * found, wake=1)
+            if found:
+                receives(log, "c", np.array([2 * i, 2 * i + 1]), ts=10**10, ref_ts=10**9)
+        log.add(Kind.WAKE, 5, ts=10**9, wake=Wake.TIMER)
+        log.add(Kind.DROP, 2)
         log.write()
+        truth.append(sleep[:useful])
     result = wakeups.run(spark, survey([tmp_path]), tmp_path / "out")
-    found = {row["pid"]: row for row in result.rows}
-    assert (found[1]["signalling_commits"], found[1]["signals_sent"]) == (10, 45)
-    assert (found[2]["wakes"], found[2]["useful_wakes"], found[2]["useless_wakes"]) == (12, 10, 2)
-    assert (found[2]["messages"], found[2]["messages_per_useful_wake"]) == (20, 2.0)
-    assert result.totals["signals_per_useful_wake"] == 4.5
+    found_of = {row["pid"]: row for row in result.rows}
+    assert (found_of[1]["signalling_commits"], found_of[1]["signals_sent"]) == (10, 45)
+    assert found_of[1]["wake_p50_ns"] is None
+    row = found_of[2]
+    assert (row["wakes"], row["useful_wakes"], row["useless_wakes"]) == (17_015, 17_003, 12)
+    assert (row["wakes_signal"], row["wakes_timer"], row["wakes_fd"]) == (17_005, 10, 0)
+    assert (row["messages"], row["messages_per_useful_wake"], row["gaps"]) == (34_006, 2.0, 4)
+    sleeps = np.sort(np.concatenate(truth))
+    for name, q in (("wake_p50_ns", 5000), ("wake_p99_ns", 9900)):
+        assert close(row[name], sleeps[-(-len(sleeps) * q // 10000) - 1])
+    assert result.totals["signals_per_useful_wake"] == 45 / 17_003
 
 
 def test_the_demonstration_report(

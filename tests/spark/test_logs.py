@@ -86,6 +86,7 @@ def test_a_file_of_an_unclosed_log_may_be_longer_than_committed(tmp_path: Path) 
         (b"", "empty"),
         (b"GIF89a" + bytes(9000), "wrong magic"),
         (schema.MAGIC + bytes(100), "cut off"),
+        (schema.MAGIC[:-1] + b"\x02" + bytes(5000), "version 2 of the format"),
         (schema.MAGIC + bytes(5000), "byte order"),
     ],
 )

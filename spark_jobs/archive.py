@@ -1,0 +1,192 @@
+"""What ``ingest`` keeps: the layout of an archive, and reading it back as if it were the logs.
+
+::
+
+    events/date=YYYY-MM-DD/host=H/SEGMENT.parquet   the records, in the order of the log
+    channels/SEGMENT.parquet                        the channels named in that segment
+    segments/SEGMENT.parquet                        its header and state; written last
+    quarantine/                                     copies of files that are damaged
+
+A segment is in the archive when its row in ``segments/`` is: whoever reads an archive goes by these
+rows. SEGMENT is `Segment.name`, so that the same segment lands in the same place every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+from pyarrow import fs as arrow_fs
+
+from spark_jobs.logs import CHUNK_RECORDS, Chunk, LogFile, Segment
+from spark_jobs.quality import FileReport
+from spark_jobs.schema import FIELD_NAMES, RECORD
+from spark_jobs.storage import is_local, local_path
+
+EVENTS, CHANNELS, SEGMENTS, QUARANTINE = "events", "channels", "segments", "quarantine"
+STAGING: Final = "_staging"
+"""Spark and Arrow ignore what begins with an underscore."""
+
+ARCHIVED, QUARANTINED = "archived", "quarantined"
+
+EVENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),
+        pa.field("ts", pa.int64()),
+        pa.field("lat_ns", pa.int64()),
+        pa.field("lat_b", pa.int16()),
+        pa.field("commit_seq", pa.int64()),
+        pa.field("chan_seq", pa.int64()),
+        pa.field("channel", pa.string()),
+        pa.field("database", pa.int64()),
+        *(pa.field(name, pa.uint32()) for name in ("bytes", "peer", "lag", "batch", "aux")),
+        *(pa.field(name, pa.int16()) for name in ("kind", "wake", "attempts", "flags")),
+        pa.field("engine", pa.string()),
+        pa.field("boot_id", pa.string()),
+        pa.field("pid", pa.int64()),
+        pa.field("starttime", pa.int64()),
+        pa.field("backend_id", pa.int64()),
+        pa.field("log_id", pa.string()),
+        pa.field("part", pa.int32()),
+    ]
+)
+DELTA: Final = (
+    *("event_time", "ts", "commit_seq", "chan_seq", "lat_ns"),
+    *("database", "pid", "starttime", "backend_id", "part"),
+)
+"""Numbers that rise or never change."""
+PLAIN: Final = ("aux",)
+"""Checksums, which nothing makes smaller. All other columns repeat themselves: a dictionary."""
+
+SEGMENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("segment", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("log_id", pa.string()),
+        pa.field("part", pa.int32()),
+        pa.field("engine", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
+        pa.field("pid", pa.int64()),
+        pa.field("starttime", pa.int64()),
+        pa.field("backend_id", pa.int64()),
+        pa.field("sealed", pa.bool_()),
+        pa.field("dropped", pa.int64()),
+        pa.field("committed", pa.int64()),
+        pa.field("readable", pa.int64()),
+        pa.field("records", pa.int64()),
+        pa.field("damaged", pa.int64()),
+        pa.field("problems", pa.string()),
+        pa.field("clock_ns", pa.int64()),
+        pa.field("events", pa.list_(pa.string())),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+
+
+def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path there."""
+    text = os.fspath(location)
+    if is_local(text):
+        return arrow_fs.LocalFileSystem(), str(local_path(text).absolute())
+    system, path = arrow_fs.FileSystem.from_uri(text)
+    return system, path
+
+
+def is_archive(location: str | os.PathLike[str]) -> bool:
+    """Whether ``ingest`` wrote that directory."""
+    system, path = filesystem(location)
+    found = system.get_file_info([f"{path}/{EVENTS}", f"{path}/{SEGMENTS}"])
+    return all(entry.type == arrow_fs.FileType.Directory for entry in found)
+
+
+def segment_rows(location: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All rows of ``segments/``."""
+    system, path = filesystem(location)
+    table = pyarrow.dataset.dataset(
+        f"{path}/{SEGMENTS}", filesystem=system, format="parquet", schema=SEGMENT_SCHEMA
+    ).to_table()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport]:
+    """What is in that archive, in the terms of the log files that it was made from."""
+    root = os.fspath(location).rstrip("/")
+    found: list[Segment | FileReport] = []
+    for row in segment_rows(root):
+        problems = json.loads(row["problems"])
+        if row["status"] == QUARANTINED:
+            found.append(FileReport(row["file"], 0, row["damaged"], problems))
+            continue
+        file = LogFile(
+            path=row["file"],
+            part=row["part"],
+            committed=row["committed"],
+            records=row["records"],
+            clock_ns=row["clock_ns"],
+            events=tuple(f"{root}/{name}" for name in row["events"]),
+            archived=True,
+            damaged=row["damaged"],
+            problems=tuple(problems),
+        )
+        names = ("engine", "host", "boot_id", "pid", "starttime", "backend_id", "sealed", "dropped")
+        known = {name: row[name] for name in names}
+        found.append(Segment(log_id=int(row["log_id"], 16), file=file, **known))
+    return found
+
+
+def read_events(
+    location: str,
+    fields: Sequence[str],
+    clock_ns: int,
+    register: Callable[[int, bytes], int],
+) -> Iterator[Chunk]:
+    """The records of one file of ``events/``, with those columns of `schema.RECORD` only."""
+    system, path = filesystem(location)
+    # A column of every batch is needed for its length, and `kind` is what all jobs ask for.
+    wanted = {name for name in fields if name != "channel"} | {"kind"}
+    columns = {"ts", "lat_ns"} | wanted - {"ref_ts"} if "ref_ts" in wanted else wanted
+    dtype = np.dtype([(name, RECORD[name]) for name in FIELD_NAMES if name in wanted])
+    with pyarrow.parquet.ParquetFile(
+        system.open_input_file(path), read_dictionary=["channel"]
+    ) as file:
+        known = json.loads(file.metadata.metadata[b"channels"])
+        index = {(number, name): register(number, name.encode()) for number, name in known}
+        for batch in file.iter_batches(CHUNK_RECORDS, columns=[*columns, "channel", "database"]):
+            records = np.empty(batch.num_rows, dtype=dtype)
+            for name in wanted:
+                if name != "ref_ts":
+                    records[name] = batch[name].to_numpy()
+            if "ref_ts" in wanted:
+                records["ref_ts"] = _sent_ns(batch)
+            yield Chunk(records, _channel(batch, index), clock_ns)
+
+
+def _channel(batch: pa.RecordBatch, index: Mapping[tuple[int, str], int]) -> np.ndarray[Any, Any]:
+    """`Chunk.channel`: -1 where there is none."""
+    column, database = batch["channel"], batch["database"].fill_null(0).to_numpy()
+    names = [*column.dictionary.to_pylist(), None]
+    number = column.indices.fill_null(len(names) - 1).to_numpy()
+    low, high = int(database.min(initial=0)), int(database.max(initial=0))
+    if low == high:
+        of = np.array([index.get((low, name), -1) for name in names])
+        return np.asarray(of[number])
+    pairs, inverse = np.unique(database * len(names) + number, return_inverse=True)
+    of = np.array([index.get((p // len(names), names[p % len(names)]), -1) for p in pairs.tolist()])
+    return np.asarray(of[inverse])
+
+
+def _sent_ns(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    latency = batch["lat_ns"]
+    sent = batch["ts"].to_numpy() - latency.fill_null(0).to_numpy()
+    if latency.null_count:
+        sent[latency.is_null().to_numpy(zero_copy_only=False)] = 0
+    return np.asarray(sent)

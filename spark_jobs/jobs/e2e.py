@@ -1,0 +1,180 @@
+"""From publishing a message on a topic to finishing it, per topic and channel.
+
+What the log of a consumer holds: FIN (finished), REQ (requeued), TIMEOUT (taken away). Each has
+``ts``; ``ref_ts``, when the message was published by the same clock, or 0 when that is not known
+(published before the last boot); ``commit_seq``, the message; ``attempts``, which delivery it was;
+and a channel named TOPIC/CHANNEL, where neither part can contain a slash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
+from spark_jobs.jobs import JobResult
+from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.quantiles import summarised
+from spark_jobs.schema import Kind
+from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
+from spark_jobs.windows import (
+    Buffer,
+    channel_columns,
+    dense,
+    nanoseconds,
+    place,
+    reduce_by,
+    window_of,
+    with_time,
+)
+
+TITLE = "publish-to-finish percentiles per topic and channel, attempts, requeues and time-outs"
+KEYS = ("engine", "database", "topic", "channel")
+COUNTS = ("finished", "requeued", "timed_out", "timed", "sum_ns", "sum_attempts")
+LEFT_OUT = ("negative", "unknown", "other_clock")
+
+_WINDOW = ("host", "boot_id", *KEYS, "window")
+_KINDS = (Kind.FIN, Kind.REQ, Kind.TIMEOUT)
+_NEVER = np.iinfo(np.int64).max
+
+
+class Partials:
+    """Rows with ``bucket``: n latencies in that bucket. Rows without: the other figures."""
+
+    COLUMNS = (
+        pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
+        pa.field("engine", pa.string()),
+        pa.field("database", pa.int64()),
+        pa.field("channel", pa.string()),
+        pa.field("window", pa.int64()),
+        pa.field("bucket", pa.int32()),
+        pa.field("n", pa.int64()),
+        *(pa.field(name, pa.int64()) for name in COUNTS),
+        pa.field("min_ns", pa.int64()),
+        pa.field("max_ns", pa.int64()),
+        pa.field("max_attempts", pa.int64()),
+        *(pa.field(name, pa.int64()) for name in LEFT_OUT),
+    )
+    FIELDS = ("ts", "ref_ts", "kind", "attempts", "peer")
+
+    def __init__(self, reader: LogReader, window_ns: int) -> None:
+        self._reader = reader
+        self._window_ns = window_ns
+        self._buffer = Buffer()
+        self._left_out = dict.fromkeys(LEFT_OUT, 0)
+
+    def _latency(self, records: Any) -> Any:
+        """In ns; -1 where there is none."""
+        finished = records["kind"] == Kind.FIN
+        sent = records["ref_ts"].astype(np.int64)
+        latency = records["ts"].astype(np.int64) - sent
+        unknown = finished & (sent == 0)
+        foreign = finished & ~unknown & ~self._reader.comparable(records)
+        negative = finished & ~unknown & ~foreign & (latency < 0)
+        for name, which in zip(LEFT_OUT, (negative, unknown, foreign), strict=True):
+            self._left_out[name] += int(np.count_nonzero(which))
+        return np.where(finished & ~(unknown | foreign | negative), latency, -1)
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        which = np.flatnonzero((chunk.channel >= 0) & np.isin(chunk.records["kind"], _KINDS))
+        if len(which) == 0:
+            return
+        records = chunk.records[which]
+        full = self._buffer.add(
+            window=window_of(chunk, which, self._window_ns),
+            channel=chunk.channel[which],
+            kind=records["kind"].astype(np.int64),
+            attempts=records["attempts"].astype(np.int64),
+            latency=self._latency(records),
+        )
+        if full:
+            yield from self._put_out()
+
+    def _put_out(self) -> Iterator[Mapping[str, Any]]:
+        columns = self._buffer.take()
+        if not columns:
+            return
+        windows, at = dense(columns["window"])
+        slot = at * len(self._reader.channels) + columns["channel"]
+        latency, kind = columns["latency"], columns["kind"]
+        timed = latency >= 0
+        attempts = np.where(kind == Kind.FIN, columns["attempts"], 0)
+        key, figures = reduce_by(
+            slot,
+            finished=(np.add, (kind == Kind.FIN).astype(np.int64)),
+            requeued=(np.add, (kind == Kind.REQ).astype(np.int64)),
+            timed_out=(np.add, (kind == Kind.TIMEOUT).astype(np.int64)),
+            timed=(np.add, timed.astype(np.int64)),
+            sum_ns=(np.add, np.where(timed, latency, 0)),
+            sum_attempts=(np.add, attempts),
+            min_ns=(np.minimum, np.where(timed, latency, _NEVER)),
+            max_ns=(np.maximum, latency),
+            max_attempts=(np.maximum, attempts),
+        )
+        yield self._keys(key, windows) | figures
+        if timed.any():
+            key, counted = reduce_by(slot[timed] * BUCKETS + bucket(latency[timed]))
+            yield self._keys(key // BUCKETS, windows) | counted | {"bucket": key % BUCKETS}
+
+    def _keys(self, slot: Any, windows: Any) -> dict[str, Any]:
+        count = len(self._reader.channels)
+        return {
+            **place(self._reader),
+            **channel_columns(self._reader, slot % count),
+            "window": windows[slot // count],
+        }
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._put_out()
+        if any(self._left_out.values()):
+            yield {name: [count] for name, count in self._left_out.items()}
+
+
+def table(partials: DataFrame, *keys: str) -> DataFrame:
+    """One row per key with all figures; the quantiles are null where nothing was timed."""
+    slash = "instr(channel, '/')"
+    named = partials.where(sf.col("window").isNotNull()).withColumns(
+        {
+            "topic": sf.expr(f"if({slash} > 0, substring(channel, 1, {slash} - 1), channel)"),
+            "channel": sf.expr(f"if({slash} > 0, substring(channel, {slash} + 1), NULL)"),
+        }
+    )
+    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
+    rows = named.fillna("", ["channel"]).withColumns({"min_ns": low, "max_ns": high})
+    how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max", "max_attempts": "max"}
+    return summarised(rows, keys, how)
+
+
+def _row(found: Mapping[str, Any]) -> dict[str, Any]:
+    names = (*KEYS, "finished", "min_ns", *QUANTILES, "max_ns")
+    finished, timed = found["finished"], found["timed"]
+    return {name: found[name] for name in names} | {
+        "mean_ns": found["sum_ns"] / timed if timed else None,
+        "mean_attempts": found["sum_attempts"] / finished if finished else None,
+        "max_attempts": found["max_attempts"],
+        "requeued": found["requeued"],
+        "timed_out": found["timed_out"],
+    }
+
+
+def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+    """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
+    mean_attempts and max_attempts (of what was finished), requeued, timed_out. By host, boot and
+    window they are in `e2e/` in `out`.
+    """
+    partials = load(session, "e2e", survey, window_ns=nanoseconds(window)).persist()
+    try:
+        with_time(table(partials, *_WINDOW)).write.mode("overwrite").parquet(str(out / "e2e"))
+        rows = [_row(row.asDict()) for row in table(partials, *KEYS).orderBy(*KEYS).collect()]
+        sums = partials.agg(*(sf.sum(name).alias(name) for name in LEFT_OUT)).collect()[0]
+        totals = {name: sums[name] or 0 for name in LEFT_OUT}
+        return JobResult(rows, file_reports(partials, survey), totals=totals)
+    finally:
+        partials.unpersist()

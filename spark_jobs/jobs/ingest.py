@@ -1,0 +1,394 @@
+"""Archives raw logs as Parquet, so that they can be removed where they were written.
+
+1. A segment is archived under its own name, which every copy of it shares: whatever is run twice,
+   retried or given twice is there once.
+2. A segment that has grown since is archived again, in place of what was there; one that has
+   shrunk is not.
+3. A file that cannot be read as a log is quarantined: copied whole, its reason in ``segments/``.
+   Of a file that is damaged in part the whole records are archived, and it is copied as well.
+4. Records keep the order of the log, because order is part of what they tell.
+
+The readers write the files, in numpy and Arrow: a record that crossed into the JVM and back would
+cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from spark_jobs import archive
+from spark_jobs.archive import ARCHIVED, EVENT_SCHEMA, QUARANTINED, SEGMENT_SCHEMA
+from spark_jobs.histogram import bucket
+from spark_jobs.jobs import CannotRunError, JobResult
+from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
+from spark_jobs.quality import FileReport
+from spark_jobs.schema import FIELD_NAMES, Kind
+from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory, is_local, local_path
+
+TITLE = "archives raw logs as Parquet, which the other jobs read as well"
+
+_ROW_GROUP = 1 << 17
+_DAY_NS = 86_400 * 10**9
+_UNITS = ("kind", "wake", "attempts", "flags")
+_SEQUENCES = ("commit_seq", "chan_seq")
+_COUNTS = ("bytes", "peer", "lag", "batch")
+
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+_WRITTEN = pa.schema(
+    [field.with_type(_DICTIONARY) if field.type == pa.string() else field for field in EVENT_SCHEMA]
+)
+"""What is handed to Arrow: strings as dictionaries, so that it need not find equal ones."""
+
+
+def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array[Any]:
+    if isinstance(value, str):
+        index = pa.array(np.zeros(rows, dtype=np.int32))
+        return pa.DictionaryArray.from_arrays(index, pa.array([value]))
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+class _EventFiles:
+    """The event files of one segment: one per day, which is nearly always one."""
+
+    def __init__(self, reader: LogReader, root: str) -> None:
+        self._reader = reader
+        self._system, self._root = archive.filesystem(root)
+        self._pending: dict[int, list[pa.RecordBatch]] = {}
+        self._rows: dict[int, int] = {}
+        self._writers: dict[int, tuple[str, Any, Any]] = {}
+        self._today = np.iinfo(np.int64).min
+        log = reader.log
+        self.name = f"{log.log_id}-{log.files[0].part:05}"
+        self._constants: dict[str, str | int] = {
+            "engine": log.engine,
+            "boot_id": log.boot_id,
+            "pid": log.pid,
+            "starttime": log.starttime,
+            "backend_id": log.backend_id,
+            "log_id": log.log_id,
+            "part": log.files[0].part,
+        }
+
+    def add(self, chunk: Chunk) -> None:
+        if len(chunk.records) == 0:
+            return
+        days = (chunk.signed("ts") + chunk.clock_ns) // _DAY_NS
+        # A straggler stays with the day of those before it: the order of the log matters more.
+        days = np.maximum.accumulate(np.maximum(days, self._today))
+        self._today = int(days[-1])
+        if days[0] == days[-1]:
+            self._put(int(days[0]), chunk)
+            return
+        for day in np.unique(days):
+            which = days == day
+            self._put(int(day), Chunk(chunk.records[which], chunk.channel[which], chunk.clock_ns))
+
+    def _put(self, day: int, chunk: Chunk) -> None:
+        self._pending.setdefault(day, []).append(self._batch(chunk))
+        self._rows[day] = self._rows.get(day, 0) + len(chunk.records)
+        if self._rows[day] >= _ROW_GROUP:
+            self._write(day)
+
+    def _batch(self, chunk: Chunk) -> pa.RecordBatch:
+        records = chunk.records
+        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
+        latency = ts - sent
+        unknown = sent == 0
+        columns: dict[str, pa.Array[Any]] = {
+            "event_time": pa.array(
+                (ts + chunk.clock_ns) // 1000, EVENT_SCHEMA.field("event_time").type
+            ),
+            "ts": pa.array(ts),
+            "lat_ns": pa.array(latency, mask=unknown),
+            "lat_b": pa.array(bucket(latency).astype(np.int16), mask=unknown | (latency < 0)),
+            "aux": pa.array(records["aux"].astype(np.uint32)),
+            **self._channel(chunk.channel),
+        }
+        columns |= {name: pa.array(records[name].astype(np.int64)) for name in _SEQUENCES}
+        columns |= {name: pa.array(records[name].astype(np.int16)) for name in _UNITS}
+        columns |= {name: pa.array(np.ascontiguousarray(records[name])) for name in _COUNTS}
+        for name, value in self._constants.items():
+            columns[name] = _constant(value, EVENT_SCHEMA.field(name).type, len(ts))
+        arrays = [columns[field.name] for field in _WRITTEN]
+        return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
+
+    def _channel(self, channel: NDArray[np.int64]) -> dict[str, pa.Array[Any]]:
+        known = self._reader.channels
+        names = pa.array([name for _, name in known], pa.string())
+        database = np.array([*(number for number, _ in known), 0], dtype=np.int64)
+        none = channel < 0
+        number = pa.array(channel.astype(np.int32), mask=none)
+        return {
+            "channel": pa.DictionaryArray.from_arrays(number, names),
+            "database": pa.array(database[channel], mask=none),
+        }
+
+    def _write(self, day: int) -> None:
+        if day not in self._writers:
+            path = f"{self._root}/{archive.STAGING}/{uuid4().hex}"
+            sink = self._system.open_output_stream(path)
+            plain = {*archive.DELTA, *archive.PLAIN}
+            writer = pyarrow.parquet.ParquetWriter(
+                sink,
+                _WRITTEN,
+                store_schema=False,
+                compression={
+                    name: "NONE" if name in archive.PLAIN else "ZSTD" for name in EVENT_SCHEMA.names
+                },
+                use_dictionary=[name for name in EVENT_SCHEMA.names if name not in plain],
+                column_encoding=dict.fromkeys(archive.DELTA, "DELTA_BINARY_PACKED"),
+            )
+            self._writers[day] = path, sink, writer
+        batches = self._pending.pop(day)
+        self._rows[day] = 0
+        self._writers[day][2].write_table(pa.Table.from_batches(batches), row_group_size=_ROW_GROUP)
+
+    def close(self) -> tuple[list[str], int]:
+        """Puts the files in place; returns their names in the archive, and their size."""
+        for day in list(self._pending):
+            self._write(day)
+        names, size = [], 0
+        host = quote(self._reader.log.host, safe=" ")
+        channels = json.dumps(self._reader.channels)
+        for day, (path, sink, writer) in sorted(self._writers.items()):
+            writer.add_key_value_metadata({"channels": channels})
+            writer.close()
+            sink.close()
+            date = np.datetime64(day, "D")
+            folder = f"{archive.EVENTS}/date={date}/host={host}"
+            names.append(f"{folder}/{self.name}.parquet")
+            self._system.create_dir(f"{self._root}/{folder}", recursive=True)
+            self._system.move(path, f"{self._root}/{names[-1]}")
+            size += self._system.get_file_info(f"{self._root}/{names[-1]}").size
+        return names, size
+
+
+def _put_table(root: str, name: str, table: pa.Table) -> None:
+    """Writes a small table in one step."""
+    system, path = archive.filesystem(root)
+    draft = f"{path}/{archive.STAGING}/{uuid4().hex}"
+    with system.open_output_stream(draft) as sink:
+        pyarrow.parquet.write_table(table, sink, compression="zstd")
+    system.move(draft, f"{path}/{name}")
+
+
+def _put_segment(root: str, row: Mapping[str, Any]) -> None:
+    name = f"{archive.SEGMENTS}/{row['segment']}.parquet"
+    _put_table(root, name, pa.Table.from_pylist([row], schema=SEGMENT_SCHEMA))
+
+
+class Partials:
+    """Archives one segment, and yields one row about it."""
+
+    COLUMNS = (
+        pa.field("segment", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("bytes", pa.int64()),
+    )
+    FIELDS = FIELD_NAMES
+    _COUNTS = ("records", "sends", "receives")
+
+    def __init__(self, reader: LogReader, root: str) -> None:
+        self._reader = reader
+        self._root = root
+        self._files = _EventFiles(reader, root)
+        self._counts = np.zeros((len(self._COUNTS), 0), dtype=np.int64)
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        self._files.add(chunk)
+        short = len(self._reader.channels) - self._counts.shape[1]
+        self._counts = np.pad(self._counts, ((0, 0), (0, short)))
+        kind, named = chunk.records["kind"], chunk.channel >= 0
+        which = (named, named & (kind == Kind.SEND), named & (kind == Kind.RECV))
+        size = self._counts.shape[1]
+        self._counts += [np.bincount(chunk.channel[mask], minlength=size) for mask in which]
+        yield from ()
+
+    def _put_channels(self) -> None:
+        log = self._reader.log
+        count = len(self._reader.channels)
+        constants = {"engine": log.engine, "host": log.host, "boot_id": log.boot_id}
+        table = pa.table(
+            {name: pa.repeat(pa.scalar(value), count) for name, value in constants.items()}
+            | {
+                "log_id": pa.repeat(pa.scalar(log.log_id), count),
+                "pid": pa.repeat(pa.scalar(log.pid, pa.int64()), count),
+                "database": pa.array([number for number, _ in self._reader.channels], pa.int64()),
+                "channel": pa.array([name for _, name in self._reader.channels], pa.string()),
+            }
+            | dict(zip(self._COUNTS, map(pa.array, self._counts), strict=True))
+        )
+        _put_table(self._root, f"{archive.CHANNELS}/{self._files.name}.parquet", table)
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        events, size = self._files.close()
+        self._put_channels()
+        log = self._reader.log
+        file, report = log.files[0], self._reader.reports[0]
+        if report.damaged:
+            _copy(self._root, report.file, self._files.name)
+        names = ("log_id", "engine", "host", "boot_id", "pid", "starttime", "backend_id")
+        row = {name: getattr(log, name) for name in names}
+        row |= {
+            "sealed": log.closed,
+            "dropped": log.dropped,
+            "segment": self._files.name,
+            "status": ARCHIVED,
+            "file": file.path,
+            "part": file.part,
+            "committed": file.committed,
+            "readable": file.records,
+            "records": report.records,
+            "damaged": report.damaged,
+            "problems": json.dumps(report.problems),
+            "clock_ns": file.clock_ns,
+            "events": events,
+            "bytes": size,
+        }
+        _put_segment(self._root, row)
+        yield {"segment": [self._files.name], "status": ARCHIVED, "bytes": size}
+
+
+def _copy(root: str, path: str, name: str) -> None:
+    system, base = archive.filesystem(root)
+    system.create_dir(f"{base}/{archive.QUARANTINE}", recursive=True)
+    target = f"{base}/{archive.QUARANTINE}/{name}.pynlog"
+    with open(path, "rb") as source, system.open_output_stream(target) as sink:
+        shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _nickname(path: str) -> str:
+    """Names a file that cannot say which segment it is."""
+    return f"unreadable-{sha256(str(Path(path).absolute()).encode()).hexdigest()[:16]}"
+
+
+def _quarantine(root: str, report: FileReport) -> dict[str, Any]:
+    name = _nickname(report.file)
+    if Path(report.file).exists():
+        try:
+            _copy(root, report.file, name)
+        except OSError as error:
+            report.problems.append(f"not copied: {error.strerror}")
+    row = {
+        "segment": name,
+        "status": QUARANTINED,
+        "file": report.file,
+        "records": 0,
+        "damaged": report.damaged,
+        "problems": json.dumps(report.problems),
+        "events": [],
+        "bytes": 0,
+    }
+    _put_segment(root, row)
+    return {"segment": name, "status": QUARANTINED, "file": report.file, "records": 0, "bytes": 0}
+
+
+def _release(root: str, path: str) -> None:
+    """A file that could not be read earlier can be now: an empty one may have been just made."""
+    system, base = archive.filesystem(root)
+    name = _nickname(path)
+    for old in (f"{archive.SEGMENTS}/{name}.parquet", f"{archive.QUARANTINE}/{name}.pynlog"):
+        if system.get_file_info(f"{base}/{old}").is_file:
+            system.delete_file(f"{base}/{old}")
+
+
+def _extent(segment: Segment) -> tuple[int, int, bool, int]:
+    return segment.file.committed, segment.file.records, segment.sealed, segment.dropped
+
+
+def _fresh(segments: list[Segment], known: Mapping[str, Mapping[str, Any]]) -> list[Segment]:
+    """Segments that the archive does not have, or not all of; each once."""
+    found: dict[str, Segment] = {}
+    for segment in segments:
+        other = found.get(segment.name)
+        if other is None or _extent(segment) > _extent(other):
+            found[segment.name] = segment
+    columns = ("committed", "readable", "sealed", "dropped")
+    return [
+        segment
+        for name, segment in found.items()
+        if name not in known or _extent(segment) > tuple(known[name][c] for c in columns)
+    ]
+
+
+def _alone(segment: Segment) -> Log:
+    """That segment as a log of its own; what the log lacks is found when the archive is read."""
+    return replace(group([segment]).logs[0], incomplete="")
+
+
+def _totals(rows: list[dict[str, Any]], unchanged: int) -> dict[str, Any]:
+    new = [row for row in rows if row["status"] == ARCHIVED]
+    records, size = (sum(row[name] for row in new) for name in ("records", "bytes"))
+    return {
+        "archived": len(new),
+        "unchanged": unchanged,
+        "quarantined": len(rows) - len(new),
+        "bytes": size,
+        "bytes_per_record": size / records if records else None,
+    }
+
+
+def _is_below(path: str, directory: Path) -> bool:
+    return Path(path).absolute().is_relative_to(directory.absolute())
+
+
+def run(
+    session: SparkSession, survey: Survey, out: Directory, *, overwrite: bool = False
+) -> JobResult:
+    """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
+
+    Raises CannotRunError when `out` holds the logs, or what is given is an archive.
+    """
+    root = str(out)
+    for segment in survey.segments:
+        if segment.file.archived:
+            raise CannotRunError(f"{segment.file.path} was given as part of an archive already")
+        if is_local(root) and _is_below(segment.file.path, local_path(root)):
+            raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
+    system, base = archive.filesystem(root)
+    names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
+    for name in names:
+        system.create_dir(f"{base}/{name}", recursive=True)
+    known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
+    fresh = _fresh(survey.segments, known)
+    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root).persist()
+    try:
+        done = partials.where(sf.col("segment").isNotNull()).select("segment", "status", "bytes")
+        put = {row.segment: row for row in done.collect()}
+        reports = file_reports(partials, survey)
+    finally:
+        partials.unpersist()
+    by_file = {report.file: report for report in reports}
+    rows = []
+    for segment in fresh:
+        _release(root, segment.file.path)
+        file, (_, status, size) = segment.file.path, put[segment.name]
+        records = by_file[file].records
+        rows.append(
+            {
+                "segment": segment.name,
+                "status": status,
+                "file": file,
+                "records": records,
+                "bytes": size,
+            }
+        )
+    unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
+    rows += [_quarantine(root, report) for report in survey.unreadable]
+    return JobResult(rows, reports, totals=_totals(rows, unchanged))

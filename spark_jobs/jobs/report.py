@@ -1,0 +1,215 @@
+"""One HTML page about a run: latency by percentile, over time, and channel by time; who was woken
+for what; and whether everything was delivered.
+
+Runs latency, audit and wakeups, and leaves their tables in ``--out`` beside ``report.html``; the
+exit status is that of the audit. What is over time is drawn for each host and boot by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from spark_jobs.hgrm import EVERYTHING, busiest, distributions, steps
+from spark_jobs.histogram import midpoint
+from spark_jobs.jobs import JobResult, audit, latency, timeline, wakeups
+from spark_jobs.logs import Survey
+from spark_jobs.page import Place, heat_map, page, percentile_plot, table, timeline_plot
+from spark_jobs.source import load
+from spark_jobs.storage import Directory
+from spark_jobs.svg import plain
+
+TITLE = "one self-contained HTML page with plots, and .hgrm files"
+
+Curve = list[tuple[float, float]]
+
+_BINS = 200
+_CURVES, _ROWS, _PLACES = 7, 40, 8
+_LISTED = 200
+_CHANNEL = ("engine", "database", "channel")
+_PLACE = ("host", "boot_id")
+_LATENCIES = {
+    "channel": "channel",
+    "pid": "pid",
+    "host": "host",
+    "n": "messages",
+    "rate_per_s": "per second",
+    "min_ns": "min",
+    "p50_ns": "p50",
+    "p90_ns": "p90",
+    "p99_ns": "p99",
+    "p999_ns": "p99.9",
+    "max_ns": "max",
+}
+_WAKEUPS = {
+    "pid": "pid",
+    "host": "host",
+    "signals_sent": "signals sent",
+    "wakes": "wake-ups",
+    "useful_wakes": "useful",
+    "useless_wakes": "useless",
+    "messages_per_useful_wake": "messages per useful one",
+    "wake_p50_ns": "commit to wake p50",
+    "wake_p99_ns": "p99",
+}
+_AUDIT = {
+    name: name.replace("_", " ")
+    for name in (
+        "channel",
+        "pid",
+        "host",
+        "expected",
+        "distinct",
+        "lost",
+        "dup",
+        "out_of_order",
+        "corrupted",
+        "unproven",
+    )
+}
+
+
+def _curve(buckets: Any, counts: Any) -> list[tuple[float, float]]:
+    values = midpoint(buckets)
+    return [(level, float(values[index])) for index, level, _ in steps(counts) if level < 1]
+
+
+def _curves(counts: DataFrame, rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+    """Over all channels, and of the busiest."""
+    chosen = busiest(rows, _CURVES)
+    found = distributions(counts.where(sf.col("wake") == "all"), chosen)
+    curves: dict[str, Curve] = {}
+    for key in (EVERYTHING, *chosen):
+        if key in found:
+            name = "all channels" if key == EVERYTHING else _distinct(key, curves)
+            curves[name] = _curve(*found[key])
+    return curves
+
+
+def _distinct(key: Sequence[Any], taken: Mapping[str, Any]) -> str:
+    """The channel's name, with its database and engine where that is needed to tell it apart."""
+    channel = str(key[-1])
+    return channel if channel not in taken else f"{channel} ({key[1]}, {key[0]})"
+
+
+def _span_ns(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Longest run of one listener on one channel: gives the width of the windows to read."""
+    spans = [(r["n"] - 1) * 1e9 / r["rate_per_s"] for r in rows if r["rate_per_s"]]
+    return int(max(spans, default=1e9))
+
+
+def _width(span_ns: float) -> int:
+    """A round width of which about `_BINS` make up the span."""
+    wanted = max(span_ns / _BINS, 1e6)
+    return next(
+        int(width)
+        for exponent in range(6, 19)
+        for width in (10**exponent, 2 * 10**exponent, 5 * 10**exponent)
+        if width >= wanted
+    )
+
+
+def _places(session: SparkSession, survey: Survey, window_ns: int) -> list[Place]:
+    partials = load(session, "timeline", survey, window_ns=window_ns).persist()
+    try:
+        spans = (
+            partials.where(sf.col("window").isNotNull() & sf.col("bucket").isNull())
+            .groupBy(*_PLACE)
+            .agg(
+                sf.min("window").alias("first"),
+                sf.max("window").alias("last"),
+                sf.sum("n").alias("total"),
+            )
+            .orderBy(sf.desc("total"), *_PLACE)
+            .limit(_PLACES)
+        )
+        return [_place(partials, row, window_ns) for row in spans.collect()]
+    finally:
+        partials.unpersist()
+
+
+def _place(partials: DataFrame, span: Any, window_ns: int) -> Place:
+    width = window_ns * (-(-(span.last - span.first + window_ns) // (window_ns * _BINS)))
+    bins = (span.last - span.first) // width + 1
+    place = Place(span.host, span.boot_id, span.first, width, bins)
+    here = partials.where((sf.col("host") == span.host) & (sf.col("boot_id") == span.boot_id))
+    binned = here.withColumn("bin", sf.expr(f"int((window - {span.first}L) DIV {width}L)"))
+    place.totals = [row.asDict() for row in timeline.table(binned, "kind", "bin").collect()]
+    received = binned.where(sf.col("kind") == "RECV")
+    counted = received.where(sf.col("bucket").isNull()).groupBy(*_CHANNEL)
+    counts = counted.agg(sf.sum("n").alias("total")).orderBy(sf.desc("total"), *_CHANNEL)
+    busy = counts.limit(_ROWS)
+    cells = timeline.table(received.join(busy, list(_CHANNEL), "left_semi"), *_CHANNEL, "bin")
+    names: dict[tuple[Any, ...], str] = {}
+    for row in busy.collect():
+        key = tuple(row[name] for name in _CHANNEL)
+        names[key] = _distinct(key, place.channels)
+        place.channels[names[key]] = []
+    for row in cells.orderBy("bin").collect():
+        if row.p99_ns is not None:
+            place.channels[names[tuple(row[name] for name in _CHANNEL)]].append(row.asDict())
+    return place
+
+
+def _verdict(audited: JobResult) -> str:
+    bad = [row for row in audited.rows if audit.is_violation(row)]
+    if not audited.violation:
+        return "<p>Nothing that was owed is missing, doubled, out of order or changed.</p>"
+    return f'<p class="bad">{len(bad)} listeners were not delivered what they were owed.</p>'
+
+
+def _shortened(rows: Sequence[Mapping[str, Any]]) -> str:
+    over = len(rows) - _LISTED
+    return f'<p class="note">{over} more are in the Parquet tables.</p>' if over > 0 else ""
+
+
+def _sections(
+    timed: JobResult,
+    woken: JobResult,
+    audited: JobResult,
+    curves: Mapping[str, Curve],
+    places: Sequence[Place],
+) -> list[tuple[str, str]]:
+    slowest = sorted((r for r in timed.rows if r["wake"] == "all"), key=lambda r: -r["p99_ns"])
+    broken = sorted(audited.rows, key=lambda row: not audit.is_violation(row))
+    sections = [("Delivery", _verdict(audited) + table(broken[:_LISTED], _AUDIT))]
+    left_out = {name: count for name, count in timed.totals.items() if count}
+    note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
+    if curves:
+        listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest)
+        sections.append(("Latency by percentile", percentile_plot(curves) + note))
+        sections.append(("Slowest listeners", listed))
+    for place in places:
+        where = f"{place.host}, boot {place.boot_id}"
+        sections.append((f"Over time: {where}", timeline_plot(place)))
+        if any(place.channels.values()):
+            sections.append((f"p99 by channel and time: {where}", heat_map(place)))
+    ratio = woken.totals["signals_per_useful_wake"]
+    told = "unknown" if ratio is None else f"{ratio:.3f}"
+    listed = table(woken.rows[:_LISTED], _WAKEUPS) + _shortened(woken.rows)
+    sections.append(("Wake-ups", f"<p>Signals per useful wake-up: {told}</p>{listed}"))
+    damaged = [report.as_json() for report in timed.reports if report.damaged]
+    if damaged:
+        columns = {"file": "file", "records": "whole records", "damaged": "lost", "problems": "why"}
+        sections.append(("Damaged logs", table(damaged[:_LISTED], columns) + _shortened(damaged)))
+    return sections
+
+
+def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+    """Rows: name, path; of what was written for people to look at."""
+    timed = latency.run(session, survey, out)
+    audited = audit.run(session, survey, out)
+    woken = wakeups.run(session, survey, out)
+    places = _places(session, survey, _width(_span_ns(timed.rows)))
+    counts = session.read.parquet(str(out / "latency_hist"))
+    sections = _sections(timed, woken, audited, _curves(counts, timed.rows), places)
+    target = out / "report.html"
+    target.write_text(page("pynotify latency report", sections), encoding="utf-8")
+    rows = [{"name": "report", "path": str(target)}]
+    rows += [
+        {"name": "hgrm", "path": str(path)} for path in sorted((out / "hgrm").iterdir(), key=str)
+    ]
+    return JobResult(rows, timed.reports, audited.violation, audited.totals)

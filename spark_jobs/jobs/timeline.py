@@ -1,0 +1,144 @@
+"""Window by window: how much was sent and received on each channel, and how late.
+
+Windows are those of the wall clock, and rows of different hosts and boots are never added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from spark_jobs.histogram import BUCKETS, bucket
+from spark_jobs.jobs import JobResult
+from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.quantiles import summarised
+from spark_jobs.schema import Kind
+from spark_jobs.source import file_reports, load
+from spark_jobs.storage import Directory
+from spark_jobs.windows import (
+    Buffer,
+    channel_columns,
+    dense,
+    listed,
+    nanoseconds,
+    place,
+    reduce_by,
+    window_of,
+    with_time,
+)
+
+TITLE = "messages, bytes and latency per channel, window by window"
+KEYS = ("host", "boot_id", "engine", "database", "channel", "kind", "window")
+
+_KINDS = tuple(kind for kind in Kind if kind.name in ("SEND", "RECV", "FIN", "REQ", "TIMEOUT"))
+
+
+class Partials:
+    """Rows with ``bucket``: n latencies of RECV in that bucket. Rows without: the other figures."""
+
+    COLUMNS = (
+        pa.field("host", pa.string()),
+        pa.field("boot_id", pa.string()),
+        pa.field("engine", pa.string()),
+        pa.field("database", pa.int64()),
+        pa.field("channel", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("window", pa.int64()),
+        pa.field("bucket", pa.int32()),
+        pa.field("n", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("timed", pa.int64()),
+        pa.field("min_ns", pa.int64()),
+        pa.field("max_ns", pa.int64()),
+        pa.field("untimed", pa.int64()),
+    )
+    FIELDS = ("ts", "ref_ts", "kind", "bytes", "peer")
+
+    def __init__(self, reader: LogReader, window_ns: int) -> None:
+        self._reader = reader
+        self._window_ns = window_ns
+        self._buffer = Buffer()
+        self._untimed = 0
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        which = np.flatnonzero((chunk.channel >= 0) & np.isin(chunk.records["kind"], _KINDS))
+        records = chunk.records[which]
+        latency = records["ts"].astype(np.int64) - records["ref_ts"].astype(np.int64)
+        received = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0)
+        known = received & (latency >= 0) & self._reader.comparable(records)
+        self._untimed += int(np.count_nonzero(received & ~known))
+        full = self._buffer.add(
+            window=window_of(chunk, which, self._window_ns),
+            channel=chunk.channel[which],
+            kind=records["kind"].astype(np.int64),
+            bytes=records["bytes"].astype(np.int64),
+            latency=np.where(known, latency, -1),
+        )
+        if full:
+            yield from self._put_out()
+
+    def _put_out(self) -> Iterator[Mapping[str, Any]]:
+        columns = self._buffer.take()
+        if not columns:
+            return
+        windows, at = dense(columns["window"])
+        latency, channel = columns["latency"], columns["channel"]
+        timed = latency >= 0
+        slot = at * len(self._reader.channels) + channel
+        key, figures = reduce_by(
+            slot * len(Kind) + columns["kind"] - 1,
+            bytes=(np.add, columns["bytes"]),
+            timed=(np.add, timed.astype(np.int64)),
+            min_ns=(np.minimum, np.where(timed, latency, np.iinfo(np.int64).max)),
+            max_ns=(np.maximum, latency),
+        )
+        yield self._keys(key // len(Kind), windows, key % len(Kind) + 1) | figures
+        if timed.any():
+            key, counted = reduce_by(slot[timed] * BUCKETS + bucket(latency[timed]))
+            kind = np.full(len(key), Kind.RECV)
+            yield self._keys(key // BUCKETS, windows, kind) | counted | {"bucket": key % BUCKETS}
+
+    def _keys(self, slot: Any, windows: Any, kind: Any) -> dict[str, Any]:
+        names = pa.array(["", *(each.name for each in Kind)])
+        count = len(self._reader.channels)
+        return {
+            **place(self._reader),
+            **channel_columns(self._reader, slot % count),
+            "window": windows[slot // count],
+            "kind": names.take(pa.array(kind)),
+        }
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._put_out()
+        if self._untimed:
+            yield {"untimed": [self._untimed]}
+
+
+def table(partials: DataFrame, *keys: str) -> DataFrame:
+    """One row per key with all figures; RECV must not be mixed with other kinds."""
+    # min() and max() pass over null
+    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
+    rows = partials.where(sf.col("window").isNotNull()).withColumns({"min_ns": low, "max_ns": high})
+    return summarised(rows, keys, {"bytes": "sum", "min_ns": "min", "max_ns": "max"})
+
+
+def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+    """Rows: host, boot_id, engine, database, channel, kind, window (its start), n, bytes,
+    rate_per_s, and of RECV the quantiles, min_ns and max_ns. All rows are in `timeline/` in `out`.
+    """
+    window_ns = nanoseconds(window)
+    partials = load(session, "timeline", survey, window_ns=window_ns).persist()
+    try:
+        whole = table(partials, *KEYS).withColumn("rate_per_s", sf.col("n") * (1e9 / window_ns))
+        path = str(out / "timeline")
+        with_time(whole).write.mode("overwrite").parquet(path)
+        untimed = partials.agg(sf.sum("untimed")).collect()[0][0] or 0
+        rows, totals = listed(session.read.parquet(path), "window", *KEYS)
+        return JobResult(rows, file_reports(partials, survey), totals=totals | {"untimed": untimed})
+    finally:
+        partials.unpersist()

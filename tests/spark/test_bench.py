@@ -1,0 +1,80 @@
+"""The benchmark runs, and measures what it says; its figures are nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, receives, sends
+
+from spark_jobs import bench, cputime, floor
+from spark_jobs.cli import main
+from spark_jobs.schema import Kind
+
+
+def test_processor_time_counts_the_dead_and_their_children() -> None:
+    """A second of work in a grandchild that is gone by the time it is looked for."""
+    work = "import time\nwhile time.process_time() < 0.5: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    before = cputime.tree_cpu_s()
+    subprocess.run([sys.executable, "-c", nested], check=True)
+    assert cputime.tree_cpu_s() - before >= 0.5
+
+
+def test_the_numpy_audit_finds_faults(tmp_path: Path) -> None:
+    """Or the floor would not be one."""
+    seq = np.arange(1000)
+    sender = LogWriter(tmp_path, 1)
+    sends(sender, "c", seq)
+    sender.write()
+    order = seq.copy()
+    order[[10, 11]] = order[[11, 10]]
+    for pid, heard in ((2, seq), (3, np.delete(seq, [5, 6])), (4, np.append(seq, 999)), (5, order)):
+        log = LogWriter(tmp_path, pid)
+        log.add(Kind.LISTEN, channel="c")
+        receives(log, "c", heard)
+        if pid == 2:
+            log.batches[-1]["aux"][7] ^= np.uint64(1)
+        log.write(files=2)
+    files = sorted(tmp_path.glob("*.pynlog"))
+    assert floor.audit(files) == (2, 1, 1, 1)
+    assert floor.latency_histograms(files) == 4 * 1000 - 2 + 1
+
+
+def test_ratios_and_verdicts() -> None:
+    base = bench.Figure("floor", 1000, cpu_s=1.0, wall_s=1.0)
+    figure = bench._compare(bench.Figure("job", 1000, cpu_s=4.0, wall_s=2.0), base, 0.25)
+    assert (figure.ratio_cpu, figure.verdict()) == (0.25, "PASS")
+    figure.bytes_per_record, figure.bar_bytes = 12.5, 12.0
+    assert figure.verdict() == "below"
+    assert base.verdict() == ""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.filterwarnings("default")  # Spark's own code, which we cannot mend
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
+def test_a_small_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        bench.find_writer()
+    except bench.CannotMeasureError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(bench, "RUNS", 1)
+    monkeypatch.setattr(bench, "WARM_UPS", 1)
+    monkeypatch.setattr(bench, "TOLERANCE", 1e9)
+    status = main(["bench", "--records", "200000", "--dir", str(tmp_path / "dir"), "--json"])
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (status, report["status"]) == (0, "measured"), report
+    assert report["records"] >= 200_000
+    names = [figure["name"] for figure in report["figures"]]
+    assert {"numpy histogram", "latency from binary", "audit from binary"} <= set(names)
+    assert all(figure["cpu_s"] > 0 for figure in report["figures"])
+    assert (tmp_path / "dir" / "logs-200000").is_dir()

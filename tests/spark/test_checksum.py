@@ -1,0 +1,75 @@
+"""CRCs of many records at once: as good as one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_jobs import schema
+from spark_jobs.checksum import crc32c, digest, record_crcs, record_ok
+
+BLOCK = 16384
+
+
+@pytest.fixture(scope="module")
+def good() -> np.ndarray:
+    random = np.random.default_rng(1)
+    raw = random.integers(0, 256, (BLOCK, schema.RECORD_BYTES), dtype=np.uint8)
+    records = raw.reshape(-1).view(schema.RECORD)
+    sign(records)
+    return records
+
+
+def sign(records: np.ndarray) -> None:
+    records["aux"] &= np.uint64(0xFFFFFFFF)
+    records["aux"] |= record_crcs(records).astype(np.uint64) << np.uint64(32)
+
+
+def flipped(good: np.ndarray, records: np.ndarray | slice, bit: int) -> np.ndarray:
+    bad = good.copy()
+    raw = bad.view(np.uint8).reshape(BLOCK, schema.RECORD_BYTES)
+    raw[records, bit // 8] ^= np.uint8(1 << (bit % 8))
+    return bad
+
+
+def test_a_known_checksum() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+def test_the_digest_is_the_same_for_all_good_blocks(good: np.ndarray) -> None:
+    others = good.copy()
+    others["ts"] += np.uint64(12345)
+    others["kind"] = 2
+    sign(others)
+    assert digest(good) == digest(others) == digest(np.roll(good, 77))
+    assert record_ok(good).all()
+
+
+def test_any_few_flipped_bits_are_found_where_they_are(good: np.ndarray) -> None:
+    random = np.random.default_rng(2)
+    for _ in range(100):
+        records = random.choice(BLOCK, random.integers(1, 6), replace=False)
+        bad = flipped(good, records, int(random.integers(0, 512)))
+        assert set(np.flatnonzero(~record_ok(bad))) == set(records)
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 64, 100, 256, 8192])
+@pytest.mark.parametrize("bit", [0, 200, 479, 480, 511])
+def test_the_same_bit_flipped_at_regular_distances_does_not_cancel_out(
+    good: np.ndarray, step: int, bit: int
+) -> None:
+    bad = flipped(good, slice(None, None, step), bit)
+    assert digest(bad) != digest(good)
+
+
+@pytest.mark.parametrize("count", [64, 128, 256, 1024, BLOCK])
+def test_zeroed_pages_are_found(good: np.ndarray, count: int) -> None:
+    bad = good.copy()
+    bad[:count] = np.zeros((), dtype=schema.RECORD)
+    assert np.count_nonzero(~record_ok(bad)) == count
+
+
+def test_blocks_of_other_lengths(good: np.ndarray) -> None:
+    for length in (0, 1, 100, BLOCK - 1):
+        assert record_ok(good[:length]).all()
+    assert not record_ok(flipped(good, np.array([5]), 3)[:10])[5]

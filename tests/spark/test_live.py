@@ -1,0 +1,162 @@
+"""Live percentiles: logs grow while they are read, and a restart counts nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, flip_bit, receives
+
+from spark_jobs.cli import main
+from spark_jobs.jobs import JobResult, live
+from spark_jobs.logs import survey
+from spark_jobs.schema import HEADER, HEADER_BYTES, RECORD_BYTES
+from spark_jobs.tail import TailReader
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    # Spark's own code, which we cannot mend
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(300),
+]
+
+HALF = 20_000
+
+
+class GrowingLog:
+    """A log with two channels of HALF messages each, of which more and more is committed."""
+
+    def __init__(self, logs: Path, pid: int) -> None:
+        random = np.random.default_rng(pid)
+        self.values = (random.pareto(1.5, 2 * HALF) * 1000).astype(np.int64)
+        ref = 10**15 + 1000 * np.arange(2 * HALF)
+        log = LogWriter(logs, pid)
+        for channel, part in (("a", slice(0, HALF)), ("b", slice(HALF, None))):
+            latency = self.values[part]
+            receives(log, channel, np.arange(HALF), ts=ref[part] + latency, ref_ts=ref[part])
+        (self.path,) = log.write(sealed=False)
+        self._whole = self.path.read_bytes()
+        self.commit(0)
+
+    def commit(self, messages: int) -> None:
+        """The two definitions and so many messages; behind them there is no more than garbage."""
+        committed = 2 + messages
+        head = np.frombuffer(bytearray(self._whole[:HEADER_BYTES]), dtype=HEADER)
+        head["committed"] = committed
+        records = self._whole[HEADER_BYTES : HEADER_BYTES + committed * RECORD_BYTES]
+        with self.path.open("r+b") as file:
+            file.seek(HEADER_BYTES)
+            file.write(records + b"half a record")
+            file.seek(0)
+            file.write(head.tobytes())
+
+
+def check(result: JobResult, logs: dict[int, np.ndarray]) -> None:
+    """Every figure of every process and channel against numpy."""
+    rows = {(row["pid"], row["channel"]): row for row in result.rows if row["wake"] == "all"}
+    parts = {
+        (pid, channel): part
+        for pid, values in logs.items()
+        for channel, part in (("a", values[:HALF]), ("b", values[HALF:]))
+        if len(part)
+    }
+    assert rows.keys() == parts.keys()
+    for key, part in parts.items():
+        row, values = rows[key], np.sort(part)
+        assert (row["n"], row["min_ns"], row["max_ns"]) == (len(values), values[0], values[-1])
+        assert row["mean_ns"] == pytest.approx(values.mean(), rel=1e-12)
+        for name, q in (("p50_ns", 5000), ("p99_ns", 9900), ("p999_ns", 9990)):
+            exact = values[-(-len(values) * q // 10000) - 1]
+            assert abs(row[name] - exact) <= max(1, 0.0040 * exact)
+
+
+def follow(
+    spark: Any, logs: Path, out: Path, steps: Sequence[Callable[[], Any]] = ()
+) -> list[JobResult]:
+    """Runs live, makes a step after each refresh, and ends when that of the last is seen."""
+    seen: list[JobResult] = []
+    left = iter(steps)
+
+    def refresh(result: JobResult) -> bool:
+        seen.append(result)
+        step = next(left, None)
+        if step is not None:
+            step()
+        return step is not None
+
+    duration = None if steps else 0.0
+    live.run(spark, [str(logs)], out, trigger_s=0.05, duration_s=duration, refresh=refresh)
+    return seen
+
+
+def test_logs_that_grow_while_it_runs(spark: Any, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    one, two = GrowingLog(logs, 1), GrowingLog(logs, 2)
+    one.commit(100)
+    seen = follow(
+        spark,
+        logs,
+        tmp_path / "out",
+        [
+            lambda: one.commit(HALF + 5000),
+            lambda: two.commit(30_000),
+            lambda: (one.commit(2 * HALF), two.commit(2 * HALF)),
+        ],
+    )
+    check(seen[0], {1: one.values[:100]})
+    check(seen[1], {1: one.values[: HALF + 5000]})
+    check(seen[-1], {1: one.values, 2: two.values})
+    assert sum(report.records for report in seen[-1].reports) == 2 * (2 + 2 * HALF)
+    assert not any(report.damaged for report in seen[-1].reports)
+
+
+def test_a_restart_goes_on_from_the_checkpoint(spark: Any, tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    log = GrowingLog(logs, 1)
+    log.commit(10_000)
+    check(follow(spark, logs, out)[-1], {1: log.values[:10_000]})
+    assert follow(spark, logs, out) == []
+    log.commit(2 * HALF)
+    check(follow(spark, logs, out)[-1], {1: log.values})
+
+
+def test_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice: the second time there is nothing new, and the summary is what it was."""
+    log = GrowingLog(tmp_path / "logs", 1)
+    log.commit(2 * HALF)
+    flip_bit(log.path, 50)
+    reports = []
+    for _ in range(2):
+        arguments = ["live", tmp_path / "logs", "--out", tmp_path / "out", "--duration", "0"]
+        assert main([*map(str, arguments), "--json"]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0] == reports[1]
+    assert (reports[0]["job"], reports[0]["records"]) == ("live", 2 + 2 * HALF - 1)
+    assert reports[0]["segments"][0]["damaged"] == 1
+    assert spark.read.parquet(str(tmp_path / "out" / "latency_hist")).count() > 0
+
+
+def test_no_logs_yet(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    assert not any(each.rows for each in follow(spark, tmp_path / "logs", tmp_path / "out"))
+
+
+def test_parts_of_a_file_add_up_to_the_whole(tmp_path: Path) -> None:
+    """In particular those that begin behind the definitions of their channels."""
+    log = GrowingLog(tmp_path, 1)
+    log.commit(2 * HALF)
+    (found,) = survey([tmp_path]).logs
+    cuts = [0, 1, 2, 3, 20_000, 2 * HALF + 2]
+    names = []
+    for first, last in itertools.pairwise(cuts):
+        reader = TailReader(found, first, last)
+        for chunk in reader.chunks():
+            names += [reader.channels[i][1] for i in chunk.channel]
+        assert (reader.records, reader.damaged) == (last - first, 0)
+    assert names == ["a"] * HALF + ["b"] * HALF

@@ -1,0 +1,207 @@
+"""compare, report and the .hgrm files."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from logwriter import LogWriter, receives, sends
+
+from spark_jobs import hgrm, svg
+from spark_jobs.cli import main
+from spark_jobs.histogram import bucket
+from spark_jobs.schema import USEFUL, Kind, Wake
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
+]
+
+EVIL = "<script>alert('x')</script>&\"\n\x1b[31m"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
+    status = main([*map(str, arguments), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def one_run(logs: Path, values: dict[str, np.ndarray], boot: str = "b1") -> Path:
+    for pid in (1, 2):
+        log = LogWriter(logs, pid, clock=10**18, boot_id=boot)
+        for channel, each in values.items():
+            ts = 10**9 + np.arange(len(each)) * 1000
+            receives(log, channel, np.arange(len(each)), ts=ts + each, ref_ts=ts)
+        log.write()
+    return logs
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_ratios_between_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(5)
+    base = (random.pareto(1.5, 20_000) * 1000).astype(np.int64) + 1000
+    before = one_run(tmp_path / "before", {"same": base, "slower": base, "gone": base})
+    tail = np.where(base > np.percentile(base, 95), 3 * base, base)
+    after = one_run(tmp_path / "after", {"same": base, "slower": tail, "few": base[:20]}, "b2")
+    status, _ = run(capsys, "latency", before, "--out", tmp_path / "results")
+    assert status == 0
+
+    arguments = ("compare", tmp_path / "results", after, "--out", tmp_path / "out")
+    status, report = run(capsys, *arguments, "--threshold", 1.5)
+    rows = {row["channel"]: row for row in report["rows"]}
+    assert set(rows) == {None, "same", "slower", "gone", "few"}
+    assert (status, report["status"]) == (2, "violation")
+    assert rows["same"]["p99_ratio"] == 1.0
+    assert rows["slower"]["p50_ratio"] == 1.0
+    assert rows["slower"]["p99_ratio"] == pytest.approx(3, rel=0.008)
+    assert rows["slower"]["regressions"] == ["p99", "p999"]  # four above p99.99 prove nothing
+    assert rows["slower"]["max_ratio"] == 3.0
+    assert rows["gone"]["n_after"] == 0
+    assert rows["gone"]["p99_ratio"] is None
+    assert rows["few"]["n_before"] == 0
+    assert rows[None]["n_before"] == 3 * 2 * len(base)
+    assert rows[None]["mean_before_ns"] == pytest.approx(base.mean())
+
+    kept = (tmp_path / "results", tmp_path / "out" / "after")
+    status, again = run(capsys, "compare", *kept, "--out", tmp_path / "again", "--threshold", 4)
+    assert (status, again["totals"]["regressed"]) == (0, 0)
+    for row in report["rows"]:
+        row["regressions"] = []
+    assert again["rows"] == report["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["compare", "one"], "BEFORE and AFTER"),
+        (["compare", "one", "two"], "no such file"),
+        (["audit", "one", "--threshold", "2"], "--threshold is an option of compare"),
+        (["latency", "one", "--window", "2"], "--window is an option of timeline, lag, e2e"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    arguments: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = run(capsys, *arguments, "--out", tmp_path / "out")
+    assert (status, report["status"]) == (1, "error")
+    assert problem in report["error"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def a_report(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    logs = tmp_path_factory.mktemp("logs")
+    random = np.random.default_rng(6)
+    for boot, host in (("b1", "h1"), ("b2", "h1")):
+        clock, engine = 10**18, f"engine.{boot}"
+        head: dict[str, Any] = {"clock": clock, "engine": engine, "host": host, "boot_id": boot}
+        sender = LogWriter(logs, 9, **head)
+        listener = LogWriter(logs, 1, **head)
+        for channel in ("plain", EVIL, "x" * 255):
+            count = 3000
+            seq, ts = np.arange(count), 10**9 + np.arange(count) * 10**6
+            sends(sender, channel, seq, ts=ts)
+            listener.add(Kind.LISTEN, channel=channel, chan_seq=0, ts=10**9)
+            late = (random.pareto(1.5, count) * 1000).astype(np.int64)
+            receives(listener, channel, seq, ts=ts + late, ref_ts=ts)
+        sender.add(Kind.SIGNAL, 30, aux=2, ts=10**9)
+        listener.add(Kind.WAKE, 60, flags=USEFUL, batch=50, wake=Wake.SIGNAL, ts=10**9)
+        for log in (sender, listener):
+            log.write()
+    (logs / "bad.pynlog").write_bytes(b"<b>bad")
+    out = tmp_path_factory.mktemp("out")
+    assert main(["report", str(logs), "--out", str(out)]) == 0
+    return out, json.loads((out / "report.json").read_text())
+
+
+class Page(HTMLParser):
+    """Tags that occur, and links to anything outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [name for name, _ in attrs if name in ("src", "href", "xlink:href", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.mark.spark
+def test_the_page_needs_nothing_else_and_escapes_names(
+    a_report: tuple[Path, dict[str, Any]],
+) -> None:
+    out, report = a_report
+    content = (out / "report.html").read_text()
+    page = Page()
+    page.feed(content)
+    assert page.links == []
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert not re.search(r"url\(|@import|https?:", content)
+    assert "\x1b" not in content
+    assert EVIL.replace("\n", "\\n").replace("\x1b", "\\x1b") in page.words
+    assert (report["status"], len(report["rows"])) == ("clean", 1 + 1 + 6)
+
+
+@pytest.mark.spark
+def test_the_page_draws_each_clock_by_itself(a_report: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = a_report
+    plots = re.findall(r"<svg.*?</svg>", (out / "report.html").read_text(), re.DOTALL)
+    for plot in plots:
+        ElementTree.fromstring(plot)
+    labels = [re.search(r'aria-label="([^"]*)"', plot)[1] for plot in plots]  # type: ignore[index]
+    assert labels == [
+        "latency by percentile",
+        *["messages and latency over time", "p99 latency by channel and time"] * 2,
+    ]
+    assert plots[0].count('class="curve"') == 7
+    # 3 s of three channels in windows of 20 ms
+    assert 400 < plots[2].count("<rect") < 3 * 160
+
+
+@pytest.mark.spark
+def test_every_channel_has_a_distribution(a_report: tuple[Path, dict[str, Any]]) -> None:
+    out, report = a_report
+    files = [Path(row["path"]) for row in report["rows"] if row["name"] == "hgrm"]
+    assert {path.name for path in files} == {path.name for path in (out / "hgrm").iterdir()}
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+\.hgrm", path.name) for path in files)
+    totals = sorted(
+        int(re.search(r"Total count *= +(\d+)", p.read_text())[1])  # type: ignore[index]
+        for p in files
+    )
+    assert totals == [3000] * 6 + [18000]
+
+
+def test_a_distribution_is_what_plotters_read() -> None:
+    values = np.concatenate([np.arange(1, 1001) * 1000, [10**9]])
+    index, counts = np.unique(bucket(values), return_counts=True)
+    lines = hgrm.text(index, counts, int(values.max())).splitlines()
+    assert lines[0].split() == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
+    rows = [line.split() for line in lines[2:] if not line.startswith("#")]
+    assert rows[-1] == ["1000000.000", "1.000000000000", "1001"]
+    previous = 0.0
+    for value, percentile, total, inverse in rows[:-1]:
+        rank = max(1, int(np.ceil(float(percentile) * len(values))))
+        assert int(total) >= rank
+        assert abs(float(value) * 1000 - values[int(total) - 1]) <= 0.0079 * values[int(total) - 1]
+        assert float(inverse) == pytest.approx(1 / (1 - float(percentile)), rel=0.01)
+        assert float(percentile) >= previous
+        previous = float(percentile)
+    assert previous > 0.998
+    assert [line.split("=")[0].strip() for line in lines[-3:]] == ["#[Mean", "#[Max", "#[Buckets"]
+
+
+def test_what_does_not_print_is_written_out() -> None:
+    assert svg.plain("a<b>\n\x00\u202e\udc80") == "a&lt;b&gt;\\n\\x00\\u202e\\udc80"
+    assert len(svg.plain("x" * 999)) == 200
