@@ -384,11 +384,12 @@ void pn_procsignal_unregister(struct pn_conn *conn)
 int pn_latch_block(struct pn_sleeper *s)
 {
     struct pollfd p = {.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN};
+#if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
+    long n = ppoll(&p, 1, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
+#else
     sleeper = s;
     atomic_signal_fence(memory_order_seq_cst);
-#if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
-    long n = ppoll(&p, 1, &s->timeout, NULL);
-#else /* not ppoll(): glibc hands a copy of the time-out to the kernel */
+    /* not ppoll(): glibc hands a copy of the time-out to the kernel */
     long n = syscall(SYS_ppoll, &p, 1, &s->timeout, NULL, _NSIG / 8);
 #endif
     int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
