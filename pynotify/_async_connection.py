@@ -3,28 +3,31 @@
 * Waiting for messages: a future for each waiter, and a reader of the event loop on the
   connection's descriptor, which takes what there is and puts it where it belongs.  No thread, no
   set_wakeup_fd(); so it works in any loop and any thread.
-* Waiting for others (the writer lock, room in a full queue): never in the loop.  A call is tried
-  with pn_set_never_wait(), and if it would have to wait it is made again in a thread of the
-  loop's executor.
+* Waiting for the writer lock: a call is tried with pn_set_never_wait().  If it would have to
+  wait, a thread waits until the lock is free, one for all tasks, and then each tries again in
+  the loop.  So a cancelled call has done nothing, and no state of ours is touched by threads.
+* Waiting for room in a full queue: the call itself is made in a thread, one at a time, since
+  only the core can wait for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import weakref
+from asyncio import _get_running_loop
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynotify._async_subscription import AsyncSubscription, FutureWaiter
-from pynotify._base import BaseConnection, limit_of, nanoseconds
+from pynotify._async_subscription import AsyncSubscription, Listeners
+from pynotify._async_waiting import Errands, FutureWaiter, LockWait, RoomWait, in_thread
+from pynotify._base import BaseConnection, limit_of, nanoseconds, process
 from pynotify._batch import NotifyBatch
+from pynotify._descriptor import Descriptor
 from pynotify._engine import open as open_segment
-from pynotify._ffi import lib
+from pynotify._ffi import ffi, lib
 from pynotify._generation import AsyncGeneration
-from pynotify._inbox import Inbox
-from pynotify._transaction import AsyncTransaction, OpenTransaction
-from pynotify._types import Notify
-from pynotify.errors import InterfaceError, WouldWait
+from pynotify._transaction import FAILED, AsyncTransaction, OpenTransaction
+from pynotify.errors import InFailedTransaction, InterfaceError, LockTimeout, WouldWait
 
 if TYPE_CHECKING:
     import os
@@ -34,15 +37,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from pynotify._async_subscription import Listener
     from pynotify._encoding import Payloads
     from pynotify._engine import Engine
-    from pynotify._types import Gap
-
-    Listener = Callable[["AsyncConnection", int, str, str], object]
+    from pynotify._inbox import Inbox, MainInbox
+    from pynotify._types import Gap, Notify
 
 _T = TypeVar("_T")
 
-_READ_AHEAD = 256  # messages that are read for notifies() at a time
+_READ_AHEAD = 256  # messages that are read at a time, so that other tasks get their turn
 
 
 class AsyncConnection(BaseConnection):
@@ -50,22 +53,26 @@ class AsyncConnection(BaseConnection):
 
     It mirrors `Connection`; what it says there holds here, "thread" read as "task".  Methods
     that may have to wait are coroutines.  A cancelled one has lost nothing: a message that was
-    on its way to it is returned to the next who asks.  What a cancelled `notify` or `commit` had
-    handed to the executor, because the queue was full or the lock held, may still be committed.
+    on its way to it is returned to the next who asks.  A call that is cancelled while somebody
+    holds the writer lock has not happened, with one exception: the `commit` of a prepared
+    transaction goes on.  One that waits for room (`on_full="block"`) may still happen.
     """
 
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
         self._loop = asyncio.get_running_loop()
-        self._fd = -1
+        self._core_fd = -1
         self._reading = False
-        #: One at a time changes what is subscribed to: in a thread, perhaps.
-        self._changing = asyncio.Lock()
-        self._listeners: dict[str, _Listeners] = {}
-        self._aborting: set[asyncio.Future[None]] = set()
+        self._descriptor: Descriptor | None = None
+        self._listeners: dict[str, Listeners] = {}
+        self._errands = Errands()
+        self._lock_wait = LockWait()
+        self._room_wait = RoomWait()
+        options = ffi.new("pn_options *")
+        lib.pn_engine_options(self._engine_handle, options)
+        self._full_timeout = float(options.full_timeout_ns) / 1e9
         self._watched_tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        #: What the loop's reader met, for those who wait.
-        self._failure: Exception | None = None
+        self._task_ended = partial(_task_ended, weakref.ref(self))
 
     @classmethod
     async def connect(
@@ -78,13 +85,19 @@ class AsyncConnection(BaseConnection):
         **options: Any,
     ) -> Self:
         """As `pynotify.connect`, for the running loop."""
-        loop = asyncio.get_running_loop()
 
-        def claim() -> tuple[Engine, Any]:
+        def claim() -> list[Any]:
             engine = open_segment(name, **options)
-            return engine, engine._claim(database, latency_log, wakeup)
+            handle = engine._claim(database, latency_log, wakeup)
+            return [engine, ffi.gc(handle, lib.pn_conn_close)]
 
-        engine, handle = await loop.run_in_executor(None, claim)
+        claiming = in_thread(claim)
+        try:
+            engine, handle = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            claiming.add_done_callback(_give_back)
+            raise
+        ffi.gc(handle, None)
         with engine:
             return cls(engine, handle, database)
 
@@ -100,52 +113,70 @@ class AsyncConnection(BaseConnection):
                 "a transaction belongs to a task, and no task is running",
                 hint="Begin it inside of a coroutine.",
             )
-        if owner in self._watched_tasks:
-            return
-        self._watched_tasks.add(owner)
-        connection = weakref.ref(self)
+        if owner not in self._watched_tasks:
+            self._watched_tasks.add(owner)
+            owner.add_done_callback(self._task_ended)
 
-        def ended(task: asyncio.Task[Any]) -> None:
-            this = connection()
-            if this is not None:
-                this._owner_ended(task)
+    def _owner_ended(self, owner: Hashable) -> None:
+        transaction = self._transactions.get(owner)
+        if transaction is not None:
+            self._roll_back(transaction)
 
-        owner.add_done_callback(ended)
-
-    # ---- waiting for others --------------------------------------------------------------
-
-    async def _patiently(self, call: Callable[[], _T]) -> _T:
-        """Make the call here if it need not wait, else in a thread."""
+    def _open_transaction(self) -> OpenTransaction | None:
         self._check_loop()
-        before = lib.pn_set_never_wait(1)
-        try:
-            return call()
-        except WouldWait:
-            pass
-        finally:
-            lib.pn_set_never_wait(before)
-        return await self._loop.run_in_executor(None, call)
+        return super()._open_transaction()
 
     def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+        if _get_running_loop() is not self._loop:
+            self._check_usable()  # a forked child has another loop, too
             raise InterfaceError(
                 "the connection belongs to another event loop", hint="Connect in this one."
             )
+
+    # ---- waiting for others --------------------------------------------------------------
+
+    def _at_once(self, call: Callable[[], _T]) -> _T:
+        """Raises `WouldWait`, and has done nothing, where it would have to wait."""
+        before = lib.pn_set_never_wait(1)
+        try:
+            return call()
+        finally:
+            lib.pn_set_never_wait(before)
+
+    async def _patiently(self, call: Callable[[], _T], *, without_limit: bool = False) -> _T:
+        """Make the call as soon as it need not wait."""
+        self._check_loop()
+        engine_handle = self._engine_handle  # also after close(), which a commit may outlive
+        began = self._loop.time()
+        while True:
+            try:
+                return self._at_once(call)
+            except WouldWait as would_wait:
+                error = would_wait.error
+            if isinstance(error, LockTimeout):
+                await self._lock_wait.until_free(engine_handle, without_limit=without_limit)
+            elif not self._room_wait.taken:
+                return await self._room_wait.make(call)
+            elif self._loop.time() - began < self._full_timeout:
+                await self._room_wait.until_over()
+            else:
+                raise error
 
     # ---- sending -------------------------------------------------------------------------
 
     async def notify(self, channel: str, payload: str | Buffer = "") -> None:
         """As `Connection.notify`."""
+        if _get_running_loop() is not self._loop:
+            self._check_loop()
         before = lib.pn_set_never_wait(1)
         try:
             self._notify(channel, payload)
             return
-        except WouldWait:
+        except WouldWait:  # not in a transaction
             pass
         finally:
             lib.pn_set_never_wait(before)
-        # It would not have come to waiting in a transaction.
-        await self._loop.run_in_executor(None, self._send_many, channel, [payload], False)
+        await self._patiently(lambda: self._notify(channel, payload))
 
     def notify_nowait(self, channel: str, payload: str | Buffer = "") -> None:
         """As `notify`, at once or not at all, from a coroutine or a callback of the loop.
@@ -153,13 +184,10 @@ class AsyncConnection(BaseConnection):
         Raises `LockTimeout` when somebody holds the writer lock, and `QueueFull` also where
         `notify` would wait for room.
         """
-        before = lib.pn_set_never_wait(1)
         try:
-            self._notify(channel, payload)
+            self._at_once(lambda: self._notify(channel, payload))
         except WouldWait as would_wait:
             raise would_wait.error from None
-        finally:
-            lib.pn_set_never_wait(before)
 
     async def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool = True) -> int:
         """As `Connection.notify_many`."""
@@ -167,7 +195,7 @@ class AsyncConnection(BaseConnection):
         if transaction is not None:
             return transaction.notify_many(channel, payloads, dedup=dedup)
         if not isinstance(payloads, (str, bytes, bytearray, memoryview)):
-            payloads = list(payloads)  # to be gone through twice, perhaps
+            payloads = list(payloads)  # to be gone through again, perhaps
         return await self._patiently(lambda: self._send_many(channel, payloads, dedup))
 
     async def queue_usage(self) -> float:
@@ -192,6 +220,7 @@ class AsyncConnection(BaseConnection):
 
     async def listening_channels(self) -> frozenset[str]:
         """As `Connection.listening_channels`."""
+        self._check_loop()
         return self._listening_channels()
 
     async def _in_transaction(self, action: Callable[[OpenTransaction], None]) -> None:
@@ -219,27 +248,38 @@ class AsyncConnection(BaseConnection):
         exception handler.  Adding one twice is the same as once.
         """
         self._refuse_transaction("add_listener")
-        async with self._changing:
+
+        def add() -> None:
             listeners = self._listeners.get(channel)
             if listeners is None:
-                listeners = _Listeners(self, channel)
-                await self._patiently(lambda: self._subscribe(listeners, [channel]))
+                listeners = Listeners(self, channel)
+                self._subscribe(listeners, [channel])
                 self._listeners[channel] = listeners
             if callback not in listeners.callbacks:
                 listeners.callbacks.append(callback)
+
+        await self._patiently(add)
         self._start_reading()
 
     async def remove_listener(self, channel: str, callback: Listener) -> None:
-        """Undo `add_listener`.  One that is not there is no error."""
+        """Undo `add_listener`: it is not called any more.  One that is not there is no error."""
         self._refuse_transaction("remove_listener")
-        async with self._changing:
-            listeners = self._listeners.get(channel)
-            if listeners is None or callback not in listeners.callbacks:
-                return
-            listeners.callbacks.remove(callback)
-            if not listeners.callbacks:
-                del self._listeners[channel]
-                await self._patiently(lambda: self._unsubscribe(listeners))
+        listeners = self._listeners.get(channel)
+        if listeners is None or callback not in listeners.callbacks:
+            return
+        listeners.callbacks.remove(callback)
+        if not listeners.callbacks:
+            del self._listeners[channel]
+            await self._drop(listeners)
+
+    async def _drop(self, inbox: Inbox) -> None:
+        """It gets nothing more; to UNSUBSCRIBE goes on when who asked is cancelled."""
+        inbox.close()
+        self._room_made()
+        try:
+            self._at_once(lambda: self._unsubscribe(inbox))
+        except WouldWait:
+            await self._errands.run(self._patiently(lambda: self._unsubscribe(inbox)))
 
     def generation(self, name: str) -> AsyncGeneration:
         """As `Connection.generation`.  The first one of a name takes the writer lock."""
@@ -257,14 +297,18 @@ class AsyncConnection(BaseConnection):
         self._begin_explicitly()
 
     async def commit(self) -> None:
-        """As `Connection.commit`."""
-        transaction = self._explicit("commit")
-        await self._patiently(lambda: self._commit(transaction))
+        """As `Connection.commit`.
+
+        Cancelled while it waits for the lock it has rolled back, but a prepared transaction is
+        committed all the same.
+        """
+        await self._commit_patiently(self._explicit("commit"))
 
     async def rollback(self) -> None:
         """As `Connection.rollback`."""
-        self._roll_back(self._explicit("rollback"))
-        await self._rolled_back()
+        transaction = self._explicit("rollback")
+        self._roll_back(transaction)
+        await self._rolled_back(transaction)
 
     async def savepoint(self, name: str) -> None:
         """As `Connection.savepoint`."""
@@ -278,19 +322,56 @@ class AsyncConnection(BaseConnection):
         """As `Connection.rollback_to`."""
         self._rollback_to(name)
 
-    def _roll_back(self, transaction: OpenTransaction) -> None:
-        """What prepare() had reserved is given back under the lock: in a thread."""
-        if not transaction.prepared:
-            super()._roll_back(transaction)
-            return
+    async def _commit_patiently(self, transaction: OpenTransaction) -> None:
+        """Afterwards nothing is open, also when this raises or is cancelled."""
+        finish = partial(self._finish, transaction)
+        if transaction.failed:
+            self._roll_back(transaction)
+            await self._rolled_back(transaction)
+            raise InFailedTransaction(FAILED)
         self._transactions.pop(transaction.owner, None)
-        future = self._loop.run_in_executor(None, transaction.abort)
-        self._aborting.add(future)
-        future.add_done_callback(self._aborting.discard)
+        try:
+            self._at_once(finish)
+            return
+        except WouldWait:
+            pass
+        if transaction.prepared:
+            await self._errands.run(self._commit_prepared(finish))
+            return
+        try:
+            await self._patiently(finish)
+        except BaseException:
+            transaction.abort()
+            raise
 
-    async def _rolled_back(self) -> None:
-        if self._aborting:
-            await asyncio.wait(self._aborting)
+    async def _commit_prepared(self, finish: Callable[[], None]) -> None:
+        """It is not taken back, whoever is cancelled."""
+        try:
+            await self._patiently(finish, without_limit=True)
+        except asyncio.CancelledError:  # the loop is being shut down
+            self._errands.run_in_thread(finish)
+            raise
+
+    async def _prepare_patiently(self, transaction: OpenTransaction) -> None:
+        try:
+            await self._patiently(transaction.prepare)
+        except asyncio.CancelledError:
+            if not transaction.prepared:
+                # A thread may be at it, and keeps it until then: only rolling back is left.
+                transaction.failed = transaction.prepared = True
+            raise
+
+    def _roll_back(self, transaction: OpenTransaction) -> None:
+        self._transactions.pop(transaction.owner, None)
+        if transaction.prepared and not transaction.failed:
+            # What it had reserved is given back under the lock.
+            self._errands.run_in_thread(transaction.abort)
+        else:
+            transaction.abort()
+
+    async def _rolled_back(self, transaction: OpenTransaction) -> None:
+        if transaction.prepared and not transaction.failed:
+            await self._errands.are_done()
 
     # ---- receiving -----------------------------------------------------------------------
 
@@ -307,12 +388,13 @@ class AsyncConnection(BaseConnection):
     async def poll_batch(self, max: int | None = None) -> NotifyBatch:
         """As `Connection.poll_batch`."""
         limit = 0 if max is None else limit_of(max)
-        if limit < 0 or self._open_transaction() is not None:
+        if self._open_transaction() is not None or limit < 0:
             return NotifyBatch.from_messages([])
-        if self._backlog or self._routed:
-            batch = NotifyBatch.from_messages(self._read(limit))
-        else:
-            batch = self._reader.read_columns(self, limit)
+        with self._receiving:
+            if self._backlog or self._routed:
+                batch = NotifyBatch.from_messages(self._read(limit))
+            else:
+                batch = self._reader.read_columns(self, limit)
         if self._handlers:
             self._run_handlers(list(batch))
         return batch
@@ -321,24 +403,30 @@ class AsyncConnection(BaseConnection):
         """As `Connection.wait`."""
         self._refuse_transaction("wait")
         nanoseconds(timeout)
-        if not self._backlog:
-            self._read_ahead()
-        if self._backlog or (timeout is not None and timeout <= 0):
-            return bool(self._backlog)
         return await self._wait_for_main(timeout)
 
     async def _wait_for_main(self, timeout: float | None) -> bool:
         """False: the time is over."""
-        waiters = self._inboxes.main.waiters
-        waiter = FutureWaiter(self._loop)
-        waiters.append(waiter)
+        main, patient = self._inboxes.main, timeout is None or timeout > 0
+        with self._receiving:  # the commit of an UNLISTEN may go through the backlog in a thread
+            if not main.messages and not (self._reading and patient):
+                self._read_ahead()
+            found = bool(main.messages)
+            if patient and not found:
+                waiter = FutureWaiter()
+                main.waiters.append(waiter)
+        if not patient:
+            return found
+        if found:
+            await asyncio.sleep(0)  # who waits and polls for ever leaves others their turn
+            return True
         try:
             self._start_reading()
             woken = await waiter.wait(timeout)
         finally:
-            waiters.remove(waiter)
-        if woken and not self._backlog:
-            self._raise_failure()
+            main.waiters.remove(waiter)
+        if woken and not main.messages:
+            self._check_usable()
         return woken
 
     def notifies(
@@ -359,49 +447,74 @@ class AsyncConnection(BaseConnection):
         self, timeout: float | None, stop_after: int | None
     ) -> AsyncGenerator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
+        in_a_row = 0
         while left:
-            self._refuse_transaction("notifies")
-            if not self._backlog:
-                if timeout is not None and timeout <= 0:
-                    self._read_ahead()
-                    if not self._backlog:
-                        return
-                elif not await self._wait_for_main(timeout):
-                    return
+            if in_a_row == _READ_AHEAD:
+                in_a_row = 0
+                await asyncio.sleep(0)
+            ready = self._backlog and not self._transactions
+            if not ready and not await self._message_is_there(timeout):
+                return
             try:
                 message = self._backlog.popleft()
-            except IndexError:  # another task was faster
+            except IndexError:  # the commit of an UNLISTEN goes through it in a thread
                 continue
+            if self._descriptor is not None:
+                self._post()
             if self._handlers:
                 self._run_handlers([message])
             left -= 1
+            in_a_row += 1
             yield message
+
+    async def _message_is_there(self, timeout: float | None) -> bool:
+        """In the backlog, for the caller to take at once.  False: the time is over."""
+        deadline = None if timeout is None else self._loop.time() + timeout
+        while True:
+            self._refuse_transaction("notifies")
+            if self._backlog:
+                return True
+            left = None if deadline is None else deadline - self._loop.time()
+            if not await self._wait_for_main(left):
+                return False
 
     def fileno(self) -> int:
         """A descriptor: readable iff `poll` may return something."""
         self._check_usable()
-        if self._fd < 0:
-            self._fd = self._check(lib.pn_fileno(self._handle))
-        return self._fd
+        if self._descriptor is None:
+            self._watched = True
+            self._descriptor = Descriptor(self._core_fileno())
+        self._post()
+        return self._descriptor.fileno()
+
+    def _post(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.show(bool(self._backlog))
 
     # ---- the loop's reader ---------------------------------------------------------------
+
+    def _core_fileno(self) -> int:
+        if self._core_fd < 0:
+            self._core_fd = self._check(lib.pn_fileno(self._handle))
+        return self._core_fd
 
     def _start_reading(self) -> None:
         if not self._reading:
             self._check_loop()
-            self._failure = None
-            self._loop.add_reader(self.fileno(), self._on_readable)
+            self._check_usable()
+            self._loop.add_reader(self._core_fileno(), self._on_readable)
             self._reading = True
 
-    def _start_reading_again(self) -> None:
-        """There is room again in a subscription that had forbidden to read."""
+    def _room_made(self) -> None:
+        super()._room_made()
         if self._routed and not self._reading and self._handle is not None:
             self._start_reading()
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._fd)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._core_fd)
 
     def _on_readable(self) -> None:
         """Level-triggered: whoever leaves something unread is called again at once."""
@@ -410,46 +523,64 @@ class AsyncConnection(BaseConnection):
             self._stop_reading()  # nobody wants it now; the next one who waits starts again
             return
         try:
-            if not self._read_ahead():
+            if not self._read_ahead(_READ_AHEAD):
                 self._stop_reading()
         except Exception as error:
             self._stop_reading()
-            self._failure = error
-            main.wake_all()
-            for inbox in self._inboxes.all:
-                inbox.wake_all()
+            self._fail(error)
 
-    def _read_ahead(self) -> bool:
-        """Take what there is, and put it where it belongs.  False: there is no room."""
+    def _read_ahead(self, limit: int = 0) -> bool:
+        """Take what there is, and put it where it belongs.  False: there is no room.
+
+        0: all that may be read for others, and so stand before what one is looking for.
+        """
         with self._receiving:
             if self._routed:
-                return self._feed()
+                return self._feed(limit)
             for message in self._reader.read(self, _READ_AHEAD):
                 self._inboxes.main.put(message)
+            self._post()
         return True
 
-    def _raise_failure(self) -> None:
-        """For who was woken, and nothing is there."""
-        self._check_usable()
-        if self._failure is not None:
-            raise type(self._failure)(*self._failure.args)
+    def _fail(self, error: Exception) -> None:
+        """Tell all who wait."""
+        with self._receiving:
+            inboxes: list[Inbox | MainInbox] = [self._inboxes.main, *self._inboxes.all]
+            for inbox in inboxes:
+                for waiter in inbox.waiters:
+                    if isinstance(waiter, FutureWaiter):
+                        waiter.fail(error)
+                inbox.wake_all()
+        if self._listeners:
+            self._loop.call_exception_handler(
+                {"message": f"{self!r}: listeners get nothing more", "exception": error}
+            )
 
     # ---- the connection itself -----------------------------------------------------------
 
     async def close(self) -> None:
-        """As `Connection.close`; tasks that wait raise `InterfaceError`."""
-        if self._handle is None:
+        """As `Connection.close`; tasks that wait raise `InterfaceError`.
+
+        A cancelled one closes all the same.  When its loop is closed already, any other will do.
+        """
+        if process.pid != self._pid:
             return
-        self._stop_reading()
-        for transaction in tuple(self._transactions.values()):
-            self._roll_back(transaction)
-        await self._rolled_back()
-        handle = self._give_up()
-        if handle is not None:
+        if self._loop.is_closed():
+            self._errands.forget()
+        elif self._handle is not None:
+            self._check_loop()
+        if self._handle is not None:
+            self._stop_reading()
+            for task in self._watched_tasks:
+                task.remove_done_callback(self._task_ended)
+            for transaction in tuple(self._transactions.values()):
+                self._roll_back(transaction)
             # The last reference goes in a thread: freeing the slot takes the writer lock.
-            last = [handle]
-            del handle
-            await self._loop.run_in_executor(None, last.clear)
+            last = [self._give_up()]
+            if self._descriptor is not None:
+                self._descriptor.close()
+            self._errands.run_in_thread(last.clear)
+        await self._errands.are_done()
 
     async def __aenter__(self) -> Self:
         return self
@@ -463,29 +594,14 @@ class AsyncConnection(BaseConnection):
         await self.close()
 
 
-class _Listeners(Inbox):
-    """The callbacks of one channel: nothing is kept, the loop calls them."""
+def _task_ended(connection: weakref.ref[AsyncConnection], task: asyncio.Task[Any]) -> None:
+    this = connection()
+    if this is not None:
+        this._owner_ended(task)
 
-    def __init__(self, connection: AsyncConnection, channel: str) -> None:
-        super().__init__(None, "drop-oldest", None)
-        self.callbacks: list[Listener] = []
-        self._connection = weakref.ref(connection)
-        self._channel = channel
-        #: The loop keeps only weak references.
-        self._tasks: set[asyncio.Future[Any]] = set()
 
-    def _keep(self, message: Notify | Gap) -> None:
-        connection = self._connection()
-        if connection is None or not isinstance(message, Notify):
-            return
-        for callback in self.callbacks:
-            connection._loop.call_soon(self._call, connection, callback, message)
-
-    def _call(self, connection: AsyncConnection, callback: Listener, message: Notify) -> None:
-        if callback not in self.callbacks:
-            return  # removed meanwhile
-        result = callback(connection, message.pid, self._channel, message.payload)
-        if inspect.isawaitable(result):
-            task = asyncio.ensure_future(result, loop=connection._loop)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+def _give_back(claiming: asyncio.Future[list[Any]]) -> None:
+    """Of who was cancelled while connecting; freeing the slot takes the writer lock."""
+    if claiming.cancelled() or claiming.exception() is not None:
+        return
+    Errands().run_in_thread(claiming.result().clear)

@@ -1,14 +1,18 @@
-"""Subscriptions for tasks."""
+"""Subscriptions for tasks, and the callbacks of add_listener()."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
-from pynotify._base import nanoseconds
+from pynotify._async_waiting import FutureWaiter
+from pynotify._base import nanoseconds, process
 from pynotify._inbox import Inbox
+from pynotify._types import Notify
 from pynotify.errors import Error, InterfaceError, Timeout
 
 if TYPE_CHECKING:
@@ -17,40 +21,13 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify._types import Gap, Notify
+    from pynotify._types import Gap
 
     Handler = Callable[[Notify | Gap], object]
+    Listener = Callable[[AsyncConnection, int, str, str], object]
     ErrorHandler = Callable[[Exception], object]
 
 logger = logging.getLogger("pynotify")
-
-
-class FutureWaiter:
-    """A task that waits, once."""
-
-    #: What was handed to it.
-    message: Notify | Gap | None = None
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[bool] = loop.create_future()
-
-    def wake(self) -> None:
-        self._end(True)
-
-    async def wait(self, timeout: float | None) -> bool:
-        """False: the time is over."""
-        if timeout is None:
-            return await self._future
-        timer = self._loop.call_later(timeout, self._end, False)
-        try:
-            return await self._future
-        finally:
-            timer.cancel()
-
-    def _end(self, woken: bool) -> None:
-        if not self._future.done():
-            self._future.set_result(woken)
 
 
 class AsyncSubscription:
@@ -100,7 +77,7 @@ class AsyncSubscription:
     async def next(self, timeout: float | None = None) -> Notify | Gap:
         """As `Subscription.next`.  Cancelling it loses nothing."""
         nanoseconds(timeout)
-        message = await self._receive(FutureWaiter(self._connection._loop), timeout)
+        message = await self._receive(FutureWaiter(), timeout)
         if message is None:
             raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
         return message
@@ -119,38 +96,42 @@ class AsyncSubscription:
 
         Closing twice is allowed.
         """
-        self._closed = True
         connection = self._connection
-        if not self._opened or connection.closed:
+        if connection.closed or process.pid != connection.pid:
+            self._closed = True
             self._inbox.close()
             return
-        async with connection._changing:
-            await connection._patiently(lambda: connection._unsubscribe(self._inbox))
-        connection._start_reading_again()
+        connection._check_loop()
+        self._closed = True
+        await connection._drop(self._inbox)
 
     async def _open(self) -> Self:
-        if self._opened:
-            raise InterfaceError("the subscription was opened already", hint="Subscribe again.")
         connection = self._connection
         connection._refuse_transaction("subscribe")
-        self._opened = True
-        async with connection._changing:
-            await connection._patiently(lambda: connection._subscribe(self._inbox, self._channels))
+
+        def subscribe() -> None:
+            if self._opened or self._closed:
+                raise InterfaceError("the subscription was used already", hint="Subscribe again.")
+            connection._subscribe(self._inbox, self._channels)
+            self._opened = True
+
+        await connection._patiently(subscribe)
         connection._start_reading()
         return self
 
     async def _receive(self, waiter: FutureWaiter, timeout: float | None) -> Notify | Gap | None:
         """None: the time is over, or somebody else woke the waiter."""
         connection, inbox = self._connection, self._inbox
+        patient = timeout is None or timeout > 0
         self._check_open()
         connection._refuse_transaction("next")
-        if not inbox.messages and timeout is not None and timeout <= 0:
+        if not inbox.messages and not (connection._reading and patient):
             connection._read_ahead()
         if inbox.messages:
             message = inbox.take()
-            connection._start_reading_again()
+            connection._room_made()
             return message
-        if timeout is not None and timeout <= 0:
+        if not patient:
             return None
         inbox.waiters.append(waiter)
         try:
@@ -165,7 +146,6 @@ class AsyncSubscription:
                 inbox.waiters.remove(waiter)
         if waiter.message is None and woken:
             self._check_open()
-            connection._raise_failure()
         return waiter.message
 
     def _check_open(self) -> None:
@@ -180,8 +160,13 @@ class AsyncSubscription:
 
     def __del__(self) -> None:
         inbox: Inbox | None = getattr(self, "_inbox", None)
-        if inbox is not None:  # forgotten, not closed: as Subscription
-            inbox.closed = True
+        if inbox is None or inbox.closed:
+            return
+        full = inbox.room == 0
+        inbox.closed = True  # forgotten, not closed: as Subscription
+        if full:  # and nobody was read for
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                self._connection._loop.call_soon_threadsafe(self._connection._room_made)
 
     async def __aenter__(self) -> Self:
         return await self._open()
@@ -237,7 +222,7 @@ class SubscriptionTask:
     async def _run(self) -> None:
         subscription = self._subscription
         while not self._stopping:
-            self._waiter = FutureWaiter(subscription._connection._loop)
+            self._waiter = FutureWaiter()
             try:
                 message = await subscription._receive(self._waiter, None)
             except Error as error:
@@ -251,11 +236,52 @@ class SubscriptionTask:
                     result = self._handler(message)
                     if inspect.isawaitable(result):
                         await result
+                except asyncio.CancelledError as error:
+                    if self._task.cancelling():
+                        raise
+                    self._report(error)  # a part of the handler was cancelled, not this task
                 except Exception as error:
                     self._report(error)
 
-    def _report(self, error: Exception) -> None:
-        if self._on_error is not None:
+    def _report(self, error: BaseException) -> None:
+        if self._on_error is not None and isinstance(error, Exception):
             self._on_error(error)
         else:
             logger.error("%r: %r raised", self._subscription, self._handler, exc_info=error)
+
+
+class Listeners(Inbox):
+    """The callbacks of one channel: nothing is kept, the loop calls them."""
+
+    def __init__(self, connection: AsyncConnection, channel: str) -> None:
+        super().__init__(None, "drop-oldest", None)
+        self.callbacks: list[Listener] = []
+        self._connection = weakref.ref(connection)
+        self._channel = channel
+        #: The loop keeps only weak references.
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def _keep(self, message: Notify | Gap) -> None:
+        self._latest = message
+        connection = self._connection()
+        if connection is None or not isinstance(message, Notify):
+            return
+        for callback in self.callbacks:
+            connection._loop.call_soon(self._call, connection, callback, message)
+
+    def _call(self, connection: AsyncConnection, callback: Listener, message: Notify) -> None:
+        if callback not in self.callbacks or self.closed:
+            return  # removed meanwhile
+        result = callback(connection, message.pid, self._channel, message.payload)
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(result, loop=connection._loop)
+            self._tasks.add(task)
+            task.add_done_callback(self._called)
+
+    def _called(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            task.get_loop().call_exception_handler(
+                {"message": f"listener on {self._channel} raised", "exception": error, "task": task}
+            )

@@ -264,15 +264,14 @@ class _Block:
         #: The core's level of its savepoint; 0 for the transaction itself.
         self.level = 0
 
-    def _prepare(self) -> None:
-        """May be repeated."""
+    def _to_be_prepared(self) -> OpenTransaction:
         transaction = self._require_entered()
         if not self._outermost or transaction.blocks[-1] is not self:
             raise ProgrammingError(
                 "only the outermost transaction block can be prepared",
                 hint="Leave the inner blocks, then prepare the outermost.",
             )
-        transaction.prepare()
+        return transaction
 
     def _enter(self) -> None:
         if self._open is not None:
@@ -373,7 +372,7 @@ class Transaction(_Block):
         other is open inside it (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
         `TooManyChannels`) fails the transaction.
         """
-        self._prepare()
+        self._to_be_prepared().prepare()
 
     def __enter__(self) -> Self:
         self._enter()
@@ -406,8 +405,8 @@ class AsyncTransaction(_Block):
         return self._connection
 
     async def prepare(self) -> None:
-        """As `Transaction.prepare`."""
-        await self._connection._patiently(self._prepare)
+        """As `Transaction.prepare`.  Cancelled, it has failed the transaction."""
+        await self._connection._prepare_patiently(self._to_be_prepared())
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -419,12 +418,15 @@ class AsyncTransaction(_Block):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if exc is not None:
-            return self._leave_by(exc)
-        transaction = self._leave_normally()
-        if transaction is not None:
-            await self._connection._patiently(lambda: self._connection._commit(transaction))
-        return False
+        if exc is None:
+            transaction = self._leave_normally()
+            if transaction is not None:
+                await self._connection._commit_patiently(transaction)
+            return False
+        swallowed = self._leave_by(exc)
+        if self._outermost and self._open is not None:
+            await self._connection._rolled_back(self._open)
+        return swallowed
 
 
 def _check(result: int) -> int:

@@ -1,0 +1,185 @@
+"""How tasks wait: for messages, for the lock, for room, for what must come to its end.
+
+What waits in the core does so in a thread of its own, not in the loop's executor: that has few
+threads, and they are for the program.  At most two of them are there for a connection at any
+time, however many tasks wait, but for those that give something back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynotify._ffi import ffi, lib
+from pynotify.errors import LockTimeout, native_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pynotify._types import Gap, Notify
+
+_T = TypeVar("_T")
+
+
+class FutureWaiter:
+    """A task that waits, once."""
+
+    #: What was handed to it.
+    message: Notify | Gap | None = None
+    _error: Exception | None = None
+    _woken = False
+    _future: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        self._woken = True
+        self._rouse()
+
+    def fail(self, error: Exception) -> None:
+        """Make it raise when it is woken."""
+        self._error = error
+
+    async def wait(self, timeout: float | None) -> bool:
+        """False: the time is over."""
+        if not self._woken:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = None if timeout is None else loop.call_later(timeout, self._rouse)
+            try:
+                await self._future
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._error is not None:  # each waiter gets its own
+            raise type(self._error)(*self._error.args)
+        return self._woken
+
+    def _rouse(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class LockWait:
+    """Tasks that wait until the writer lock is free: one thread waits for all of them."""
+
+    def __init__(self) -> None:
+        self._thread: asyncio.Future[None] | None = None
+
+    async def until_free(self, engine_handle: Any, *, without_limit: bool) -> None:
+        """It was, once.  Raises `LockTimeout` when the core does, or later."""
+        late = self._thread is not None  # it has been at it before we came
+        while True:
+            if self._thread is None:
+                self._thread = self._start(engine_handle)
+            try:
+                await asyncio.shield(self._thread)
+                return
+            except LockTimeout as error:
+                if not (late or without_limit):
+                    raise LockTimeout(*error.args) from None
+                late = False
+
+    def _start(self, engine_handle: Any) -> asyncio.Future[None]:
+        number = ffi.new("uint64_t *")
+
+        def take_it() -> None:
+            # Any other error is for those who then try to take it themselves.
+            if lib.pn_commit_seq(engine_handle, number) == -lib.PN_ELOCK:
+                raise native_error(-lib.PN_ELOCK)
+
+        thread = in_thread(take_it)
+        thread.add_done_callback(self._ended)
+        return thread
+
+    def _ended(self, thread: asyncio.Future[None]) -> None:
+        self._thread = None
+        retrieve(thread)
+
+
+class RoomWait:
+    """Tasks that wait for room in the queue: one makes its call in a thread, which waits there.
+
+    Only the core signals the laggards.  The others try again when that call is over.
+    """
+
+    def __init__(self) -> None:
+        self._thread: asyncio.Future[Any] | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Somebody makes his call."""
+        return self._thread is not None
+
+    async def make(self, call: Callable[[], _T]) -> _T:
+        """Who is cancelled leaves the thread behind, and it is still the only one."""
+        self._thread = thread = in_thread(call)
+        thread.add_done_callback(self._ended)
+        return await asyncio.shield(thread)
+
+    async def until_over(self) -> None:
+        if self._thread is not None:
+            await asyncio.wait([self._thread])
+
+    def _ended(self, thread: asyncio.Future[Any]) -> None:
+        self._thread = None
+        retrieve(thread)
+
+
+class Errands:
+    """What goes on when who asked for it is cancelled; the end of the connection waits for it."""
+
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+        """Its end, which may be waited for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._add(task)
+        return asyncio.shield(task)
+
+    def run_in_thread(self, work: Callable[[], object]) -> None:
+        """For what waits in the core, and returns nothing."""
+        try:
+            self._add(in_thread(work))
+        except RuntimeError:  # the interpreter is being shut down
+            work()
+
+    async def are_done(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def forget(self) -> None:
+        """Their loop is closed: they never end."""
+        self._under_way.clear()
+
+    def _add(self, errand: asyncio.Future[Any]) -> None:
+        self._under_way.add(errand)
+        errand.add_done_callback(self._ended)
+
+    def _ended(self, errand: asyncio.Future[Any]) -> None:
+        self._under_way.discard(errand)
+        retrieve(errand)
+
+
+def in_thread(call: Callable[[], _T]) -> asyncio.Future[_T]:
+    """Its result, in the running loop.  The process does not end before the thread does."""
+    result: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            value = call()
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    future = asyncio.wrap_future(result)
+    threading.Thread(target=run, name="pynotify-waits").start()
+    return future
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Nobody may be waiting any more, and then asyncio would complain of its exception."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,39 @@
+"""The descriptor of an AsyncConnection, for other loops than its own."""
+
+from __future__ import annotations
+
+import os
+import select
+
+
+class Descriptor:
+    """Readable when the core's is, or when something is shown.
+
+    Not the core's own: that has our reader, and a loop has one for each descriptor.  And what
+    was read ahead must not call our reader again and again.
+    """
+
+    def __init__(self, core: int) -> None:
+        self._shown = False
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._both = select.epoll()
+        for descriptor in (core, self._event):
+            self._both.register(descriptor, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        return self._both.fileno()
+
+    def show(self, something: bool) -> None:
+        if something and not self._shown:
+            os.eventfd_write(self._event, 1)
+        elif self._shown and not something:
+            os.eventfd_read(self._event)
+        self._shown = something
+
+    def close(self) -> None:
+        if not self._both.closed:
+            self._both.close()
+            os.close(self._event)
+
+    def __del__(self) -> None:
+        self.close()

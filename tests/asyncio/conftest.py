@@ -1,0 +1,83 @@
+"""Tests that are coroutine functions run in a loop of their own, of each kind there is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locked import LockHolder
+from programs import require_module
+from receiving import PATIENCE
+from requirement import require
+from sessions import Worker
+from tasks import AsyncConnections
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if kind == "uvloop":
+        require_module("uvloop")
+        import uvloop
+
+        return uvloop.new_event_loop
+    return asyncio.new_event_loop
+
+
+@pytest.fixture
+def aconnect(engine_name: str) -> AsyncConnections:
+    """To the segment of the fixture `engine`, which the test may override."""
+    return AsyncConnections(engine_name)
+
+
+@pytest.fixture(params=LOOPS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of event loop.  A test without it runs in asyncio's own."""
+    return str(request.param)
+
+
+async def _within_patience(
+    test: Coroutine[Any, Any, None], to_close: list[AsyncConnections]
+) -> None:
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            await test
+    finally:
+        for connections in to_close:
+            await connections.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    values = pyfuncitem.funcargs
+    names = inspect.signature(pyfuncitem.obj).parameters
+    to_close = [value for value in values.values() if isinstance(value, AsyncConnections)]
+    test = pyfuncitem.obj(**{name: values[name] for name in names})
+    factory = loop_factory(values.get("kind", "asyncio"))
+    with asyncio.Runner(loop_factory=factory, debug=True) as runner:
+        runner.run(_within_patience(test, to_close))
+    return True
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Worker]:
+    """Of the processes that are stopped at a crash point."""
+    require("crash-points")
+    worker = Worker(PYNOTIFY_CRASHPOINTS="1")
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def lock_holder(nursery: Worker, engine_name: str, tmp_path: Path) -> Iterator[LockHolder]:
+    """For the segment of the fixture `engine`."""
+    holder = LockHolder(nursery, engine_name, tmp_path / "log")
+    yield holder
+    holder.close()
