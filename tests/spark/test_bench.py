@@ -56,6 +56,7 @@ def test_ratios_and_verdicts() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.full
 @pytest.mark.xdist_group("spark")
 @pytest.mark.filterwarnings("default")  # Spark's own code, which we cannot mend
 @pytest.mark.timeout(600)

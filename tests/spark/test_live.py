@@ -95,6 +95,7 @@ def follow(
     return seen
 
 
+@pytest.mark.full
 def test_logs_that_grow_while_it_runs(spark: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     one, two = GrowingLog(logs, 1), GrowingLog(logs, 2)
@@ -126,6 +127,7 @@ def test_a_restart_goes_on_from_the_checkpoint(spark: Any, tmp_path: Path) -> No
     check(follow(spark, logs, out)[-1], {1: log.values})
 
 
+@pytest.mark.full
 def test_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice: the second time there is nothing new, and the summary is what it was."""
     log = GrowingLog(tmp_path / "logs", 1)
