@@ -423,7 +423,7 @@ static void waking_writers(void)
     struct pn_segment *seg = inside();
     listen_to(conn, "all", NULL);
     atomic_store(&j->ready, 1);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 200; round++) { /* the listeners may be faster in most */
         while (pn_load_relaxed(&seg->ctl->room_waiters) == 0)
             sched_yield();
         CHECK_OK(pn_poll(conn, batch, 0));

@@ -352,6 +352,9 @@ class TestDescriptor:
         assert readable(descriptor)
         assert [m.payload async for m in conn.notifies(timeout=0)] == ["2", "3"]
         assert not readable(descriptor)
+        await conn.notify_many("c", ["4", "5"])
+        assert [m.payload async for m in conn.notifies(stop_after=2)] == ["4", "5"]
+        assert not readable(descriptor)
         await conn.notify("c", "4")
         assert await conn.wait()
         assert readable(descriptor)
@@ -373,6 +376,22 @@ class TestDescriptor:
             assert readable(descriptor)
             assert payloads(await conn.poll()) == ["for poll"]
             assert not readable(descriptor)
+
+    async def test_a_full_subscription_keeps_it_quiet(
+        self, kind: str, aconnect: AsyncConnections
+    ) -> None:
+        """As long as poll() may not read."""
+        conn = await listening(aconnect)
+        descriptor = conn.fileno()
+        async with conn.subscribe("s", maxlen=1, overflow="block") as full:
+            await conn.notify_many("s", ["1", "2"])
+            await conn.notify("c", "behind them")
+            assert await conn.poll() == []
+            assert await conn.poll() == []
+            assert not readable(descriptor)
+            assert payloads([await full.next(), await full.next()]) == ["1", "2"]
+            assert readable(descriptor, PATIENCE)
+            assert payloads(await conn.poll()) == ["behind them"]
 
     async def test_in_the_same_loop(self, kind: str, aconnect: AsyncConnections) -> None:
         """The loop has a reader for each descriptor: ours is another one."""

@@ -262,6 +262,22 @@ class TestOverflow:
         await sub.close()
         await quick.close()
 
+    async def test_one_that_has_room_again_need_not_ask_for_more(
+        self, kind: str, aconnect: AsyncConnections
+    ) -> None:
+        """Others get theirs as soon as one message was taken."""
+        conn = await aconnect()
+        async with (
+            conn.subscribe("a", maxlen=2, overflow="block") as full,
+            conn.subscribe("c") as other,
+        ):
+            await conn.notify_many("a", ["1", "2"])
+            await conn.notify("c", "behind them")
+            waiting = asyncio.create_task(other.next())
+            await settled(waiting)
+            assert (await full.next()).payload == "1"
+            assert (await waiting).payload == "behind them"
+
     @pytest.mark.parametrize("how", ["closed", "forgotten"])
     async def test_a_full_one_that_is_gone_blocks_nobody(
         self, kind: str, how: str, aconnect: AsyncConnections

@@ -304,6 +304,22 @@ class TestPrepare:
             assert counter.count > count
         assert payloads(listener.poll()) == ["1"]
 
+    @pytest.mark.full
+    async def test_its_commit_waits_without_limit(
+        self,
+        aconnect: AsyncConnections,
+        listener: pynotify.Connection,
+        lock_holder: LockHolder,
+    ) -> None:
+        """Longer than any other call would wait."""
+        conn = await aconnect()
+        async with conn.transaction() as tx:
+            await conn.notify("c", "1")
+            await tx.prepare()
+            lock_holder.hold()
+            asyncio.get_running_loop().call_later(12, lock_holder.release)
+        assert payloads(listener.poll()) == ["1"]
+
     async def test_its_commit_goes_on_when_cancelled(
         self,
         kind: str,
@@ -318,6 +334,7 @@ class TestPrepare:
         async def work() -> None:
             async with conn.transaction() as tx:
                 await conn.notify("c", "1")
+                await conn.listen("d")
                 await tx.prepare()
                 lock_holder.hold()
                 prepared.set()
@@ -329,6 +346,7 @@ class TestPrepare:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not conn._transactions
+        assert await conn.poll() == []
         closing = asyncio.create_task(conn.close())
         await settled(closing)
         lock_holder.release()
@@ -363,10 +381,8 @@ class TestPrepare:
             async with conn.transaction() as tx:
                 await conn.notify("c", PAGE)
                 await conn.savepoint("s")
-                preparing = asyncio.timeout(0.02)
-                with contextlib.suppress(TimeoutError):
-                    async with preparing:
-                        await tx.prepare()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await tx.prepare()
                 with pytest.raises(pynotify.Error):
                     await conn.notify("c", "not any more")
                 with pytest.raises(pynotify.Error):
@@ -374,7 +390,8 @@ class TestPrepare:
 
         task = asyncio.create_task(work())
         await settled(task)
-        await asyncio.sleep(0.05)
+        task.cancel()
+        await turns(3)
         full.make_room()
         with pytest.raises(pynotify.InFailedTransaction):
             await task
