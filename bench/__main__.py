@@ -8,11 +8,13 @@ import logging
 import tempfile
 from pathlib import Path
 
-from bench import fanout, generation, idle, latency, machine, native_programs, throughput
+from bench import fanout, generation, guest, idle, latency, machine, native_programs, throughput
 from bench.figures import Figure, line, markdown
 from bench.settings import Settings
 
-_TOPICS = {module.TOPIC: module.run for module in (throughput, fanout, idle, latency, generation)}
+_TOPICS = {
+    module.TOPIC: module.run for module in (throughput, fanout, idle, latency, generation, guest)
+}
 
 
 def main() -> None:

@@ -36,7 +36,9 @@ class Lost(Exception):
     """A receiver did not get what was sent: there is no figure."""
 
 
-class _Child:
+class Child:
+    """A forked process that is told by messages what to do."""
+
     def __init__(self, body: Callable[[Connection], None]) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process: BaseProcess = _CONTEXT.Process(target=body, args=(theirs,), daemon=True)
@@ -65,20 +67,20 @@ class Rig:
     def __init__(self, peer: Peer, *, listeners: int = 1, senders: int = 1) -> None:
         self.peer = peer
         self.listeners = listeners
-        self._receivers: list[_Child] = []
-        self._senders: list[_Child] = []
+        self._receivers: list[Child] = []
+        self._senders: list[Child] = []
         self._sender_count = senders
 
     def __enter__(self) -> Self:
         self.peer.prepare()
         self._receivers = [
-            _Child(lambda pipe: _receiver_main(pipe, self.peer.receiver))
+            Child(lambda pipe: _receiver_main(pipe, self.peer.receiver))
             for _ in range(self.listeners)
         ]
         for child in self._receivers:
             child.answer()
         self._senders = [
-            _Child(lambda pipe: _sender_main(pipe, self.peer.sender))
+            Child(lambda pipe: _sender_main(pipe, self.peer.sender))
             for _ in range(self._sender_count)
         ]
         for child in self._senders:
@@ -133,7 +135,7 @@ class Rig:
         self._ask_all(self._receivers, "pin", allowed[receiver_cpu % len(allowed)])
 
     @staticmethod
-    def _ask_all(children: Sequence[_Child], *command: Any) -> None:
+    def _ask_all(children: Sequence[Child], *command: Any) -> None:
         """Each answers when it stands ready."""
         for child in children:
             child.ask(*command)
@@ -193,7 +195,7 @@ def _sender_main(pipe: Connection, make: Callable[[], Sender]) -> None:
             sender.send(payload(arguments[0]))
             pipe.send("sent")
         else:
-            _pin_all_threads(arguments[0])
+            pin_all_threads(arguments[0])
             pipe.send("pinned")
     sender.close()
 
@@ -225,7 +227,7 @@ def _receiver_main(pipe: Connection, make: Callable[[], Receiver]) -> None:
         elif what == "probes":
             _read_probes(pipe, receiver)
         else:
-            _pin_all_threads(arguments[0])
+            pin_all_threads(arguments[0])
             pipe.send("pinned")
     receiver.close()
 
@@ -251,7 +253,7 @@ def _read_probes(pipe: Connection, receiver: Receiver) -> None:
             return
 
 
-def _pin_all_threads(cpu: int) -> None:
+def pin_all_threads(cpu: int) -> None:
     """Those that a peer has started for itself as well."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {cpu})

@@ -75,12 +75,13 @@ TEST_NAME = re.compile(r"((?:native/)?tests/[\w/]+\.(?:py|c))((?:::\w+)*)")
 
 def defined(path: Path) -> set[str]:
     """Names of the tests in a file, as "::test_x" and "::Class::test_y"."""
+    function = ast.FunctionDef | ast.AsyncFunctionDef
     names = set()
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, function):
             names.add(f"::{node.name}")
         elif isinstance(node, ast.ClassDef):
-            methods = (n for n in node.body if isinstance(n, ast.FunctionDef))
+            methods = (n for n in node.body if isinstance(n, function))
             names.update(f"::{node.name}::{method.name}" for method in methods)
     return names
 
