@@ -27,6 +27,10 @@ _pn_poll = lib.pn_poll
 INTERRUPTED = "receiving from a signal handler that interrupted receiving"
 INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program goes on."
 
+# Where they stand in a pn_batch, all of whose fields are as large; `n` is the first.
+_CAP = ffi.offsetof("pn_batch", "cap") // 8
+_DATA_CAP = ffi.offsetof("pn_batch", "data_cap") // 8
+
 # Below this a list of a column is made faster than a copy of its memory with a view on it.
 _FEW = 16
 
@@ -51,8 +55,9 @@ class Reader:
         self.pending = False
         # By channel number of the connection, which means the same name for its life.
         self._channels: list[str] = []
-        # Views on the columns, as long as the core has not moved them to a larger place: an
-        # access through cffi makes an object each time.
+        # Views on the batch itself, and on the columns as long as the core has not moved them to
+        # a larger place: an access through cffi makes an object each time.
+        self._shape = memoryview(ffi.buffer(batch)).cast("Q")
         self._capacity = self._data_capacity = 0
         self._origin: tuple[memoryview, ...] = ()
         self._channel = self._offset = self._data = self._routes = memoryview(b"")
@@ -118,11 +123,13 @@ class Reader:
         count = self._poll(connection, limit)
         if count == 0:
             return []
-        if count == 1:
-            channels = self._names(connection, (self._channel[0],))
+        if count == 1:  # who waits for it has not had the processor for long: few steps
+            number = self._channel[0]
+            if number >= len(self._channels):
+                self._learn(connection, number)
             pid, seq, sent_ns, backend_id = self._origin
             row = ((pid[0],), (seq[0],), (sent_ns[0],), (backend_id[0],))
-            return [Notify(channels[0], bytes(self._data[: self._offset[1]]), row, 0)]
+            return [Notify(self._channels[number], bytes(self._data[: self._offset[1]]), row, 0)]
         offsets = self._offset[: count + 1].tolist()
         channels = self._names(connection, self._channel[:count].tolist())
         payloads = split(bytes(self._data[: offsets[count]]), offsets)
@@ -149,8 +156,8 @@ class Reader:
 
     def _poll(self, connection: BaseConnection, limit: int) -> int:
         batch = self._batch
-        if self.pending and batch.n:
-            count = int(batch.n)
+        if self.pending and self._shape[0]:
+            count = self._shape[0]
         else:
             try:
                 self.pending = True
@@ -160,7 +167,8 @@ class Reader:
                 connection._check_usable()
                 raise
         if count > 0:
-            if batch.cap != self._capacity or batch.data_cap != self._data_capacity:
+            shape = self._shape
+            if shape[_CAP] != self._capacity or shape[_DATA_CAP] != self._data_capacity:
                 self._view()
         elif count < 0:
             self.pending = False
