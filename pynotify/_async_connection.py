@@ -16,10 +16,11 @@ import asyncio
 import weakref
 from asyncio import _get_running_loop
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._async_subscription import AsyncSubscription, Listeners
-from pynotify._async_waiting import Errands, FutureWaiter, LockWait, RoomWait, in_thread
+from pynotify._async_waiting import Errands, FutureWaiter, LockWait, RoomWait, end_of, in_thread
 from pynotify._base import BaseConnection, limit_of, nanoseconds, process
 from pynotify._batch import NotifyBatch
 from pynotify._descriptor import Descriptor
@@ -61,6 +62,7 @@ class AsyncConnection(BaseConnection):
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
         super().__init__(engine, handle, database)
         self._loop = asyncio.get_running_loop()
+        self._thread, self._is_running = get_ident(), self._loop.is_running
         self._core_fd = -1
         self._reading = False
         self._descriptor: Descriptor | None = None
@@ -93,7 +95,7 @@ class AsyncConnection(BaseConnection):
 
         claiming = in_thread(claim)
         try:
-            engine, handle = await asyncio.shield(claiming)
+            engine, handle = await end_of(claiming)
         except asyncio.CancelledError:
             claiming.add_done_callback(_give_back)
             raise
@@ -127,6 +129,9 @@ class AsyncConnection(BaseConnection):
         return super()._open_transaction()
 
     def _check_loop(self) -> None:
+        # Nearly always settled by this: to ask for the running loop may cost a system call.
+        if get_ident() == self._thread and self._is_running():
+            return
         if _get_running_loop() is not self._loop:
             self._check_usable()  # a forked child has another loop, too
             raise InterfaceError(
@@ -166,7 +171,7 @@ class AsyncConnection(BaseConnection):
 
     async def notify(self, channel: str, payload: str | Buffer = "") -> None:
         """As `Connection.notify`."""
-        if _get_running_loop() is not self._loop:
+        if get_ident() != self._thread or not self._is_running():
             self._check_loop()
         before = lib.pn_set_never_wait(1)
         try:
@@ -176,7 +181,7 @@ class AsyncConnection(BaseConnection):
             pass
         finally:
             lib.pn_set_never_wait(before)
-        await self._patiently(lambda: self._notify(channel, payload))
+        await self._patiently(partial(self._notify, channel, payload))
 
     def notify_nowait(self, channel: str, payload: str | Buffer = "") -> None:
         """As `notify`, at once or not at all, from a coroutine or a callback of the loop.
@@ -306,9 +311,7 @@ class AsyncConnection(BaseConnection):
 
     async def rollback(self) -> None:
         """As `Connection.rollback`."""
-        transaction = self._explicit("rollback")
-        self._roll_back(transaction)
-        await self._rolled_back(transaction)
+        self._roll_back(self._explicit("rollback"))
 
     async def savepoint(self, name: str) -> None:
         """As `Connection.savepoint`."""
@@ -327,7 +330,6 @@ class AsyncConnection(BaseConnection):
         finish = partial(self._finish, transaction)
         if transaction.failed:
             self._roll_back(transaction)
-            await self._rolled_back(transaction)
             raise InFailedTransaction(FAILED)
         self._transactions.pop(transaction.owner, None)
         try:

@@ -1,15 +1,16 @@
 """How tasks wait: for messages, for the lock, for room, for what must come to its end.
 
 What waits in the core does so in a thread of its own, not in the loop's executor: that has few
-threads, and they are for the program.  At most two of them are there for a connection at any
-time, however many tasks wait, but for those that give something back.
+threads, and they are for the program.  However many tasks wait, there is one such thread for the
+lock and one for room, besides those that make a connection or give something back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._ffi import ffi, lib
@@ -73,7 +74,7 @@ class LockWait:
             if self._thread is None:
                 self._thread = self._start(engine_handle)
             try:
-                await asyncio.shield(self._thread)
+                await end_of(self._thread)
                 return
             except LockTimeout as error:
                 if not (late or without_limit):
@@ -115,7 +116,7 @@ class RoomWait:
         """Who is cancelled leaves the thread behind, and it is still the only one."""
         self._thread = thread = in_thread(call)
         thread.add_done_callback(self._ended)
-        return await asyncio.shield(thread)
+        return await end_of(thread)
 
     async def until_over(self) -> None:
         if self._thread is not None:
@@ -132,11 +133,10 @@ class Errands:
     def __init__(self) -> None:
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
-        """Its end, which may be waited for."""
+    async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         task = asyncio.get_running_loop().create_task(work)
         self._add(task)
-        return asyncio.shield(task)
+        return await end_of(task)
 
     def run_in_thread(self, work: Callable[[], object]) -> None:
         """For what waits in the core, and returns nothing."""
@@ -164,19 +164,25 @@ class Errands:
 
 def in_thread(call: Callable[[], _T]) -> asyncio.Future[_T]:
     """Its result, in the running loop.  The process does not end before the thread does."""
-    result: concurrent.futures.Future[_T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            value = call()
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    future = asyncio.wrap_future(result)
-    threading.Thread(target=run, name="pynotify-waits").start()
+    future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+    threading.Thread(target=_make, args=(call, future), name="pynotify-waits").start()
     return future
+
+
+def _make(call: Callable[[], _T], future: asyncio.Future[_T]) -> None:
+    try:
+        settle = partial(future.set_result, call())
+    except BaseException as error:
+        settle = partial(future.set_exception, error)
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        future.get_loop().call_soon_threadsafe(settle)
+    del call, future, settle  # an error's traceback has this frame
+
+
+async def end_of(future: asyncio.Future[_T]) -> _T:
+    """Its result; it goes on when who waits here is cancelled."""
+    await asyncio.wait([future])
+    return future.result()
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:

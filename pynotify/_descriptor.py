@@ -15,8 +15,9 @@ class Descriptor:
 
     def __init__(self, core: int) -> None:
         self._shown = False
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._event = -1
         self._both = select.epoll()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         for descriptor in (core, self._event):
             self._both.register(descriptor, select.EPOLLIN)
 
@@ -31,9 +32,11 @@ class Descriptor:
         self._shown = something
 
     def close(self) -> None:
-        if not self._both.closed:
-            self._both.close()
+        self._both.close()
+        if self._event >= 0:
             os.close(self._event)
+            self._event = -1
 
     def __del__(self) -> None:
-        self.close()
+        if self._event >= 0:
+            self.close()

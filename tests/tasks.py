@@ -52,13 +52,15 @@ async def until(condition: Callable[[], object], what: str) -> None:
     assert condition(), what
 
 
+def waiting_threads() -> int:
+    """In which something waits in the core for tasks."""
+    return sum(thread.name == "pynotify-waits" for thread in threading.enumerate())
+
+
 async def threads_are_done() -> None:
-    """Those in which something waits in the core, and what follows their end."""
+    """And what follows their end."""
     for _ in range(2):
-        await until(
-            lambda: not any(t.name == "pynotify-waits" for t in threading.enumerate()),
-            "no thread waits",
-        )
+        await until(lambda: not waiting_threads(), "no thread waits")
         await turns(5)
 
 

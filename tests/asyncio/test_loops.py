@@ -10,16 +10,18 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pynotify
 from forking import in_child
+from locked import LockHolder
 from programs import require_module
 from receiving import PATIENCE, payloads, wait_until
-from sessions import RemoteSession
-from tasks import AsyncConnections, settled, turns
+from sessions import RemoteSession, Worker
+from tasks import PAGE, AsyncConnections, settled, turns, waiting_threads
 
 
 def in_new_loop(work: Callable[[], Any]) -> Any:
@@ -164,6 +166,50 @@ def test_a_connection_may_outlive_its_loop(
     wait_until(lambda: gc.collect() >= 0 and not engine.stat().backends, "the slot is free")
 
 
+def test_a_loop_may_end_while_a_thread_waits(
+    engine_name: str,
+    engine: pynotify.Engine,
+    lock_holder: LockHolder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It does not wait for it, nothing is said afterwards, and a prepared commit is done."""
+    witness = engine.connect()
+    witness.listen("c")
+
+    async def commit(conn: pynotify.AsyncConnection) -> None:
+        async with conn.transaction() as tx:
+            await conn.notify("c", "prepared")
+            await tx.prepare()
+            lock_holder.hold()
+
+    async def main() -> pynotify.AsyncConnection:
+        conn = await pynotify.AsyncConnection.connect(engine_name)
+        task = asyncio.create_task(commit(conn))
+        while not lock_holder.pid:
+            await turns(1)
+        others = [
+            asyncio.create_task(call)
+            for call in (
+                conn.notify("c", "not prepared"),
+                conn.listen("c"),
+                pynotify.AsyncConnection.connect(engine_name),
+            )
+        ]
+        await turns(10)
+        assert not any(other.done() for other in (task, *others))
+        return conn
+
+    conn = in_new_loop(main)
+    lock_holder.release()
+    in_new_loop(conn.close)
+    wait_until(lambda: not waiting_threads(), "no thread waits")
+    assert payloads(witness.poll()) == ["prepared"]
+    witness.close()
+    gc.collect()
+    assert engine.stat().backends == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_in_a_process_of_its_own_nothing_is_said(engine_name: str) -> None:
     """In development mode, warnings as errors: nothing on stderr, whatever is left open."""
     code = f"""
@@ -304,6 +350,38 @@ async def test_unlinked(kind: str, new_name: Callable[[], str]) -> None:
         await sub.close()
     await conn.close()
     await sub.close()
+
+
+async def test_unlinked_while_tasks_wait_for_room(kind: str, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    options = {"queue_pages": 64, "on_full": "block", "full_timeout": 1000.0}
+    async with await pynotify.AsyncConnection.connect(name, **options) as conn:
+        with pynotify.connect(name) as laggard:
+            laggard.listen("c")
+            tasks = [asyncio.create_task(conn.notify("c", f"{n} {PAGE}")) for n in range(100)]
+            await settled(tasks[-1])
+            pynotify.unlink(name, force=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {type(None), pynotify.SegmentUnlinked}
+
+
+async def test_unlinked_while_tasks_wait_for_the_lock(
+    kind: str, new_name: Callable[[], str], nursery: Worker, tmp_path: Path
+) -> None:
+    name = new_name()
+    async with await pynotify.AsyncConnection.connect(name) as conn:
+        holder = LockHolder(nursery, name, tmp_path / "log")
+        holder.hold()
+        tasks = [
+            asyncio.create_task(conn.notify("c")),
+            asyncio.create_task(conn.listen("c")),
+            asyncio.create_task(conn.add_listener("c", print)),
+        ]
+        await settled(tasks[-1])
+        pynotify.unlink(name, force=True)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        holder.release()
+    assert [type(result) for result in results] == [pynotify.SegmentUnlinked] * 3
 
 
 def test_corrupt(segment_name: str) -> None:

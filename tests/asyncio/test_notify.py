@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
@@ -15,7 +14,7 @@ import pynotify
 from locked import LockHolder
 from receiving import payloads
 from sessions import Connect, EngineFactory
-from tasks import PAGE, AsyncConnections, Counter, FullQueue, settled, turns, until
+from tasks import PAGE, AsyncConnections, Counter, FullQueue, settled, turns, until, waiting_threads
 
 PLAIN = {
     "add_notify_handler",
@@ -34,10 +33,6 @@ class NoExecutor(ThreadPoolExecutor):
 
     def submit(self, *_arguments: object, **_options: object) -> NoReturn:  # type: ignore[override]
         raise AssertionError("the executor is the program's")
-
-
-def waiting_threads() -> int:
-    return sum(thread.name == "pynotify-waits" for thread in threading.enumerate())
 
 
 def public(kind: type) -> set[str]:

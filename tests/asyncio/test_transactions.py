@@ -359,7 +359,7 @@ class TestPrepare:
         """Giving back what was reserved takes the lock: nobody else waits for that."""
         conn = await aconnect()
         async with Counter() as counter:
-            for end in ("block", "rollback", "task"):
+            for end in ("block", "task"):
                 task = asyncio.create_task(_prepare_and_roll_back(conn, lock_holder, end))
                 while not lock_holder.pid:
                     await asyncio.sleep(0)
@@ -412,17 +412,10 @@ async def _prepare_and_roll_back(
                 raise ZeroDivisionError
         return
     tx = conn.transaction()
-    if end == "rollback":
-        await conn.begin()
-        await conn.listen("c")
-        await conn._prepare_patiently(conn._required("prepare"))
-        lock_holder.hold()
-        await conn.rollback()
-    else:
-        await tx.__aenter__()
-        await conn.listen("c")
-        await tx.prepare()
-        lock_holder.hold()
+    await tx.__aenter__()
+    await conn.listen("c")
+    await tx.prepare()
+    lock_holder.hold()
 
 
 class TestTasks:
@@ -522,9 +515,10 @@ class TestTasks:
     async def test_the_main_task_ends(self, aconnect: AsyncConnections) -> None:
         """`asyncio.run` over a transaction that nobody ended; the fixture checks the slots."""
         conn = await aconnect()
-        await conn.begin()
+        tx = conn.transaction()
+        await tx.__aenter__()
         await conn.listen("c")
-        await conn._prepare_patiently(conn._required("prepare"))
+        await tx.prepare()
 
     async def test_many_in_one_task_pile_nothing_up(self, aconnect: AsyncConnections) -> None:
         conn = await aconnect()
