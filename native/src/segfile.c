@@ -406,6 +406,13 @@ static int read_header(int fd, struct segfile_header *h)
     return pn_fail(EBADF, "descriptor %d is none of a file of pages (any more)", fd);
 }
 
+/* A number can be used again after its file was removed: the pages may be in the new one. */
+static bool is_removed(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_nlink == 0;
+}
+
 int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, void *out)
 {
     struct segfile_header h;
@@ -418,20 +425,26 @@ int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, vo
     if (rc != 0)
         return rc;
     rc = read_all(fd, out, (size_t) n * PN_QUEUE_PAGE, page_offset(first_page));
-    if (rc == -ENODATA)
-        return pn_fail(EBADMSG, "file %llu is damaged: it ends before page %u",
-                       (unsigned long long) number, first_page + n);
-    if (rc != 0)
+    if (rc != 0 && rc != -ENODATA)
         return pn_fail(-rc, "could not read file %llu: %s", (unsigned long long) number,
                        strerror(-rc));
-    for (uint32_t i = 0; i < n; i++) {
-        const char *page = (const char *) out + (size_t) i * PN_QUEUE_PAGE;
-        uint32_t begun = address_crc(h.instance, number, first_page + i);
-        if (pn_crc32c(begun, page, PN_QUEUE_PAGE) != h.page[first_page + i].crc)
-            return pn_fail(EBADMSG, "file %llu is damaged: page %u does not have its checksum",
-                           (unsigned long long) number, first_page + i);
+    uint32_t good = 0;
+    while (rc == 0 && good < n) {
+        const char *page = (const char *) out + (size_t) good * PN_QUEUE_PAGE;
+        uint32_t begun = address_crc(h.instance, number, first_page + good);
+        if (pn_crc32c(begun, page, PN_QUEUE_PAGE) != h.page[first_page + good].crc)
+            break;
+        good++;
     }
-    return 0;
+    if (rc == 0 && good == n)
+        return 0;
+    if (is_removed(fd))
+        return pn_fail(EBADF, "descriptor %d is that of a file %llu which was removed", fd,
+                       (unsigned long long) number);
+    return rc == 0 ? pn_fail(EBADMSG, "file %llu is damaged: page %u does not have its checksum",
+                             (unsigned long long) number, first_page + good)
+                   : pn_fail(EBADMSG, "file %llu is damaged: it ends before page %u",
+                             (unsigned long long) number, first_page + n);
 }
 
 int pn_segfile_tags(int fd, uint32_t tags[PN_SEGFILE_PAGES])

@@ -58,7 +58,8 @@ int pn_segfile_open_read(const struct pn_segfile_dir *dir, uint64_t number);
 /*
  * Copy n pages to `out`, each verified by its checksum.  -EBADMSG: one of them is damaged (read
  * them one by one to learn which); `out` is not to be used then.  -EBADF: the descriptor is not
- * that file: somebody has closed and reused it, or its header was damaged since; open it again.
+ * that file: somebody has closed and reused it, the file was removed and perhaps made again under
+ * its number, or its header was damaged since; open it again.
  */
 int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, void *out);
 

@@ -112,6 +112,24 @@ static void test_a_descriptor_that_was_taken_away_is_noticed(void)
     close(other);
 }
 
+/* As the newest, partly used file of a queue that was empty for a moment. */
+static void test_a_removed_file_of_the_same_number_is_not_taken_for_the_new_one(void)
+{
+    start();
+    CHECK_OK(write_pages(&dir, 1, 0, 2));
+    int fd = open_file(1);
+    CHECK_OK(pn_segfile_remove(&dir, 1));
+    CHECK_OK(write_pages(&dir, 1, 2, 2));
+    CHECK_OK(read_pages(fd, 1, 0, 2));
+    CHECK_EQ(read_pages(fd, 1, 2, 1), -EBADF);
+    CHECK_EQ(read_pages(fd, 1, 0, 3), -EBADF);
+    close(fd);
+    fd = open_file(1);
+    CHECK_OK(read_pages(fd, 1, 2, 2));
+    CHECK_EQ(read_pages(fd, 1, 0, 1), -EBADMSG);
+    close(fd);
+}
+
 static void with_umask(void *arg)
 {
     struct stat st;
@@ -499,6 +517,7 @@ int main(void)
     RUN(test_a_file_is_read_while_it_grows);
     RUN(test_pages_that_no_file_has_are_refused);
     RUN(test_a_descriptor_that_was_taken_away_is_noticed);
+    RUN(test_a_removed_file_of_the_same_number_is_not_taken_for_the_new_one);
     RUN(test_files_have_mode_0600_under_any_umask);
     RUN(test_a_flipped_bit_costs_its_page_and_in_the_header_its_file);
     RUN(test_a_damaged_tag_reads_as_0_and_costs_no_page);
