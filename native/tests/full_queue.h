@@ -8,6 +8,7 @@
 #include "engine.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "queue.h"
@@ -23,8 +24,14 @@ static char data_dir[64];
 
 static inline void remove_data_dir(void)
 {
-    if (test_segments.owner == getpid() && data_dir[0] != '\0')
-        rmdir(data_dir);
+    if (test_segments.owner != getpid())
+        return;
+    DIR *dir = opendir(data_dir);
+    for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir))
+        if (e->d_name[0] != '.')
+            unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+    rmdir(data_dir);
 }
 
 static inline const char *test_data_dir(void)
@@ -57,10 +64,14 @@ static inline pn_options spilling(uint32_t max_queue_pages)
     return o;
 }
 
+/* With its segment, which would take memory until the program ends. */
 static inline void done(pn_engine *engine)
 {
+    char name[64];
+    snprintf(name, sizeof name, "%.63s", test_inside()->name);
     pn_remove_spill_files(engine);
     pn_engine_close(engine);
+    test_segment_remove(name);
 }
 
 /* ---- numbered messages ----------------------------------------------------------------------- */
