@@ -178,7 +178,7 @@ class Inbox:
 
     def _owes(self, message: Notify | Gap) -> bool:
         if not isinstance(message, Notify):
-            return True
+            return self._since != _NEVER
         if self._since is not None:
             if message.seq <= self._since:
                 return False
@@ -302,10 +302,16 @@ class Inboxes:
             message, routes = arrived[0]
             if routes & _LISTEN:
                 self.main.put(message)
-            if routes & _SUBSCRIBE and message.channel is not None:
-                for inbox in self._by_channel.get(message.channel, ()):
+            if routes & _SUBSCRIBE:
+                for inbox in self._owed(message):
                     inbox.put(message)
             del arrived[0]
+
+    def _owed(self, message: Notify | Gap) -> Iterable[Inbox]:
+        """A gap belongs to all: nobody knows who the messages there were for."""
+        if message.channel is None:
+            return tuple(self.all)
+        return self._by_channel.get(message.channel, ())
 
     def clear(self) -> None:
         """In the child of a fork, where nothing of this is its own."""

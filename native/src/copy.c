@@ -66,8 +66,11 @@ __attribute__((no_sanitize("thread"))) static void copy_words(void *out, const v
 {
     uint64_t *to = out;
     const pn_atomic_u64 *from = in;
-    for (uint64_t i = 0; i < bytes / sizeof *to; i++)
+    for (uint64_t i = 0; i < bytes / sizeof *to; i++) {
+        if (i == bytes / sizeof *to / 2)
+            PN_CRASH("copy:half");
         to[i] = pn_load_relaxed(&from[i]);
+    }
 }
 
 static bool still_there(const struct pn_segment *seg, QueuePosition at)

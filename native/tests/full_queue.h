@@ -93,6 +93,15 @@ static inline int send_number(pn_conn *conn, const char *channel, uint64_t i, si
     return pn_notify(conn, channel, strlen(channel), payload, n);
 }
 
+/* Send until it fails, and how. */
+static inline int fill_up(pn_conn *conn, uint64_t *sent, size_t n)
+{
+    int rc;
+    while ((rc = send_number(conn, "c", *sent, n)) >= 0)
+        ++*sent;
+    return rc;
+}
+
 static inline uint64_t number_at(const pn_batch *b, size_t k)
 {
     uint64_t i;

@@ -54,7 +54,7 @@ static void reader_that_stops(void *arg)
     atomic_store(&journal->ready, 1);
     while (test_wait(conn, -1) != 1)
         ;
-    CHECK_OK(pn_crash_arm("copy:ring", nth, PN_CRASH_STOP));
+    CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_STOP));
     QueuePosition stood = pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP;
     do
         CHECK_OK(hear(conn, &h, 0)); /* stops in here; goes on when `sent` is known */
@@ -65,8 +65,8 @@ static void reader_that_stops(void *arg)
 }
 
 /*
- * The copy was taken, and before it is looked at its pages are gone: evicted, or moved to a file.
- * Not one byte of it may come out, and nothing may be missing without a gap.
+ * The copy was taken, or half of it, and before it is looked at its pages are gone: evicted, or
+ * moved to a file.  Not one byte of it may come out, and nothing be missing without a gap.
  */
 static void copy_that_goes_stale(bool spill, size_t size)
 {
@@ -103,20 +103,26 @@ static void copy_that_goes_stale(bool spill, size_t size)
     done(engine);
 }
 
+static void copies_that_go_stale(bool spill)
+{
+    static const char *const labels[] = {"copy:half", "copy:ring"};
+    for (size_t i = 0; i < 2; i++) {
+        label = labels[i];
+        nth = 1;
+        copy_that_goes_stale(spill, HALF_PAGE);
+        for (nth = 1; nth <= 2; nth++) /* the first page of a large entry; all of it */
+            copy_that_goes_stale(spill, 60000);
+    }
+}
+
 static void test_a_copy_that_is_evicted_meanwhile(void)
 {
-    nth = 1;
-    copy_that_goes_stale(false, HALF_PAGE);
-    for (nth = 1; nth <= 2; nth++) /* the first page of a large entry; all of it */
-        copy_that_goes_stale(false, 60000);
+    copies_that_go_stale(false);
 }
 
 static void test_a_copy_that_is_spilled_meanwhile(void)
 {
-    nth = 1;
-    copy_that_goes_stale(true, HALF_PAGE);
-    for (nth = 1; nth <= 2; nth++)
-        copy_that_goes_stale(true, 60000);
+    copies_that_go_stale(true);
 }
 
 /* ---- writers that are killed --------------------------------------------------------------- */
