@@ -119,7 +119,7 @@ static int copy_ring(struct pn_segment *seg, struct pn_copy *copy, QueuePosition
 /* Does it say that the page is bad, rather than that we could not look? */
 static bool is_damage(int rc)
 {
-    return rc == -EBADMSG || rc == -ENOENT || rc == -EIO || rc == -ENODATA;
+    return rc == -EBADMSG || rc == -EBADF || rc == -ENOENT || rc == -EIO;
 }
 
 /* The end of the last entry that is whole in the pages up to `end`; `at` when the first is not. */
