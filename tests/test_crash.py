@@ -42,8 +42,16 @@ HOLDS_THE_LOCK = "commit:after-head"
 """Killed there, a notifier has committed and told nobody."""
 
 
-NATIVE = ("segfile:",)
-"""Modules whose labels are reached by native tests of their own (test_crash_segfile.c)."""
+NATIVE = (
+    "segfile:",
+    "spill:",
+    "evict:",
+    "copy:",
+    "block:ticket",
+    "block:passed-on",
+    "recover:mem-tail",
+)
+"""Labels reached by native tests of their own (test_crash_segfile.c, test_crash_full.c)."""
 
 
 def labels() -> list[str]:

@@ -198,8 +198,12 @@ static void test_spilled_pages_come_back_in_order_once(void)
         CHECK_EQ(h[k].gaps, 0);
     }
     CHECK_EQ(count_files(), 0); /* the last of them took the files away */
+    struct heard i = {0};
+    CHECK_EQ(hear(idle, &i, 0), 0);
+    CHECK_EQ(idle->copy.cap, 0); /* it has not read a byte of it all */
     CHECK_OK(send_number(conn, "other", 0, 10));
-    CHECK_EQ(idle->copy.file, 0);
+    CHECK_EQ(hear(idle, &i, 0), 1);
+    CHECK(idle->copy.cap > 0 && !idle->copy.from_file);
     CHECK_ENGINE(engine);
     for (int k = 0; k < 3; k++)
         pn_conn_close(slow[k]);
