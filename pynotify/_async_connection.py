@@ -398,7 +398,7 @@ class AsyncConnection(BaseConnection):
             else:
                 batch = self._reader.read_columns(self, limit)
         if self._handlers:
-            self._run_handlers(list(batch))
+            self._run_handlers(batch.in_order())
         return batch
 
     async def wait(self, timeout: float | None = None) -> bool:

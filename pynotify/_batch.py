@@ -90,6 +90,13 @@ class NotifyBatch:
         batch.gaps = gaps
         return batch
 
+    def in_order(self) -> list[Notify | Gap]:
+        """Messages and gaps, as `Connection.poll` returns them."""
+        items: list[Notify | Gap] = list(self)
+        for index, gap in reversed(self.gaps):
+            items.insert(index, gap)
+        return items
+
     @property
     def seq(self) -> npt.NDArray[np.uint64]:
         """Commit sequence numbers, uint64."""

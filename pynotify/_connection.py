@@ -24,7 +24,7 @@ from pynotify._transaction import OpenTransaction, Transaction
 from pynotify.errors import native_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterable
+    from collections.abc import Callable, Generator, Hashable
     from types import TracebackType
     from typing import Any, Self
 
@@ -220,20 +220,21 @@ class Connection(BaseConnection):
         limit = 0 if max is None else limit_of(max)
         if limit < 0:
             return NotifyBatch.from_messages([])
-        messages: Iterable[Notify | Gap] = ()
+        messages: list[Notify | Gap] = []
+        batch: NotifyBatch | None = None
         try:
             with self._receiving:
                 if self._backlog or self._routed or self._loose_ends:
                     messages = self._read(limit)
                     batch = NotifyBatch.from_messages(messages)
                 else:
-                    messages = batch = self._reader.read_columns(self, limit)
+                    batch = self._reader.read_columns(self, limit)
         except BaseException:
             self._loose_ends = True
-            self._give_back(list(messages))
+            self._give_back(messages or ([] if batch is None else batch.in_order()))
             raise
         if self._handlers:
-            self._run_handlers(list(batch))
+            self._run_handlers(batch.in_order())
         return batch
 
     def wait(self, timeout: float | None = None) -> bool:

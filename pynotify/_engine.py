@@ -140,10 +140,14 @@ class Engine:
             slot_writes=stat.slot_writes,
             handler_reinstalls=stat.handler_reinstalls,
             recoveries=stat.recoveries,
+            evictions=stat.evictions,
+            spilled_pages=stat.spilled_pages,
             queue_usage=stat.queue_usage,
             queue_pages=stat.queue_pages,
+            max_queue_pages=stat.max_queue_pages,
             head=stat.head,
             tail=stat.tail,
+            mem_tail=stat.mem_tail,
             tail_holder_pid=stat.tail_holder_pid or None,
             channels=stat.channels,
             subscriptions=stat.subscriptions,
@@ -365,6 +369,7 @@ def _remove(descriptor: _Descriptor, name: str, engine: Engine | None) -> None:
             result = lib.pn_announce_gone(engine._handle)
             if result < 0:  # corrupt or locked for ever: all the more reason to remove it
                 logger.warning("unlinking segment %r: %s", name, native_error(result))
+            lib.pn_remove_spill_files(engine._handle)
             engine.close()
         # Before the name is free: afterwards the files may be those of a new segment.
         _check(lib.pn_remove_lock_files(name.encode()))

@@ -178,7 +178,7 @@ class Inbox:
 
     def _owes(self, message: Notify | Gap) -> bool:
         if not isinstance(message, Notify):
-            return True
+            return self._since != _NEVER
         if self._since is not None:
             if message.seq <= self._since:
                 return False
@@ -189,7 +189,11 @@ class Inbox:
         """Sets `_latest` in one step with it."""
         messages = self.messages
         if not isinstance(message, Notify):
-            messages += (message,)
+            last = messages[-1] if messages else None
+            if isinstance(last, Gap) and last.reason == message.reason:
+                messages[-1] = last.joined(message)
+            else:
+                messages += (message,)
             self._latest = message
         elif self._maxlen is None or self.held < self._maxlen or self.blocks:
             messages += (message,)
@@ -215,11 +219,12 @@ class Inbox:
 
     def _drop_oldest(self, message: Notify) -> None:
         messages = self.messages
-        grows = _is_overflow(messages[0])
         at, oldest = next((i, m) for i, m in enumerate(messages) if isinstance(m, Notify))
-        gap = _gap(messages[0], oldest)
+        before = messages[at - 1] if at else oldest
+        grows = _is_overflow(before)
+        gap = _gap(before, oldest)
         if grows:
-            messages[0] = gap
+            messages[at - 1] = gap
             del messages[at]
         else:
             messages[at] = gap
@@ -302,10 +307,16 @@ class Inboxes:
             message, routes = arrived[0]
             if routes & _LISTEN:
                 self.main.put(message)
-            if routes & _SUBSCRIBE and message.channel is not None:
-                for inbox in self._by_channel.get(message.channel, ()):
+            if routes & _SUBSCRIBE:
+                for inbox in self._owed(message):
                     inbox.put(message)
             del arrived[0]
+
+    def _owed(self, message: Notify | Gap) -> Iterable[Inbox]:
+        """A gap belongs to all: nobody knows who the messages there were for."""
+        if message.channel is None:
+            return tuple(self.all)
+        return self._by_channel.get(message.channel, ())
 
     def clear(self) -> None:
         """In the child of a fork, where nothing of this is its own."""

@@ -42,6 +42,10 @@ class _Library:
     PN_NOTICE: Final[int]
     PN_FULL_ERROR: Final[int]
     PN_FULL_BLOCK: Final[int]
+    PN_FULL_DROP_SLOWEST: Final[int]
+    PN_GAP_EVICTED: Final[int]
+    PN_GAP_DAMAGED: Final[int]
+    PN_DATA_DIR_SIZE: Final[int]
     PN_SIGNAL_TARGETED: Final[int]
     PN_SIGNAL_BROADCAST: Final[int]
     PN_CRASH_KILL: Final[int]
@@ -61,6 +65,7 @@ class _Library:
     def pn_engine_gone(self, engine: _Pointer, /) -> int: ...
     def pn_live_pids(self, name: _Text, pids: _Pointer, cap: int, /) -> int: ...
     def pn_announce_gone(self, engine: _Pointer, /) -> int: ...
+    def pn_remove_spill_files(self, engine: _Pointer, /) -> None: ...
     def pn_remove_lock_files(self, name: _Text, /) -> int: ...
     def pn_connect(
         self,

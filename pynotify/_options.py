@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pynotify._ffi import ffi, lib
@@ -23,7 +24,11 @@ _COUNTS = {
     "max_channel_name": (1, 255),
 }
 _CHOICES = {
-    "on_full": {"error": lib.PN_FULL_ERROR, "block": lib.PN_FULL_BLOCK},
+    "on_full": {
+        "error": lib.PN_FULL_ERROR,
+        "block": lib.PN_FULL_BLOCK,
+        "drop-slowest": lib.PN_FULL_DROP_SLOWEST,
+    },
     "signaling": {"targeted": lib.PN_SIGNAL_TARGETED, "broadcast": lib.PN_SIGNAL_BROADCAST},
 }
 _NOT_AVAILABLE = "is not available in this version"
@@ -37,8 +42,6 @@ def _count(name: str, value: object) -> int:
 
 
 def _choice(name: str, value: object) -> int:
-    if name == "on_full" and value == "drop-slowest":
-        raise ValueError(f'on_full="drop-slowest" {_NOT_AVAILABLE}: use "error" or "block"')
     choices = _CHOICES[name]
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
@@ -52,44 +55,45 @@ def _seconds(name: str, value: object) -> int:
     return round(value * 1_000_000_000)
 
 
+def _directory(name: str, value: object) -> bytes:
+    """Absolute and without links, as the core keeps it."""
+    if not isinstance(value, (str, bytes, os.PathLike)) or not os.fspath(value):
+        raise ValueError(f"{name} must be a path or None, not {value!r}")
+    try:
+        path = os.fsencode(os.path.realpath(value))
+    except ValueError as error:  # a NUL byte
+        raise ValueError(f"{name} cannot be {value!r}: {error}") from error
+    if len(path) >= lib.PN_DATA_DIR_SIZE:
+        raise ValueError(
+            f"{name} must have fewer than {lib.PN_DATA_DIR_SIZE} bytes, has {len(path)}: {value!r}"
+        )
+    return path
+
+
 class SegmentOptions:
     """The options that one caller named; the others are as the segment's creator wants them."""
 
-    __slots__ = ("_fields", "_max_queue_pages")
+    __slots__ = ("_fields",)
 
     def __init__(self, options: Mapping[str, object]) -> None:
         #: Field of pn_options -> value.
-        self._fields: dict[str, int] = {}
-        # No field: without spilling, the ring is all there is.
-        self._max_queue_pages: int | None = None
+        self._fields: dict[str, int | bytes] = {}
         for name, value in options.items():
             self._take(name, value)
-        self._check_max_queue_pages(self._fields.get("queue_pages"))
 
     def _take(self, name: str, value: object) -> None:
-        if name == "max_queue_pages":
-            self._max_queue_pages = _count(name, value)
-        elif name in _COUNTS:
+        if name in _COUNTS:
             self._fields[name] = _count(name, value)
         elif name in _CHOICES:
             self._fields[name] = _choice(name, value)
         elif name == "full_timeout":
             self._fields["full_timeout_ns"] = _seconds(name, value)
         elif name == "data_dir":
-            if value is not None:
-                raise ValueError(f"data_dir: spilling to disk {_NOT_AVAILABLE}")
+            self._fields[name] = b"" if value is None else _directory(name, value)
         elif name in ("topic_memory", "max_body"):
             raise TypeError(f"option {name!r} of topics {_NOT_AVAILABLE}")
         else:
             raise TypeError(f"unknown segment option {name!r}")
-
-    def _check_max_queue_pages(self, queue_pages: int | None) -> None:
-        wanted = self._max_queue_pages
-        if wanted is not None and queue_pages is not None and wanted != queue_pages:
-            raise ValueError(
-                f"max_queue_pages={wanted} with queue_pages={queue_pages}: "
-                f"a queue larger than its ring {_NOT_AVAILABLE}, the two must be equal"
-            )
 
     def to_native(self) -> Any:
         """A pn_options with the defaults filled in, for creating."""
@@ -97,23 +101,26 @@ class SegmentOptions:
         lib.pn_options_default(native)
         for field, value in self._fields.items():
             setattr(native, field, value)
-        self._check_max_queue_pages(native.queue_pages)
         return native
 
     def mismatches(self, native: Any) -> list[str]:
         """Where the options of an existing segment are not those that were asked for."""
-        wanted = dict(self._fields)
-        if self._max_queue_pages is not None:
-            wanted.setdefault("queue_pages", self._max_queue_pages)
         return [
-            f"{_spell(field, getattr(native, field))}, not {_spell(field, value)}"
-            for field, value in wanted.items()
-            if getattr(native, field) != value
+            f"{_spell(field, _value(native, field))}, not {_spell(field, value)}"
+            for field, value in self._fields.items()
+            if _value(native, field) != value
         ]
 
 
-def _spell(field: str, value: int) -> str:
+def _value(native: Any, field: str) -> int | bytes:
+    value = getattr(native, field)
+    return value if isinstance(value, int) else ffi.string(value)
+
+
+def _spell(field: str, value: int | bytes) -> str:
     """A field of pn_options as the user writes the option."""
+    if isinstance(value, bytes):
+        return f"{field}={os.fsdecode(value) if value else None!r}"
     if field == "full_timeout_ns":
         return f"full_timeout={value / 1e9}"
     for text, number in _CHOICES.get(field, {}).items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pynotify._batch import NotifyBatch, split
 from pynotify._ffi import ffi, lib
-from pynotify._types import Notify
+from pynotify._types import Gap, Notify
 from pynotify.errors import ProgrammingError, native_error
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynotify._base import BaseConnection
-    from pynotify._types import Gap
 
 _pn_poll = lib.pn_poll
 
@@ -30,6 +29,9 @@ INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program go
 # Where they stand in a pn_batch, all of whose fields are as large; `n` is the first.
 _CAP = ffi.offsetof("pn_batch", "cap") // 8
 _DATA_CAP = ffi.offsetof("pn_batch", "data_cap") // 8
+_GAPS = ffi.offsetof("pn_batch", "ngaps") // 8
+
+_REASONS = {lib.PN_GAP_EVICTED: Gap.EVICTED, lib.PN_GAP_DAMAGED: Gap.DAMAGED}
 
 # Below this a list of a column is made faster than a copy of its memory with a view on it.
 _FEW = 16
@@ -83,7 +85,7 @@ class Reader:
         try:
             self.busy = True
             messages = self._messages(connection, limit)
-            routed = zip(messages, bytes(self._routes[: len(messages)]), strict=True)
+            routed = zip(messages, self._routes_of(len(messages)), strict=True)
             # One step with the next: no call comes in between.
             sink += routed
             self.pending = False
@@ -156,7 +158,7 @@ class Reader:
 
     def _poll(self, connection: BaseConnection, limit: int) -> int:
         batch = self._batch
-        if self.pending and self._shape[0]:
+        if self.pending and (self._shape[0] or self._shape[_GAPS]):
             count = self._shape[0]
         else:
             try:
@@ -174,6 +176,10 @@ class Reader:
             self.pending = False
             raise native_error(count)
         return count
+
+    def _routes_of(self, count: int) -> bytes:
+        """Of what _messages() returned."""
+        return bytes(self._routes[:count])
 
     def _view(self) -> None:
         batch = self._batch
@@ -210,6 +216,44 @@ class Reader:
             text = ffi.buffer(name, length[0])[:] if name else b""
             # Not append(): a signal handler of Python may have been here meanwhile.
             self._channels[number : number + 1] = [text.decode("utf-8", "backslashreplace")]
+
+
+class LossyReader(Reader):
+    """Of a segment in which messages may be missing: there, gaps stand between the others."""
+
+    def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
+        messages = super()._messages(connection, limit)
+        for index, gap, _ in reversed(self._gaps()):
+            messages.insert(index, gap)
+        return messages
+
+    def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
+        batch = super()._columns(connection, limit)
+        batch.gaps = [(index, gap) for index, gap, _ in self._gaps()]
+        return batch
+
+    def _routes_of(self, count: int) -> bytes:
+        gaps = self._gaps()
+        routes = bytearray(self._routes[: count - len(gaps)])
+        for index, _, route in reversed(gaps):
+            routes.insert(index, route)
+        return bytes(routes)
+
+    def _gaps(self) -> list[tuple[int, Gap, int]]:
+        """Before which message it stands, the gap, and by which routes something is missing."""
+        count = self._shape[_GAPS]
+        rows = ffi.unpack(self._batch.gap, count) if count else ()
+        return [
+            (row.before, Gap(row.missed_bytes, _REASONS[row.reason]), row.routes) for row in rows
+        ]
+
+
+def reader_for(engine_handle: Any) -> Reader:
+    """What reads the segment's queue."""
+    options = ffi.new("pn_options *")
+    lib.pn_engine_options(engine_handle, options)
+    lossy = options.on_full == lib.PN_FULL_DROP_SLOWEST
+    return LossyReader() if lossy or options.max_queue_pages > options.queue_pages else Reader()
 
 
 def _copy(column: memoryview, count: int) -> Sequence[int]:

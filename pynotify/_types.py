@@ -121,8 +121,11 @@ class Notify:
 class Gap:
     """Messages are missing here, and for this `reason`.
 
-    * `missed_bytes`: of payload when a subscription overflowed, else of the queue
-    * `reason`: "overflow" when a subscription had more than its `maxlen`
+    * `missed_bytes`: of payload when a subscription overflowed, else of the queue, whoever the
+      messages there were for
+    * `reason`: "overflow" when a subscription had more than its `maxlen`, "evicted" when the
+      queue was full and this the slowest listener (`on_full="drop-slowest"`), "damaged" when
+      pages in `data_dir` could not be read back
     * `missed`: how many messages, None when nobody knows
     """
 
@@ -131,10 +134,16 @@ class Gap:
     missed: int | None = None
 
     OVERFLOW: ClassVar[str] = "overflow"
+    EVICTED: ClassVar[str] = "evicted"
+    DAMAGED: ClassVar[str] = "damaged"
 
     def grown(self, lost: int) -> Gap:
         """One more message, of `lost` bytes."""
         return Gap(self.missed_bytes + lost, self.reason, (self.missed or 0) + 1)
+
+    def joined(self, other: Gap) -> Gap:
+        """This one and the next, between which nothing was delivered."""
+        return Gap(self.missed_bytes + other.missed_bytes, self.reason)
 
     @property
     def channel(self) -> None:
@@ -166,7 +175,9 @@ class EngineStat:
 
     `commits` counts transactions with an effect, `notifications` those left after collapsing
     duplicates, heard or not, `slot_writes` writes to other backends' slots, `wakeups_useless`
-    wake-ups after which nothing was found.  `head` and `tail` are queue positions in bytes;
+    wake-ups after which nothing was found.  `head`, `tail` and `mem_tail` are queue positions in
+    bytes; what lies between `tail` and `mem_tail` is in files.  `evictions` counts how often the
+    slowest listener lost its place, `spilled_pages` what was ever written to files;
     `tail_holder_pid` is None when nobody pins the tail; `generations` counts the shared
     counters that exist.
     """
@@ -181,10 +192,14 @@ class EngineStat:
     slot_writes: int
     handler_reinstalls: int
     recoveries: int
+    evictions: int
+    spilled_pages: int
     queue_usage: float
     queue_pages: int
+    max_queue_pages: int
     head: int
     tail: int
+    mem_tail: int
     tail_holder_pid: int | None
     channels: int
     subscriptions: int

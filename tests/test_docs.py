@@ -172,7 +172,7 @@ def test_times_quoted_are_those_of_the_source() -> None:
     assert constant("receive.c", "PN_WATCH_NS") == 1_000_000_000
     assert constant("receive.c", "PN_POLL_MODE_NS") == 2_000_000
     assert constant("lock.h", "PN_LOCK_TIMEOUT_NS") == 10_000_000_000
-    assert constant("queue.c", "PN_FILL_WARN_INTERVAL_NS") == 5_000_000_000
+    assert constant("room.h", "PN_WARN_INTERVAL_NS") == 5_000_000_000
 
 
 def test_documents_name_nothing_of_a_single_machine() -> None:

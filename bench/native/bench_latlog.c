@@ -16,6 +16,7 @@
  */
 #include "measure.h"
 
+#include "crc32c.h"
 #include "latlog.h"
 
 #include <dirent.h>

@@ -98,8 +98,10 @@ const char *pn_error_message(void);
 
 /* ---- segments ---------------------------------------------------------------------------- */
 
-enum pn_on_full { PN_FULL_ERROR = 1, PN_FULL_BLOCK = 2 };
+enum pn_on_full { PN_FULL_ERROR = 1, PN_FULL_BLOCK = 2, PN_FULL_DROP_SLOWEST = 3 };
 enum pn_signaling { PN_SIGNAL_TARGETED = 1, PN_SIGNAL_BROADCAST = 2 };
+
+enum { PN_DATA_DIR_SIZE = 512 };
 
 typedef struct pn_options {
     uint32_t queue_pages;       /* pages of 8 KiB in the ring; at least 64 */
@@ -112,6 +114,8 @@ typedef struct pn_options {
     uint32_t on_full;           /* enum pn_on_full */
     uint32_t signaling;         /* enum pn_signaling */
     uint64_t full_timeout_ns;   /* bound of PN_FULL_BLOCK */
+    uint32_t max_queue_pages;   /* beyond queue_pages they are files in data_dir; 0: queue_pages */
+    char data_dir[PN_DATA_DIR_SIZE]; /* ours alone to write to; kept as an absolute path */
 } pn_options;
 
 typedef struct pn_engine pn_engine;
@@ -156,6 +160,9 @@ int pn_announce_gone(pn_engine *engine);
 
 /* Remove the liveness lock files of `name`; part of unlinking. */
 int pn_remove_lock_files(const char *name);
+
+/* Remove the files that hold pages of this segment's queue; part of unlinking. */
+void pn_remove_spill_files(pn_engine *engine);
 
 /*
  * Whether the calling thread must not wait, neither for the writer lock (-PN_ELOCKBUSY) nor for
@@ -271,6 +278,19 @@ int pn_bump(pn_conn *conn, uint32_t index);
 /* By which of its two sets of channels a message is owed; bits of pn_batch.routes. */
 enum pn_route { PN_ROUTE_LISTEN = 0, PN_ROUTE_SUBSCRIBE = 1, PN_ROUTES = 2 };
 
+/* Why messages are missing. */
+enum pn_gap_reason {
+    PN_GAP_EVICTED = 1, /* PN_FULL_DROP_SLOWEST: this was the slowest listener */
+    PN_GAP_DAMAGED = 2  /* a spill file cannot be read */
+};
+
+typedef struct pn_gap {
+    uint64_t before;       /* it stands before the message of this index */
+    uint64_t missed_bytes; /* of the queue, whether or not they were for this connection */
+    uint32_t reason;       /* enum pn_gap_reason */
+    uint32_t routes;       /* 1 << enum pn_route: by which something may be missing */
+} pn_gap;
+
 typedef struct pn_batch {
     size_t n;            /* messages */
     uint64_t *seq;       /* [n] commit sequence number */
@@ -283,14 +303,18 @@ typedef struct pn_batch {
     uint8_t *data;       /* payloads, one after the other */
     size_t cap;          /* room in the columns */
     size_t data_cap;     /* room in data */
+    size_t ngaps;        /* only with PN_FULL_DROP_SLOWEST, or pages in files */
+    pn_gap *gap;         /* [ngaps] */
+    size_t gap_cap;      /* room in gap */
 } pn_batch;
 
 pn_batch *pn_batch_new(void); /* NULL: no memory */
 void pn_batch_free(pn_batch *batch);
 
 /*
- * Everything owed that was committed before the call, at most `max` messages (0: all), into
- * `batch`.  Never blocks.  Returns their number or an error; after -ENOMEM nothing is lost.
+ * Everything owed that was committed before the call, at most `max` messages and gaps (0: all),
+ * into `batch`.  Never blocks.  Returns the number of messages (0 perhaps with gaps) or an error;
+ * after -ENOMEM nothing is lost.
  */
 int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
 
@@ -331,10 +355,12 @@ typedef struct pn_stat {
     uint64_t commits, notifications, collapsed;
     uint64_t signals_sent, signals_elided, wakeups_useful, wakeups_useless, slot_writes;
     uint64_t handler_reinstalls, recoveries;
-    uint64_t head, tail; /* queue positions, bytes */
+    uint64_t evictions;     /* how often the slowest listener lost its place */
+    uint64_t spilled_pages; /* written to files, ever */
+    uint64_t head, tail, mem_tail; /* queue positions, bytes; [tail, mem_tail) is in files */
     double queue_usage;
     int32_t tail_holder_pid; /* 0: nobody */
-    uint32_t queue_pages;
+    uint32_t queue_pages, max_queue_pages;
     uint32_t backends;       /* how many rows there are */
     uint32_t channels;       /* entries of the channel table in use */
     uint32_t subscriptions;

@@ -12,14 +12,18 @@
  *     if not, the tail is scanned and every dead slot with reserved > 0 is reaped, whether or not it
  *     pins the tail; if still not: QueueFull.
  *  5. Commit of a prepared transaction: reserved = 0 is stored before head.  It cannot fail.
- *  6. One reader moves pos towards head by one unit at any time, and may stop for ever.
+ *     Where pages go to files (RPAGES < NPAGES pages in the ring) also <= mem_tail + ring; if only that
+ *     is short, whole pages below head are moved (spill.pml), or the disk is full: QueueFull, too.
+ *  6. One reader moves pos towards head by one unit at any time, and may stop for ever, or die: then it
+ *     is reaped and holds nothing.
  *  7. KILLS preparers die at any step.  EOWNERDEAD: the next one takes the lock over; there is nothing
  *     to repair here.
  *
- * ASSERTED: I1 I12, and that at the end a scan leaves no reservation of a dead slot.
+ * ASSERTED: I1 I12 I13, I19 in part, that a prepared commit writes no file, and that at the end a scan
+ * leaves no reservation of a dead slot.
  *
  * BROKEN VARIANTS: EXACT_SIZE OTHERS_IGNORE_RESERVATIONS REAP_ONLY_TAIL_PINNERS RELEASE_AFTER_HEAD
- * WORST_WITHOUT_PADDING RESERVE_UNLOCKED
+ * WORST_WITHOUT_PADDING RESERVE_UNLOCKED READER_NOT_REAPED, and with RPAGES RESERVE_LOGICALLY
  */
 #ifndef NP
 #define NP 2
@@ -40,7 +44,12 @@
 #define KILLS 1
 #endif
 
+#ifndef RPAGES
+#define RPAGES NPAGES
+#endif
+
 #define CAPACITY (PAGE * NPAGES)
+#define RING (PAGE * RPAGES)
 #define FREE 0
 #define DIED 100
 #if KILLS
@@ -50,13 +59,15 @@
 #define STEP(...) atomic { __VA_ARGS__ }
 #endif
 
-byte lock, head, tail, pos;
+byte lock, head, tail, mem_tail, pos;
+bool reader_dead;
 byte reserved[3];               /* by slot; the plain ones keep it 0 */
 bool dead[3];
 byte kills = KILLS;
 
 #define SUM (reserved[0] + reserved[1] + reserved[2])
-#define I12 (head + SUM <= tail + CAPACITY)
+#define BELOW_LIMITS(end) ((end) <= tail + CAPACITY && (end) <= mem_tail + RING)
+#define I12 BELOW_LIMITS(head + SUM)
 
 /* end = where the transaction (a, b) ends when it begins at `start` */
 inline place(start, end)
@@ -79,12 +90,17 @@ inline admit(need)
 #define OTHERS (SUM - reserved[me - 1])
 #endif
     STEP(assert(I12);                                                   /* I12 */
-        ok = (head + need + OTHERS <= tail + CAPACITY));
+        ok = BELOW_LIMITS(head + need + OTHERS));
     if
     :: ok -> skip
     :: else ->
-        STEP(tail = pos;                                                /* scan */
+        STEP(
+#ifndef READER_NOT_REAPED
+            if :: reader_dead -> pos = head :: else fi;
+#endif
+            tail = pos;                                                 /* scan */
             assert(tail <= head && head - tail <= CAPACITY);            /* I1 */
+            if :: mem_tail < tail -> mem_tail = tail :: else fi;
             /* PN_CRASH("tail:stored") */
 #ifdef REAP_ONLY_TAIL_PINNERS
             skip
@@ -94,7 +110,19 @@ inline admit(need)
             /* PN_CRASH("reap:freed") */
 #endif
             );
+        do
+        :: head + need + OTHERS <= tail + CAPACITY && head + need + OTHERS > mem_tail + RING &&
+           mem_tail / PAGE < head / PAGE ->
+            STEP(mem_tail = (mem_tail / PAGE + 1) * PAGE; assert(mem_tail <= head))     /* I19 */
+            /* PN_CRASH("spill:mem-tail") */
+        :: RPAGES < NPAGES -> break                                     /* the disk is full */
+        :: else -> break
+        od;
+#ifdef RESERVE_LOGICALLY
         STEP(ok = (head + need + OTHERS <= tail + CAPACITY))
+#else
+        STEP(ok = BELOW_LIMITS(head + need + OTHERS))
+#endif
     fi
 }
 
@@ -136,14 +164,14 @@ next:
     fi;
     STEP(place(head, end);                                              /* I12: it cannot fail */
         assert(end - head <= reserved[me - 1]);
-        assert(end + OTHERS <= tail + CAPACITY));
+        assert(BELOW_LIMITS(end + OTHERS)));
     /* PN_CRASH("commit:room") */
 #ifndef RELEASE_AFTER_HEAD
     STEP(reserved[me - 1] = 0);
     /* PN_CRASH("reserve:released") */
 #endif
     /* PN_CRASH("commit:before-head") */
-    STEP(head = end; assert(head - tail <= CAPACITY));                  /* I1 */
+    STEP(head = end; assert(head - tail <= CAPACITY && head - mem_tail <= RING));                  /* I1 */
     /* PN_CRASH("commit:after-head") */
 abort:
     /* also the release of an aborted transaction */
@@ -170,7 +198,7 @@ next:
     STEP(need = 0; if :: ok -> ok = 0 :: else -> goto queue_full fi);
     /* PN_CRASH("commit:room") */
     /* PN_CRASH("commit:before-head") */
-    STEP(head = end; assert(head - tail <= CAPACITY));                  /* I1 */
+    STEP(head = end; assert(head - tail <= CAPACITY && head - mem_tail <= RING));                  /* I1 */
     /* PN_CRASH("commit:after-head") */
 queue_full:
     STEP(lock = FREE; a = 0; b = 0; end = 0; goto next);
@@ -185,6 +213,7 @@ proctype Reader()
     do
     :: pos < head -> pos++
     :: break                                                    /* stuck for ever */
+    :: reader_dead = 1 -> break
     od
 }
 
@@ -196,6 +225,7 @@ proctype Last(byte me)
     timeout;
     atomic { kills = 0; lock = me };
     admit(need);
+    assert(!reader_dead || tail == head);                               /* I13 */
     assert((dead[0] -> reserved[0] == 0 : 1) && (dead[1] -> reserved[1] == 0 : 1));
 died:
     skip

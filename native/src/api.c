@@ -24,6 +24,7 @@
 #include "queue.h"
 #include "receive.h"
 #include "recover.h"
+#include "spill.h"
 
 __attribute__((constructor)) static void register_hooks(void)
 {
@@ -128,7 +129,9 @@ PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
                         .max_channel_name = seg->max_channel_name,
                         .on_full = seg->on_full,
                         .signaling = seg->signaling,
-                        .full_timeout_ns = seg->full_timeout_ns};
+                        .full_timeout_ns = seg->full_timeout_ns,
+                        .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE)};
+    memcpy(out->data_dir, seg->data_dir, sizeof out->data_dir);
 }
 
 PN_API uint64_t pn_engine_size(const pn_engine *engine)
@@ -172,6 +175,11 @@ PN_API int pn_remove_lock_files(const char *name)
 {
     int rc = check_name(name);
     return rc != 0 ? rc : pn_lock_files_unlink(name);
+}
+
+PN_API void pn_remove_spill_files(pn_engine *engine)
+{
+    pn_spill_remove_all(engine->seg);
 }
 
 PN_API int pn_set_never_wait(int never)
@@ -250,6 +258,7 @@ static void release_slot(pn_conn *conn)
         if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
             pn_load_relaxed(&conn->me->state) == PN_SLOT_CLAIMED)
             pn_backend_release_locked(conn);
+        pn_queue_let_go_locked(conn->seg);
         pn_lock_release(conn->seg);
     } else {
         pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
@@ -589,6 +598,7 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->routes);
     free(batch->offset);
     free(batch->data);
+    free(batch->gap);
     free(batch);
 }
 

@@ -53,6 +53,7 @@
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
+#include "room.h"
 
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len)
 {
@@ -382,6 +383,7 @@ static void rest_locked(struct pn_commit *c)
     if (c->txn == NULL || c->txn->nintents == 0 || pn_load_relaxed(&c->conn->nlistening) != 0)
         return;
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
+    pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);
 }
 
@@ -399,7 +401,7 @@ static void atcommit_locked(struct pn_commit *c)
         PN_CRASH("commit:after-head");
         apply_entries_locked(c);
         pn_announce_locked(c, begin, end);
-        if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->ring_bytes / 2)
+        if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->capacity / 2)
             pn_queue_fill_warning_locked(c->conn, end, c->now);
     }
     rest_locked(c);
@@ -451,6 +453,8 @@ static int commit(struct pn_commit *c)
                 pn_log_intents(conn, c->txn->intents, c->txn->nintents, c->xid, c->now);
             pthread_mutex_unlock(&conn->recv_mutex);
         }
+        if (__builtin_expect(wait.pass_on, 0))
+            pn_queue_pass_on(conn->seg, &wait);
         if (rc == -EAGAIN)
             rc = pn_queue_wait_for_room(conn, &wait);
     } while (rc == -EAGAIN);
@@ -549,14 +553,16 @@ static uint64_t worst_case_bytes(const struct pn_pending *p)
 
 static int check_fits_empty_queue(const struct pn_txn *txn, uint64_t bytes)
 {
-    if (bytes <= txn->conn->seg->ring_bytes)
+    uint64_t largest = pn_queue_largest(txn->conn->seg);
+    if (bytes <= largest)
         return 0;
     return pn_fail(PN_ETOOBIG,
                    "too many notifications in the NOTIFY queue\n"
                    "The transaction does not fit an empty queue: it needs %llu bytes of %llu. "
                    "Commit in smaller pieces, or create the segment with queue_pages=%llu.",
-                   (unsigned long long) bytes, (unsigned long long) txn->conn->seg->ring_bytes,
-                   (unsigned long long) (pn_page_up(bytes) / PN_QUEUE_PAGE));
+                   (unsigned long long) bytes, (unsigned long long) largest,
+                   (unsigned long long) (pn_page_up(bytes + txn->conn->seg->ring_bytes - largest) /
+                                         PN_QUEUE_PAGE));
 }
 
 static void resolve_names(struct pn_pending *p)
@@ -636,6 +642,8 @@ int pn_async_prepare(struct pn_txn *txn)
             pn_lock_release(conn->seg);
         }
         pthread_mutex_unlock(&conn->recv_mutex);
+        if (wait.pass_on)
+            pn_queue_pass_on(conn->seg, &wait);
         if (rc == -EAGAIN)
             rc = pn_queue_wait_for_room(conn, &wait);
     } while (rc == -EAGAIN);

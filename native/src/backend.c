@@ -27,7 +27,7 @@
 
 void pn_room_wake(struct pn_segment *seg)
 {
-    pn_fence_seq_cst(); /* pairs with the one in queue.c, wait_for_room */
+    pn_fence_seq_cst(); /* pairs with the one in room.c, arm_wait */
     if (pn_load_relaxed(&seg->ctl->room_waiters) != 0) {
         pn_store_relaxed(&seg->ctl->room_waiters, 0);
         pn_fetch_add_relaxed(&seg->ctl->room_seq, 1);

@@ -14,9 +14,11 @@
 #include <string.h>
 
 #include "channel.h"
+#include "copy.h"
 #include "generation.h"
 #include "os.h"
 #include "queue.h"
+#include "spill.h"
 
 struct report {
     char *buf;
@@ -42,23 +44,34 @@ static void problem(struct report *r, const char *format, ...)
     }
 }
 
-/* I1, I6, I12 */
+/* I1, I6, I12, I19 */
 static bool check_positions(struct pn_segment *seg, struct report *r)
 {
     uint64_t head = pn_load_relaxed(&seg->ctl->head), tail = pn_load_relaxed(&seg->ctl->tail);
-    uint64_t woken = pn_load_relaxed(&seg->ctl->woken), before = (uint64_t) r->problems;
-    if (tail > head || head - tail > seg->ring_bytes)
+    uint64_t mem_tail = pn_load_relaxed(&seg->ctl->mem_tail), reserved = seg->ctl->reserved;
+    uint64_t floor = pn_load_relaxed(&seg->ctl->floor), woken = pn_load_relaxed(&seg->ctl->woken);
+    int before = r->problems;
+    if (tail > head || head - tail > seg->capacity)
         problem(r, "I1: tail %llu, head %llu, capacity %llu", (unsigned long long) tail,
+                (unsigned long long) head, (unsigned long long) seg->capacity);
+    if (mem_tail < tail || mem_tail > head || (!seg->spills && mem_tail != tail))
+        problem(r, "I19: tail %llu, mem_tail %llu, head %llu", (unsigned long long) tail,
+                (unsigned long long) mem_tail, (unsigned long long) head);
+    if (head - mem_tail > seg->ring_bytes)
+        problem(r, "I1: mem_tail %llu, head %llu, ring %llu", (unsigned long long) mem_tail,
                 (unsigned long long) head, (unsigned long long) seg->ring_bytes);
+    if (floor > head || (floor != 0 && seg->on_full != PN_FULL_DROP_SLOWEST))
+        problem(r, "I19: floor %llu, head %llu", (unsigned long long) floor,
+                (unsigned long long) head);
     if (woken != head)
         problem(r, "I6: woken %llu is not head %llu", (unsigned long long) woken,
                 (unsigned long long) head);
-    if (tail % 8 != 0 || head % 8 != 0)
-        problem(r, "tail or head is not aligned");
-    if (head + seg->ctl->reserved > tail + seg->ring_bytes)
+    if (tail % 8 != 0 || head % 8 != 0 || mem_tail % 8 != 0 || floor % 8 != 0)
+        problem(r, "tail, mem_tail, floor or head is not aligned");
+    if (head + reserved > tail + seg->capacity || head + reserved > mem_tail + seg->ring_bytes)
         problem(r, "I12: %llu bytes are reserved beyond the capacity",
-                (unsigned long long) seg->ctl->reserved);
-    return (uint64_t) r->problems == before;
+                (unsigned long long) reserved);
+    return r->problems == before;
 }
 
 /* I18, one entry; newest[]: of each counter the value that its last entry says, 0: none yet. */
@@ -103,12 +116,63 @@ static void check_generations(struct pn_segment *seg, struct report *r, const ui
                 seg->ctl->generations_used);
 }
 
+struct walk {
+    uint64_t xid, *newest;
+    int64_t sent;
+};
+
+static void check_entry(struct pn_segment *seg, struct report *r, struct walk *walk,
+                        const AsyncQueueEntry *qe, QueuePosition at)
+{
+    if (qe->dboid == 0)
+        return;
+    if (qe->xid < walk->xid || qe->sent_ns < walk->sent || qe->xid > seg->ctl->last_xid)
+        problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
+    if (qe->kind == PN_ENTRY_GENERATION)
+        check_bump(seg, r, qe, walk->newest);
+    else if (qe->kind != PN_ENTRY_NOTIFY)
+        problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at, qe->kind);
+    walk->xid = qe->xid;
+    walk->sent = qe->sent_ns;
+}
+
+/* I14, and I3 for what stands in files; where reading is to go on. */
+static QueuePosition check_files(struct pn_segment *seg, struct report *r, struct walk *walk)
+{
+    struct pn_copy copy = {0};
+    QueuePosition pos = pn_load_relaxed(&seg->ctl->tail);
+    QueuePosition mem_tail = pn_load_relaxed(&seg->ctl->mem_tail);
+    if (pos < mem_tail && (pos / PN_SPILL_FILE < seg->ctl->first_file ||
+                           (mem_tail - 1) / PN_SPILL_FILE >= seg->ctl->end_file))
+        problem(r, "I14: files %llu to %llu are not all needed", seg->ctl->first_file + 0ULL,
+                seg->ctl->end_file + 0ULL);
+    if (pos < pn_load_relaxed(&seg->ctl->floor))
+        pos = pn_load_relaxed(&seg->ctl->floor); /* killed in an eviction */
+    while (pos < mem_tail) {
+        const AsyncQueueEntry *qe;
+        struct pn_copy_gap gap;
+        QueuePosition next;
+        int rc = pn_copy_fetch(seg, &copy, pos, mem_tail, &gap);
+        if (rc == 0)
+            rc = pn_copy_entry(seg, &copy, pos, &qe, &next, &gap);
+        if (rc != 0) {
+            problem(r, "I14: what stands at %llu cannot be read back (%s)",
+                    (unsigned long long) pos, rc < 0 ? pn_error_message() : "damaged");
+            break;
+        }
+        check_entry(seg, r, walk, qe, pos);
+        pos = next;
+    }
+    pn_copy_free(&copy);
+    return mem_tail;
+}
+
 /* I3: the queue from tail to head is a sequence of entries, xid and time never fall. */
 static void check_entries(struct pn_segment *seg, struct report *r, uint64_t *newest)
 {
-    QueuePosition pos = pn_load_relaxed(&seg->ctl->tail), head = pn_load_relaxed(&seg->ctl->head);
-    uint64_t xid = 0;
-    int64_t sent = 0;
+    struct walk walk = {.newest = newest};
+    QueuePosition pos = seg->spills ? check_files(seg, r, &walk) : pn_load_relaxed(&seg->ctl->tail);
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head);
     while (pos < head) {
         QueuePosition at = pos;
         const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &pos);
@@ -116,17 +180,7 @@ static void check_entries(struct pn_segment *seg, struct report *r, uint64_t *ne
             problem(r, "I3: no entry can stand at %llu", (unsigned long long) at);
             return;
         }
-        if (qe->dboid == 0)
-            continue;
-        if (qe->xid < xid || qe->sent_ns < sent || qe->xid > seg->ctl->last_xid)
-            problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
-        if (qe->kind == PN_ENTRY_GENERATION)
-            check_bump(seg, r, qe, newest);
-        else if (qe->kind != PN_ENTRY_NOTIFY)
-            problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at,
-                    qe->kind);
-        xid = qe->xid;
-        sent = qe->sent_ns;
+        check_entry(seg, r, &walk, qe, at);
     }
 }
 
@@ -148,10 +202,10 @@ static void check_slots(struct pn_segment *seg, struct report *r)
         reserved += b->reserved;
         if ((pn_load_relaxed(&b->pos) & ~PN_ASLEEP) > head || pn_load_relaxed(&b->want) > head)
             problem(r, "slot %u stands beyond the head", slot);
-        if (b->numSubs != 0 && pn_backend_pins(b, &start) && start < tail)
+        if (b->numSubs != 0 && pn_backend_pins(seg, b, &start) && start < tail)
             problem(r, "I2: slot %u pins %llu, behind the tail %llu", slot,
                     (unsigned long long) start, (unsigned long long) tail);
-        if (b->numSubs != 0 && pn_backend_pins(b, &start) &&
+        if (b->numSubs != 0 && pn_backend_pins(seg, b, &start) &&
             (seg->pinning[slot / 64] >> (slot % 64) & 1) == 0)
             problem(r, "I2: slot %u pins the queue, a tail scan would not see it", slot);
         if (b->database >= seg->max_databases || seg->database[b->database].dboid != b->dboid)
@@ -298,7 +352,7 @@ static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat 
     row->asleep = (pn_load_relaxed(&b->pos) & PN_ASLEEP) != 0;
     row->in_transaction = pn_load_relaxed(&b->in_transaction) != 0;
     row->signo = pn_load_relaxed(&b->signo);
-    if (b->numSubs != 0 && pn_backend_pins(b, &start) && start < head)
+    if (b->numSubs != 0 && pn_backend_pins(seg, b, &start) && start < head)
         row->lag_bytes = head - start;
     if (b->database < seg->max_databases)
         snprintf(row->database, sizeof row->database, "%s", seg->database[b->database].name);
@@ -320,15 +374,19 @@ void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows,
                      .wakeups_useful = pn_load_relaxed(&ctl->free.wakeups_useful),
                      .wakeups_useless = pn_load_relaxed(&ctl->free.wakeups_useless),
                      .handler_reinstalls = pn_load_relaxed(&ctl->free.handler_reinstalls),
+                     .evictions = pn_load_relaxed(&ctl->locked.evictions),
+                     .spilled_pages = pn_load_relaxed(&ctl->locked.spilled_pages),
                      .head = head,
                      .tail = tail,
+                     .mem_tail = pn_load_relaxed(&ctl->mem_tail),
                      .tail_holder_pid = holder < 0 ? 0 : pn_load_relaxed(&seg->backend[holder].pid),
-                     .queue_pages = seg->hdr->queue_pages,
+                     .queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
+                     .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
                      .channels = ctl->channels_used,
                      .subscriptions = ctl->subscriptions_used,
                      .generations = ctl->generations_used};
     out->queue_usage = (double) (QUEUE_POS_PAGE(head) - QUEUE_POS_PAGE(tail)) /
-                       (double) (seg->ring_bytes / PN_QUEUE_PAGE);
+                       (double) (seg->capacity / PN_QUEUE_PAGE);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
         if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED)
             continue;

@@ -151,8 +151,4 @@ uint64_t pn_latlog_dropped(const pn_latlog *log);
 /* The most bytes that the logs of this process may occupy together (default 4 GiB). */
 void pn_latlog_limit(uint64_t bytes);
 
-/* CRC-32C (Castagnoli), reflected; chainable: start with 0. */
-uint32_t pn_crc32c(uint32_t crc, const void *p, size_t n);
-uint32_t pn_crc32c_portable(uint32_t crc, const void *p, size_t n);
-
 #endif

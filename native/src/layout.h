@@ -20,7 +20,7 @@
  *
  * Invariants (cited by number in check.c, the models and the tests; spin.md has the proofs)
  *
- *  I1  tail <= head, and head - tail <= capacity.
+ *  I1  tail <= head, head - tail <= capacity (max_queue_pages), head - mem_tail <= ring.
  *  I2  tail <= effective start of every live slot that pins (see queue.c).
  *  I3  What a reader reads at position p is the entry that was committed at p.
  *  I4  No entry is returned twice.
@@ -29,14 +29,20 @@
  *  I7  Only the owner of the lock unlocks it.
  *  I8  Without crashes: what was due is what was got, without any timer.
  *  I9  With crashes: the same for the living, eventually.
+ *  I10 What was returned and what a Gap stands for make up what was committed; a Gap is exact.
  *  I11 Nothing from before a subscription's `since` is returned for it.
- *  I12 head + sum(reserved) <= tail + capacity: a prepared commit fits.
+ *  I12 head + sum(reserved) <= tail + capacity and <= mem_tail + ring: a prepared commit fits, and
+ *      need not write a file.
  *  I13 After a listener's death a tail scan still reaches head.
+ *  I14 A spill file is there as long as somebody may read it: while it has pages of
+ *      [tail, mem_tail).
  *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel.
  *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
  *  I17 A counter's entry is found under its name, and stays as long as the segment.
  *  I18 The values of a counter's entries in the queue rise, and below `woken` the newest of them
  *      is the counter's value.
+ *  I19 tail <= mem_tail <= head; [tail, mem_tail) stands in spill files, [mem_tail, head) in the
+ *      ring; without spilling mem_tail == tail.  floor <= head.
  */
 #ifndef PN_LAYOUT_H
 #define PN_LAYOUT_H
@@ -46,9 +52,10 @@
 #include <stdint.h>
 
 #include "atomic.h"
+#include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 2U
+#define PN_LAYOUT_VERSION 3U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -58,6 +65,7 @@
 #define PN_MAX_BACKENDS 65536U
 #define PN_NAME_MAX 255U       /* bytes of a channel or database name at the most */
 #define PN_SLOTS_PER_LOCK_FILE 64U
+#define PN_ROOM_TICKETS 32U    /* writers that can stand in a queue for room, in order */
 #define PN_OFD_BYTE (1U << 20) /* a slot's OFD lock stands at this offset + slot (liveness.md L1) */
 
 /* QueuePosition: a byte position in an endless queue; page = pos >> 13, offset = the rest. */
@@ -84,11 +92,13 @@ struct pn_header {
     uint32_t max_databases, buckets; /* buckets: a power of two */
     uint32_t channel_entry_size;
     uint32_t max_generations, generation_size;
+    uint32_t max_queue_pages, pad; /* > queue_pages: it spills */
     uint64_t full_timeout_ns;
     uint64_t control_off, listeners_off, owed_off, deferred_off, pinning_off, backends_off;
     uint64_t lock_ino_off, databases_off;
     uint64_t buckets_off, channels_off, subscriptions_off, generations_off, ring_off;
     char name[128];
+    char data_dir[PN_DATA_DIR_SIZE]; /* absolute, or empty */
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
     char poison_reason[128]; /* W: whoever poisons; informative */
 };
@@ -103,11 +113,18 @@ struct pn_lock_page {
 /* Commit-side counters.  W: holder, plain adds under the lock.  R: any (relaxed). */
 struct pn_locked_counters {
     pn_atomic_u64 commits, notifications, collapsed, signals_elided, slot_writes, recoveries;
+    pn_atomic_u64 evictions, spilled_pages;
 };
 
 /* Counters of what happens outside the lock.  W: any (relaxed adds). */
 struct pn_free_counters {
     pn_atomic_u64 signals_sent, wakeups_useful, wakeups_useless, handler_reinstalls;
+};
+
+/* A writer's place in the queue for room (room.c).  W: holder; `number` is stored last. */
+struct pn_room_ticket {
+    uint64_t number; /* 0: free */
+    int64_t until;   /* CLOCK_MONOTONIC ns: not renewed until then, it counts no more */
 };
 
 struct AsyncQueueControl {
@@ -117,6 +134,8 @@ struct AsyncQueueControl {
     /* W: holder.  R: holder; any for statistics.  Everything below `woken` was announced. */
     _Alignas(64) pn_atomic_u64 woken;
     pn_atomic_u64 tail;     /* must be <= the position of every backend that pins */
+    pn_atomic_u64 mem_tail; /* before it: in files only; always at an entry.  R: any (acquire) */
+    pn_atomic_u64 floor;    /* what lay before it was evicted; at an entry, grows.  R: any */
     uint64_t last_xid;      /* commit sequence number; derived again from entries at recovery */
     uint64_t reserved;      /* sum of the slots' `reserved`; derived again at recovery */
     uint64_t no_scan_below; /* a tail scan before head reaches this would find nothing new */
@@ -125,6 +144,7 @@ struct AsyncQueueControl {
     uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
     uint32_t last_dboid;
     uint32_t slot_hint; /* where to look for a free slot first */
+    uint32_t tickets;   /* how many of room_ticket[] are taken, or more; a scan counts again */
 
     _Alignas(64) struct pn_locked_counters locked;
 
@@ -133,6 +153,14 @@ struct AsyncQueueControl {
     /* on_full=block (spin.md R9).  room_seq is a futex; W: any */
     _Alignas(64) pn_atomic_u32 room_seq;
     pn_atomic_u32 room_waiters;
+
+    /* W: holder */
+    int64_t last_room_warn; /* CLOCK_MONOTONIC ns */
+    uint64_t last_ticket;
+    struct pn_room_ticket room_ticket[PN_ROOM_TICKETS];
+
+    /* W: holder.  Numbers of spill files: [first_file, end_file) may exist (spill.c) */
+    uint64_t first_file, end_file;
 
     /* W: holder */
     _Alignas(64) uint32_t free_subscription; /* index + 1 of the first free one, 0: none */

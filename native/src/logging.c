@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "logging.h"
 
+#include "crc32c.h"
+
 static uint32_t low32(uint64_t n)
 {
     return n > UINT32_MAX ? UINT32_MAX : (uint32_t) n;

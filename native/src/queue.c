@@ -1,7 +1,8 @@
 /*
  * queue.c - AsyncQueueControl and the ring of pages.
  *
- * 1. Positions are 64-bit byte counts that never wrap; the ring holds [tail, tail + capacity).
+ * 1. Positions are 64-bit byte counts that never wrap; the ring holds [mem_tail, head), where
+ *    mem_tail is the tail unless pages are in files (spill.c).
  *    What is beyond head does not exist: a crashed writer's bytes are simply overwritten.
  * 2. Pinning.  A backend holds the tail back at the start of what it has not read:
  *
@@ -14,24 +15,19 @@
  *    let a listener that has read everything hold up all others until its next poll().)  For the
  *    same reason a scan need not look at all slots: a bit in pinning[] is set before `want` is
  *    raised, and cleared by a scan that finds the slot quiet.  So a scan costs the interested only.
+ *    Who was evicted (room.c) pins at `floor` instead, until it has read its Gap.
  * 3. The tail is computed only when room is short (PostgreSQL does it every fourth page, and
- *    never when the queue is full, where it would help).  If room is still short then, the dead
- *    among those that pin or have reserved are reaped; only then does the policy decide.
+ *    never when the queue is full, where it would help); room.c goes on from there.
  */
 #define _GNU_SOURCE
 #include "queue.h"
 
 #include <errno.h>
 
-#include "backend.h"
 #include "crashpoint.h"
-#include "lock.h"
-#include "os.h"
-#include "procsignal.h"
+#include "room.h"
+#include "spill.h"
 
-#define PN_FILL_WARN_INTERVAL_NS 5000000000LL /* PostgreSQL's QUEUE_FULL_WARN_INTERVAL */
-#define PN_ROOM_WAIT_MIN_NS 10000000LL
-#define PN_ROOM_WAIT_MAX_NS 100000000LL
 
 /* ---- entries ------------------------------------------------------------------------------ */
 
@@ -82,10 +78,9 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
     return end;
 }
 
-const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
-                                         QueuePosition limit, QueuePosition *next)
+bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
+                             QueuePosition pos, QueuePosition limit, QueuePosition *next)
 {
-    const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
     uint64_t length = *(volatile const uint32_t *) &qe->length; /* once: it is not ours alone */
     uint64_t room = PN_QUEUE_PAGE - QUEUE_POS_OFFSET(pos);
     bool large = length > PN_QUEUE_PAGE;
@@ -93,29 +88,54 @@ const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition p
     if (length < 8 || length % 8 != 0 || length > limit - pos || (!large && length > room) ||
         (large && (room != PN_QUEUE_PAGE || length % PN_QUEUE_PAGE != 0 ||
                    pos % seg->ring_bytes + length > seg->ring_bytes)))
-        goto impossible;
+        return false;
     if (qe->dboid != 0) {
         uint64_t channel_len = qe->channel_len, payload_len = qe->payload_len;
         if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
-            goto impossible;
+            return false;
     }
     *next = pos + length;
-    return qe;
-impossible:
-    pn_segment_poison(seg, "no entry can stand at queue position %llu",
-                      (unsigned long long) pos);
+    return true;
+}
+
+static const AsyncQueueEntry *impossible(struct pn_segment *seg, QueuePosition pos)
+{
+    pn_segment_poison(seg, "no entry can stand at queue position %llu", (unsigned long long) pos);
     return NULL;
+}
+
+const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
+                                         QueuePosition limit, QueuePosition *next)
+{
+    const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
+    return pn_queue_entry_possible(seg, qe, pos, limit, next) ? qe : impossible(seg, pos);
+}
+
+QueuePosition pn_queue_next_page(struct pn_segment *seg, QueuePosition pos, QueuePosition head)
+{
+    if (QUEUE_POS_OFFSET(pos) != 0)
+        return pn_page_up(pos);
+    QueuePosition next;
+    const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &next);
+    if (qe == NULL)
+        return 0;
+    return next - pos > PN_QUEUE_PAGE ? next : pos + PN_QUEUE_PAGE;
 }
 
 /* ---- tail --------------------------------------------------------------------------------- */
 
-bool pn_backend_pins(const struct QueueBackendStatus *backend, QueuePosition *start)
+static inline QueuePosition later(QueuePosition a, QueuePosition b)
+{
+    return a > b ? a : b;
+}
+
+bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStatus *backend,
+                     QueuePosition *start)
 {
     uint64_t pos = pn_load_acquire(&backend->pos) & ~PN_ASLEEP; /* pairs with the reader's store */
     if (pn_load_relaxed(&backend->want) <= pos)
         return false;
-    uint64_t from = pn_load_relaxed(&backend->from);
-    *start = pos > from ? pos : from;
+    *start = later(later(pos, pn_load_relaxed(&backend->from)), pn_load_relaxed(&seg->ctl->floor));
     return true;
 }
 
@@ -127,7 +147,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
         for (uint64_t bits = seg->pinning[word]; bits != 0; bits &= bits - 1) {
             uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
             QueuePosition start;
-            if (slot >= seg->max_backends || !pn_backend_pins(&seg->backend[slot], &start)) {
+            if (slot >= seg->max_backends || !pn_backend_pins(seg, &seg->backend[slot], &start)) {
                 seg->pinning[word] &= ~(bits & -bits);
             } else if (start < least) {
                 least = start;
@@ -142,121 +162,11 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
     }
     pn_store_release(&seg->ctl->tail, least);
     PN_CRASH("tail:stored");
+    if (pn_load_relaxed(&seg->ctl->mem_tail) < least)
+        pn_store_release(&seg->ctl->mem_tail, least); /* pairs with the acquire in copy.c */
+    if (seg->spills)
+        pn_spill_retire_locked(seg);
     return holder;
-}
-
-/* ---- room --------------------------------------------------------------------------------- */
-
-static bool fits(const struct pn_segment *seg, QueuePosition end, uint64_t own_reserved)
-{
-    uint64_t others = seg->ctl->reserved - own_reserved;
-    return end + others <= pn_load_relaxed(&seg->ctl->tail) + seg->ring_bytes;
-}
-
-/* Reap the dead among those that hold room: by pinning it or by having reserved it (R10). */
-static uint32_t reap_room_holders(struct pn_segment *seg)
-{
-    uint32_t reaped = 0;
-    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
-        struct QueueBackendStatus *backend = &seg->backend[slot];
-        QueuePosition start;
-        if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED)
-            continue;
-        if (backend->reserved == 0 && (backend->numSubs == 0 || !pn_backend_pins(backend, &start)))
-            continue;
-        if (pn_backend_verdict(seg, slot) == PN_DEAD) {
-            pn_backend_reap_locked(seg, slot);
-            reaped++;
-        }
-    }
-    return reaped;
-}
-
-static int queue_full(struct pn_conn *conn, int32_t holder)
-{
-    static const char message[] = "too many notifications in the NOTIFY queue";
-    struct pn_segment *seg = conn->seg;
-    if (holder < 0)
-        return pn_fail(PN_EQUEUEFULL,
-                       "%s\nPrepared transactions have reserved %llu of its %llu bytes.", message,
-                       (unsigned long long) seg->ctl->reserved,
-                       (unsigned long long) seg->ring_bytes);
-    return pn_fail(PN_EQUEUEFULL,
-                   "%s\nThe process with PID %d (backend %d) has not read the oldest of them. Let "
-                   "it call poll() or end its transaction, or create the segment with more "
-                   "queue_pages.",
-                   message, pn_load_relaxed(&seg->backend[holder].pid), holder);
-}
-
-/*
- * on_full=block (spin.md R9).  The second scan, after the fence, is what closes the race:
- *
- *     writer (lock held)                       reader
- *       s = room_seq                             pos = ... (or quiet)
- *       room_waiters = 1                         --- full fence ---
- *       --- full fence ---                       if room_waiters:
- *       scan again; room: go on                     room_waiters = 0; room_seq++; wake all
- *       unlock; wait while room_seq == s
- *
- * The wait is bounded because a reader may die instead of reading, or between the two stores;
- * so a reader may also leave the fence out while it is busy.
- */
-static int arm_room_wait(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
-                         struct pn_room_wait *wait)
-{
-    struct pn_segment *seg = conn->seg;
-    int64_t now = pn_now_ns();
-    if (wait->deadline == 0) {
-        wait->deadline = now + (int64_t) seg->full_timeout_ns;
-        wait->interval = PN_ROOM_WAIT_MIN_NS;
-    }
-    if (now >= wait->deadline)
-        return -ETIMEDOUT;
-    wait->seq = pn_load_relaxed(&seg->ctl->room_seq);
-    pn_store_relaxed(&seg->ctl->room_waiters, 1);
-    PN_CRASH("block:armed");
-    pn_fence_seq_cst();
-    wait->holder = pn_queue_advance_tail_locked(seg);
-    if (fits(seg, end, own_reserved))
-        return pn_segment_check_state(seg);
-    if (wait->holder >= 0 && (uint32_t) wait->holder == conn->slot)
-        return -ETIMEDOUT; /* we ourselves hold it: nobody else could make room */
-    return -EAGAIN;
-}
-
-int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
-{
-    struct pn_segment *seg = conn->seg;
-    if (pn_never_wait)
-        return pn_fail(PN_EROOMBUSY, "too many notifications in the NOTIFY queue");
-    int64_t left = wait->deadline - pn_now_ns();
-    if (wait->holder >= 0)
-        pn_procsignal_send(seg, (uint32_t) wait->holder, PROCSIG_NOTIFY_INTERRUPT);
-    if (left > 0)
-        pn_futex_wait(&seg->ctl->room_seq, wait->seq,
-                      wait->interval < left ? wait->interval : left);
-    if (wait->interval < PN_ROOM_WAIT_MAX_NS)
-        wait->interval *= 2;
-    return -EAGAIN;
-}
-
-int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
-                              struct pn_room_wait *wait)
-{
-    struct pn_segment *seg = conn->seg;
-    if (__builtin_expect(fits(seg, end, own_reserved), 1))
-        return 0;
-    int32_t holder = pn_queue_advance_tail_locked(seg);
-    if (!fits(seg, end, own_reserved) && reap_room_holders(seg) > 0)
-        holder = pn_queue_advance_tail_locked(seg);
-    if (fits(seg, end, own_reserved))
-        return pn_segment_check_state(seg);
-    if (seg->on_full == PN_FULL_BLOCK) {
-        int rc = arm_room_wait(conn, end, own_reserved, wait);
-        if (rc != -ETIMEDOUT)
-            return rc;
-    }
-    return queue_full(conn, holder);
 }
 
 /* ---- fill warning ------------------------------------------------------------------------- */
@@ -265,21 +175,21 @@ void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int6
 {
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
-    if (now - ctl->lastQueueFillWarn < PN_FILL_WARN_INTERVAL_NS && ctl->lastQueueFillWarn != 0)
+    if (now - ctl->lastQueueFillWarn < PN_WARN_INTERVAL_NS && ctl->lastQueueFillWarn != 0)
         return;
     if (head < ctl->no_scan_below)
         return;
     int32_t holder = pn_queue_advance_tail_locked(seg);
     uint64_t used = head - pn_load_relaxed(&ctl->tail);
-    if (used * 2 < seg->ring_bytes) {
+    if (used * 2 < seg->capacity) {
         /* not before it can be true, and not at every commit of a queue that is nearly so */
-        uint64_t half = pn_load_relaxed(&ctl->tail) + seg->ring_bytes / 2;
-        uint64_t step = head + seg->ring_bytes / 64;
+        uint64_t half = pn_load_relaxed(&ctl->tail) + seg->capacity / 2;
+        uint64_t step = head + seg->capacity / 64;
         ctl->no_scan_below = half > step ? half : step;
         return;
     }
     ctl->lastQueueFillWarn = now;
-    double percent = 100.0 * (double) used / (double) seg->ring_bytes;
+    double percent = 100.0 * (double) used / (double) seg->capacity;
     if (holder < 0)
         pn_conn_add_notice(conn, "NOTIFY queue is %.0f%% full", percent);
     else

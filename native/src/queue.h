@@ -63,26 +63,36 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
 const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
                                          QueuePosition limit, QueuePosition *next);
 
+/* Can it be an entry that stands at pos?  *next: the position behind it. */
+bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
+                             QueuePosition pos, QueuePosition limit, QueuePosition *next);
+
+/* Is it of a kind that there is? */
+static inline bool pn_queue_entry_known(const struct pn_segment *seg, const AsyncQueueEntry *qe)
+{
+    return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY ||
+           (qe->kind == PN_ENTRY_GENERATION && qe->channel_hash < seg->max_generations);
+}
+
+/*
+ * The start of the first page behind the entry at pos, in the ring; where one begins, if not
+ * behind head.  0: poisoned.
+ */
+QueuePosition pn_queue_next_page(struct pn_segment *seg, QueuePosition pos, QueuePosition head);
+
 /* Does the slot pin the queue, and where? */
-bool pn_backend_pins(const struct QueueBackendStatus *backend, QueuePosition *start);
+bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStatus *backend,
+                     QueuePosition *start);
 
 /* tail = min(head, what is pinned); returns the slot that holds it, -1 if none.  Lock held. */
 int32_t pn_queue_advance_tail_locked(struct pn_segment *seg);
 
-/* One commit's waiting for room under on_full=block; zero at first. */
-struct pn_room_wait {
-    int64_t deadline, interval;
-    uint32_t seq;
-    int32_t holder;
-};
-
-/*
- * Make sure that the queue up to `end` fits, leaving what others have reserved.  0; -EAGAIN: give
- * up every lock, call pn_queue_wait_for_room() and start the commit again; -PN_EQUEUEFULL.
- */
-int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
-                              struct pn_room_wait *wait);
-int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
+/* A listener has gone: if there are files, perhaps only it needed them.  Lock held. */
+static inline void pn_queue_let_go_locked(struct pn_segment *seg)
+{
+    if (__builtin_expect(seg->ctl->first_file < seg->ctl->end_file, 0))
+        pn_queue_advance_tail_locked(seg);
+}
 
 /* PostgreSQL's warning at 50 %, at most every 5 s for the whole segment.  Lock held. */
 void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now);

@@ -7,6 +7,9 @@
  *    of the transaction until that is announced (generation.c 4 to 6).
  * 3. Payloads are copied out one after the other, the rest becomes columns.  Nothing that is read
  *    is believed: pn_queue_entry_at() has checked that the lengths can be.
+ * 4. Where what is read may be overwritten meanwhile, the same happens to a validated private copy
+ *    (copy.c).  What was overwritten before it was copied is a Gap in the batch, in its place: how
+ *    many bytes of the queue, whoever they were for.  Gaps count as messages for `max`.
  */
 #define _GNU_SOURCE
 #include "read.h"
@@ -15,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copy.h"
 #include "generation.h"
 #include "queue.h"
 
@@ -120,10 +124,95 @@ static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition a
     return owed;
 }
 
+/* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
+static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                             QueuePosition at, uint64_t *passed)
+{
+    if (qe->dboid != conn->dboid)
+        return 0;
+    if (__builtin_expect(qe->kind != PN_ENTRY_NOTIFY, 0))
+        return pn_generation_pass(conn, qe, passed);
+    if (conn->table_size == 0)
+        return 0;
+    struct pn_local_channel *local = find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
+    uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
+    return routes == 0 ? 0 : take_entry(conn, b, qe, local, routes);
+}
+
+/* ---- from a private copy ------------------------------------------------------------------ */
+
+/* By which routes this connection is owed anything at all. */
+static uint32_t routes_open(const struct pn_conn *conn)
+{
+    uint32_t routes = 0;
+    for (uint32_t i = 0; i < conn->nchannels; i++)
+        routes |= conn->channels[i].routes;
+    return routes;
+}
+
+static int take_gap(struct pn_conn *conn, pn_batch *b, QueuePosition *at,
+                    const struct pn_copy_gap *gap)
+{
+    uint64_t missed = gap->until - *at;
+    pn_gap *last = b->ngaps == 0 ? NULL : &b->gap[b->ngaps - 1];
+    if (last != NULL && last->before == b->n && last->reason == gap->reason) {
+        last->missed_bytes += missed; /* nothing was delivered in between */
+        *at = gap->until;
+        return 0;
+    }
+    if (b->ngaps == b->gap_cap) {
+        size_t cap = b->gap_cap == 0 ? 4 : 2 * b->gap_cap;
+        pn_gap *bigger = realloc(b->gap, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return pn_fail(ENOMEM, "out of memory while reading the queue");
+        b->gap = bigger;
+        b->gap_cap = cap;
+    }
+    b->gap[b->ngaps++] = (pn_gap){.before = b->n,
+                                  .missed_bytes = missed,
+                                  .reason = gap->reason,
+                                  .routes = routes_open(conn)};
+    *at = gap->until;
+    return 0;
+}
+
+static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                       uint64_t max)
+{
+    struct pn_segment *seg = conn->seg;
+    uint64_t passed = 0;
+    int rc = 0;
+    while (rc == 0 && *pos < head && b->n + b->ngaps < max) {
+        const AsyncQueueEntry *qe;
+        struct pn_copy_gap gap;
+        QueuePosition next;
+        rc = pn_copy_fetch(seg, &conn->copy, *pos, head, &gap);
+        if (rc == 0)
+            rc = pn_copy_entry(seg, &conn->copy, *pos, &qe, &next, &gap);
+        if (rc == 1) {
+            rc = take_gap(conn, b, pos, &gap);
+            continue;
+        }
+        if (rc == 0)
+            rc = pass_entry(conn, b, qe, *pos, &passed);
+        if (rc == 0)
+            *pos = next;
+        if (rc == -ENOMEM)
+            pn_fail(ENOMEM, "out of memory while reading the queue");
+    }
+    if (rc >= 0 || rc == -PN_ECORRUPT)
+        return rc < 0 ? rc : 0;
+    return b->n + b->ngaps > 0 ? 0 : rc; /* the next call comes to it again */
+}
+
+/* ---- in place ----------------------------------------------------------------------------- */
+
 int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
                     uint64_t max)
 {
     struct pn_segment *seg = conn->seg;
+    if (__builtin_expect(seg->copies, 0))
+        return read_copied(conn, b, pos, head, max);
     QueuePosition at = *pos;
     uint64_t passed = 0;
     int rc = 0;
@@ -132,21 +221,13 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
         const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
         if (qe == NULL)
             return -PN_ECORRUPT;
-        if (qe->dboid == conn->dboid && __builtin_expect(qe->kind != PN_ENTRY_NOTIFY, 0)) {
-            rc = pn_generation_pass(conn, qe, &passed);
-            if (rc < 0)
-                return rc;
-        } else if (qe->dboid == conn->dboid && conn->table_size != 0) {
-            struct pn_local_channel *local =
-                find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
-            uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
-            if (routes != 0)
-                rc = take_entry(conn, b, qe, local, routes);
-        }
+        rc = pass_entry(conn, b, qe, at, &passed);
         if (rc != 0)
             break;
         at = next;
     }
+    if (rc == -PN_ECORRUPT)
+        return rc;
     *pos = at;
     return rc >= 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
 }

@@ -53,6 +53,7 @@
 #define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
 #define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
 #define PN_YIELDS 8
+#define PN_FILE_TRIES 200
 
 void pn_receive_free(struct pn_conn *conn)
 {
@@ -61,6 +62,7 @@ void pn_receive_free(struct pn_conn *conn)
     free(conn->channels);
     free(conn->channel_table);
     free(conn->chan_seqs);
+    pn_copy_free(&conn->copy);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -120,6 +122,25 @@ static void count_productive(struct pn_conn *conn)
     }
 }
 
+/*
+ * We have read a file to its end, perhaps as the last one: then it can go.  Nobody else may come
+ * by for long.  Who holds the lock longer than a commit takes is left alone, until the next look.
+ */
+static void pass_files_on(struct pn_conn *conn)
+{
+    int rc = -EBUSY;
+    for (int i = 0; i < PN_FILE_TRIES && rc == -EBUSY; i++) {
+        rc = pn_lock_try(conn->seg);
+        if (rc == -EBUSY)
+            pn_cpu_relax();
+    }
+    if (rc != 0)
+        return;
+    pn_queue_advance_tail_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    conn->copy.left_file = false;
+}
+
 /* One look at the queue; recv_mutex held.  True: something was taken, or an error occurred. */
 static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
 {
@@ -137,6 +158,8 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
         uint64_t want = pn_load_acquire(&conn->me->want);
         if (want <= pos) {
+            if (__builtin_expect(conn->copy.left_file, 0))
+                pass_files_on(conn);
             if (pn_fall_asleep(conn, pos))
                 return false;
             continue;
@@ -155,7 +178,9 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
             return true;
         pn_store_release(&conn->me->pos, pos); /* pairs with the acquire of a tail scan */
         PN_CRASH("read:pos");
-        if (batch->n > 0)
+        if (__builtin_expect(conn->copy.left_file, 0))
+            pass_files_on(conn);
+        if (batch->n + batch->ngaps > 0)
             return true;
         if (pn_held_back(conn)) {
             *error = pn_generation_await(conn);
@@ -237,6 +262,7 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
     uint64_t posts;
     batch->n = 0;
+    batch->ngaps = 0;
     int64_t n = pn_conn_check(conn);
     if (n != 0)
         return n;

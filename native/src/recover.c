@@ -11,6 +11,11 @@
  *                       as interested in it; generation counters after `want` of all, as in a
  *                       commit (generation.c 3).  woken = head comes last.
  *
+ *   mem_tail < tail     the tail was being moved: mem_tail follows
+ *
+ * A file that was being written is of no interest: mem_tail does not vouch for it, and whoever
+ * spills next writes it again.  An eviction is complete with its first store (room.c 3).
+ *
  * Every step may be repeated, so a crash in here is the same event once more.  Who was un-slept
  * is `owed`, and whoever releases the lock next signals everything owed.
  */
@@ -125,7 +130,14 @@ int pn_recover_locked(struct pn_segment *seg)
     PN_CRASH("recover:begin");
     if (rc != 0)
         return rc;
-    if (tail > woken || woken > head || head - tail > seg->ring_bytes)
+    QueuePosition mem_tail = pn_load_relaxed(&ctl->mem_tail);
+    if (mem_tail < tail) { /* killed between the two stores of pn_queue_advance_tail_locked */
+        mem_tail = tail;
+        pn_store_release(&ctl->mem_tail, mem_tail);
+        PN_CRASH("recover:mem-tail");
+    }
+    if (mem_tail > woken || woken > head || head - mem_tail > seg->ring_bytes ||
+        head - tail > seg->capacity || pn_load_relaxed(&ctl->floor) > head)
         return pn_segment_poison(seg, "tail %llu, woken %llu and head %llu contradict each other",
                                  (unsigned long long) tail, (unsigned long long) woken,
                                  (unsigned long long) head);
@@ -149,6 +161,7 @@ int pn_recover_locked(struct pn_segment *seg)
     sum_reservations(seg);
     ctl->generations_used = pn_generation_count_locked(seg);
     pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
+    pn_queue_let_go_locked(seg);
     pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
     seg->resignal_owed = true;
     PN_CRASH("recover:consistent");

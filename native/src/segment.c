@@ -35,6 +35,7 @@
 #include "hash.h"
 #include "lockfile.h"
 #include "os.h"
+#include "segfile.h"
 
 struct pn_segment_hooks pn_segment_hooks;
 
@@ -143,8 +144,18 @@ static int check_options(const pn_options *o)
                        "max_payload must be between 1 and %llu bytes with queue_pages %u\n"
                        "An entry must fit half of the queue: raise queue_pages.",
                        (unsigned long long) largest, o->queue_pages);
-    if (o->on_full != PN_FULL_ERROR && o->on_full != PN_FULL_BLOCK)
-        return pn_fail(EINVAL, "on_full must be PN_FULL_ERROR or PN_FULL_BLOCK");
+    if (o->on_full < PN_FULL_ERROR || o->on_full > PN_FULL_DROP_SLOWEST)
+        return pn_fail(EINVAL, "on_full must be PN_FULL_ERROR, _BLOCK or _DROP_SLOWEST");
+    if (o->max_queue_pages != 0 && o->max_queue_pages < o->queue_pages)
+        return pn_fail(EINVAL, "max_queue_pages must be at least queue_pages, %u", o->queue_pages);
+    if (memchr(o->data_dir, '\0', sizeof o->data_dir) == NULL)
+        return pn_fail(EINVAL, "the path of data_dir must be shorter than %d bytes",
+                       PN_DATA_DIR_SIZE);
+    if (o->max_queue_pages > o->queue_pages && o->data_dir[0] == '\0')
+        return pn_fail(EINVAL,
+                       "max_queue_pages %u is more than queue_pages %u, and there is no data_dir\n"
+                       "Name a directory for the pages beyond the ring.",
+                       o->max_queue_pages, o->queue_pages);
     if (o->signaling != PN_SIGNAL_TARGETED && o->signaling != PN_SIGNAL_BROADCAST)
         return pn_fail(EINVAL, "signaling must be PN_SIGNAL_TARGETED or PN_SIGNAL_BROADCAST");
     return 0;
@@ -172,6 +183,10 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->ring = base + h->ring_off;
     seg->ring_bytes = (uint64_t) h->queue_pages * PN_QUEUE_PAGE;
     seg->ring_mask = (seg->ring_bytes & (seg->ring_bytes - 1)) == 0 ? seg->ring_bytes - 1 : 0;
+    seg->capacity = (uint64_t) h->max_queue_pages * PN_QUEUE_PAGE;
+    seg->spills = seg->capacity > seg->ring_bytes;
+    seg->copies = seg->spills || h->on_full == PN_FULL_DROP_SLOWEST;
+    memcpy(seg->data_dir, h->data_dir, sizeof seg->data_dir);
     seg->size = h->total_size;
     seg->max_backends = h->max_backends;
     seg->max_channels = h->max_channels;
@@ -256,54 +271,77 @@ static int allocate(int fd, uint64_t size)
     return rc == 0 ? 0 : pn_fail(rc, "could not allocate shared memory: %s", strerror(rc));
 }
 
-static int build(int fd, const char *name, const pn_options *o)
+/* Absolute, so that a process that stands elsewhere finds it; without links, which may move. */
+static int resolve_data_dir(const char *path, char resolved[PN_DATA_DIR_SIZE])
 {
-    struct pn_header h;
-    struct timespec now;
-    memset(&h, 0, sizeof h); /* padding too: it is part of the checksum */
-    h.magic = PN_MAGIC;
-    h.layout_hash = pn_layout_hash();
-    int rc = pn_os_boot_id(h.boot_id);
+    char *real = realpath(path, NULL);
+    if (real == NULL)
+        return pn_fail(errno, "could not find the data directory %s: %s", path, strerror(errno));
+    int rc = pn_segfile_check_dir(real);
     if (rc == 0)
-        rc = pn_os_pidns_ino(&h.pidns_ino);
+        memcpy(resolved, real, strlen(real) + 1); /* checked to be short enough */
+    free(real);
+    return rc;
+}
+
+/* The header but for the offsets. */
+static int describe(struct pn_header *h, const char *name, const pn_options *o)
+{
+    struct timespec now;
+    memset(h, 0, sizeof *h); /* padding too: it is part of the checksum */
+    h->magic = PN_MAGIC;
+    h->layout_hash = pn_layout_hash();
+    int rc = pn_os_boot_id(h->boot_id);
+    if (rc == 0)
+        rc = pn_os_pidns_ino(&h->pidns_ino);
     if (rc != 0)
         return pn_fail(-rc, "could not read the identity of this host from /proc: %s",
                        strerror(-rc));
     clock_gettime(CLOCK_REALTIME, &now);
-    h.created_ns = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
-    h.instance = pn_os_random();
-    h.uid = geteuid();
-    h.queue_pages = o->queue_pages;
-    h.max_backends = o->max_backends;
-    h.max_channels = o->max_channels;
-    h.max_subscriptions = o->max_subscriptions;
-    h.max_generations = o->max_generations;
-    h.max_payload = o->max_payload;
-    h.max_channel_name = o->max_channel_name;
-    h.on_full = o->on_full;
-    h.signaling = o->signaling;
-    h.full_timeout_ns = o->full_timeout_ns;
-    snprintf(h.name, sizeof h.name, "%s", name);
-    lay_out(&h);
+    h->created_ns = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+    h->instance = pn_os_random();
+    h->uid = geteuid();
+    h->queue_pages = o->queue_pages;
+    h->max_backends = o->max_backends;
+    h->max_channels = o->max_channels;
+    h->max_subscriptions = o->max_subscriptions;
+    h->max_generations = o->max_generations;
+    h->max_payload = o->max_payload;
+    h->max_channel_name = o->max_channel_name;
+    h->on_full = o->on_full;
+    h->signaling = o->signaling;
+    h->max_queue_pages = o->max_queue_pages != 0 ? o->max_queue_pages : o->queue_pages;
+    h->full_timeout_ns = o->full_timeout_ns;
+    snprintf(h->name, sizeof h->name, "%s", name);
+    return o->data_dir[0] == '\0' ? 0 : resolve_data_dir(o->data_dir, h->data_dir);
+}
+
+static int build(int fd, const char *name, const pn_options *o, struct pn_header *h)
+{
+    int rc = describe(h, name, o);
+    if (rc != 0)
+        return rc;
+    lay_out(h);
 
     if (fchmod(fd, 0600) != 0)
         return pn_fail(errno, "could not set the mode of the segment: %s", strerror(errno));
-    rc = allocate(fd, h.total_size);
+    rc = allocate(fd, h->total_size);
     if (rc != 0)
         return rc;
-    void *base = mmap(NULL, h.total_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = mmap(NULL, h->total_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return pn_fail(errno, "could not map the segment: %s", strerror(errno));
-    h.checksum = header_checksum(&h);
-    memcpy(base, &h, sizeof h);
+    h->checksum = header_checksum(h);
+    memcpy(base, h, sizeof *h);
     rc = initialise(base);
-    munmap(base, h.total_size);
+    munmap(base, h->total_size);
     return rc;
 }
 
 int pn_segment_create(const char *name, const pn_options *opts)
 {
     char path[256], proc[64];
+    struct pn_header h;
     int rc = check_options(opts);
     if (rc != 0)
         return rc;
@@ -313,7 +351,7 @@ int pn_segment_create(const char *name, const pn_options *opts)
     int fd = open(PN_SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
         return pn_fail(errno, "could not create a file in " PN_SHM_DIR ": %s", strerror(errno));
-    rc = build(fd, name, opts);
+    rc = build(fd, name, opts, &h);
     if (rc == 0) {
         PN_CRASH("attach:created");
         snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd);
@@ -322,6 +360,8 @@ int pn_segment_create(const char *name, const pn_options *opts)
                                  : pn_fail(errno, "could not link %s: %s", path, strerror(errno));
         PN_CRASH("attach:linked");
     }
+    if (rc == 0 && h.data_dir[0] != '\0') /* whoever had the name before us has it no more */
+        pn_segfile_remove_all(h.data_dir, h.uid, name, h.instance);
     close(fd);
     return rc;
 }
@@ -377,8 +417,11 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
                     .max_payload = h->max_payload,
                     .max_channel_name = h->max_channel_name,
                     .on_full = h->on_full,
-                    .signaling = h->signaling};
-    if (check_options(&o) != 0)
+                    .signaling = h->signaling,
+                    .max_queue_pages = h->max_queue_pages};
+    memcpy(o.data_dir, h->data_dir, sizeof o.data_dir);
+    if (h->max_queue_pages == 0 || check_options(&o) != 0 ||
+        (h->data_dir[0] != '\0' && h->data_dir[0] != '/'))
         return pn_fail(PN_ECORRUPT, "segment \"%s\" has impossible options in its header", name);
     lay_out(&again);
     if (memcmp(&again, h, offsetof(struct pn_header, state)) != 0)

@@ -39,6 +39,9 @@ struct pn_segment {
 
     /* Copied from the header and checked at attach; a scribbled header cannot change them. */
     uint64_t ring_bytes, ring_mask; /* ring_mask: 0 unless ring_bytes is a power of two */
+    uint64_t capacity;              /* of the queue, pages in files included */
+    bool spills;                    /* capacity > ring_bytes */
+    bool copies; /* what a reader reads may be overwritten meanwhile: it copies first (copy.c) */
     uint64_t size;
     uint32_t max_backends, max_channels, max_subscriptions, max_payload, max_channel_name;
     uint32_t max_databases, buckets, channel_entry_size, max_generations, generation_size;
@@ -50,6 +53,7 @@ struct pn_segment {
     dev_t dev;
     ino_t ino;
     char name[128];
+    char data_dir[PN_DATA_DIR_SIZE];
     uint32_t uid;
     uint64_t instance;
     int64_t created_ns;

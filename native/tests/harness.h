@@ -154,7 +154,7 @@ static inline int reap(pid_t pid)
 
 /* ---- segments of a test: named after the process, gone when it ends -------------------------- */
 
-#define TEST_SEGMENTS 64
+#define TEST_SEGMENTS 256
 
 static struct {
     char name[TEST_SEGMENTS][64];

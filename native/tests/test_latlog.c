@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #endif
 #include "../src/latlog.h"
+#include "../src/crc32c.h"
 
 #include <dirent.h>
 #include <errno.h>

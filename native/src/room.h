@@ -1,0 +1,34 @@
+/*
+ * room.h - making room in the queue for what is about to be appended.
+ */
+#ifndef PN_ROOM_H
+#define PN_ROOM_H
+
+#include "conn.h"
+
+#define PN_WARN_INTERVAL_NS 5000000000LL /* PostgreSQL's QUEUE_FULL_WARN_INTERVAL */
+
+/* One commit's waiting for room under on_full=block; zero at first. */
+struct pn_room_wait {
+    int64_t deadline, interval;
+    uint32_t seq;
+    int32_t holder;
+    uint64_t ticket;
+    bool pass_on; /* others stood behind our ticket */
+};
+
+/*
+ * Make sure that the queue up to `end` fits, leaving what others have reserved.  0; -EAGAIN: give
+ * up every lock, call pn_queue_wait_for_room() and start the commit again; -PN_EQUEUEFULL.
+ */
+int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
+                              struct pn_room_wait *wait);
+int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
+
+/* After the lock was released: let those look who had to stand behind us. */
+void pn_queue_pass_on(struct pn_segment *seg, struct pn_room_wait *wait);
+
+/* What a transaction may take at the most: an empty queue. */
+uint64_t pn_queue_largest(const struct pn_segment *seg);
+
+#endif

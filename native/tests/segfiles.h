@@ -1,0 +1,107 @@
+/*
+ * segfiles.h - a directory for files of pages, which is gone when the test ends, and what is in
+ * the pages.  Included by tests of segfile.c.
+ */
+#ifndef PN_TESTS_SEGFILES_H
+#define PN_TESTS_SEGFILES_H
+
+#include "harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "layout.h"
+#include "segfile.h"
+
+enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_SEGFILE_PAGES, INSTANCE = 0xabcdef };
+
+static char data_dir[64];
+static pid_t data_dir_owner;
+
+static inline void data_dir_empty(void)
+{
+    DIR *dir = opendir(data_dir);
+    if (dir == NULL)
+        return;
+    for (struct dirent *d; (d = readdir(dir)) != NULL;)
+        if (unlinkat(dirfd(dir), d->d_name, 0) != 0)
+            unlinkat(dirfd(dir), d->d_name, AT_REMOVEDIR);
+    closedir(dir);
+}
+
+static inline void data_dir_remove(void)
+{
+    if (data_dir_owner != getpid())
+        return; /* a forked child */
+    data_dir_empty();
+    rmdir(data_dir);
+}
+
+static inline void data_dir_make(void)
+{
+    snprintf(data_dir, sizeof data_dir, "/tmp/ctest.segfile.XXXXXX");
+    CHECK(mkdtemp(data_dir) != NULL);
+    data_dir_owner = getpid();
+    atexit(data_dir_remove);
+}
+
+/* Page `i` of file `number`, as the test wants it. */
+static inline void fill_page(unsigned char *page, uint64_t number, uint32_t i)
+{
+    uint64_t word = number * 1000003 + i * 7919 + 1;
+    for (size_t at = 0; at < PAGE; at += sizeof word, word = word * 6364136223846793005U + 1)
+        memcpy(page + at, &word, sizeof word);
+}
+
+static inline uint32_t tag_of(uint64_t number, uint32_t i)
+{
+    return (uint32_t)(number % 97 * 64 + i + 1);
+}
+
+static inline int write_pages(const struct pn_segfile_dir *dir, uint64_t number, uint32_t first,
+                              uint32_t n)
+{
+    static unsigned char bytes[PAGES][PAGE];
+    const void *pages[PAGES];
+    uint32_t tags[PAGES];
+    for (uint32_t i = 0; i < n; i++) {
+        fill_page(bytes[i], number, first + i);
+        pages[i] = bytes[i];
+        tags[i] = tag_of(number, first + i);
+    }
+    return pn_segfile_write(dir, number, first, pages, tags, n);
+}
+
+/* Read pages, and compare them if they were to be had. */
+static inline int read_pages(int fd, uint64_t number, uint32_t first, uint32_t n)
+{
+    static unsigned char got[PAGES][PAGE], want[PAGE];
+    int rc = pn_segfile_read(fd, number, first, n, got);
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        fill_page(want, number, first + i);
+        CHECK(memcmp(got[i], want, PAGE) == 0);
+    }
+    return rc;
+}
+
+static inline void path_of(const struct pn_segfile_dir *dir, uint64_t number, char path[512])
+{
+    int n = snprintf(path, 512, "%s/%s%016llx", dir->path, dir->prefix,
+                     (unsigned long long)number);
+    CHECK(n < 512);
+}
+
+static inline unsigned files_in(const char *path)
+{
+    unsigned n = 0;
+    DIR *dir = opendir(path);
+    CHECK(dir != NULL);
+    for (struct dirent *d; (d = readdir(dir)) != NULL;)
+        n += d->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+#endif
