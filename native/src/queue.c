@@ -85,6 +85,8 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
 const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
                                          QueuePosition limit, QueuePosition *next)
 {
+    if (pos % 8 != 0)
+        goto impossible;
     const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
     uint64_t length = *(volatile const uint32_t *) &qe->length; /* once: it is not ours alone */
     uint64_t room = PN_QUEUE_PAGE - QUEUE_POS_OFFSET(pos);

@@ -62,6 +62,7 @@ static struct {
     uint32_t number, used, place;
     uint64_t seed;
     int told;
+    bool hermit; /* listens to nobody but itself, and sleeps long: the tail passes it by */
     pn_engine *engine;
     uint32_t counter[WORKERS]; /* of each worker's place */
     uint32_t max_payload;
@@ -351,7 +352,7 @@ static void add_some_action(struct connection *c)
         add_action(c, JOURNAL_LISTEN, CHANNEL_END);
         return;
     }
-    add_action(c, chance(60) ? JOURNAL_LISTEN : JOURNAL_UNLISTEN,
+    add_action(c, chance(60) && !self.hermit ? JOURNAL_LISTEN : JOURNAL_UNLISTEN,
                (uint16_t) below(SHARED_CHANNELS));
 }
 
@@ -547,7 +548,7 @@ static bool open_connection(struct connection *c)
     add_action(c, JOURNAL_LISTEN, CHANNEL_OWN);
     add_action(c, JOURNAL_LISTEN, CHANNEL_END);
     for (uint16_t channel = 0; channel < SHARED_CHANNELS; channel++)
-        if (chance(25))
+        if (chance(self.hermit ? 0 : 25))
             add_action(c, JOURNAL_LISTEN, channel);
     const struct plan plan = c->plan;
     commit(c);
@@ -586,7 +587,7 @@ static bool act(struct connection *c)
     else if (what < 650)
         receive(c, chance(60) ? 0 : 1 + below(20));
     else if (what < 750)
-        sleep_until_wanted(c, (int64_t) below(5000000));
+        sleep_until_wanted(c, (int64_t) below(self.hermit ? 200000000 : 5000000));
     else if (what < 850)
         notify_alone(c);
     else if (what < 900)
@@ -650,7 +651,11 @@ static void arm(void)
     int labels = pn_crash_label_count();
     if (labels <= 0)
         return;
-    const char *label = pn_crash_label((int) below((uint32_t) labels));
+    const char *label;
+    bool commits = chance(50); /* what is reached most, and has most to lose */
+    do
+        label = pn_crash_label((int) below((uint32_t) labels));
+    while (commits && strncmp(label, "commit:", 7) != 0);
     uint32_t nth = 1U << below(11);
     if (pn_crash_arm(label, 1 + below(nth), actions[below(4)]) == 0)
         fprintf(stderr, "armed: %s\n", label);
@@ -666,6 +671,7 @@ int main(int argc, char **argv)
     self.place = (uint32_t) strtoul(argv[4], NULL, 10);
     self.seed = strtoull(argv[5], NULL, 10);
     self.told = atoi(argv[6]);
+    self.hermit = chance(15);
     int rc = pn_open(argv[1], NULL, &self.engine);
     if (rc != 0) {
         fprintf(stderr, "open: %d: %s\n", rc, pn_error_message());

@@ -33,7 +33,7 @@ class Settings:
     native: Path | None = None
     kills_per_second: float = 15.0
     stops_per_second: float = 10.0
-    crash_share: float = 0.5  # of the native workers, that end at a crash point
+    crash_share: float = 0.8  # of the native workers, that end at a crash point
 
 
 @dataclass
