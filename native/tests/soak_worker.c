@@ -1,7 +1,7 @@
 /*
  * soak_worker.c - one process of `make soak`: random calls until it is told to end, or is killed.
  *
- *     soak_worker SEGMENT DIRECTORY NUMBER PLACE SEED FD CRASH
+ *     soak_worker SEGMENT DIRECTORY NUMBER PLACE SEED FD CRASH PARENT
  *
  * 1. It has two connections.  Each has a number that no other one ever has, and writes a journal
  *    of its own (soak_journal.h) into DIRECTORY.  tests/soak/judge.py compares the journals.
@@ -664,7 +664,7 @@ static void arm(void)
 int main(int argc, char **argv)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (argc != 8)
+    if (argc != 9 || getppid() != atoi(argv[8])) /* died before we asked for it */
         return 2;
     self.directory = argv[2];
     self.number = (uint32_t) strtoul(argv[3], NULL, 10);

@@ -85,13 +85,15 @@ class Crowd:
             self._directory / f"{number}.err", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         if native is None or place >= self._settings.workers - self._settings.python_workers:
+            parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                self._run_python(place, number, seed, theirs, errors)
+                self._run_python(parent, number, place, seed, told=theirs, errors=errors)
         else:
             crash = "crash" if self._chance.random() < self._settings.crash_share else "none"
             os.set_inheritable(theirs, True)
             arguments = [self._engine.name, self._directory, number, place, seed, theirs, crash]
+            arguments.append(os.getpid())
             pid = os.posix_spawn(
                 native,
                 [str(native), *map(str, arguments)],
@@ -104,13 +106,15 @@ class Crowd:
         self._members[pid] = Member(pid, place, number, told)
         self.figures["processes"] += 1
 
-    def _run_python(self, place: int, number: int, seed: int, told: int, errors: int) -> None:
+    def _run_python(self, parent: int, *arguments: int, told: int, errors: int) -> None:
         status = 3
         try:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                return  # it died before we asked for it
             lib.pn_set_never_wait(0)
             os.dup2(errors, 2)
-            Worker(self._engine, self._directory, number, place, seed).run(told)
+            Worker(self._engine, self._directory, *arguments).run(told)
             status = 0
         except BaseException:
             os.write(2, traceback.format_exc().encode())
