@@ -148,6 +148,9 @@ bench-native: build ## the C benchmarks
 demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip breaks it on purpose
 	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS)
 
+soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
+	@PYTHONPATH=tests $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
+
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist
 	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
@@ -174,5 +177,5 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup build test test-full asan tsan lint bench bench-native demo wheel spark-zip clean
+.PHONY: help setup build test test-full asan tsan lint bench bench-native demo soak wheel spark-zip clean
 .DELETE_ON_ERROR:
