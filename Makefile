@@ -118,8 +118,9 @@ endif
 	    --ignore=tests/test_sourcecode.py)
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
-test-full: test ## also what takes long: TSan, the full models, pytest -m full
+test-full: test ## also what takes long: TSan, single steps, the full models, pytest -m full
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
+	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
 endif
