@@ -428,6 +428,7 @@ static void begin_somewhere(struct fuzz_input *in)
     QueuePosition start = (where >> 2) * 8 + (where & 2 ? 1ULL << 62 : 0);
     pn_store_relaxed(&ctl->head, start);
     pn_store_relaxed(&ctl->tail, start);
+    pn_store_relaxed(&ctl->mem_tail, start);
     pn_store_relaxed(&ctl->woken, start);
 }
 

@@ -14,6 +14,7 @@
 static void set_positions(struct pn_segment *seg, uint64_t pos)
 {
     pn_store_relaxed(&seg->ctl->tail, pos);
+    pn_store_relaxed(&seg->ctl->mem_tail, pos);
     pn_store_relaxed(&seg->ctl->woken, pos);
     pn_store_relaxed(&seg->ctl->head, pos);
 }
