@@ -94,6 +94,30 @@ async def test_at_once_or_by_the_loop(
     assert order == (["received", "soon"] if at_once else ["soon", "received"])
 
 
+async def test_it_is_resumed_once(
+    kind: str, aconnect: AsyncConnections, connect: Connect, how: str
+) -> None:
+    """And not again by the loop, while it waits for something else."""
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: errors.append(context))
+    (receive,) = await receivers(aconnect, how, 1)
+    received, gate = asyncio.Event(), loop.create_future()
+
+    async def wait() -> object:
+        await returns(receive, received.set)
+        return await gate
+
+    task = asyncio.create_task(wait())
+    await settled(task)
+    connect().notify("0", "x")
+    await received.wait()
+    await settled(task)
+    gate.set_result("through")
+    assert await task == "through"
+    assert errors == []
+
+
 async def test_it_is_the_task_in_its_own_context(
     kind: str, aconnect: AsyncConnections, connect: Connect, how: str
 ) -> None:
