@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pynotify
+from pynotify._async_waiter import TaskWaiter, Turn
 from receiving import PATIENCE, payloads
 from sessions import Connect
 from tasks import DEBUG, AsyncConnections, loop_factory, settled, turns, until
@@ -157,6 +158,8 @@ async def test_one_cancels_the_other_that_is_about_to_be_resumed(
     kind: str, aconnect: AsyncConnections, connect: Connect, how: str
 ) -> None:
     """In the same turn: it has its message in hand perhaps, and that is not lost."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     receive = await receivers(aconnect, how, 2)
     one = asyncio.create_task(returns(receive[0], lambda: second.cancel("because")))
     await settled(one)
@@ -174,6 +177,15 @@ async def test_one_cancels_the_other_that_is_about_to_be_resumed(
     conn = aconnect._made[0]
     rest = await conn.poll() if how == "notifies" else [await receive[1]()]
     assert payloads(rest) == ["1"]
+    assert errors == []
+
+
+async def test_an_error_is_not_for_who_has_been_cancelled() -> None:
+    waiter = TaskWaiter(Turn(asyncio.get_running_loop()))
+    waiter.cancel()
+    waiter.fail(pynotify.InterfaceError("too late"))
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
 
 
 async def test_one_closes_the_connection(
