@@ -1,8 +1,8 @@
 """A connection as asyncio uses it: the same as for threads, with other waiting.
 
 * Waiting for messages: a future for each waiter, and a reader of the event loop on the
-  connection's descriptor, which takes what there is and puts it where it belongs.  No thread, no
-  set_wakeup_fd(); so it works in any loop and any thread.
+  connection's descriptor, which takes what there is, puts it where it belongs, and resumes whom
+  it woke.  No thread, no set_wakeup_fd(); so it works in any loop and any thread.
 * Waiting for the writer lock: a call is tried with pn_set_never_wait().  If it would have to
   wait, a thread waits until the lock is free, one for all tasks, and then each tries again in
   the loop.  So a cancelled call has done nothing, and no state of ours is touched by threads.
@@ -20,7 +20,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._async_subscription import AsyncSubscription, Listeners
-from pynotify._async_waiting import Errands, FutureWaiter, LockWait, RoomWait, end_of, in_thread
+from pynotify._async_waiter import TaskWaiter, Turn
+from pynotify._async_waiting import Errands, LockWait, RoomWait, end_of, in_thread
 from pynotify._base import BaseConnection, limit_of, nanoseconds, process
 from pynotify._batch import NotifyBatch
 from pynotify._descriptor import Descriptor
@@ -65,6 +66,7 @@ class AsyncConnection(BaseConnection):
         self._thread, self._is_running = get_ident(), self._loop.is_running
         self._core_fd = -1
         self._reading = False
+        self._turn = Turn(self._loop)
         self._descriptor: Descriptor | None = None
         self._listeners: dict[str, Listeners] = {}
         self._errands = Errands()
@@ -415,7 +417,7 @@ class AsyncConnection(BaseConnection):
                 self._read_ahead()
             found = bool(main.messages)
             if patient and not found:
-                waiter = FutureWaiter()
+                waiter = TaskWaiter(self._turn)
                 main.waiters.append(waiter)
         if not patient:
             return found
@@ -424,7 +426,7 @@ class AsyncConnection(BaseConnection):
             return True
         try:
             self._start_reading()
-            woken = await waiter.wait(timeout)
+            woken = await (waiter if timeout is None else waiter.within(timeout))
         finally:
             main.waiters.remove(waiter)
         if woken and not main.messages:
@@ -449,14 +451,21 @@ class AsyncConnection(BaseConnection):
         self, timeout: float | None, stop_after: int | None
     ) -> AsyncGenerator[Notify | Gap]:
         left = -1 if stop_after is None else stop_after
+        deadline: float | None = None
         in_a_row = 0
         while left:
             if in_a_row == _READ_AHEAD:
                 in_a_row = 0
                 await asyncio.sleep(0)
-            ready = self._backlog and not self._transactions
-            if not ready and not await self._message_is_there(timeout):
-                return
+            if self._transactions or not self._backlog:
+                self._refuse_transaction("notifies")
+            if not self._backlog:
+                if timeout is not None and deadline is None:
+                    deadline = self._loop.time() + timeout
+                remaining = None if deadline is None else deadline - self._loop.time()
+                if not await self._wait_for_main(remaining):
+                    return
+                continue
             try:
                 message = self._backlog.popleft()
             except IndexError:  # the commit of an UNLISTEN goes through it in a thread
@@ -467,18 +476,8 @@ class AsyncConnection(BaseConnection):
                 self._run_handlers([message])
             left -= 1
             in_a_row += 1
+            deadline = None
             yield message
-
-    async def _message_is_there(self, timeout: float | None) -> bool:
-        """In the backlog, for the caller to take at once.  False: the time is over."""
-        deadline = None if timeout is None else self._loop.time() + timeout
-        while True:
-            self._refuse_transaction("notifies")
-            if self._backlog:
-                return True
-            left = None if deadline is None else deadline - self._loop.time()
-            if not await self._wait_for_main(left):
-                return False
 
     def fileno(self) -> int:
         """A descriptor: readable iff `poll` may return something."""
@@ -519,17 +518,44 @@ class AsyncConnection(BaseConnection):
                 self._loop.remove_reader(self._core_fd)
 
     def _on_readable(self) -> None:
-        """Level-triggered: whoever leaves something unread is called again at once."""
+        """Level-triggered: whoever leaves something unread is called again at once.
+
+        Somebody waits for each step of this, so there are few of them.
+        """
+        if self._routed:
+            self._read_for_subscriptions()
+            return
         main = self._inboxes.main
-        if not self._routed and (main.messages or not main.waiters):
+        messages = main.messages
+        waiters: list[Any] = main.waiters  # TaskWaiters
+        if messages or not waiters:
             self._stop_reading()  # nobody wants it now; the next one who waits starts again
             return
         try:
-            if not self._read_ahead(_READ_AHEAD):
+            with self._receiving:
+                messages += self._reader.read(self, _READ_AHEAD)
+                if self._descriptor is not None:
+                    self._post()
+        except Exception as error:
+            self._stop_reading()
+            self._fail(error)
+        if messages:
+            self._turn.resume(tuple(waiters))
+
+    def _read_for_subscriptions(self) -> None:
+        woken: list[TaskWaiter] = []
+        self._turn.woken = woken
+        try:
+            with self._receiving:
+                room = self._feed(_READ_AHEAD)
+            if not room:
                 self._stop_reading()
         except Exception as error:
             self._stop_reading()
             self._fail(error)
+        finally:
+            self._turn.woken = None
+            self._turn.resume(woken)
 
     def _read_ahead(self, limit: int = 0) -> bool:
         """Take what there is, and put it where it belongs.  False: there is no room.
@@ -539,9 +565,9 @@ class AsyncConnection(BaseConnection):
         with self._receiving:
             if self._routed:
                 return self._feed(limit)
-            for message in self._reader.read(self, _READ_AHEAD):
-                self._inboxes.main.put(message)
-            self._post()
+            self._inboxes.main.put_all(self._reader.read(self, _READ_AHEAD))
+            if self._descriptor is not None:
+                self._post()
         return True
 
     def _fail(self, error: Exception) -> None:
@@ -550,7 +576,7 @@ class AsyncConnection(BaseConnection):
             inboxes: list[Inbox | MainInbox] = [self._inboxes.main, *self._inboxes.all]
             for inbox in inboxes:
                 for waiter in inbox.waiters:
-                    if isinstance(waiter, FutureWaiter):
+                    if isinstance(waiter, TaskWaiter):
                         waiter.fail(error)
                 inbox.wake_all()
         if self._listeners:

@@ -9,7 +9,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from pynotify._async_waiting import FutureWaiter
+from pynotify._async_waiter import TaskWaiter
 from pynotify._base import nanoseconds, process
 from pynotify._inbox import Inbox
 from pynotify._types import Notify
@@ -77,7 +77,7 @@ class AsyncSubscription:
     async def next(self, timeout: float | None = None) -> Notify | Gap:
         """As `Subscription.next`.  Cancelling it loses nothing."""
         nanoseconds(timeout)
-        message = await self._receive(FutureWaiter(), timeout)
+        message = await self._receive(timeout)
         if message is None:
             raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
         return message
@@ -119,8 +119,10 @@ class AsyncSubscription:
         connection._start_reading()
         return self
 
-    async def _receive(self, waiter: FutureWaiter, timeout: float | None) -> Notify | Gap | None:
-        """None: the time is over, or somebody else woke the waiter."""
+    async def _receive(
+        self, timeout: float | None, announce: Callable[[TaskWaiter], object] | None = None
+    ) -> Notify | Gap | None:
+        """None: the time is over, or somebody else woke the waiter, who is announced to him."""
         connection, inbox = self._connection, self._inbox
         patient = timeout is None or timeout > 0
         self._check_open()
@@ -133,10 +135,13 @@ class AsyncSubscription:
             return message
         if not patient:
             return None
+        waiter = TaskWaiter(connection._turn)
+        if announce is not None:
+            announce(waiter)
         inbox.waiters.append(waiter)
         try:
             connection._start_reading()
-            woken = await waiter.wait(timeout)
+            woken = await (waiter if timeout is None else waiter.within(timeout))
         except BaseException:  # cancelled, perhaps with a message in hand
             if waiter.message is not None:
                 inbox.put_back(waiter.message)
@@ -208,7 +213,7 @@ class SubscriptionTask:
         self._handler = handler
         self._on_error = on_error
         self._stopping = False
-        self._waiter: FutureWaiter | None = None
+        self._waiter: TaskWaiter | None = None
         self._task = asyncio.create_task(self._run(), name=f"{subscription!r}")
 
     async def stop(self) -> None:
@@ -219,12 +224,14 @@ class SubscriptionTask:
         if self._task is not asyncio.current_task():
             await asyncio.wait([self._task])
 
+    def _wait_with(self, waiter: TaskWaiter) -> None:
+        self._waiter = waiter
+
     async def _run(self) -> None:
         subscription = self._subscription
         while not self._stopping:
-            self._waiter = FutureWaiter()
             try:
-                message = await subscription._receive(self._waiter, None)
+                message = await subscription._receive(None, self._wait_with)
             except Error as error:
                 if not subscription.closed:
                     self._report(error)

@@ -1,4 +1,4 @@
-"""How tasks wait: for messages, for the lock, for room, for what must come to its end.
+"""How tasks wait for the lock, for room, for what must come to its end; not for messages.
 
 What waits in the core does so in a thread of its own, not in the loop's executor: that has few
 threads, and they are for the program.  However many tasks wait, there is one such thread for the
@@ -19,46 +19,7 @@ from pynotify.errors import LockTimeout, native_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from pynotify._types import Gap, Notify
-
 _T = TypeVar("_T")
-
-
-class FutureWaiter:
-    """A task that waits, once."""
-
-    #: What was handed to it.
-    message: Notify | Gap | None = None
-    _error: Exception | None = None
-    _woken = False
-    _future: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        self._woken = True
-        self._rouse()
-
-    def fail(self, error: Exception) -> None:
-        """Make it raise when it is woken."""
-        self._error = error
-
-    async def wait(self, timeout: float | None) -> bool:
-        """False: the time is over."""
-        if not self._woken:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = None if timeout is None else loop.call_later(timeout, self._rouse)
-            try:
-                await self._future
-            finally:
-                if timer is not None:
-                    timer.cancel()
-        if self._error is not None:  # each waiter gets its own
-            raise type(self._error)(*self._error.args)
-        return self._woken
-
-    def _rouse(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
 
 
 class LockWait:

@@ -220,7 +220,8 @@ class BaseConnection:
     def _open_transaction(self) -> OpenTransaction | None:
         """That of the caller.  Raises when the connection cannot be used."""
         self._check_usable()
-        return self._transactions.get(self._owner())
+        # asyncio may ask the kernel for the pid before it says who the task is
+        return self._transactions.get(self._owner()) if self._transactions else None
 
     def _required(self, command: str) -> OpenTransaction:
         transaction = self._open_transaction()
@@ -374,7 +375,7 @@ class BaseConnection:
         if self._watched and room == 0:
             self._hushed = True
             self._check(lib.pn_conn_hush(self._handle))
-        if post:
+        if post and self._watched:
             self._post()
         return room != 0
 

@@ -62,6 +62,11 @@ class MainInbox:
         if self.waiters:
             self.wake_all()
 
+    def put_all(self, messages: list[Notify | Gap]) -> None:
+        self.messages += messages
+        if messages:
+            self.wake_all()
+
     def wake_all(self) -> None:
         for waiter in tuple(self.waiters):  # who leaves takes himself out meanwhile
             waiter.wake()

@@ -9,11 +9,24 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pynotify
+from programs import require_module
 from receiving import PATIENCE
 from sessions import Connect, EngineFactory
 
 PAGE = "x" * 7900
 """The payload of a message that takes a page of the queue."""
+
+
+DEBUG = "asyncio in debug mode"
+
+
+def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if kind == "uvloop":
+        require_module("uvloop")
+        import uvloop
+
+        return uvloop.new_event_loop
+    return asyncio.new_event_loop
 
 
 class AsyncConnections:

@@ -17,6 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import ClassVar, Self
 
@@ -54,8 +55,12 @@ class Side(ABC):
         """Before the children are forked."""
 
     @abstractmethod
-    def waker(self) -> Callable[[int], object]:
-        """Sends message number n."""
+    def waker(self) -> Callable[[bytes], object]:
+        """Sends a message."""
+
+    def message(self, number: int) -> bytes:
+        """What the waker is called with, made beforehand."""
+        return payload(number)
 
     @abstractmethod
     async def open(self) -> None:
@@ -81,9 +86,11 @@ class Eventfd(Side):
     def prepare(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def waker(self) -> Callable[[int], object]:
-        fd, write, one = self._fd, os.write, (1).to_bytes(8, "little")
-        return lambda _number: write(fd, one)
+    def waker(self) -> Callable[[bytes], object]:
+        return partial(os.write, self._fd)
+
+    def message(self, number: int) -> bytes:
+        return (1).to_bytes(8, "little")
 
     async def open(self) -> None:
         loop, fd, read = asyncio.get_running_loop(), self._fd, os.read
@@ -119,10 +126,9 @@ class Notifies(Side):
         self._segment = f"bench-guest-{os.getpid()}-{Notifies._serial}"
         self._engine = pynotify.open(self._segment)
 
-    def waker(self) -> Callable[[int], object]:
+    def waker(self) -> Callable[[bytes], object]:
         self._sender = self._engine.connect()
-        notify = self._sender.notify
-        return lambda number: notify(CHANNEL, payload(number))
+        return partial(self._sender.notify, CHANNEL)
 
     async def open(self) -> None:
         self._conn = await pynotify.AsyncConnection.connect(self._segment)
@@ -218,10 +224,11 @@ class Pair:
             if command[0] == "pin":
                 pin_all_threads(command[1])
             else:
-                for number in range(command[1]):
+                messages = [self.side.message(number) for number in range(command[1])]
+                for number, message in enumerate(messages):
                     time.sleep(_PAUSE)
                     stamps[number] = clock()
-                    wake(number)
+                    wake(message)
             pipe.send("done")
 
     def _listen(self, pipe: Connection) -> None:

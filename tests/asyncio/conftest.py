@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from locked import LockHolder
-from programs import require_module
 from receiving import PATIENCE
 from requirement import require
 from sessions import Worker
-from tasks import AsyncConnections
+from tasks import DEBUG, AsyncConnections, loop_factory
 
-LOOPS = ["asyncio", "uvloop"]
-
-
-def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
-    if kind == "uvloop":
-        require_module("uvloop")
-        import uvloop
-
-        return uvloop.new_event_loop
-    return asyncio.new_event_loop
+LOOPS = ["asyncio", DEBUG, "uvloop"]
 
 
 @pytest.fixture
@@ -37,7 +27,7 @@ def aconnect(engine_name: str) -> AsyncConnections:
 
 @pytest.fixture(params=LOOPS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of event loop.  A test without it runs in asyncio's own."""
+    """Of event loop.  A test without it runs in asyncio's own, in debug mode."""
     return str(request.param)
 
 
@@ -60,8 +50,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     to_close = [value for value in values.values() if isinstance(value, AsyncConnections)]
     test = pyfuncitem.obj(**{name: values[name] for name in names})
-    factory = loop_factory(values.get("kind", "asyncio"))
-    with asyncio.Runner(loop_factory=factory, debug=True) as runner:
+    kind = values.get("kind", DEBUG)
+    with asyncio.Runner(loop_factory=loop_factory(kind), debug=kind == DEBUG) as runner:
         runner.run(_within_patience(test, to_close))
     return True
 

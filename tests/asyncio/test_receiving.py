@@ -179,6 +179,8 @@ class TestNotifies:
             def wake(self) -> None:
                 conn._backlog.clear()
 
+            resume = wake
+
         conn._inboxes.main.waiters.append(Thief())
         messages = conn.notifies(timeout=0.1)
         task = asyncio.create_task(anext(messages, None))

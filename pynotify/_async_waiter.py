@@ -1,0 +1,113 @@
+"""A task that waits for a message, and how it is resumed: at once.
+
+1. The waiter is a future of asyncio, with one liberty.  A future has the loop resume its task,
+   by call_soon(): in another turn, which begins with a system call.  The loop's reader that has
+   read the message has nothing else to do, and resumes the task itself, as its last act.
+2. That is what the loop would do: run the callback that the task has added, in the context given
+   with it, in the loop's thread, while no task is being executed.  A reader is a callback of the
+   loop, so this holds there, and only there; who wakes a task from elsewhere does it by
+   set_result(), as every future's owner.
+3. It is done for asyncio's own tasks.  A callback of any other kind, also of a task of a derived
+   class, is left to the loop; so is everything in debug mode, where the loop says which task was
+   slow.  Nothing of asyncio is replaced, and of the task no more is known than that it adds its
+   callback to what it waits for: if it does not, the loop resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextvars import Context
+    from typing import Any
+
+    from pynotify._types import Gap, Notify
+
+
+class Turn:
+    """What the loop's reader of a connection is at."""
+
+    __slots__ = ("loop", "woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        #: Whom it has woken until now, some several times; None while it does not read.
+        self.woken: list[TaskWaiter] | None = None
+
+    def resume(self, woken: Iterable[TaskWaiter]) -> None:
+        """The last act of the reader: nothing may be left to do or to hold for it."""
+        left = iter(woken)
+        try:
+            for waiter in left:
+                waiter.resume()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # A task was ended by it, and so ends the loop, as from any callback; but from a
+            # reader uvloop would not take it.
+            self.loop.call_soon(_throw, error)
+            for waiter in left:
+                waiter.wake()
+
+
+class TaskWaiter(asyncio.Future[bool]):
+    """Awaited by one task; says whether it was woken, and not just that the time was over."""
+
+    __slots__ = ("_context", "_step", "_turn", "message")
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(loop=turn.loop)
+        #: What was handed to it.
+        self.message: Notify | Gap | None = None
+        self._turn = turn
+        # What resumes the task, where that may be done at once.
+        self._step: Callable[[TaskWaiter], object] | None = None
+        self._context: Context | None = None
+
+    def wake(self) -> None:
+        """At the end of the reader's turn, or else soon."""
+        woken = self._turn.woken
+        if woken is not None:
+            woken.append(self)
+        elif not self.done():
+            self.set_result(True)
+
+    def resume(self) -> None:
+        """Wake it, and let the task go on before this returns.  Only for a callback of the loop."""
+        if self.done():  # cancelled in the same turn, or woken more than once
+            return
+        step, context = self._step, self._context
+        if step is None or context is None or not self.remove_done_callback(step):
+            self.set_result(True)
+            return
+        self.set_result(True)
+        context.run(step, self)
+
+    def fail(self, error: Exception) -> None:
+        """Make it raise; each waiter gets its own."""
+        if not self.done():
+            self.set_exception(type(error)(*error.args))
+            self.exception()  # nobody complains when the task is cancelled before it sees it
+
+    async def within(self, timeout: float) -> bool:
+        """Awaits it for so long."""
+        timer = self._turn.loop.call_later(timeout, self._time_is_over)
+        try:
+            return await self
+        finally:
+            timer.cancel()
+
+    def _time_is_over(self) -> None:
+        if not self.done():
+            self.set_result(False)
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Any = None) -> None:
+        """Whoever awaits this does so."""
+        super().add_done_callback(fn, context=context)
+        task = getattr(fn, "__self__", None)
+        if type(task) is asyncio.Task and not self._turn.loop.get_debug():
+            self._step, self._context = fn, context
+
+
+def _throw(error: BaseException) -> NoReturn:
+    raise error
