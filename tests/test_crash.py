@@ -42,8 +42,11 @@ HOLDS_THE_LOCK = "commit:after-head"
 """Killed there, a notifier has committed and told nobody."""
 
 
-NATIVE = ("segfile:",)
-"""Modules whose labels are reached by native tests of their own (test_crash_segfile.c)."""
+NATIVE = (
+    *("copy:", "evict:", "spill:", "segfile:"),
+    *("block:ticket", "block:passed-on", "recover:mem-tail"),
+)
+"""Labels of full queues have native tests: test_crash_full.c, _room.c and _segfile.c."""
 
 
 def labels() -> list[str]:
