@@ -189,7 +189,11 @@ class Inbox:
         """Sets `_latest` in one step with it."""
         messages = self.messages
         if not isinstance(message, Notify):
-            messages += (message,)
+            last = messages[-1] if messages else None
+            if isinstance(last, Gap) and last.reason == message.reason:
+                messages[-1] = last.joined(message)
+            else:
+                messages += (message,)
             self._latest = message
         elif self._maxlen is None or self.held < self._maxlen or self.blocks:
             messages += (message,)
@@ -215,11 +219,12 @@ class Inbox:
 
     def _drop_oldest(self, message: Notify) -> None:
         messages = self.messages
-        grows = _is_overflow(messages[0])
         at, oldest = next((i, m) for i, m in enumerate(messages) if isinstance(m, Notify))
-        gap = _gap(messages[0], oldest)
+        before = messages[at - 1] if at else oldest
+        grows = _is_overflow(before)
+        gap = _gap(before, oldest)
         if grows:
-            messages[0] = gap
+            messages[at - 1] = gap
             del messages[at]
         else:
             messages[at] = gap

@@ -141,6 +141,10 @@ class Gap:
         """One more message, of `lost` bytes."""
         return Gap(self.missed_bytes + lost, self.reason, (self.missed or 0) + 1)
 
+    def joined(self, other: Gap) -> Gap:
+        """This one and the next, between which nothing was delivered."""
+        return Gap(self.missed_bytes + other.missed_bytes, self.reason)
+
     @property
     def channel(self) -> None:
         """None: a gap belongs to no channel, and so is told from a `Notify`."""

@@ -179,14 +179,20 @@ void pn_spill_remove_all(struct pn_segment *seg)
 int pn_spill_read(const struct pn_segment *seg, QueuePosition page, uint32_t n, void *out)
 {
     struct pn_segfile_dir dir;
-    int rc = directory_of(seg, &dir);
-    int fd = rc != 0 ? rc : pn_segfile_open_read(&dir, page / PN_SPILL_FILE);
-    if (fd < 0)
-        return fd;
     uint32_t first = (uint32_t) (page % PN_SPILL_FILE / PN_QUEUE_PAGE);
-    rc = pn_segfile_read(fd, page / PN_SPILL_FILE, first, n, out);
-    close(fd);
-    return rc;
+    int rc = directory_of(seg, &dir);
+    if (rc != 0)
+        return rc;
+    rc = -EBADF;
+    /* -EBADF: it was removed, and perhaps made again, between the two calls */
+    for (int tries = 0; tries < 3 && rc == -EBADF; tries++) {
+        int fd = pn_segfile_open_read(&dir, page / PN_SPILL_FILE);
+        if (fd < 0)
+            return fd;
+        rc = pn_segfile_read(fd, page / PN_SPILL_FILE, first, n, out);
+        close(fd);
+    }
+    return rc == -EBADF ? -EBADMSG : rc;
 }
 
 QueuePosition pn_spill_boundary(const struct pn_segment *seg, QueuePosition pos,

@@ -156,7 +156,7 @@ static void flip(int fd, off_t at)
 {
     unsigned char byte;
     CHECK_EQ(pread(fd, &byte, 1, at), 1);
-    byte ^= 1U << (at % 8);
+    byte = (unsigned char)(byte ^ 1U << (at % 8));
     CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
 }
 

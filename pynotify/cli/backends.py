@@ -68,7 +68,7 @@ def process(pid: int) -> str:
 
 def queue_line(stat: EngineStat) -> str:
     """How full the queue is, and who holds its tail."""
-    text = f"{stat.queue_usage:.1%} of {stat.queue_pages:,} pages"
+    text = f"{stat.queue_usage:.1%} of {stat.max_queue_pages:,} pages"
     if stat.tail_holder_pid is None:
         return f"{text}, nobody has anything to read"
     return f"{text}, {size(stat.head - stat.tail)} held by {process(stat.tail_holder_pid)}"

@@ -58,6 +58,8 @@ _COUNTERS = (
     ("pynotify_wakeups_useless", "wakeups_useless", "Wake-ups after which nothing was found."),
     ("pynotify_slot_writes", "slot_writes", "Writes to other backends' slots."),
     ("pynotify_recoveries", "recoveries", "Repairs after a process died in a commit."),
+    ("pynotify_evictions", "evictions", "Times that the slowest listener lost its place."),
+    ("pynotify_spilled_pages", "spilled_pages", "Pages of 8 KiB written to files."),
     (
         "pynotify_handler_reinstalls",
         "handler_reinstalls",
@@ -66,7 +68,8 @@ _COUNTERS = (
 )
 _GAUGES = (
     ("pynotify_queue_usage_ratio", "queue_usage", "Part of the queue in use, 0 to 1."),
-    ("pynotify_queue_pages", "queue_pages", "Pages of 8 KiB in the queue."),
+    ("pynotify_queue_pages", "queue_pages", "Pages of 8 KiB in the shared ring."),
+    ("pynotify_max_queue_pages", "max_queue_pages", "The same with those that may go to files."),
     ("pynotify_channels", "channels", "Channels in the channel table."),
     ("pynotify_subscriptions", "subscriptions", "Pairs of a backend and a channel."),
 )

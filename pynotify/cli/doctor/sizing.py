@@ -57,11 +57,11 @@ def check_load(load: Load, name: str | None, stat: EngineStat | None) -> Finding
     )
     if stat is None:
         return ok("sizing", text)
-    if stat.queue_pages >= needed:
-        return ok("sizing", f"{text}, has {stat.queue_pages}", segment=name)
+    if stat.max_queue_pages >= needed:
+        return ok("sizing", f"{text}, has {stat.max_queue_pages}", segment=name)
     return problem(
         "sizing",
-        f"{text}, has {stat.queue_pages}",
+        f"{text}, has {stat.max_queue_pages}",
         f"Create the segment with queue_pages={needed}, or let its listeners read more often.",
         segment=name,
     )
@@ -69,11 +69,11 @@ def check_load(load: Load, name: str | None, stat: EngineStat | None) -> Finding
 
 def estimate(name: str, before: EngineStat, now: EngineStat, seconds: float) -> Finding:
     """How long a listener may be absent at the rate at which the queue grew just now."""
-    ring = now.queue_pages * PAGE
+    queue = now.max_queue_pages * PAGE
     written, count = now.head - before.head, now.notifications - before.notifications
     if written <= 0:
-        return ok("sizing", f"a queue of {size(ring)}; it did not grow just now", segment=name)
-    absence = ring * seconds / written
+        return ok("sizing", f"a queue of {size(queue)}; it did not grow just now", segment=name)
+    absence = queue * seconds / written
     text = (
         f"at the present {size(written / seconds)}/s ({count / seconds:,.0f} notifications/s) a "
         f"listener may be absent for {duration(absence)}"
