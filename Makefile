@@ -118,8 +118,9 @@ endif
 	    --ignore=tests/test_sourcecode.py)
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
-test-full: test ## also what takes long: TSan, the full models, pytest -m full
+test-full: test ## also what takes long: TSan, single steps, the full models, pytest -m full
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
+	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
 endif
@@ -148,6 +149,9 @@ bench-native: build ## the C benchmarks
 demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip breaks it on purpose
 	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS)
 
+soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
+	@PYTHONPATH=tests $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
+
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist
 	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
@@ -174,5 +178,5 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup build test test-full asan tsan lint bench bench-native demo wheel spark-zip clean
+.PHONY: help setup build test test-full asan tsan lint bench bench-native demo soak wheel spark-zip clean
 .DELETE_ON_ERROR:

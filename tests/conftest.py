@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
@@ -37,6 +38,9 @@ _numbers = itertools.count(1)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes long; what a quick run may leave out")
     config.addinivalue_line("markers", "spark: needs Spark and a Java virtual machine")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # a shell's background job; the programs that tests interrupt would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -75,6 +75,9 @@ TEST_NAME = re.compile(r"((?:native/)?tests/[\w/]+\.(?:py|c))((?:::\w+)*)")
 
 def defined(path: Path) -> set[str]:
     """Names of the tests in a file, as "::test_x" and "::Class::test_y"."""
+    if path.suffix == ".c":
+        found = re.findall(r"^static void (test_\w+)\(void\)", path.read_text(), re.MULTILINE)
+        return {f"::{name}" for name in found}
     function = ast.FunctionDef | ast.AsyncFunctionDef
     names = set()
     for node in ast.parse(path.read_text()).body:
@@ -103,6 +106,17 @@ def test_every_promise_names_its_tests() -> None:
         sentence, _, tests = body.partition("\n   ")
         assert sentence, number
         assert TEST_NAME.search(tests.partition("\n\n")[0]), f"promise {number} names no test"
+
+
+def test_each_of_the_fifty_cases_names_its_tests() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text().partition("## Fifty cases")[2]
+    rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _case, _tests in rows] == list(range(1, 51))
+    for number, _case, tests in rows:
+        assert TEST_NAME.search(tests) or tests.startswith("Not "), f"case {number}"
+    labels = set(re.findall(r"`([a-z]+:[a-z-]+)`", text))
+    sources = "".join(path.read_text() for path in (ROOT / "native" / "src").glob("*.c"))
+    assert labels <= set(re.findall(r'PN_CRASH\("([^"]+)"\)', sources))
 
 
 def test_files_named_exist() -> None:

@@ -29,6 +29,10 @@ static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition be
                             QueuePosition end)
 {
     struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
+    if (__builtin_expect(slot >= c->conn->seg->max_backends, 0)) {
+        pn_segment_poison(c->conn->seg, "backend %u, which is not, listens", slot);
+        return;
+    }
     if (backend->announced == c->xid)
         return; /* by another channel of this transaction */
     backend->announced = c->xid;
@@ -51,6 +55,8 @@ static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEnt
     for (uint32_t s = 0; s < seg->summary_words; s++)
         for (uint64_t words = e->words[s]; words != 0; words &= words - 1) {
             uint32_t word = s * 64 + (uint32_t) __builtin_ctzll(words);
+            if (word >= seg->words)
+                break; /* overwritten: what it would name is no backend */
             for (uint64_t left = bits[word]; left != 0; left &= left - 1)
                 interest_locked(c, word * 64 + (uint32_t) __builtin_ctzll(left), begin, end);
         }

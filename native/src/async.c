@@ -133,10 +133,12 @@ static int fold_unlisten_all(struct pn_txn *txn)
 static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
 {
     struct pn_conn *conn = txn->conn;
-    const char *name = (const char *) txn->pending.arena + a->name_off;
+    const char *name = "";
     struct pn_local_channel *local;
     enum pn_route route = PN_ROUTE_LISTEN;
 
+    if (a->name_len != 0) /* else there may be no arena */
+        name = (const char *) txn->pending.arena + a->name_off;
     switch (a->kind) {
     case PN_ACTION_UNLISTEN_ALL:
         return fold_unlisten_all(txn);
@@ -237,8 +239,10 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
         rc = stage_locked(c->txn, false);
     if (rc != 0)
         return rc;
-    QueuePosition end = plan_locked(c);
-    if (end != pn_load_relaxed(&c->conn->seg->ctl->head))
+    QueuePosition head = pn_load_relaxed(&c->conn->seg->ctl->head), end = plan_locked(c);
+    if (head % 8 != 0)
+        rc = pn_segment_poison(c->conn->seg, "head %llu is not aligned", (unsigned long long) head);
+    else if (end != head)
         rc = pn_queue_make_room_locked(c->conn, end, reserved, wait);
     PN_CRASH("commit:room");
     if (rc != 0 && c->txn != NULL && !c->txn->prepared)

@@ -225,6 +225,9 @@ int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
     int rc = VOID_COPY;
     if (at >= copy->start && at < copy->end)
         return 0;
+    if (at % 8 != 0)
+        return pn_segment_poison(seg, "no entry can stand at queue position %llu",
+                                 (unsigned long long) at);
     while (rc == VOID_COPY) {
         QueuePosition mem_tail = pn_load_acquire(&seg->ctl->mem_tail);
         QueuePosition floor = pn_load_acquire(&seg->ctl->floor);

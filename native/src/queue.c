@@ -107,6 +107,8 @@ static const AsyncQueueEntry *impossible(struct pn_segment *seg, QueuePosition p
 const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
                                          QueuePosition limit, QueuePosition *next)
 {
+    if (pos % 8 != 0) /* a scribbled position: not even to be looked at */
+        return impossible(seg, pos);
     const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
     return pn_queue_entry_possible(seg, qe, pos, limit, next) ? qe : impossible(seg, pos);
 }

@@ -34,6 +34,8 @@ struct listener_log {
 static struct shared {
     _Atomic(uint32_t) next_txn;
     _Atomic(uint32_t) stop, ready;
+    _Atomic(uint32_t) scripted;      /* the victim's next stop is a part of its scenario */
+    _Atomic(uint32_t) stray_signals; /* to who listens to nothing */
     struct journal_txn txn[MAX_TXNS];
     struct listener_log log[3];
 } * j;
@@ -65,7 +67,14 @@ static struct crash_case {
     const char *label;
     uint32_t nth;
     scenario *victim;
+    int action;           /* enum pn_crash_action */
+    uint32_t recoverers; /* who die in the recovery before the victim does */
 } now;
+
+static bool going_on(void)
+{
+    return atomic_load(&j->stop) == 0;
+}
 
 static const char *segment;
 static pn_engine *engine;
@@ -74,10 +83,12 @@ static int pipe_to_parent[2], hold_pipe[2];
 static pid_t listeners[3], victim_pid, helper_pid;
 static uint32_t counter[2];
 
+static const char *const action_names[] = {"", "killed", "stopped", "exited"};
+
 #define REQUIRE(cond, ...)                                                                         \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
-            fprintf(stderr, "%s, hit %u: ", now.label, now.nth);                                   \
+            fprintf(stderr, "%s, hit %u, %s: ", now.label, now.nth, action_names[now.action]);     \
             FAIL(__VA_ARGS__);                                                                     \
         }                                                                                          \
     } while (0)
@@ -293,7 +304,7 @@ static void mixed(void)
 {
     pn_batch *batch = pn_batch_new();
     double usage;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < ROUNDS && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", "other");
         if (round % 2 == 1)
@@ -334,7 +345,7 @@ static void reaping(void)
 {
     pn_stat stat;
     pn_conn *conn = connect_with(0);
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < 8 && going_on(); round++) {
         CHECK_KILLED(spawn(dead_listener, NULL), SIGKILL);
         CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
         notify(conn, VICTIM, PLAIN, 40);
@@ -368,7 +379,7 @@ static void die_holding_the_lock(void *arg)
 
 static void recovering(void)
 {
-    for (uint32_t round = 0; round < 30; round++) {
+    for (uint32_t round = 0; round < 30 && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", NULL);
         reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
@@ -377,22 +388,27 @@ static void recovering(void)
     }
 }
 
-/* The same, but another process dies in the recovery before we do. */
+/* The same, but others die in the recovery before we do: at our label, and at all the others. */
 static void die_in_recovery(void *arg)
 {
+    static const char *const labels[] = {"recover:begin",   "recover:applied",    "recover:from",
+                                         "recover:want",    "recover:generation", "recover:unslept",
+                                         "recover:woken",   "recover:before-woken",
+                                         "recover:index",   "recover:consistent"};
+    uint32_t i = (uint32_t)(uintptr_t)arg;
     pn_stat stat;
-    (void)arg;
-    CHECK_OK(pn_crash_arm(now.label, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(i % 2 == 0 ? now.label : labels[i / 2 % 10], 1, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
 }
 
 static void recovering_again(void)
 {
-    for (uint32_t round = 0; round < 30; round++) {
+    for (uint32_t round = 0; round < 30 && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", NULL);
         reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
-        reap(spawn(die_in_recovery, NULL));
+        for (uint32_t i = 0; i < now.recoverers; i++)
+            reap(spawn(die_in_recovery, (void *)(uintptr_t)(round + i)));
         notify(conn, VICTIM, PLAIN, 40);
         pn_conn_close(conn);
     }
@@ -402,8 +418,9 @@ static void recovering_again(void)
 static void blocked_writer(void)
 {
     pn_conn *conn = connect_with(0);
-    for (;;)
+    while (going_on())
         notify(conn, VICTIM, PLAIN, 4000);
+    pn_conn_close(conn);
 }
 
 /* The helper writes until the ring is full; we hold it, then read, and so wake the helper. */
@@ -423,8 +440,9 @@ static void waking_writers(void)
     struct pn_segment *seg = inside();
     listen_to(conn, "all", NULL);
     atomic_store(&j->ready, 1);
-    for (int round = 0; round < 200; round++) { /* the listeners may be faster in most */
-        while (pn_load_relaxed(&seg->ctl->room_waiters) == 0)
+    /* the listeners may be faster in most */
+    for (int round = 0; round < 200 && going_on(); round++) {
+        while (pn_load_relaxed(&seg->ctl->room_waiters) == 0 && going_on())
             sched_yield();
         CHECK_OK(pn_poll(conn, batch, 0));
     }
@@ -440,8 +458,9 @@ static volatile sig_atomic_t race_round;
 static void arm_for_real(int signo)
 {
     (void)signo;
+    atomic_store(&j->scripted, 0);
     if (now.nth > (uint32_t)race_round)
-        pn_crash_arm(now.label, now.nth - (uint32_t)race_round, PN_CRASH_KILL);
+        pn_crash_arm(now.label, now.nth - (uint32_t)race_round, now.action);
 }
 
 static void rewoken(void)
@@ -451,9 +470,10 @@ static void rewoken(void)
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", NULL);
-    for (race_round = 0; race_round < 4; race_round++) {
+    for (race_round = 0; race_round < 4 && going_on(); race_round++) {
         notify(conn, VICTIM, PLAIN, 40);
         CHECK(pn_poll(conn, batch, 0) >= 1); /* awake now */
+        atomic_store(&j->scripted, 1);
         CHECK_OK(pn_crash_arm("sleep:asleep", 1, PN_CRASH_STOP));
         CHECK_OK(pn_poll(conn, batch, 0));
         CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
@@ -476,7 +496,7 @@ static void waking_myself(void)
     pn_batch *batch = pn_batch_new();
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", NULL);
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < 8 && going_on(); round++) {
         int status;
         drain(conn, batch);
         pid_t pid = spawn(slow_notifier, NULL);

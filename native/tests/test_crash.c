@@ -1,8 +1,10 @@
 /*
- * Every crash point of the engine, each reached by a process that dies there by SIGKILL.
+ * Every crash point of the engine, each reached by a process that is killed there by SIGKILL, that
+ * exits there, or that is stopped there and continued.
  *
- * A case is a label and which time it is reached.  In each case three listeners and a notifier
- * survive; a victim works until it dies.  Afterwards, without any further help:
+ * A case is a label, which time it is reached, and what happens then.  In each case three listeners
+ * and a notifier survive; a victim works until it dies.  One that is stopped holds up nobody,
+ * unless it has the lock; continued, it comes to its end.  Afterwards, without any further help:
  *
  *     progress     the notifier's next notification reaches every listener within PROGRESS_MS
  *     exactness    what the victim knew to be committed was received once and in order by all,
@@ -11,11 +13,13 @@
  *     counters     the generation counters are what the received transactions have bumped, exactly;
  *                  every listener, after every poll, has read at least what it was told of, and
  *                  was told at least of what it had read before
+ *     silence      who listens to nothing was not signalled
  *     repair       pn_check() is clean; the slots, subscriptions, channel entries and
  *                  reservations of the dead can be had again; a tail scan reaches head
  *
- * The labels come from the program itself (pn_crash_label), so a new one is tested or fails the
- * run.  The journal of who committed what is in anonymous shared memory: it outlives SIGKILL.
+ * The labels come from the program itself (pn_crash_label), so a new one is tested, or fails the
+ * run because no victim has reached it (job_of() says who goes where).  The journal of who
+ * committed what is in anonymous shared memory: it outlives SIGKILL.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,6 +31,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "../src/lock.h"
 #include "../src/segment.h"
 
 enum {
@@ -44,14 +49,28 @@ enum {
 
 #include "crash_victims.h"
 
+/* How a case ends; and a victim, by PN_CRASH_EXIT. */
+enum { HIT = 0, FAILED = 1, NOT_HIT = 3, EXITED = 99 };
+
+static bool begins(const char *label, const char *prefix)
+{
+    return strncmp(label, prefix, strlen(prefix)) == 0;
+}
+
 /* ---- the order of a case --------------------------------------------------------------------- */
 
 static void victim(void *arg)
 {
     (void)arg;
     CHECK_EQ(setpgid(0, 0), 0); /* its children can be waited for when it is dead */
-    CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
     now.victim();
+}
+
+static void count_stray(int signo)
+{
+    (void)signo;
+    atomic_fetch_add(&j->stray_signals, 1);
 }
 
 static void open_segment(void)
@@ -76,6 +95,8 @@ static void open_segment(void)
     pn_conn_close(conn);
 }
 
+static bool released; /* listener 0, which holds up a blocked writer */
+
 static void start_listeners(void)
 {
     for (uintptr_t i = 0; i < 3; i++)
@@ -83,22 +104,61 @@ static void start_listeners(void)
     REQUIRE(hear(3, TEST_PATIENCE_MS), "the listeners did not start");
 }
 
-/* Serve the victim's stops until it dies.  True: it died where it should. */
+static void release_listener(void)
+{
+    if (now.victim == blocked_writer && !released)
+        CHECK_EQ(write(hold_pipe[1], "x", 1), 1);
+    released = true;
+}
+
+/* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
+static void check_beside_the_stopped(void)
+{
+    struct pn_segment *seg = inside();
+    int rc = pn_lock_try(seg);
+    if (rc == 0) {
+        pn_lock_release(seg);
+        release_listener();
+        if (now.victim == waking_writers)
+            return; /* it has not read what fills the queue: that does hold up the others */
+        notify(mine, NOTIFIER, PING, 40);
+        REQUIRE(hear(3, PROGRESS_MS), "no progress beside the stopped process");
+        return;
+    }
+    /* while it repairs, or is helped by others, holder_pid may name another */
+    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
+    bool alone = now.victim != waking_myself && helper_pid == 0 && !begins(now.label, "recover:");
+    REQUIRE(rc == -EBUSY, "the lock: %d", rc);
+    REQUIRE(holder == victim_pid || !alone, "%d has the lock, not the stopped %d", holder,
+            victim_pid);
+}
+
+/* Serve the victim's stops until it ends.  True: it came to where it should. */
 static bool watch_victim(void)
 {
     int status = 0;
+    bool stopped = false;
     for (;;) {
         CHECK_EQ(waitpid(victim_pid, &status, WUNTRACED), victim_pid);
         if (!WIFSTOPPED(status))
             break;
-        notify(mine, NOTIFIER, PLAIN, 40);
-        kill(victim_pid, SIGUSR2);
+        if (atomic_load(&j->scripted) != 0) {
+            notify(mine, NOTIFIER, PLAIN, 40);
+            kill(victim_pid, SIGUSR2);
+        } else {
+            stopped = true;
+            check_beside_the_stopped();
+            release_listener();
+            atomic_store(&j->stop, 1);
+        }
         kill(victim_pid, SIGCONT);
     }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EXITED)
+        return now.action == PN_CRASH_EXIT;
     REQUIRE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the victim failed");
     REQUIRE(!WIFSIGNALED(status) || WTERMSIG(status) == SIGKILL, "the victim died of signal %d",
             WTERMSIG(status));
-    return WIFSIGNALED(status);
+    return WIFSIGNALED(status) || stopped;
 }
 
 /*
@@ -149,6 +209,8 @@ static void check_sequences(void)
 /* -1: the label says that nothing was committed, 1: that all was, 0: it does not say. */
 static int verdict_of_label(void)
 {
+    if (now.action == PN_CRASH_STOP)
+        return 0; /* it went on */
     static const char *const before[] = {"commit:room", "commit:entry",   "commit:before-head",
                                          "listen:",     "reserve:stored", "block:armed"};
     static const char *const after[] = {
@@ -252,12 +314,11 @@ static void check_end(void)
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
     REQUIRE(stat.tail == stat.head, "nobody listens and the tail does not reach head");
     check_segment();
+    REQUIRE(atomic_load(&j->stray_signals) == 0, "who listens to nothing was signalled");
     check_sequences();
     check_journal();
     check_counters();
 }
-
-enum { HIT = 0, FAILED = 1, NOT_HIT = 3 };
 
 /* A case in a process of its own.  Exits with one of the above. */
 static void run_case(void *arg)
@@ -270,6 +331,7 @@ static void run_case(void *arg)
     open_segment();
     start_listeners();
     mine = connect_with(0);
+    signal(SIGUSR1, count_stray);
     notify(mine, NOTIFIER, PLAIN, 40);
     if (now.victim == blocked_writer)
         notify(mine, NOTIFIER, HOLD, 40);
@@ -283,8 +345,7 @@ static void run_case(void *arg)
     bool hit = watch_victim();
     if (now.victim == chained)
         end_chain();
-    if (now.victim == blocked_writer)
-        CHECK_EQ(write(hold_pipe[1], "x", 1), 1);
+    release_listener();
     if (helper_pid != 0) {
         atomic_store(&j->stop, 1);
         CHECK_CHILD(helper_pid, 0);
@@ -308,7 +369,7 @@ static void creator(void *arg)
     const char *const *names = arg;
     pn_options o;
     pn_options_default(&o);
-    CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
     for (int i = 0; i < 4; i++) {
         CHECK_OK(pn_open(names[i], &o, &engine));
         pn_engine_close(engine);
@@ -325,7 +386,10 @@ static void run_creation(void *arg)
     test_watchdog(60);
     for (int i = 0; i < 4; i++)
         names[i] = test_segment_name();
-    int status = reap(spawn(creator, names));
+    pid_t pid = spawn(creator, names);
+    int status;
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    bool hit = !WIFEXITED(status) || WEXITSTATUS(status) == EXITED;
     pn_options_default(&o);
     for (int i = 0; i < 4; i++) {
         pn_batch *batch = pn_batch_new();
@@ -339,8 +403,12 @@ static void run_creation(void *arg)
         pn_engine_close(engine);
         pn_batch_free(batch);
     }
+    if (WIFSTOPPED(status)) {
+        kill(pid, SIGCONT);
+        CHECK_CHILD(pid, 0);
+    }
     test_segments_remove();
-    _exit(WIFSIGNALED(status) ? HIT : NOT_HIT);
+    _exit(hit ? HIT : NOT_HIT);
 }
 
 /* ---- nobody ever comes again ----------------------------------------------------------------- */
@@ -404,14 +472,10 @@ struct job {
 
 static unsigned failures, not_hit, done;
 
-static bool begins(const char *label, const char *prefix)
+static struct job job_of(const char *label, uint32_t nth, int action)
 {
-    return strncmp(label, prefix, strlen(prefix)) == 0;
-}
-
-static struct job job_of(const char *label, uint32_t nth)
-{
-    struct job job = {.c = {.label = label, .nth = nth, .victim = mixed}, .run = run_case};
+    struct job job = {.c = {.label = label, .nth = nth, .victim = mixed, .action = action},
+                      .run = run_case};
     if (begins(label, "attach:"))
         job.run = run_creation;
     else if (begins(label, "recover:"))
@@ -437,10 +501,14 @@ static void finish(struct job *job)
     int status = reap(job->pid);
     bool exited = WIFEXITED(status);
     if (exited && WEXITSTATUS(status) == NOT_HIT) {
-        fprintf(stderr, "%s was not reached %u times by any scenario\n", job->c.label, job->c.nth);
+        fprintf(stderr,
+                "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in "
+                "crash_victims.h, and job_of() the way to it\n",
+                job->c.label, action_names[job->c.action], job->c.nth);
         not_hit++;
     } else if (!exited || WEXITSTATUS(status) != HIT) {
-        fprintf(stderr, "FAILED: %s, hit %u\n", job->c.label, job->c.nth);
+        fprintf(stderr, "FAILED: %s, hit %u, %s\n", job->c.label, job->c.nth,
+                action_names[job->c.action]);
         failures++;
         for (int i = 0; i < 4; i++) { /* what it could not remove itself */
             snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int)job->pid, i);
@@ -471,32 +539,47 @@ static void run_all(struct job *jobs, size_t n)
     }
 }
 
-int main(int argc, char **argv)
+static size_t add_unhelped(struct job *jobs, size_t n)
 {
-    static struct job jobs[512];
     static const char *const unhelped[] = {"commit:after-head", "commit:want", "commit:unslept",
                                            "commit:unlocked", "signal:flag"};
+    for (size_t i = 0; i < 5; i++)
+        for (uintptr_t kind = 0; kind <= 2; kind += 2)
+            jobs[n++] = (struct job){.c = {.label = unhelped[i],
+                                           .nth = 1,
+                                           .victim = last_words,
+                                           .action = PN_CRASH_KILL},
+                                     .run = run_without_help,
+                                     .arg = (void *)kind};
+    return n;
+}
+
+static size_t add_label(struct job *jobs, size_t n, const char *label)
+{
+    for (int action = PN_CRASH_KILL; action <= PN_CRASH_EXIT; action++)
+        for (uint32_t nth = 1; nth <= 3; nth += 2)
+            jobs[n++] = job_of(label, nth, action);
+    for (uint32_t others = 1; others <= 2 && begins(label, "recover:"); others++) {
+        jobs[n] = job_of(label, 1, PN_CRASH_KILL);
+        jobs[n].c.victim = recovering_again;
+        jobs[n++].c.recoverers = others;
+    }
+    return n;
+}
+
+/* Without an argument, all; else a label, or "unhelped". */
+int main(int argc, char **argv)
+{
+    static struct job jobs[1024];
     size_t n = 0;
     int64_t began = test_now_ns();
 
-    for (size_t i = 0; i < 5; i++) /* the slow ones first */
-        for (uintptr_t kind = 0; kind <= 2; kind += 2)
-            if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
-                jobs[n++] =
-                    (struct job){.c = {.label = unhelped[i], .nth = 1, .victim = last_words},
-                                 .run = run_without_help,
-                                 .arg = (void *)kind};
+    if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
+        n = add_unhelped(jobs, n); /* the slow ones first */
     for (int i = 0; i < pn_crash_label_count(); i++)
-        for (uint32_t nth = 1; nth <= 3; nth += 2)
-            if (argc < 2 ? !tested_elsewhere(pn_crash_label(i))
-                         : strcmp(argv[1], pn_crash_label(i)) == 0)
-                jobs[n++] = job_of(pn_crash_label(i), nth);
-    for (int i = 0; i < pn_crash_label_count(); i++)
-        if (begins(pn_crash_label(i), "recover:") && argc < 2 &&
-            !tested_elsewhere(pn_crash_label(i))) {
-            jobs[n] = job_of(pn_crash_label(i), 1);
-            jobs[n++].c.victim = recovering_again;
-        }
+        if (argc < 2 ? !tested_elsewhere(pn_crash_label(i))
+                     : strcmp(argv[1], pn_crash_label(i)) == 0)
+            n = add_label(jobs, n, pn_crash_label(i));
     CHECK(n > 0);
     run_all(jobs, n);
     printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,

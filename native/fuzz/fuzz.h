@@ -1,0 +1,69 @@
+/*
+ * fuzz.h - what the fuzz targets share.  A target is one file fuzz_*.c with the entry point of
+ * libFuzzer; with another compiler than clang, replay.c has a main() for it.
+ *
+ * The oracle of all of them: no crash, no hang, and whatever an input does to a segment or file,
+ * calls succeed or return an error.  What else must hold a target says with FUZZ_CHECK.
+ */
+#ifndef PN_FUZZ_H
+#define PN_FUZZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "pynotify.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define FUZZ_CHECK(cond, ...)                                                                      \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #cond);                     \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* ---- the input, from front to back; what is beyond its end is 0 ------------------------------ */
+
+struct fuzz_input {
+    const uint8_t *at;
+    size_t left;
+};
+
+static inline uint64_t fuzz_take(struct fuzz_input *in, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes && in->left > 0; i++, in->at++, in->left--)
+        value |= (uint64_t) *in->at << (8 * i);
+    return value;
+}
+
+/* ---- a segment that was used, to be spoiled (spoil.c) ---------------------------------------- */
+
+enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be spoiled */
+
+/*
+ * The segment as it was at first, in its file.  Afterwards whoever attaches finds dead backends,
+ * unread entries, a prepared transaction, counters.  The descriptor stays ours.
+ */
+int fuzz_segment_restore(void);
+const char *fuzz_segment_name(void);
+
+/* Overwrite some of `part`, as the input says, until it says stop; in the file, so for all. */
+void fuzz_spoil(struct fuzz_input *in, int part);
+
+/* Make the header's checksum right again. */
+void fuzz_seal_header(void);
+
+/* Everything that one does with an engine.  Any error will do, but an error or a result. */
+void fuzz_use(pn_engine *engine, struct fuzz_input *in);
+
+/* Read everything; returns what pn_poll() returned last. */
+int64_t fuzz_read_all(pn_conn *conn, pn_batch *batch, uint64_t max);
+
+#endif

@@ -1,0 +1,21 @@
+/* fuzz_check.c - everything between header and ring is overwritten, then looked at and used. */
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct fuzz_input in = {data, size};
+    pn_engine *engine;
+    int fd = fuzz_segment_restore();
+    bool before = (fuzz_take(&in, 1) & 1) != 0;
+    if (before)
+        fuzz_spoil(&in, FUZZ_CONTROL);
+    int rc = pn_attach(fd, fuzz_segment_name(), &engine);
+    FUZZ_CHECK(rc == 0, "the header was not touched: %d %s", rc, pn_error_message());
+    if (!before)
+        fuzz_spoil(&in, FUZZ_CONTROL);
+    fuzz_use(engine, &in);
+    fuzz_spoil(&in, FUZZ_CONTROL);
+    fuzz_use(engine, &in);
+    pn_engine_close(engine);
+    return 0;
+}

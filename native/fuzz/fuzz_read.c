@@ -1,0 +1,79 @@
+/*
+ * fuzz_read.c - the ring is overwritten under a live reader: between its polls, and by another
+ * thread while it reads.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+
+#include "fuzz.h"
+
+static void *spoil(void *input)
+{
+    for (int i = 0; i < 20; i++) {
+        struct fuzz_input in = *(struct fuzz_input *) input;
+        fuzz_spoil(&in, FUZZ_RING);
+    }
+    return NULL;
+}
+
+static void listen_to(pn_conn *conn)
+{
+    pn_txn *txn;
+    int rc = pn_txn_begin(conn, &txn);
+    if (rc == 0)
+        rc = pn_txn_listen(txn, "a", 1);
+    if (rc == 0)
+        rc = pn_txn_listen(txn, "b", 1);
+    if (rc == 0)
+        rc = pn_txn_commit(txn);
+    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
+}
+
+static int64_t send_some(pn_conn *conn, struct fuzz_input *in)
+{
+    static char text[20000];
+    uint64_t lengths = fuzz_take(in, 2);
+    int rc = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        uint64_t length = i == 7 ? lengths % sizeof text : lengths >> i & 0xff;
+        rc = pn_notify(conn, i % 3 == 1 ? "b" : "a", 1, text, length);
+    }
+    return rc;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct fuzz_input in = {data, size};
+    pn_engine *engine;
+    pn_conn *reader, *writer;
+    int rc = pn_attach(fuzz_segment_restore(), fuzz_segment_name(), &engine);
+    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
+    pn_set_never_wait(1);
+    pn_batch *batch = pn_batch_new();
+    bool made = pn_connect(engine, "db", 2, -1, NULL, &reader) == 0 &&
+                pn_connect(engine, "db", 2, -1, NULL, &writer) == 0 && batch != NULL;
+    FUZZ_CHECK(made, "%s", pn_error_message());
+    listen_to(reader);
+    for (int turn = 0; turn < 3 && send_some(writer, &in) >= 0; turn++) {
+        uint64_t how = fuzz_take(&in, 1);
+        pthread_t thread;
+        struct fuzz_input theirs = in;
+        bool both = (how & 1) && pthread_create(&thread, NULL, spoil, &theirs) == 0;
+        if (!both)
+            fuzz_spoil(&in, FUZZ_RING);
+        if (how & 2)
+            pn_poll(reader, batch, 1 + (how >> 2 & 3));
+        if (how & 16)
+            fuzz_spoil(&in, FUZZ_RING);
+        fuzz_read_all(reader, batch, how >> 5);
+        if (both)
+            pthread_join(thread, NULL);
+    }
+    fuzz_use(engine, &in);
+    pn_conn_close(reader);
+    pn_conn_close(writer);
+    pn_batch_free(batch);
+    pn_engine_close(engine);
+    return 0;
+}

@@ -1,0 +1,194 @@
+/*
+ * replay.c - main() of a fuzz target without libFuzzer: the corpus, then what becomes of it.
+ *
+ *     fuzz_read [-runs=N] [-seconds=N] [-seed=N] FILE_OR_DIRECTORY...
+ *
+ * The mutations are a function of the seed and the corpus, so a run can be had again.  An input
+ * that crashes or takes longer than 20 s is written to crash-input in the working directory.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+
+enum { MAX_INPUTS = 4096, MAX_SIZE = 4096, PATIENCE_S = 20 };
+
+static struct {
+    uint8_t *data;
+    size_t size;
+} inputs[MAX_INPUTS];
+static size_t ninputs;
+static uint8_t current[MAX_SIZE];
+static size_t current_size;
+static uint64_t state = 1;
+
+static uint64_t draw(void)
+{
+    uint64_t z = state += 0x9e3779b97f4a7c15ULL;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
+    return z ^ z >> 31;
+}
+
+static size_t below(size_t n)
+{
+    return n == 0 ? 0 : (size_t) (draw() % n);
+}
+
+static void keep_input(int signo)
+{
+    static const char late[] = "no end after 20 s\n";
+    int fd = open("crash-input", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (signo == SIGALRM && write(2, late, sizeof late - 1) < 0)
+        signo = SIGABRT;
+    if (fd < 0 || write(fd, current, current_size) < 0)
+        _exit(2);
+    signal(SIGABRT, SIG_DFL);
+    abort();
+}
+
+static void run(void)
+{
+    const struct itimerval patience = {.it_value = {.tv_sec = PATIENCE_S}};
+    setitimer(ITIMER_REAL, &patience, NULL);
+    LLVMFuzzerTestOneInput(current, current_size);
+}
+
+static void read_file(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || ninputs == MAX_INPUTS) {
+        perror(path);
+        exit(2);
+    }
+    ssize_t n = read(fd, current, sizeof current);
+    close(fd);
+    if (n < 0)
+        exit(2);
+    inputs[ninputs].data = malloc((size_t) n + 1);
+    if (inputs[ninputs].data == NULL)
+        exit(2);
+    memcpy(inputs[ninputs].data, current, (size_t) n);
+    inputs[ninputs++].size = (size_t) n;
+}
+
+static void read_directory(const char *path)
+{
+    struct dirent **names;
+    int n = scandir(path, &names, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        char file[4096];
+        snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name);
+        if (names[i]->d_name[0] != '.')
+            read_file(file);
+        free(names[i]);
+    }
+    if (n >= 0)
+        free(names);
+}
+
+static void insert(size_t at, size_t n)
+{
+    if (current_size + n > MAX_SIZE)
+        return;
+    memmove(current + at + n, current + at, current_size - at);
+    for (size_t i = 0; i < n; i++)
+        current[at + i] = (uint8_t) draw();
+    current_size += n;
+}
+
+static void erase(size_t at, size_t n)
+{
+    if (at + n > current_size)
+        n = current_size - at;
+    memmove(current + at, current + at + n, current_size - at - n);
+    current_size -= n;
+}
+
+static void mutate_splice(size_t at)
+{
+    if (ninputs == 0)
+        return;
+    size_t other = below(ninputs), from = below(inputs[other].size);
+    size_t n = below(inputs[other].size - from + 1);
+    if (at + n > MAX_SIZE)
+        n = MAX_SIZE - at;
+    memcpy(current + at, inputs[other].data + from, n);
+    if (current_size < at + n)
+        current_size = at + n;
+}
+
+static void mutate(void)
+{
+    static const uint8_t extremes[] = {0, 1, 7, 8, 0x7f, 0x80, 0xff};
+    size_t at = below(current_size);
+    switch (current_size == 0 ? 2 : below(6)) {
+    case 0:
+        current[at] ^= (uint8_t) (1U << below(8));
+        break;
+    case 1:
+        current[at] = extremes[below(sizeof extremes)];
+        break;
+    case 2:
+        insert(at, 1 + below(16));
+        break;
+    case 3:
+        erase(at, 1 + below(16));
+        break;
+    case 4:
+        mutate_splice(at);
+        break;
+    default:
+        current[at] = (uint8_t) draw();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM};
+    unsigned long runs = 0, seconds = 0, done = 0;
+    for (int i = 1; i < argc; i++) {
+        struct stat st;
+        if (strncmp(argv[i], "-runs=", 6) == 0)
+            runs = strtoul(argv[i] + 6, NULL, 10);
+        else if (strncmp(argv[i], "-seconds=", 9) == 0)
+            seconds = strtoul(argv[i] + 9, NULL, 10);
+        else if (strncmp(argv[i], "-seed=", 6) == 0)
+            state = strtoull(argv[i] + 6, NULL, 10);
+        else if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode))
+            read_directory(argv[i]);
+        else
+            read_file(argv[i]);
+    }
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+        signal(fatal[i], keep_input);
+    for (size_t i = 0; i < ninputs; i++, done++) {
+        memcpy(current, inputs[i].data, inputs[i].size);
+        current_size = inputs[i].size;
+        run();
+    }
+    time_t until = time(NULL) + (time_t) seconds;
+    for (unsigned long i = 0; i < runs || (seconds > 0 && time(NULL) < until); i++, done++) {
+        current_size = 0;
+        if (ninputs > 0) {
+            size_t from = below(ninputs);
+            memcpy(current, inputs[from].data, inputs[from].size);
+            current_size = inputs[from].size;
+        }
+        for (size_t n = 1 + below(8); n > 0; n--)
+            mutate();
+        run();
+    }
+    printf("%s: %zu inputs of the corpus, %lu runs\n", argv[0], ninputs, done);
+    for (size_t i = 0; i < ninputs; i++)
+        free(inputs[i].data);
+    return 0;
+}

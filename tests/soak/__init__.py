@@ -1,0 +1,1 @@
+"""`make soak`: processes that call at random, are killed and stopped, and a judge."""
