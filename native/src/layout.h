@@ -130,21 +130,23 @@ struct pn_room_ticket {
 struct AsyncQueueControl {
     /* W: holder.  R: any (acquire).  The release-store of head is the only commit point. */
     _Alignas(64) pn_atomic_u64 head;
+    /* W: holder.  R: readers that copy, who look at head as well (acquire); both only grow, and
+     * stand where an entry begins */
+    pn_atomic_u64 mem_tail; /* what lies before it is in files only, if there are any */
+    pn_atomic_u64 floor;    /* what lay before it was evicted */
 
     /* W: holder.  R: holder; any for statistics.  Everything below `woken` was announced. */
     _Alignas(64) pn_atomic_u64 woken;
     pn_atomic_u64 tail;     /* must be <= the position of every backend that pins */
-    pn_atomic_u64 mem_tail; /* before it: in files only; always at an entry.  R: any (acquire) */
-    pn_atomic_u64 floor;    /* what lay before it was evicted; at an entry, grows.  R: any */
     uint64_t last_xid;      /* commit sequence number; derived again from entries at recovery */
     uint64_t reserved;      /* sum of the slots' `reserved`; derived again at recovery */
     uint64_t no_scan_below; /* a tail scan before head reaches this would find nothing new */
     int64_t lastQueueFillWarn; /* CLOCK_MONOTONIC ns */
     pn_atomic_u64 deferred_at; /* when the oldest in deferred[] was put there, or 0.  R: any */
     uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
+    uint32_t tickets; /* how many of room_ticket[] are taken, or more; a scan counts again */
     uint32_t last_dboid;
     uint32_t slot_hint; /* where to look for a free slot first */
-    uint32_t tickets;   /* how many of room_ticket[] are taken, or more; a scan counts again */
 
     _Alignas(64) struct pn_locked_counters locked;
 
