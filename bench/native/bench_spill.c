@@ -250,7 +250,7 @@ static void measure_catching_up(settings s, uint64_t payload_bytes)
 {
     char name[128];
     double rate[MAX_PASSES], writing[MAX_PASSES], own[MAX_PASSES], segment[MAX_PASSES];
-    int passes = s.quick ? 2 : 9;
+    int passes = s.quick ? 2 : 5;
     uint64_t bytes = (uint64_t)(s.quick ? 256 : 1024) << 20;
     uint64_t count = bytes / ENTRY_BYTES(payload_bytes);
     uint8_t payload[MAX_PAYLOAD];

@@ -12,6 +12,8 @@
  *                committing when it died comes to both or to none
  *     repair     pn_check() is clean; no slot, no reservation, no ticket, no file is left
  *
+ * The same once more where two successors die in the recovery.
+ *
  * Stopped with the lock it holds everybody up, and nothing else happens; stopped without it,
  * nobody notices.  Continued, it goes on as if nothing had been.
  */
@@ -41,11 +43,12 @@ static struct crash_case {
     enum policy policy;
     uint32_t nth;
     int action;
+    const char *again; /* a label of the recovery, at which two successors die as well */
 } now;
 
 static struct journal {
     _Atomic(uint64_t) about, sent; /* of the victim: which number, and how many are committed */
-    _Atomic(uint32_t) stop, ready;
+    _Atomic(uint32_t) stop, died_again;
 } *journal;
 
 static pn_engine *engine;
@@ -201,6 +204,14 @@ static bool hear_ping(int count, int ms)
     return true;
 }
 
+static void die_in_recovery(void *arg)
+{
+    pn_stat stat;
+    (void)arg;
+    CHECK_OK(pn_crash_arm(now.again, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+}
+
 static void open_case(void)
 {
     pn_options o = test_options();
@@ -314,6 +325,11 @@ static void run_case(void *arg)
         helping = spawn(helper, NULL);
     bool hit = attend(pid, conn, slow, &a, &number);
     atomic_store(&journal->stop, 1);
+    for (int i = 0; now.again != NULL && i < 2; i++) {
+        int status = reap(spawn(die_in_recovery, NULL));
+        if (WIFSIGNALED(status)) /* else the sleeper was faster */
+            atomic_fetch_add(&journal->died_again, 1);
+    }
     if (helping != 0) {
         int64_t n;
         pn_batch *b = pn_batch_new();
@@ -359,6 +375,8 @@ static unsigned policies_of(const char *label)
     return begins(label, "block:") ? 1U << BLOCK : 0;
 }
 
+static unsigned died_again;
+
 struct job {
     struct crash_case c;
     struct journal *journal;
@@ -371,6 +389,7 @@ static unsigned finish(struct job *job)
     static const char *const policies[] = {"drop-slowest", "files", "drop-slowest with files",
                                            "block"};
     int status = reap(job->pid);
+    died_again += atomic_load(&job->journal->died_again);
     munmap(job->journal, sizeof *job->journal);
     if (WIFEXITED(status) && WEXITSTATUS(status) == HIT)
         return 0;
@@ -397,6 +416,28 @@ static void start(struct job *job)
     job->pid = spawn(run_case, NULL);
 }
 
+/* Of what a full queue leaves to be repaired: nothing, but for the two tails. */
+static unsigned add_deaths_in_recovery(struct job *jobs)
+{
+    static const struct {
+        const char *first, *again;
+    } deaths[] = {{"evict:floor", "recover:begin"},      {"evict:floor", "recover:consistent"},
+                  {"evict:tail", "recover:consistent"},  {"tail:stored", "recover:begin"},
+                  {"tail:stored", "recover:mem-tail"},   {"tail:stored", "recover:consistent"},
+                  {"spill:file", "recover:consistent"},  {"segfile:pages", "recover:consistent"},
+                  {"spill:written", "recover:begin"},    {"spill:mem-tail", "recover:begin"},
+                  {"spill:removed", "recover:consistent"}};
+    unsigned n = 0;
+    for (size_t i = 0; i < sizeof deaths / sizeof deaths[0]; i++)
+        for (uint32_t nth = 1; nth <= 5; nth += 4)
+            jobs[n++].c = (struct crash_case){.label = deaths[i].first,
+                                              .policy = DROP_AND_SPILL,
+                                              .nth = nth,
+                                              .action = PN_CRASH_KILL,
+                                              .again = deaths[i].again};
+    return n;
+}
+
 int main(int argc, char **argv)
 {
     static const int actions[] = {PN_CRASH_KILL, PN_CRASH_STOP, PN_CRASH_EXIT};
@@ -409,16 +450,21 @@ int main(int argc, char **argv)
                     if ((policies_of(pn_crash_label(i)) >> policy & 1U) != 0 &&
                         (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)) {
                         CHECK(n < sizeof jobs / sizeof jobs[0]);
-                        jobs[n++].c = (struct crash_case){pn_crash_label(i), policy, nth,
-                                                          actions[k]};
+                        jobs[n++].c = (struct crash_case){.label = pn_crash_label(i),
+                                                          .policy = policy,
+                                                          .nth = nth,
+                                                          .action = actions[k]};
                     }
-    CHECK(n > 0);
+    if (argc < 2)
+        n += add_deaths_in_recovery(jobs + n);
+    CHECK(n > 0 && n <= sizeof jobs / sizeof jobs[0]);
     for (unsigned i = 0; i < n + PARALLEL; i++) {
         if (i >= PARALLEL && i - PARALLEL < n)
             failed += finish(&jobs[i - PARALLEL]);
         if (i < n)
             start(&jobs[i]);
     }
-    printf("%u cases, %u failed\n", n, failed);
+    printf("%u cases, %u failed; %u died in recovery\n", n, failed, died_again);
+    CHECK(argc > 1 || died_again > 0);
     return failed != 0;
 }

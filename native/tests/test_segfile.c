@@ -9,6 +9,7 @@
 #include "segfiles.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -148,6 +149,43 @@ static void test_files_have_mode_0600_under_any_umask(void)
     CHECK_CHILD(spawn(with_umask, (void *)0777), 0);
     CHECK_EQ(chmod(path, 0644), 0); /* the last one; of whatever history */
     CHECK_CHILD(spawn(with_umask, (void *)0777), 0);
+}
+
+enum { MANY = 40 * PAGES };
+static _Atomic(uint32_t) *told; /* so many pages; W: writer */
+
+static void read_what_was_told(void *arg)
+{
+    int fd = -1;
+    (void)arg;
+    for (uint32_t at = 0; at < MANY; sched_yield())
+        for (uint32_t end = atomic_load(told); at < end; at++) {
+            if (fd >= 0 && at % PAGES == 0) {
+                close(fd);
+                CHECK_OK(pn_segfile_remove(&dir, at / PAGES - 1));
+                fd = -1;
+            }
+            if (fd < 0)
+                fd = open_file(at / PAGES);
+            CHECK_OK(read_pages(fd, at / PAGES, at % PAGES, 1));
+        }
+    close(fd);
+}
+
+static void test_a_reader_follows_a_writer_without_a_lock(void)
+{
+    start();
+    told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(told != MAP_FAILED);
+    pid_t pid = spawn(read_what_was_told, NULL);
+    for (uint32_t at = 0, n; at < MANY; atomic_store(told, at += n)) {
+        n = 1 + at % 7;
+        n = at % PAGES + n > PAGES ? PAGES - at % PAGES : n;
+        CHECK_OK(write_pages(&dir, at / PAGES, at % PAGES, n));
+    }
+    CHECK_CHILD(pid, 0);
+    CHECK_EQ(files_in(data_dir), 1);
+    munmap(told, sizeof *told);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
@@ -515,6 +553,7 @@ int main(void)
     test_watchdog(100);
     RUN(test_pages_come_back_as_they_were_written);
     RUN(test_a_file_is_read_while_it_grows);
+    RUN(test_a_reader_follows_a_writer_without_a_lock);
     RUN(test_pages_that_no_file_has_are_refused);
     RUN(test_a_descriptor_that_was_taken_away_is_noticed);
     RUN(test_a_removed_file_of_the_same_number_is_not_taken_for_the_new_one);
