@@ -6,6 +6,8 @@
  *
  *     mine       a connection of this process, which notifies
  *     ear        a connection of this process, which listens to "all"
+ *     lazy       a connection of this process, which listens to "one" only: where it has read up to
+ *                may have been overwritten long ago
  *     sleeper    a process that listens to "all" and "one", and sleeps in pn_wait(); its slow timer
  *                is put off for ever, so that it cannot hide a lost wake-up
  *     bystander  a process that has a connection and listens to nothing: it is never signalled
@@ -22,7 +24,7 @@
 
 enum { BACKENDS = 8, CHANNELS = 16, SUBSCRIPTIONS = 32, PAGE = 8192 };
 enum { PATIENCE_MS = 4000, NUDGE_MS = 6 };
-enum { LOG = 256, OTHERS = 4, OTHERS_SUBSCRIBE = 3 };
+enum { LOG = 256, OTHERS = 5, OTHERS_SUBSCRIBE = 4 };
 
 enum { TEXT = 1, PING, FILL };
 
@@ -39,7 +41,7 @@ static struct common {
 
 static const char *segment;
 static pn_engine *engine;
-static pn_conn *mine, *ear;
+static pn_conn *mine, *ear, *lazy;
 static struct pn_segment *seg;
 static pid_t sleeper_pid, bystander_pid;
 static uint32_t sleeper_slot, counter, this_kill;
@@ -157,6 +159,9 @@ static void open_scene(void)
     ear = test_connect(engine);
     test_listen(ear, "all");
     ear->next_watch_ns = INT64_MAX;
+    lazy = test_connect(engine);
+    test_listen(lazy, "one");
+    lazy->next_watch_ns = INT64_MAX;
     CHECK_OK(pn_generation(mine, "counter", 7, &counter));
 }
 
@@ -166,6 +171,7 @@ static void close_scene(void)
     end_process(bystander_pid);
     pn_conn_close(mine);
     pn_conn_close(ear);
+    pn_conn_close(lazy);
     pn_engine_close(engine);
     pn_batch_free(batch);
     close(ready[0]);
@@ -190,6 +196,19 @@ static bool quiet(uint32_t slot)
         }                                                                                          \
     } while (0)
 
+/* Everything in the ring is overwritten, with what `ear` and the sleeper have read. */
+static void go_round(void)
+{
+    for (uint64_t done = 0; done <= seg->ring_bytes; done += PAGE) {
+        CHECK_OK(send_note(mine, "all", FILL, 8000));
+        while (pn_poll(ear, batch, 0) > 0)
+            ;
+        if (done / PAGE % 32 == 0)
+            AWAIT(quiet(sleeper_slot));
+    }
+    AWAIT(quiet(sleeper_slot));
+}
+
 /* The sleeper sleeps, `ear` is armed, and the head stands `offset` bytes into a page. */
 static void settle_scene(uint32_t offset)
 {
@@ -202,7 +221,7 @@ static void settle_scene(uint32_t offset)
         CHECK_OK(send_note(mine, "all", FILL, length - header + sizeof(struct note)));
         at = QUEUE_POS_OFFSET(pn_load_relaxed(&seg->ctl->head));
     }
-    while (pn_poll(ear, batch, 0) > 0)
+    while (pn_poll(ear, batch, 0) > 0 || pn_poll(lazy, batch, 0) > 0)
         ;
     AWAIT(quiet(sleeper_slot));
     CHECK(quiet(ear->slot));
@@ -239,6 +258,18 @@ static uint32_t heard_by_ear(void)
         log[used++] = note;
     }
     return count_notes("the listener", log, used);
+}
+
+static uint32_t heard_by_lazy(void)
+{
+    CHECK_OK(pn_poll(lazy, batch, 0));
+    uint32_t n = (uint32_t)batch->n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct note note = note_at(batch, i);
+        CHECK(note.kind == TEXT && note.kill == this_kill && note.i == i && note.n == n);
+    }
+    CHECK_EQ(pn_poll(lazy, batch, 0), 0); /* and sleeps */
+    return n;
 }
 
 static bool sleeper_has_ping(void)
@@ -302,14 +333,15 @@ static void recover_without_notifying(void)
 enum { NOTHING = -1, EITHER = 0, EVERYTHING = 1 };
 
 /* Ends with 1 if what the victim sent was committed, else 0. */
-static uint32_t check_scene(uint32_t bumped, int verdict, bool only_sleeper)
+static uint32_t check_scene(uint32_t bumped, int verdict, bool on_one)
 {
     pn_stat stat;
     recover_without_notifying();
     CHECK_OK(send_note(mine, "all", PING, 40));
     uint32_t by_sleeper = heard_by_sleeper(), by_ear = heard_by_ear();
-    if (by_ear != (only_sleeper ? 0 : by_sleeper))
+    if (by_ear != (on_one ? 0 : by_sleeper))
         FAIL_HERE("the listener got %u messages, the sleeper %u", by_ear, by_sleeper);
+    CHECK_EQ(heard_by_lazy(), on_one ? by_sleeper : 0);
     if (verdict == EVERYTHING && by_sleeper == 0)
         FAIL_HERE("what was committed is lost");
     if (verdict == NOTHING && by_sleeper != 0)

@@ -86,13 +86,26 @@ static void abort_prepared(void)
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
-/* Who has read something, and so is awake. */
+static void wake(void *arg)
+{
+    uint32_t slot = (uint32_t)(uintptr_t)arg;
+    pn_conn *conn = test_connect(engine);
+    AWAIT(quiet(slot));
+    CHECK_OK(send_note(conn, "all", FILL, 40));
+    pn_conn_close(conn);
+}
+
+/* Who has slept, was woken and has read: awake, and with a latch that is not set any more. */
 static pn_conn *awake_listener(void)
 {
+    int rc;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "all");
     conn->next_watch_ns = INT64_MAX;
-    CHECK_OK(send_note(conn, "all", FILL, 40));
+    pid_t pid = spawn(wake, (void *)(uintptr_t)conn->slot);
+    while ((rc = test_wait(conn, -1)) != 1)
+        CHECK(rc >= 0 || rc == -EINTR);
+    CHECK_CHILD(pid, 0);
     CHECK_EQ(pn_poll(conn, batch, 0), 1);
     return conn;
 }
@@ -166,6 +179,7 @@ static void attach(void)
     pn_engine *again;
     pn_conn_close(mine); /* the parent's: only memory */
     pn_conn_close(ear);
+    pn_conn_close(lazy);
     pn_engine_close(engine);
     CHECK(pn_first_segment() == NULL);
     step_begin();
@@ -181,6 +195,7 @@ static void detach(void)
     test_listen(conn, "own");
     pn_conn_close(mine);
     pn_conn_close(ear);
+    pn_conn_close(lazy);
     step_begin();
     pn_conn_close(conn);
     pn_engine_close(engine);
@@ -299,10 +314,10 @@ static const struct scene {
     uint32_t offset;           /* of the head in its page; 0: any */
     uint32_t bumped;
     int verdict;
-    bool only_sleeper;
+    bool on_one; /* sends to "one" instead of "all" */
 } scenes[] = {
     {.name = "notify", .body = notify_all},
-    {.name = "notify-one", .body = notify_one, .only_sleeper = true},
+    {.name = "notify-one", .prepare = go_round, .body = notify_one, .on_one = true},
     {.name = "transaction", .body = commit_many, .offset = PAGE - 240, .bumped = 2},
     {.name = "prepared", .body = commit_prepared, .bumped = 1},
     {.name = "aborted", .body = abort_prepared, .verdict = NOTHING},

@@ -68,20 +68,29 @@ static uint32_t check_after(const struct scene *scene)
     int verdict = atomic_load(&common->committed) != 0 ? EVERYTHING : scene->verdict;
     if (scene->check != NULL)
         scene->check();
-    return check_scene(scene->bumped, verdict, scene->only_sleeper);
+    return check_scene(scene->bumped, verdict, scene->on_one);
 }
 
 /* The shortest of some: a slow one reads the clock in vain, again and again, while it changes. */
-static void record(const struct scene *scene)
+static void record_once(pid_t pid, bool first)
 {
     static struct step_trace another;
-    for (int i = 0; i < (full ? RECORDINGS : 2); i++) {
-        pid_t pid = begin_victim(scene);
-        step_record(pid, &another);
-        step_kill(pid);
+    step_record(pid, &another);
+    step_kill(pid);
+    if (first || another.n < trace.n)
+        trace = another;
+}
+
+static int recordings(void)
+{
+    return full ? RECORDINGS : 2;
+}
+
+static void record(const struct scene *scene)
+{
+    for (int i = 0; i < recordings(); i++) {
+        record_once(begin_victim(scene), i == 0);
         check_after(scene);
-        if (i == 0 || another.n < trace.n)
-            trace = another;
     }
 }
 
@@ -171,7 +180,7 @@ static void sleep_by_descriptor(void)
     test_listen(conn, "all");
     struct pollfd fd = {.fd = pn_fileno(conn), .events = POLLIN};
     CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-    pn_conn_post(conn); /* readable: the poll() has something to drain */
+    CHECK_OK(send_note(conn, "all", FILL, 40)); /* the poll() that reads it goes to sleep then */
     step_begin();
     read_until_ping(conn, &fd);
     step_end();
@@ -192,21 +201,32 @@ static void wake_ear(void)
     CHECK_EQ(pn_poll(ear, batch, 0), 1);
 }
 
-static void race_notifier(pid_t pid)
+static void race_notifier(pid_t pid, pn_conn *conn)
 {
-    bool got = false;
-    CHECK_OK(pn_poll(ear, batch, 0));
-    got = batch->n != 0;
+    CHECK_OK(pn_poll(conn, batch, 0));
+    bool got = batch->n != 0;
     let_go(pid);
     for (int64_t until = test_now_ns() + PATIENCE_MS * INT64_C(1000000); !got;) {
-        int rc = test_wait(ear, until - test_now_ns());
+        int rc = test_wait(conn, until - test_now_ns());
         if (rc == 0)
             FAIL_HERE("the listener sleeps, and was not told");
         CHECK(rc == 1 || rc == -EINTR);
-        CHECK_OK(pn_poll(ear, batch, 0));
+        CHECK_OK(pn_poll(conn, batch, 0));
         got = batch->n != 0;
     }
     AWAIT(*step_phase == STEP_DONE);
+    CHECK_OK(pn_poll(conn, batch, 0));
+}
+
+static void race_ear(pid_t pid)
+{
+    race_notifier(pid, ear);
+}
+
+/* It sleeps, far behind, and looks for itself between two instructions of the notifier. */
+static void race_lazy(pid_t pid)
+{
+    race_notifier(pid, lazy);
 }
 
 static const struct race {
@@ -218,7 +238,8 @@ static const struct race {
 } races[] = {
     {.name = "race-wait", .body = sleep_by_wait, .meet = race_listener, .sleeps = true},
     {.name = "race-poll", .body = sleep_by_descriptor, .meet = race_listener, .sleeps = true},
-    {.name = "race-notify", .prepare = wake_ear, .body = notify_all, .meet = race_notifier},
+    {.name = "race-notify", .prepare = wake_ear, .body = notify_all, .meet = race_ear},
+    {.name = "race-lazy", .prepare = go_round, .body = notify_one, .meet = race_lazy},
 };
 enum { RACES = sizeof races / sizeof races[0] };
 
@@ -234,18 +255,19 @@ static pid_t begin_race(const struct race *r)
 static void run_race(const struct race *r, uint32_t first, uint32_t stride, struct result *result)
 {
     recording = true;
-    pid_t pid = begin_race(r);
+    for (int i = 0; i < recordings(); i++)
+        record_once(begin_race(r), i == 0);
     recording = false;
-    step_record(pid, &trace);
-    step_kill(pid);
     uint32_t end = r->sleeps ? trace.sleeps : trace.n;
     if (stride == 0)
         stride = end / SAMPLE + 1;
     for (uint32_t n = first % stride; n <= end; n += stride) {
         this_point = n;
-        pid = begin_race(r);
+        pid_t pid = begin_race(r);
+        unsigned long before = step_strayed;
         if (step_to(pid, &trace, n))
             r->meet(pid);
+        atomic_fetch_add(&result->strayed, step_strayed != before);
         kill(pid, SIGKILL);
         step_kill(pid);
         CHECK_OK(pn_poll(ear, batch, 0));
