@@ -118,9 +118,10 @@ endif
 	    --ignore=tests/test_sourcecode.py)
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
-test-full: test ## also what takes long: TSan, single steps, the full models, pytest -m full
+test-full: test ## also what takes long: TSan, single steps, fuzzing, the full models, pytest -m full
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
+	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=10)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
 endif
@@ -152,6 +153,9 @@ demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip b
 soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
 	@PYTHONPATH=tests $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
 
+fuzz: setup ## the fuzz targets, each for SECONDS=60; ARGS="read calls" names some
+	$(PY) native/fuzz/run.py --seconds $(or $(SECONDS),60) $(ARGS)
+
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist
 	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
@@ -178,5 +182,5 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup build test test-full asan tsan lint bench bench-native demo soak wheel spark-zip clean
+.PHONY: help setup build test test-full asan tsan lint bench bench-native demo soak fuzz wheel spark-zip clean
 .DELETE_ON_ERROR:

@@ -49,7 +49,7 @@ static void expect(const struct call *call, int got, int wanted)
                wanted, pn_error_message());
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void open_connection(int c, uint8_t database)
 {
@@ -79,7 +79,7 @@ static void close_connection(int c)
     f.conn[c] = NULL;
 }
 
-/* ---- receiving -------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void check_message(int c, size_t i)
 {
@@ -160,7 +160,7 @@ static void check_listening(const struct call *call)
     expect(call, n, wanted);
 }
 
-/* ---- sending ---------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static bool refused_for_room(const struct call *call, int rc)
 {
@@ -278,7 +278,8 @@ static void listen_or_not(const struct call *call)
         rc = listen ? pn_txn_subscribe(txn, channels[ch], len)
                     : pn_txn_unsubscribe(txn, channels[ch], len);
     } else {
-        rc = listen ? pn_txn_listen(txn, channels[ch], len) : pn_txn_unlisten(txn, channels[ch], len);
+        rc = listen ? pn_txn_listen(txn, channels[ch], len)
+                    : pn_txn_unlisten(txn, channels[ch], len);
     }
     expect(call, rc, t->prepared ? -PN_EPREPARED : 0);
     if (rc == 0)
@@ -368,7 +369,7 @@ static void end_transaction(const struct call *call)
     model_commit(&f.m, call->c, t);
 }
 
-/* ---- an input --------------------------------------------------------------------------------- */
+/* ---- an input -------------------------------------------------------------------------------- */
 
 static void check_engine(void)
 {

@@ -113,7 +113,7 @@ static void erase(size_t at, size_t n)
     current_size -= n;
 }
 
-static void mutate_splice(size_t at)
+static void cross_over(size_t at)
 {
     if (ninputs == 0)
         return;
@@ -144,7 +144,7 @@ static void mutate(void)
         erase(at, 1 + below(16));
         break;
     case 4:
-        mutate_splice(at);
+        cross_over(at);
         break;
     default:
         current[at] = (uint8_t) draw();

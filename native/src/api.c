@@ -235,6 +235,12 @@ static int open_log(pn_conn *conn, const char *directory)
     snprintf(name, sizeof name, "%s.%016llx", conn->seg->name,
              (unsigned long long) conn->seg->instance);
     int rc = pn_latlog_open(directory, name, (int32_t) conn->slot, &conn->log);
+    if (rc == -EPERM)
+        return pn_fail(EACCES,
+                       "could not open a latency log in \"%s\": others may write to it\n"
+                       "The directory must belong to user %u, with no write permission for its "
+                       "group and for others.",
+                       directory, (unsigned) geteuid());
     if (rc != 0)
         return pn_fail(-rc, "could not open a latency log in \"%s\": %s", directory,
                        strerror(-rc));

@@ -120,7 +120,6 @@ static uint64_t read_tsc(void)
 static int file_identify(struct file *f)
 {
     struct stat st;
-
     if (fstat(f->fd, &st) < 0)
         return -errno;
     f->dev = st.st_dev;
@@ -562,16 +561,19 @@ static void describe_format(struct pn_latlog_header *h)
 
 static int open_directory(const char *path, struct file *dir)
 {
+    struct stat st;
     int rc;
-
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return -errno;
     dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0)
         return -errno;
     rc = file_identify(dir);
-    if (rc == 0 && faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+    if (rc == 0 &&
+        (fstat(dir->fd, &st) < 0 || faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0))
         rc = -errno;
+    if (rc == 0 && (st.st_uid != geteuid() || (st.st_mode & 022) != 0))
+        rc = -EPERM; /* somebody else could exchange the files */
     if (rc < 0)
         close(dir->fd);
     return rc;
@@ -582,7 +584,6 @@ int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id
 {
     pn_latlog *log;
     int rc;
-
     if (dir == NULL || dir[0] == '\0' || segment_name == NULL)
         return -EINVAL;
     if (strlen(segment_name) >= sizeof(log->head.segment))
@@ -623,9 +624,7 @@ void pn_latlog_abandon(pn_latlog *log)
 
 void pn_latlog_close(pn_latlog *log)
 {
-    if (log == NULL)
-        return;
-    if (log->seg.map != NULL && log->pid == getpid())
+    if (log != NULL && log->seg.map != NULL && log->pid == getpid())
         segment_seal(&log->seg);
     pn_latlog_abandon(log);
 }

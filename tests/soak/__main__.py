@@ -86,6 +86,9 @@ class _Soak:
                     self._round(engine)
                     if time.monotonic() >= until:
                         return
+        except pynotify.Error as error:  # poisoned, or a lock that nobody gives back
+            self.violations[type(error).__name__] += 1
+            print(f"  the supervisor: {error}", flush=True)
         finally:
             pynotify.unlink(self._name, missing_ok=True, force=True)
 

@@ -1,0 +1,176 @@
+"""What others on the host may not do, beyond tests/test_segments.py and tests/test_bad_input.py."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pynotify
+from forking import ForkedChild
+from requirement import require
+
+SHARED_MEMORY = Path("/dev/shm")
+NOBODY = 65534
+
+
+def file_of(name: str) -> Path:
+    return SHARED_MEMORY / f"pynotify.{os.geteuid()}.{name}"
+
+
+def as_nobody(action: Callable[[], str]) -> str:
+    def run() -> str:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        return action()
+
+    return ForkedChild(run).result()
+
+
+@pytest.fixture(params=[0, 0o777, 0o200])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    old = os.umask(request.param)
+    yield request.param
+    os.umask(old)
+
+
+# ---- segments --------------------------------------------------------------------------------
+
+
+def test_another_user_cannot_open_the_file(segment_name: str) -> None:
+    require("root")
+
+    def read() -> str:
+        try:
+            os.close(os.open(SHARED_MEMORY / f"pynotify.0.{segment_name}", os.O_RDONLY))
+        except PermissionError:
+            return "refused"
+        return "opened"
+
+    with pynotify.open(segment_name):
+        assert as_nobody(read) == "refused"
+
+
+def test_a_link_that_another_user_planted(segment_name: str, tmp_path: Path) -> None:
+    """Squatted before the segment was made: neither followed nor replaced, and nothing written."""
+    require("root")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+
+    def plant() -> str:
+        file_of_root = SHARED_MEMORY / f"pynotify.0.{segment_name}"
+        file_of_root.symlink_to(victim)
+        return "planted"
+
+    path = file_of(segment_name)
+    try:
+        assert as_nobody(plant) == "planted"
+        with pytest.raises((pynotify.Error, OSError)):
+            pynotify.open(segment_name)
+        assert path.is_symlink()
+        assert victim.read_text() == "precious"
+    finally:
+        path.unlink()
+
+
+def test_a_file_that_another_user_planted(segment_name: str) -> None:
+    """It is refused by its owner, who is named; also when everybody may write to it."""
+    require("root")
+
+    def plant() -> str:
+        path = SHARED_MEMORY / f"pynotify.0.{segment_name}"
+        path.write_bytes(bytes(1 << 20))
+        path.chmod(0o666)
+        return "planted"
+
+    path = file_of(segment_name)
+    try:
+        assert as_nobody(plant) == "planted"
+        with pytest.raises((pynotify.Error, OSError), match=str(NOBODY)):
+            pynotify.open(segment_name)
+        assert path.read_bytes() == bytes(1 << 20)
+    finally:
+        path.unlink()
+
+
+def test_lock_files_under_any_umask(segment_name: str, umask: int) -> None:
+    with pynotify.connect(segment_name) as conn:
+        conn.listen("c")
+        files = list(SHARED_MEMORY.glob(f"pynotify-lock.*.{segment_name}.*"))
+        assert files
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}, oct(umask)
+
+
+# ---- latency logs ------------------------------------------------------------------------------
+
+
+def log(name: str, directory: Path) -> list[Path]:
+    """The files of a connection that has written one message and read it."""
+    with pynotify.open(name) as engine, engine.connect(latency_log=directory) as conn:
+        conn.listen("c")
+        conn.notify("c", "x")
+        assert len(conn.poll()) == 1
+    return list(directory.glob("*.pynlog"))
+
+
+def test_log_files_under_any_umask(segment_name: str, tmp_path: Path, umask: int) -> None:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    directory.chmod(0o700)
+    (path,) = log(segment_name, directory)
+    assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0, oct(umask)
+
+
+def test_the_directory_that_a_log_makes(segment_name: str, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        assert log(segment_name, tmp_path / "new")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_log_directory_that_others_may_write_to(
+    segment_name: str, tmp_path: Path, mode: int
+) -> None:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises((pynotify.Error, OSError), match="others may write to it"):
+        log(segment_name, directory)
+    assert not list(directory.iterdir())
+    directory.chmod(0o755)
+    assert log(segment_name, directory)
+
+
+def test_a_log_directory_of_another_user(segment_name: str, tmp_path: Path) -> None:
+    require("root")
+    directory = tmp_path / "logs"
+    directory.mkdir(mode=0o700)
+    os.chown(directory, NOBODY, NOBODY)
+    with pytest.raises((pynotify.Error, OSError), match=f"must belong to user {os.geteuid()}"):
+        log(segment_name, directory)
+    assert not list(directory.iterdir())
+
+
+def test_a_log_file_whose_name_is_taken(segment_name: str, tmp_path: Path) -> None:
+    """A link of that name: neither followed nor written to; the log takes another name."""
+    directory = tmp_path / "logs"
+    directory.mkdir(mode=0o700)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+
+    def twice() -> int:
+        (first,) = log(segment_name, directory)
+        front, number, suffix = first.name.rsplit(".", 2)
+        following = directory / f"{front}.{int(number) + 1}.{suffix}"
+        following.symlink_to(victim)
+        log(segment_name, directory)
+        return len(list(directory.iterdir()))
+
+    assert ForkedChild(twice).result() == 3
+    assert victim.read_text() == "precious"
