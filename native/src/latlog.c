@@ -31,6 +31,8 @@
 #include <unistd.h>
 
 #include "crc32c.h"
+#include "hash.h"
+#include "lognames.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -73,22 +75,13 @@ struct segment {
     uint32_t anchors;
 };
 
-struct channel {
-    char *name;
-    uint32_t len, dboid, hash;
-    uint32_t defined; /* files counter of the segment that has its CHANDEF; 0: none */
-};
-
 struct pn_latlog {
     struct segment seg; /* seg.map == NULL: no file yet */
     struct file dir;
     pid_t pid;
     uint32_t files; /* made so far; the current one has this number */
     uint64_t retry_ns, next_size, dropped;
-    struct channel *channels;
-    uint32_t nchannels, channels_room;
-    uint32_t *slots; /* open addressing: id, 0 = empty; a power of two, at most half full */
-    uint32_t nslots;
+    struct pn_lognames names;
     struct pn_latlog_header head; /* what every file's header starts from */
 };
 
@@ -361,76 +354,23 @@ static uint32_t pieces(uint32_t len)
     return (len + PN_LATLOG_NAME_PIECE - 1) / PN_LATLOG_NAME_PIECE;
 }
 
-/* The slot of that channel, or the empty one where it belongs. */
-static uint32_t *find_slot(const pn_latlog *log, uint32_t hash, uint32_t dboid, const char *name,
-                           size_t len)
-{
-    uint32_t i = hash;
-
-    for (;; i++) {
-        uint32_t *slot = &log->slots[i & (log->nslots - 1)];
-        const struct channel *c;
-
-        if (*slot == 0)
-            return slot;
-        c = &log->channels[*slot - 1];
-        if (c->hash == hash && c->dboid == dboid && c->len == len &&
-            memcmp(c->name, name, len) == 0)
-            return slot;
-    }
-}
-
-/* Makes room for one more channel in both arrays. */
-static int channels_grow(pn_latlog *log)
-{
-    uint32_t room = log->channels_room == 0 ? 16 : log->channels_room * 2;
-    struct channel *channels;
-    uint32_t *slots;
-
-    if (log->nchannels < log->channels_room)
-        return 0;
-    if (room > UINT32_MAX / 4)
-        return -ENOMEM;
-    channels = reallocarray(log->channels, room, sizeof(*channels));
-    if (channels == NULL)
-        return -ENOMEM;
-    log->channels = channels;
-    slots = calloc((size_t)room * 2, sizeof(*slots));
-    if (slots == NULL)
-        return -ENOMEM;
-    free(log->slots);
-    log->slots = slots;
-    log->nslots = room * 2;
-    log->channels_room = room;
-    for (uint32_t i = 0; i < log->nchannels; i++) {
-        const struct channel *c = &log->channels[i];
-
-        *find_slot(log, c->hash, c->dboid, c->name, c->len) = i + 1;
-    }
-    return 0;
-}
-
 int pn_latlog_channel(pn_latlog *log, uint32_t dboid, const char *name, size_t len, uint32_t *id)
 {
-    uint32_t hash, *slot;
-    char *copy;
-
     if (len == 0 || len > PN_LATLOG_NAME_MAX)
         return -EINVAL;
-    hash = pn_crc32c(dboid, name, len);
-    slot = log->nslots == 0 ? NULL : find_slot(log, hash, dboid, name, len);
-    if (slot != NULL && *slot != 0) {
-        *id = *slot;
-        return 0;
-    }
-    if (channels_grow(log) < 0 || (copy = malloc(len)) == NULL)
-        return -ENOMEM;
-    memcpy(copy, name, len);
-    log->channels[log->nchannels++] =
-        (struct channel){.name = copy, .len = (uint32_t)len, .dboid = dboid, .hash = hash};
-    *find_slot(log, hash, dboid, name, len) = log->nchannels;
-    *id = log->nchannels;
-    return 0;
+    *id = pn_lognames_number(&log->names, pn_channel_hash(dboid, name, len), dboid, name, len);
+    return *id == 0 ? -ENOMEM : 0;
+}
+
+uint32_t pn_latlog_number(pn_latlog *log, uint64_t hash, uint32_t dboid, const char *name,
+                          size_t len)
+{
+    return pn_lognames_number(&log->names, hash, dboid, name, len);
+}
+
+uint32_t pn_latlog_name_crc(const pn_latlog *log, uint32_t id)
+{
+    return log->names.at[id - 1].crc;
 }
 
 /* ---- appending ------------------------------------------------------------------------- */
@@ -443,7 +383,7 @@ static void put_record(struct segment *seg, uint64_t at, struct pn_latrec *rec)
     memcpy(record_at(seg, at), rec, sizeof(*rec));
 }
 
-static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct channel *c)
+static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct pn_logname *c)
 {
     uint32_t count = pieces(c->len);
 
@@ -454,7 +394,7 @@ static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct channel *c)
                               .lag = count,
                               .kind = PN_LAT_CHANDEF,
                               .batch = i,
-                              .aux = pn_crc32c(0, c->name, c->len)};
+                              .aux = c->crc};
         uint32_t from = i * PN_LATLOG_NAME_PIECE, left = c->len - from;
 
         memcpy(&r, c->name + from, left < PN_LATLOG_NAME_PIECE ? left : PN_LATLOG_NAME_PIECE);
@@ -465,13 +405,13 @@ static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct channel *c)
 }
 
 /* How many records the next append writes into the current file. */
-static uint64_t needed(const pn_latlog *log, const struct channel *c)
+static uint64_t needed(const pn_latlog *log, const struct pn_logname *c)
 {
     return 1 + (c != NULL && c->defined != log->files ? pieces(c->len) : 0);
 }
 
 /* The slow path: a new chunk, a new segment, or no room. */
-static bool make_room(pn_latlog *log, const struct channel *c, uint64_t ts)
+static bool make_room(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
 {
     int saved_errno = errno, rc = 0;
 
@@ -497,16 +437,16 @@ static void drop(pn_latlog *log)
 
 void pn_latlog_append(pn_latlog *log, struct pn_latrec *rec)
 {
-    struct channel *c = NULL;
+    struct pn_logname *c = NULL;
     struct segment *seg = &log->seg;
     uint64_t n;
 
-    if (rec->channel > log->nchannels) {
+    if (rec->channel > log->names.count) {
         drop(log);
         return;
     }
     if (rec->channel != 0)
-        c = &log->channels[rec->channel - 1];
+        c = &log->names.at[rec->channel - 1];
     if (seg->n + needed(log, c) > seg->ready && !make_room(log, c, rec->ts)) {
         drop(log);
         return;
@@ -615,10 +555,7 @@ void pn_latlog_abandon(pn_latlog *log)
         release_bytes(log->seg.size);
     segment_unmap(&log->seg);
     file_close(&log->dir);
-    for (uint32_t i = 0; i < log->nchannels; i++)
-        free(log->channels[i].name);
-    free(log->channels);
-    free(log->slots);
+    pn_lognames_free(&log->names);
     free(log);
 }
 

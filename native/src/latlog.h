@@ -136,6 +136,12 @@ int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id
  * (length 0 or above PN_LATLOG_NAME_MAX), -ENOMEM. */
 int pn_latlog_channel(pn_latlog *log, uint32_t dboid, const char *name, size_t len, uint32_t *id);
 
+/* The same for who has made sure of the length and has pn_channel_hash() of it; 0: no memory. */
+uint32_t pn_latlog_number(pn_latlog *log, uint64_t hash, uint32_t dboid, const char *name,
+                          size_t len);
+/* CRC32C of the name of channel `id`, for `aux` to continue. */
+uint32_t pn_latlog_name_crc(const pn_latlog *log, uint32_t id);
+
 /* Appends *rec and fills in its CRC; writes the channel's CHANDEF first where this file has none.
  * ts must be set: it also paces retries after a full disk. */
 void pn_latlog_append(pn_latlog *log, struct pn_latrec *rec);

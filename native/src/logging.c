@@ -9,6 +9,8 @@ static uint32_t low32(uint64_t n)
     return n > UINT32_MAX ? UINT32_MAX : (uint32_t) n;
 }
 
+#define HOLD_FOR 64 /* records: so long may the other half of the connection have to wait */
+
 static void append(struct pn_conn *conn, struct pn_latrec *rec)
 {
     pthread_mutex_lock(&conn->log_mutex);
@@ -16,31 +18,37 @@ static void append(struct pn_conn *conn, struct pn_latrec *rec)
     pthread_mutex_unlock(&conn->log_mutex);
 }
 
-/* The channel's id in this log; 0, which means none, when there is no memory to define it. */
-static uint32_t log_channel(struct pn_conn *conn, const char *name, uint32_t len)
+/* log_mutex held.  The channel's number in this log; without memory for it 0, which means none. */
+static uint32_t number_of(struct pn_conn *conn, uint64_t hash, const char *name, uint32_t len)
 {
-    uint32_t id = 0;
-    pthread_mutex_lock(&conn->log_mutex);
-    if (pn_latlog_channel(conn->log, conn->dboid, name, len, &id) != 0)
-        id = 0;
-    pthread_mutex_unlock(&conn->log_mutex);
-    return id;
+    return pn_latlog_number(conn->log, hash, conn->dboid, name, len);
+}
+
+/* log_mutex held.  CRC32C of channel and payload. */
+static uint32_t message_crc(struct pn_conn *conn, uint32_t channel, const char *name, uint32_t len,
+                            const void *payload, size_t bytes)
+{
+    uint32_t crc = channel != 0 ? pn_latlog_name_crc(conn->log, channel) : pn_crc32c(0, name, len);
+    return pn_crc32c(crc, payload, bytes);
 }
 
 void pn_log_send(struct pn_conn *conn, const struct pn_pending_channel *ch,
                  const struct pn_pending_event *event, const void *payload, uint64_t xid,
                  int64_t now)
 {
-    uint32_t crc = pn_crc32c(0, ch->name, ch->name_len);
+    pthread_mutex_lock(&conn->log_mutex);
+    uint32_t channel = number_of(conn, ch->hash, ch->name, ch->name_len);
     struct pn_latrec rec = {.ts = (uint64_t) now,
                             .commit_seq = xid,
                             .chan_seq = event->chan_seq,
-                            .channel = log_channel(conn, ch->name, ch->name_len),
+                            .channel = channel,
                             .bytes = event->payload_len,
                             .peer = conn->slot,
                             .kind = PN_LAT_SEND,
-                            .aux = pn_crc32c(crc, payload, event->payload_len)};
-    append(conn, &rec);
+                            .aux = message_crc(conn, channel, ch->name, ch->name_len, payload,
+                                               event->payload_len)};
+    pn_latlog_append(conn->log, &rec);
+    pthread_mutex_unlock(&conn->log_mutex);
 }
 
 void pn_log_signals(struct pn_conn *conn, uint64_t xid, int64_t now, uint64_t sent)
@@ -60,38 +68,48 @@ void pn_log_intents(struct pn_conn *conn, const struct pn_intent *intents, size_
         const struct pn_local_channel *local = &conn->channels[intents[i].local];
         if (intents[i].chan_seq == 0)
             continue; /* it changed nothing */
+        pthread_mutex_lock(&conn->log_mutex);
         struct pn_latrec rec = {.ts = (uint64_t) now,
                                 .commit_seq = xid,
                                 .chan_seq = intents[i].chan_seq,
-                                .channel = log_channel(conn, local->name, local->len),
+                                .channel = number_of(conn, local->hash, local->name, local->len),
                                 .peer = conn->slot,
                                 .lag = low32(intents[i].lag),
                                 .kind = intents[i].listen ? PN_LAT_LISTEN : PN_LAT_UNLISTEN};
-        append(conn, &rec);
+        pn_latlog_append(conn->log, &rec);
+        pthread_mutex_unlock(&conn->log_mutex);
     }
 }
 
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,
                      int64_t now, uint64_t behind)
 {
+    uint8_t wake = (uint8_t) pn_load_relaxed(&conn->last_wake);
+    pthread_mutex_lock(&conn->log_mutex);
     for (size_t i = 0; i < batch->n; i++) {
-        struct pn_local_channel *local = &conn->channels[batch->channel[i]];
+        const struct pn_local_channel *local = &conn->channels[batch->channel[i]];
         uint64_t bytes = batch->offset[i + 1] - batch->offset[i];
-        uint32_t crc = pn_crc32c(0, local->name, local->len);
+        uint32_t channel = number_of(conn, local->hash, local->name, local->len);
         struct pn_latrec rec = {.ts = (uint64_t) now,
                                 .ref_ts = (uint64_t) batch->sent_ns[i],
                                 .commit_seq = batch->seq[i],
                                 .chan_seq = chan_seq[i],
-                                .channel = log_channel(conn, local->name, local->len),
+                                .channel = channel,
                                 .bytes = (uint32_t) bytes,
                                 .peer = (uint32_t) batch->backend_id[i],
                                 .lag = low32(behind + (batch->n - 1 - i)),
                                 .kind = PN_LAT_RECV,
-                                .wake = (uint8_t) pn_load_relaxed(&conn->last_wake),
+                                .wake = wake,
                                 .batch = (uint32_t) batch->n,
-                                .aux = pn_crc32c(crc, batch->data + batch->offset[i], bytes)};
-        append(conn, &rec);
+                                .aux = message_crc(conn, channel, local->name, local->len,
+                                                   batch->data + batch->offset[i], bytes)};
+        pn_latlog_append(conn->log, &rec);
+        if (i % HOLD_FOR == HOLD_FOR - 1) {
+            pthread_mutex_unlock(&conn->log_mutex);
+            pthread_mutex_lock(&conn->log_mutex);
+        }
     }
+    pthread_mutex_unlock(&conn->log_mutex);
 }
 
 void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained, int64_t at)

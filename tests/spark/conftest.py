@@ -66,6 +66,7 @@ def run_native(tmp_path: Path) -> Callable[..., str]:
                 str(binary),
                 str(source),
                 str(NATIVE / "src" / "latlog.c"),
+                str(NATIVE / "src" / "lognames.c"),
                 "-lpthread",
             ],
             check=True,
