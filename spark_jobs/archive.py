@@ -35,34 +35,36 @@ STAGING: Final = "_staging"
 
 ARCHIVED, QUARANTINED = "archived", "quarantined"
 
+
+def _field(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field[Any]:
+    return pa.field(name, kind, nullable=nullable)
+
+
 EVENT_SCHEMA: Final = pa.schema(
     [
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),
-        pa.field("ts", pa.int64()),
-        pa.field("lat_ns", pa.int64()),
-        pa.field("lat_b", pa.int16()),
-        pa.field("commit_seq", pa.int64()),
-        pa.field("chan_seq", pa.int64()),
-        pa.field("channel", pa.string()),
-        pa.field("database", pa.int64()),
-        *(pa.field(name, pa.uint32()) for name in ("bytes", "peer", "lag", "batch", "aux")),
-        *(pa.field(name, pa.int16()) for name in ("kind", "wake", "attempts", "flags")),
-        pa.field("engine", pa.string()),
-        pa.field("boot_id", pa.string()),
-        pa.field("pid", pa.int64()),
-        pa.field("starttime", pa.int64()),
-        pa.field("backend_id", pa.int64()),
-        pa.field("log_id", pa.string()),
-        pa.field("part", pa.int32()),
+        _field("event_time", pa.timestamp("us", tz="UTC")),
+        _field("ts", pa.int64()),
+        _field("lat_ns", pa.int64(), nullable=True),
+        _field("lat_b", pa.int16(), nullable=True),
+        _field("commit_seq", pa.int64()),
+        _field("chan_seq", pa.int64()),
+        _field("channel", pa.string(), nullable=True),
+        _field("database", pa.int64(), nullable=True),
+        *(_field(name, pa.uint32()) for name in ("bytes", "peer", "lag", "batch", "aux")),
+        *(_field(name, pa.int16()) for name in ("kind", "wake", "attempts", "flags")),
+        _field("engine", pa.string()),
+        _field("boot_id", pa.string()),
+        _field("pid", pa.int64()),
+        _field("log_id", pa.string()),
     ]
 )
-DELTA: Final = (
-    *("event_time", "ts", "commit_seq", "chan_seq", "lat_ns"),
-    *("database", "pid", "starttime", "backend_id", "part"),
-)
+"""What else is known of the writer is the same in a whole segment, and in ``segments/``."""
+DELTA: Final = ("event_time", "ts", "commit_seq", "chan_seq", "lat_ns", "database", "pid")
 """Numbers that rise or never change."""
 PLAIN: Final = ("aux",)
 """Checksums, which nothing makes smaller. All other columns repeat themselves: a dictionary."""
+STATISTICS: Final = ("event_time", "ts", "commit_seq", "chan_seq", "channel", "pid", "kind")
+"""Columns by which a query may leave out row groups; the others cost only time."""
 
 SEGMENT_SCHEMA: Final = pa.schema(
     [

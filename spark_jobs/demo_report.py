@@ -40,8 +40,9 @@ def run(logs: Sequence[str | PathLike[str]], out_dir: str | PathLike[str]) -> di
     session = create_session("pynotify demo report")
     partials = load(session, "latency", found).persist()
     try:
-        channels = _whole(latency.summarise(partials, _CHANNEL))
-        processes = _whole(latency.summarise(partials, _PROCESS))
+        rows = latency.unpacked(partials)
+        channels = _whole(latency.summarise(rows, _CHANNEL))
+        processes = _whole(latency.summarise(rows, _PROCESS))
     finally:
         partials.unpersist()
     woken = wakeups.run(session, found, out)

@@ -108,12 +108,16 @@ def distributions(counts: DataFrame, channels: Collection[Channel]) -> dict[Chan
     return {key: np.array(sorted(pairs)).T for key, pairs in found.items()}
 
 
-def write_all(counts: DataFrame, rows: Sequence[Mapping[str, Any]], directory: Directory) -> None:
-    """``all.hgrm``, and one file for each of the busiest channels of these rows of ``latency``."""
+def write_all(
+    found: Mapping[Channel, Counts], rows: Sequence[Mapping[str, Any]], directory: Directory
+) -> None:
+    """``all.hgrm``, and one file for each of the other channels in `found`; `rows` are those of
+    ``latency``.
+    """
     remove_tree(directory)
     directory.mkdir(parents=True)
     highest = busiest(rows, MOST_CHANNELS)
-    for key, (buckets, each) in distributions(counts, highest).items():
+    for key, (buckets, each) in found.items():
         whole = key == EVERYTHING
         name = "all.hgrm" if whole else file_name(key)
         limit = max(row["max_ns"] for row in rows) if whole else highest[key]

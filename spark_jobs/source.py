@@ -9,7 +9,7 @@ Beside the job's rows come rows about the files themselves: those with ``file`` 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from spark_jobs.quality import FileReport
 
 PARTITION_BYTES = 192 << 20
 
-_FILE_COLUMNS = (
+FILE_COLUMNS = (
     pa.field("file", pa.string()),
     pa.field("file_records", pa.int64()),
     pa.field("file_damaged", pa.int64()),
@@ -57,7 +57,7 @@ def _partials(job: str) -> type[Partials]:
 
 
 def _schema(job: str) -> pa.Schema:
-    return pa.schema([*_partials(job).COLUMNS, *_FILE_COLUMNS])
+    return pa.schema([*_partials(job).COLUMNS, *FILE_COLUMNS])
 
 
 def _batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
@@ -163,13 +163,19 @@ def load(session: SparkSession, job: str, survey: Survey, **settings: Any) -> Da
     )
 
 
-def file_reports(partials: DataFrame, survey: Survey) -> list[FileReport]:
-    """One report on each file, readable or not, by name."""
-    rows = partials.where(sf.col("file").isNotNull()).select(
-        "file", "file_records", "file_damaged", "file_problems"
-    )
+def reports_of(rows: Iterable[Mapping[str, Any]], survey: Survey) -> list[FileReport]:
+    """One report on each file, readable or not, by name; `rows` are those with ``file``."""
     reports = [
-        FileReport(row.file, row.file_records, row.file_damaged, json.loads(row.file_problems))
-        for row in rows.collect()
+        FileReport(
+            row["file"], row["file_records"], row["file_damaged"], json.loads(row["file_problems"])
+        )
+        for row in rows
     ]
     return sorted([*reports, *survey.unreadable], key=lambda report: report.file)
+
+
+def file_reports(partials: DataFrame, survey: Survey) -> list[FileReport]:
+    """`reports_of` the rows in `partials`."""
+    names = [field.name for field in FILE_COLUMNS]
+    rows = partials.where(sf.col("file").isNotNull()).select(*names)
+    return reports_of((row.asDict() for row in rows.collect()), survey)

@@ -30,7 +30,7 @@ from spark_jobs.source import _batch as record_batch
 
 SCHEMA = pa.schema(
     [
-        *latency.Partials.COLUMNS,
+        *latency.Rows.COLUMNS,
         pa.field("file", pa.string()),
         pa.field("file_records", pa.int64()),
         pa.field("file_damaged", pa.int64()),
@@ -118,7 +118,7 @@ class TailStreamReader(DataSourceStreamReader):
         records, damaged = 0, partition.last - partition.first
         if partition.log:
             reader = TailReader(Log.from_json(partition.log), partition.first, partition.last)
-            partials = latency.Partials(reader)
+            partials = latency.Rows(reader)
             for chunk in reader.chunks():
                 for columns in partials.add(chunk):
                     yield record_batch(SCHEMA, columns)

@@ -44,6 +44,7 @@ from spark_jobs.storage import Directory, is_local, local_path
 TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 
 _ROW_GROUP = 1 << 17
+_KINDS = len(Kind) + 1
 _DAY_NS = 86_400 * 10**9
 _UNITS = ("kind", "wake", "attempts", "flags")
 _SEQUENCES = ("commit_seq", "chan_seq")
@@ -79,22 +80,23 @@ class _EventFiles:
             "engine": log.engine,
             "boot_id": log.boot_id,
             "pid": log.pid,
-            "starttime": log.starttime,
-            "backend_id": log.backend_id,
             "log_id": log.log_id,
-            "part": log.files[0].part,
         }
+        self._repeated = pa.table({})
 
     def add(self, chunk: Chunk) -> None:
         if len(chunk.records) == 0:
+            return
+        ts = chunk.records["ts"].view(np.int64)
+        first, last = ((int(end) + chunk.clock_ns) // _DAY_NS for end in (ts.min(), ts.max()))
+        if first == last >= self._today:
+            self._today = last
+            self._put(last, chunk)
             return
         days = (chunk.signed("ts") + chunk.clock_ns) // _DAY_NS
         # A straggler stays with the day of those before it: the order of the log matters more.
         days = np.maximum.accumulate(np.maximum(days, self._today))
         self._today = int(days[-1])
-        if days[0] == days[-1]:
-            self._put(int(days[0]), chunk)
-            return
         for day in np.unique(days):
             which = days == day
             self._put(int(day), Chunk(chunk.records[which], chunk.channel[which], chunk.clock_ns))
@@ -123,8 +125,15 @@ class _EventFiles:
         columns |= {name: pa.array(records[name].astype(np.int64)) for name in _SEQUENCES}
         columns |= {name: pa.array(records[name].astype(np.int16)) for name in _UNITS}
         columns |= {name: pa.array(np.ascontiguousarray(records[name])) for name in _COUNTS}
-        for name, value in self._constants.items():
-            columns[name] = _constant(value, EVENT_SCHEMA.field(name).type, len(ts))
+        if len(ts) > self._repeated.num_rows:
+            self._repeated = pa.table(
+                {
+                    name: _constant(value, EVENT_SCHEMA.field(name).type, len(ts))
+                    for name, value in self._constants.items()
+                }
+            )
+        for name in self._constants:
+            columns[name] = self._repeated[name].chunk(0).slice(0, len(ts))
         arrays = [columns[field.name] for field in _WRITTEN]
         return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
 
@@ -148,6 +157,7 @@ class _EventFiles:
                 sink,
                 _WRITTEN,
                 store_schema=False,
+                write_statistics=list(archive.STATISTICS),
                 compression={
                     name: "NONE" if name in archive.PLAIN else "ZSTD" for name in EVENT_SCHEMA.names
                 },
@@ -214,10 +224,10 @@ class Partials:
         self._files.add(chunk)
         short = len(self._reader.channels) - self._counts.shape[1]
         self._counts = np.pad(self._counts, ((0, 0), (0, short)))
-        kind, named = chunk.records["kind"], chunk.channel >= 0
-        which = (named, named & (kind == Kind.SEND), named & (kind == Kind.RECV))
-        size = self._counts.shape[1]
-        self._counts += [np.bincount(chunk.channel[mask], minlength=size) for mask in which]
+        code = (chunk.channel + 1) * _KINDS + chunk.records["kind"]
+        counts = np.bincount(code, minlength=_KINDS * (self._counts.shape[1] + 1))
+        by_kind = counts.reshape(-1, _KINDS)[1:]
+        self._counts += [by_kind.sum(axis=1), by_kind[:, Kind.SEND], by_kind[:, Kind.RECV]]
         yield from ()
 
     def _put_channels(self) -> None:

@@ -7,7 +7,7 @@ one whose sender's log is of another host or boot, are counted and left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.hgrm import write_all
+from spark_jobs.hgrm import EVERYTHING, MOST_CHANNELS, Channel, Counts, busiest, write_all
 from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
+from spark_jobs.merge import CHANNEL, CHANNEL_KEYS, HISTOGRAM, KEY, KEYS, WHOLE, lists, merged
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
-from spark_jobs.source import file_reports, load
+from spark_jobs.source import FILE_COLUMNS, load, reports_of
 from spark_jobs.storage import Directory
 from spark_jobs.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
-KEYS = ("engine", "database", "channel", "host", "boot_id", "pid", "wake")
 
 SUMMARY = pa.schema(
     [
@@ -49,7 +49,9 @@ _FIGURES = {
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
 """So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
-_BUFFERED = 1 << 20
+_BUFFERED = 1 << 21
+_EXACT = 1 << 53
+"""Sums below are exact in floating point."""
 
 
 class _Histogram:
@@ -108,30 +110,38 @@ class _Extremes:
         slots: int,
     ) -> None:
         short = slots - len(self.columns[0])
-        if short > 0:
+        if short:
             self.columns = [
                 np.concatenate([column, np.full(short, start, dtype=np.int64)])
                 for column, start in zip(self.columns, self._START, strict=True)
             ]
-        # A stable sort of 16-bit numbers is a radix sort.
-        narrow = slot.astype(np.uint16) if slots <= 1 << 16 else slot
-        order = np.argsort(narrow, kind="stable")
-        slot, values, ts = slot[order], values[order], ts[order]
-        start = np.flatnonzero(np.concatenate([[True], slot[1:] != slot[:-1]]))
-        at = slot[start]
         n, total, low, high, first, last = self.columns
-        n[at] += np.diff(np.append(start, len(slot)))
-        total[at] += np.add.reduceat(values, start)
-        low[at] = np.minimum(low[at], np.minimum.reduceat(values, start))
-        high[at] = np.maximum(high[at], np.maximum.reduceat(values, start))
-        first[at] = np.minimum(first[at], np.minimum.reduceat(ts, start))
-        last[at] = np.maximum(last[at], np.maximum.reduceat(ts, start))
+        n += np.bincount(slot, minlength=slots)
+        if int(values.max()) < _EXACT // len(values):
+            total += np.bincount(slot, values, slots).astype(np.int64)
+        else:
+            np.add.at(total, slot, values)
+        # After the first chunks hardly any value is beyond what was seen.
+        for column, kept, how in (
+            (values, low, np.minimum),
+            (values, high, np.maximum),
+            (ts, first, np.minimum),
+        ):
+            seen = kept[slot]
+            beyond = np.flatnonzero(how(column, seen) != seen)
+            how.at(kept, slot[beyond], column[beyond])
+        if (ts[1:] >= ts[:-1]).all():
+            latest = last.copy()
+            latest[slot] = ts  # of equal slots the last one stays
+            np.maximum(last, latest, out=last)
+        else:
+            np.maximum.at(last, slot, ts)
 
 
-class Partials:
+class Rows:
     """Rows with ``bucket``: n in that bucket. Rows without: `_Extremes` of that key."""
 
-    COLUMNS = (
+    COLUMNS: tuple[pa.Field[Any], ...] = (
         pa.field("engine", pa.string()),
         pa.field("database", pa.int64()),
         pa.field("channel", pa.string()),
@@ -156,17 +166,16 @@ class Partials:
         self._negative = 0
         self._other_clock = 0
 
-    def _slots(self, chunk: Chunk, which: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _slots(self, channel: NDArray[np.int64], wake: NDArray[np.uint8]) -> NDArray[np.int64]:
         """A dense number for each (channel, wake) that occurs."""
-        wake = np.minimum(chunk.records["wake"][which], _WAKES - 1)
-        pair = chunk.channel[which] * _WAKES + wake
+        pair = channel * _WAKES + np.minimum(wake, _WAKES - 1)
         size = len(self._reader.channels) * _WAKES
         if len(self._slot_of) < size:
             self._slot_of = np.concatenate(
                 [self._slot_of, np.full(2 * size - len(self._slot_of), -1, dtype=np.int64)]
             )
         slot: NDArray[np.int64] = self._slot_of[pair]
-        if (slot < 0).any():
+        if slot.min() < 0:
             fresh = np.unique(pair[slot < 0])
             self._slot_of[fresh] = len(self._pairs) + np.arange(len(fresh))
             self._pairs = np.concatenate([self._pairs, fresh])
@@ -175,23 +184,22 @@ class Partials:
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records = chunk.records
-        which = (records["kind"] == Kind.RECV) & (chunk.channel >= 0)
-        if not which.any():
+        at = np.flatnonzero((records["kind"] == Kind.RECV) & (chunk.channel >= 0))
+        if len(at) == 0:
             return
-        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
+        ts, sent = (records[name][at].view(np.int64) for name in ("ts", "ref_ts"))
         values = ts - sent
-        which &= sent > 0
-        comparable = self._reader.comparable(records)
-        self._other_clock += int(np.count_nonzero(which & ~comparable))
-        which &= comparable
-        positive = values >= 0
-        self._negative += int(np.count_nonzero(which & ~positive))
-        which &= positive
-        if which.any():
-            at = np.flatnonzero(which)
-            slot, values = self._slots(chunk, at), values[at]
+        good = (sent > 0) & (values >= 0)
+        if self._reader.log.own_clock is not None or not good.all():
+            comparable = self._reader.comparable(records)[at]
+            self._other_clock += int(np.count_nonzero((sent > 0) & ~comparable))
+            self._negative += int(np.count_nonzero((sent > 0) & comparable & (values < 0)))
+            good &= comparable
+            at, ts, values = at[good], ts[good], values[good]
+        if len(at):
+            slot = self._slots(chunk.channel[at], records["wake"][at])
             self._histogram.add(slot, values)
-            self._extremes.add(slot, values, ts[at], len(self._pairs))
+            self._extremes.add(slot, values, ts, len(self._pairs))
         yield from ()
 
     def _keys(self, slot: NDArray[np.int64]) -> dict[str, Any]:
@@ -209,15 +217,34 @@ class Partials:
             "wake": pa.array(WAKE_NAMES).take(pa.array(pair % _WAKES)),
         }
 
-    def finish(self) -> Iterator[Mapping[str, Any]]:
+    def _left_out(self) -> Iterator[Mapping[str, Any]]:
         if self._negative or self._other_clock:
             yield {"negative": [self._negative], "other_clock": [self._other_clock]}
-        if len(self._pairs) == 0:
-            return
-        slot, index, count = self._histogram.counts()
-        yield self._keys(slot) | {"bucket": index, "n": count}
+
+    def _figures(self) -> dict[str, Any]:
         figures = dict(zip(_Extremes.NAMES, self._extremes.columns, strict=True))
-        yield self._keys(np.arange(len(self._pairs))) | figures
+        return self._keys(np.arange(len(self._pairs))) | figures
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._left_out()
+        if len(self._pairs):
+            slot, index, count = self._histogram.counts()
+            yield self._keys(slot) | {"bucket": index, "n": count}
+            yield self._figures()
+
+
+class Partials(Rows):
+    """A row per key: `_Extremes`, and the whole histogram in two lists."""
+
+    COLUMNS = (*(field for field in Rows.COLUMNS if field.name != "bucket"), *HISTOGRAM)
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._left_out()
+        if len(self._pairs):
+            slot, index, count = self._histogram.counts()
+            order = np.argsort(slot, kind="stable")
+            columns = lists(slot[order], index[order], count[order], len(self._pairs))
+            yield self._figures() | columns
 
 
 def _over_all_wakes(frame: DataFrame) -> DataFrame:
@@ -252,18 +279,64 @@ def left_out(partials: DataFrame) -> dict[str, int]:
     return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
 
 
+def _per_bucket(rows: DataFrame) -> DataFrame:
+    pairs = sf.inline(sf.arrays_zip("buckets", "counts")).alias("bucket", "n")
+    return rows.select(*KEYS, pairs)
+
+
+def unpacked(partials: DataFrame) -> DataFrame:
+    """What `Partials` gave as `Rows` would have, for `summarise` by other keys."""
+    figures = partials.drop("buckets", "counts")
+    return figures.unionByName(_per_bucket(partials), allowMissingColumns=True)
+
+
+def _write_histograms(found: DataFrame, directory: str) -> None:
+    _per_bucket(found.where(sf.col("scope") == KEY)).write.mode("overwrite").parquet(directory)
+
+
+def _distributions(found: DataFrame, chosen: Collection[Channel]) -> dict[Channel, Counts]:
+    """As `hgrm.distributions`, of what is added up already."""
+    wanted = (sf.col("scope") == CHANNEL) & sf.col("channel").isin([name for _, _, name in chosen])
+    rows = found.where(wanted | (sf.col("scope") == WHOLE)).select(
+        "scope", *CHANNEL_KEYS, "buckets", "counts"
+    )
+    whole = np.zeros(BUCKETS, dtype=np.int64)
+    result: dict[Channel, Counts] = {}
+    for row in rows.toLocalIterator():
+        key = (row.engine, row.database, row.channel)
+        if row.scope == WHOLE:
+            whole[row.buckets] += row.counts
+        elif key in chosen:  # another engine may have one of that name
+            result[key] = np.array([row.buckets, row.counts])
+    if whole.any():
+        result[EVERYTHING] = np.array([np.flatnonzero(whole), whole[whole > 0]])
+    return result
+
+
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
     `hgrm/`, one file for all channels and one for each of the busiest.
     """
-    partials = load(session, "latency", survey).persist()
+    columns = (*Partials.COLUMNS, *FILE_COLUMNS)
+    found = merged(load(session, "latency", survey), columns).persist()
     try:
-        rows = summarise(partials)
-        histogram(partials).write.mode("overwrite").parquet(str(out / "latency_hist"))
+        plain = [name for name in found.columns if name not in ("buckets", "counts")]
+        small = found.where(sf.coalesce(sf.col("scope"), sf.lit(KEY)) == KEY).select(*plain)
+        collected = [row.asDict() for row in small.collect()]
+        listeners = [row for row in collected if row["scope"] == KEY]
+        listeners.sort(key=lambda row: [row[key] for key in KEYS])
+        rows = [_row(row, KEYS) for row in listeners]
+        _write_histograms(found, str(out / "latency_hist"))
         write_rows(out / "latency_summary", rows, SUMMARY)
-        write_all(partials.where(sf.col("bucket").isNotNull()), rows, out / "hgrm")
-        return JobResult(rows, file_reports(partials, survey), totals=left_out(partials))
+        chosen = busiest(rows, MOST_CHANNELS)
+        write_all(_distributions(found, chosen), rows, out / "hgrm")
     finally:
-        partials.unpersist()
+        found.unpersist()
+    totals = {
+        "negative_latencies": sum(row["negative"] or 0 for row in collected),
+        "other_clock": sum(row["other_clock"] or 0 for row in collected),
+    }
+    reports = reports_of((row for row in collected if row["file"] is not None), survey)
+    return JobResult(rows, reports, totals=totals)

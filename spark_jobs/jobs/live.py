@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from spark_jobs.jobs import JobResult
-from spark_jobs.jobs.latency import KEYS, histogram, left_out, summarise
+from spark_jobs.jobs.latency import histogram, left_out, summarise
+from spark_jobs.merge import KEYS
 from spark_jobs.quality import FileReport
 from spark_jobs.startup import nothing_left_when_interrupted
 from spark_jobs.storage import local_path
