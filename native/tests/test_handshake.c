@@ -25,7 +25,7 @@ static int to_child[2], to_parent[2];
 static void no_slow_timer(pn_conn *conn)
 {
     static const struct itimerspec never;
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     if (conn->tfd >= 0)
         CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
 }
