@@ -1,30 +1,34 @@
 /*
- * watch.pml - neighbours that watch each other, so that a death needs no timer (watch.c).
+ * watch.pml - sleepers that watch the processes behind their slot, so that a death needs no timer.
  *
  * THE MODEL
  *
- *  1. Slots 0 .. N-1 form a ring.  A and B are listeners, V a notifier that does not listen, and J, with JOIN,
- *     one that claims its slot while the others work.  V and J commit once each, to all who listen.
+ *  1. Slots 0 .. N-1 form a ring.  A and B are listeners, V a notifier that does not listen, and J, with
+ *     JOIN, one that claims its slot while the others work (with AND_V besides V, else instead of it).
+ *     V and J commit once each, to all who listen, and then live on without ever looking again.
  *  2. A listener that goes to sleep walks the ring from its own slot and watches whomever it meets, up to and
- *     including the WATCHERS-th that listens: who does not listen watches nobody, so it may not end
- *     a walk.  It walks again after every wake.  Each slot that a walk looks at is one step.
- *  3. `members` counts what lengthens somebody's walk: a claim, a listener's release, an UNLISTEN of all.  Each
- *     of them wakes the nearest WATCHERS listeners in front of it (rewalk), after it has unlocked.
+ *     including the WATCHERS-th that watches, too; who does not listen ends no walk.  `watches` of a slot is
+ *     set when its walk is complete.  Each slot that a walk looks at is one step.  Walk, look, block.
+ *  3. Whatever lengthens a walk (a claim, a listener's release, an UNLISTEN of all) wakes the nearest listeners
+ *     in front, after it has unlocked, until WATCHERS that watch have been (rewalk).
  *  4. A watched process that dies wakes its watcher, who takes over: holds the lock once (EOWNERDEAD: recover),
- *     reaps, unlocks, then signals every slot that is owed a signal, and walks again.
- *  5. The lock is a robust mutex: FREE, DIED or its owner + 1.  Only a death that holds it makes it DIED.
- *     In recovery the death may be invisible yet (L6), and is then not reaped by it.
- *  6. The handshake is handshake.pml's, in few steps: a listener looks at `want` and falls asleep in one.
- *  7. KILLS kills fall between any two steps of anybody.  SIGSTOP of B (STOP) is "never scheduled again".
- *  8. The end, when nothing can move, and no timer anywhere: if a listener lives (and runs), all who live
- *     have got what was committed, the lock is not DIED with something unannounced, and every dead slot
- *     that some listener had to watch is reaped, so its room is free.
+ *     reaps, unlocks, then signals every slot that is owed a signal, and walks again.  The same when a walk
+ *     meets a slot of a dead one.  Who was watched and died is taken over also when its slot is gone.
+ *  5. The lock is a robust mutex: FREE, DIED or its owner + 1.  In recovery a death may be invisible yet (L6),
+ *     and the dead one is then not reaped by it.
+ *  6. The handshake is handshake.pml's, in few steps: a listener looks and falls asleep in one; the CAS of a
+ *     notifier compares what was read so far with what it has seen.
+ *  7. KILLS kills fall between any two steps of anybody.  STOP: B may be stopped for ever while it sleeps.
+ *  8. The end, when nothing can move, and without any timer: if a listener lives and runs, then all that was
+ *     committed is announced, everybody living has got it, and the slots of all the dead are free again (but of
+ *     one that died before it told anybody that it is there; it has committed nothing).
  *
- * ASSERTED: I6 I7 I8 and I9 without a timer; room of the dead is freed.
+ * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.
  *
  * BROKEN VARIANTS (-D): NO_WATCH PASS_DEAD TAKEOVER_NO_LOCK TAKEOVER_NO_RESIGNAL TRY_LOCK JOIN_SILENT
- * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK NO_REAP, and STOP with one watcher.
- * Others: JOIN, LEAVE and UNLISTEN (by B), WATCHERS, B_LAST (order A V B instead of A B V), WAKE_LOCKED.
+ * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK TELL_WALKED NO_REAP,
+ * and STOP with one watcher.  Not broken: LEAVE and UNLISTEN (by B), JOIN, AND_V, WATCHERS, B_LAST (order A V B
+ * instead of A B V), WAKE_LOCKED (walkers are woken before the unlock).
  */
 #ifndef KILLS
 #define KILLS 1
@@ -250,9 +254,7 @@ walk:
     /* whoever was watched and died is taken over, whether or not its slot is still there */
     STEP(if
 #ifndef PASS_DEAD
-#ifndef FORGET_GONE
         :: (set & dead) != 0 -> victim = set & dead; goto take_over
-#endif
 #endif
         :: else -> set = 0; n = 0; i = NEXT(me)
         fi);
@@ -272,8 +274,6 @@ walk:
                 ADD(set, i);
 #ifdef STOP_AT_ANYBODY
                 n++;
-#elif defined(STOP_AT_LISTENER)
-                if :: IN(listens, i) -> n++ :: else fi;
 #else
                 if :: IN(watches, i) -> n++ :: else fi;
 #endif
@@ -345,14 +345,6 @@ end_block:
 #if defined(LEAVE) || defined(UNLISTEN)
 change:                             /* B, in its program, between two sleeps */
     acquire();
-#ifndef LEAVE_OWING
-    if
-    :: atomic { repaired -> skip }  /* first send what recovery owes; then a dead one is a dead slot */
-        release();
-        goto change
-    :: atomic { else -> skip }
-    fi;
-#endif
     STEP(DEL(listens, me); DEL(asleep, me); DEL(owed, me); DEL(watches, me);
 #ifdef LEAVE
         DEL(used, me);

@@ -12,12 +12,12 @@
  *    unread (R5).
  * 4. wait() never moves pos, it only puts the slot to sleep where it stands and wakes it: only
  *    reading moves pos over entries.  It leaves ASLEEP only if `want` is beyond pos (R3).
- * 5. Deaths are seen by those who watch (watch.c).  The slow timer is for the rest: watchers that are
- *    all stopped or busy, a handler or liveness locks that were lost, a segment whose name was
+ * 5. Deaths are seen by those who watch (watch.c).  The slow timer is for the rest: watchers that
+ *    are all stopped or busy, a handler or liveness locks that were lost, a segment whose name was
  *    removed.  It comes a second after something was read (for who watches the descriptor: two),
  *    jittered, and then each time after twice as long, up to PN_TIMER_MAX_NS: trouble of that kind
- *    follows activity, and a thousand who sleep for an hour cost nothing.  It looks at the locks, the
- *    handler, the name, the writer lock (a dead holder is recovered), and at signals that
+ *    follows activity, and a thousand who sleep for an hour cost nothing.  It looks at the locks,
+ *    the handler, the name, the writer lock (a dead holder is recovered), and at signals that
  *    somebody owes and did not send.
  * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced, asleep if need be, and never waits for its
@@ -293,7 +293,8 @@ static void set_descriptor_timer(struct pn_conn *conn)
 {
     if (conn->signo < 0)
         return; /* an interval, and short */
-    int64_t period = timer_period(conn), retry_at = (int64_t) pn_load_relaxed(&conn->watch.retry_at);
+    int64_t retry_at = (int64_t) pn_load_relaxed(&conn->watch.retry_at);
+    int64_t period = timer_period(conn);
     if (retry_at != 0) {
         int64_t left = retry_at - pn_now_ns();
         period = left > 1 ? left : 1;

@@ -1,4 +1,4 @@
-/* watch.h - neighbours: whoever sleeps watches those behind its slot, and takes over when one dies. */
+/* watch.h - whoever sleeps watches those behind its slot, and takes over when one dies. */
 #ifndef PN_WATCH_H
 #define PN_WATCH_H
 
