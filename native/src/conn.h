@@ -108,6 +108,13 @@ struct pn_conn {
     size_t chan_seqs_cap;
 };
 
+/* Walk again.  False: it never slept, and walks before it does.  Async-signal-safe. */
+static inline bool pn_watch_told(struct pn_conn *conn)
+{
+    atomic_store(&conn->watch.stale, 1);
+    return pn_load_acquire(&conn->watch.epfd) >= 0;
+}
+
 /* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
 static inline int pn_conn_check(const struct pn_conn *conn)
 {

@@ -206,8 +206,8 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         if ((reasons & ~(1U << PROCSIG_LOG_STACK)) == 0)
             continue; /* nothing to wake up for */
         bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
-        if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0)
-            pn_store_relaxed(&conn->watch.stale, 1);
+        if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0 && !pn_watch_told(conn) && walk_only)
+            continue;
         if (!walk_only)
             pn_procsignal_pass_on(conn->seg, 0);
         if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
@@ -509,7 +509,8 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
     int rc = pn_os_pidfd_signal(pidfd, signo, value);
     if (rc == 0 && counted)
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
-    PN_CRASH("signal:sent");
+    if (counted)
+        PN_CRASH("signal:sent");
     return rc == 0 ? 1 : rc;
 }
 
@@ -546,7 +547,10 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {
         pn_store_release(&backend->pss_signalFlags[reason], 1);
-        PN_CRASH("signal:flag");
+        if (reason == PROCSIG_NEIGHBOUR)
+            PN_CRASH("watch:flag");
+        else
+            PN_CRASH("signal:flag");
         sent = send_to_other(seg, slot, reason != PROCSIG_NEIGHBOUR);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
