@@ -45,7 +45,7 @@ struct pn_watch {
     pn_atomic_u32 seen;     /* `members` of the segment before the last walk */
     pn_atomic_u64 retry_at; /* a takeover could not get the lock: CLOCK_MONOTONIC ns, or 0 */
     int64_t pause_ns;       /* before that */
-    bool complete;          /* all are watched that should be */
+    pn_atomic_u32 complete; /* all are watched that should be */
     uint32_t n, npassed;
     struct pn_neighbour {
         int32_t pid;

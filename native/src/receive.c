@@ -281,7 +281,8 @@ static int64_t timer_period(struct pn_conn *conn)
 {
     /* jitter from what differs between connections, so that a thousand do not tick together */
     uint64_t mixed = ((uint64_t) conn->pid << 20 ^ conn->slot) * 0x9e3779b97f4a7c15ULL;
-    bool watched = pn_load_relaxed(&conn->nlistening) == 0 || conn->watch.complete;
+    bool watched = pn_load_relaxed(&conn->nlistening) == 0 ||
+                   pn_load_relaxed(&conn->watch.complete) != 0;
     int64_t period = PN_TIMER_MIN_NS << (watched ? pn_load_relaxed(&conn->timer_step) : 0);
     if (pn_load_relaxed(&conn->has_fd) != 0)
         period *= 2;

@@ -191,7 +191,7 @@ static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid
             return LIVES; /* or is dead, and waits for its takeover */
         }
     if (w->n == PN_NEIGHBOURS) {
-        w->complete = false;
+        pn_store_relaxed(&w->complete, 0);
         return LIVES;
     }
     int fd = pn_os_pidfd_open(pid);
@@ -208,7 +208,7 @@ static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid
     if (fd < 0 || epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_ADD, fd, &event) != 0) {
         if (fd >= 0)
             close(fd);
-        w->complete = false;
+        pn_store_relaxed(&w->complete, 0);
         return LIVES;
     }
     w->neighbour[w->n++] = (struct pn_neighbour){.pid = pid, .fd = fd, .keep = true};
@@ -280,7 +280,7 @@ static void walk(struct pn_conn *conn)
     pn_store_relaxed(&w->retry_at, 0);
     pn_store_relaxed(&w->seen, pn_load_acquire(&conn->seg->ctl->members));
     bury(conn);
-    w->complete = true;
+    pn_store_relaxed(&w->complete, 1);
     for (uint32_t k = 0; k < w->n; k++)
         w->neighbour[k].keep = false;
     look_around(conn);

@@ -455,6 +455,39 @@ static void run_chain_of_deaths(void *arg)
     _exit(HIT);
 }
 
+/* Too far in front of the notifier to watch it: woken by those who do. */
+static void run_far_away(void *arg)
+{
+    pid_t others[3], pid;
+    (void)arg;
+    test_watchdog(60);
+    CHECK_EQ(pipe(pipe_to_parent), 0);
+    open_segment();
+    without_timer = true;
+    pid = spawn(listener, (void *)0);
+    REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
+    for (int i = 0; i < 3; i++) {
+        others[i] = spawn(watcher_that_dies, NULL); /* at a label that is not reached */
+        REQUIRE(hear(1, TEST_PATIENCE_MS), "a watcher did not start");
+        CHECK_SOON(pn_load_acquire(&inside()->backend[i + 1].watches) != 0);
+    }
+    const char *label = "commit:unlocked";
+    CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);
+    await_all(&j->log[0]);
+    for (int i = 0; i < 3; i++) {
+        kill(others[i], SIGKILL);
+        CHECK_KILLED(others[i], SIGKILL);
+    }
+    mine = connect_with(0);
+    notify(mine, NOTIFIER, QUIT, 40);
+    CHECK_CHILD(pid, 0);
+    check_segment();
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(HIT);
+}
+
 /* ---- all cases ------------------------------------------------------------------------------- */
 
 struct job {
@@ -559,6 +592,8 @@ int main(int argc, char **argv)
                 jobs[n++] = (struct job){.c = {.label = taking_over[i % 4], .nth = nth},
                                          .run = run_chain_of_deaths,
                                          .arg = (void *)(i / 4 * 4 + (i + nth) % 2 * 2)};
+    if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
+        jobs[n++] = (struct job){.c = {.label = "nothing", .nth = 1}, .run = run_far_away};
     for (int i = 0; i < pn_crash_label_count(); i++)
         for (uint32_t nth = 1; nth <= 3; nth += 2)
             if (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)
