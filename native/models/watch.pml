@@ -26,7 +26,7 @@
  * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.
  *
  * BROKEN VARIANTS (-D): NO_WATCH PASS_DEAD TAKEOVER_NO_LOCK TAKEOVER_NO_RESIGNAL TRY_LOCK JOIN_SILENT
- * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK TELL_WALKED NO_REAP,
+ * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK TELL_WALKED NO_REAP UNSLEEP_ALWAYS,
  * and STOP with one watcher.  Not broken: LEAVE and UNLISTEN (by B), JOIN, AND_V, WATCHERS, B_LAST (order A V B
  * instead of A B V), WAKE_LOCKED (walkers are woken before the unlock).
  */
@@ -99,7 +99,15 @@ inline announce()
     i = 0;
     do
     :: atomic { i < N && IN(used & listens, i) -> skip }
-        STEP(want[i] = head; p = got[i]; if :: IN(asleep, i) -> ADD(owed, i) :: else -> i++ fi);
+        STEP(want[i] = head; p = got[i];
+            if
+#ifdef UNSLEEP_ALWAYS
+            :: IN(asleep, i) -> ADD(owed, i)
+#else
+            :: IN(asleep, i) && want[i] > got[i] -> ADD(owed, i)
+#endif
+            :: else -> i++
+            fi);
         /* PN_CRASH("commit:owed") */
         if
         :: atomic { i < N && IN(owed, i) && IN(asleep, i) && want[i] == head -> skip }

@@ -625,6 +625,9 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
     uint64_t mask = 1ULL << (slot % 64);
     uint64_t pos = pn_load_acquire(&backend->pos);
     while ((pos & PN_ASLEEP) != 0) {
+        /* it has read it meanwhile: un-slept now, it could have cleared `owed` in between */
+        if (pn_load_relaxed(&backend->want) <= (pos & ~PN_ASLEEP))
+            return PN_NO_SIGNAL;
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");
