@@ -183,7 +183,8 @@ def constant(file: str, name: str) -> int:
 
 def test_times_quoted_are_those_of_the_source() -> None:
     assert constant("procsignal.c", "PN_CATCHES_NS") == 100_000_000
-    assert constant("receive.c", "PN_WATCH_NS") == 1_000_000_000
+    assert constant("receive.c", "PN_TIMER_MIN_NS") == 1_000_000_000
+    assert constant("receive.c", "PN_TIMER_MAX_NS") == 30_000_000_000
     assert constant("receive.c", "PN_POLL_MODE_NS") == 2_000_000
     assert constant("lock.h", "PN_LOCK_TIMEOUT_NS") == 10_000_000_000
     assert constant("room.h", "PN_WARN_INTERVAL_NS") == 5_000_000_000

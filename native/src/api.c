@@ -25,11 +25,12 @@
 #include "receive.h"
 #include "recover.h"
 #include "spill.h"
+#include "watch.h"
 
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
-                                                 .resignal = pn_procsignal_resignal};
+                                                 .resignal = pn_watch_resignal};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
@@ -223,6 +224,7 @@ static void free_conn(pn_conn *conn)
         close(conn->tfd);
     if (conn->postfd >= 0)
         close(conn->postfd);
+    pn_watch_close(conn);
     pn_receive_free(conn);
     pn_segment_release(conn->seg);
     free(conn);
@@ -259,6 +261,7 @@ static int check_signal(int *signo)
 
 static void release_slot(pn_conn *conn)
 {
+    bool watched = pn_load_relaxed(&conn->me->watches) != 0;
     pn_procsignal_disown(conn);
     if (pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS) == 0) {
         if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
@@ -266,6 +269,8 @@ static void release_slot(pn_conn *conn)
             pn_backend_release_locked(conn);
         pn_queue_let_go_locked(conn->seg);
         pn_lock_release(conn->seg);
+        if (watched)
+            pn_watch_tell(conn->seg, conn->slot);
     } else {
         pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
     }
@@ -300,7 +305,8 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     conn->epfd = conn->tfd = conn->postfd = -1;
     pn_store_relaxed(&conn->spin_ns, 4000);
     pn_store_relaxed(&conn->gap_ns, 1000000000);
-    pn_store_relaxed(&conn->next_watch_ns, (uint64_t) pn_now_ns() + 1000000000);
+    pn_store_relaxed(&conn->next_timer_ns, (uint64_t) pn_now_ns() + 1000000000);
+    pn_watch_init(conn);
     pthread_mutex_init(&conn->recv_mutex, NULL);
     pthread_mutex_init(&conn->notice_mutex, NULL);
     pthread_mutex_init(&conn->log_mutex, NULL);
@@ -319,6 +325,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
         free_conn(conn);
         return rc;
     }
+    pn_watch_tell(seg, conn->slot);
     *out = conn;
     return 0;
 }

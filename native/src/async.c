@@ -54,6 +54,7 @@
 #include "procsignal.h"
 #include "queue.h"
 #include "room.h"
+#include "watch.h"
 
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len)
 {
@@ -389,6 +390,11 @@ static void rest_locked(struct pn_commit *c)
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);
+    if (pn_load_relaxed(&c->conn->me->watches) != 0) {
+        pn_store_relaxed(&c->conn->me->watches, 0);
+        pn_members_changed_locked(c->conn->seg);
+        c->leaves = true;
+    }
 }
 
 static void atcommit_locked(struct pn_commit *c)
@@ -465,6 +471,10 @@ static int commit(struct pn_commit *c)
     if (rc != 0)
         return rc;
     pn_signal_collected(c);
+    if (__builtin_expect(c->leaves, 0))
+        pn_watch_tell(conn->seg, conn->slot);
+    if (actions && pn_load_relaxed(&conn->has_fd) != 0)
+        pn_watch_arm(conn); /* who only watches the descriptor sleeps already */
     if (__builtin_expect(conn->log != NULL, 0))
         log_sends(c);
     return pn_conn_notice_bit(conn);
@@ -487,6 +497,7 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
     c->wakes_us = false;
     c->flush = false;
     c->deferred = false;
+    c->leaves = false;
     c->heads = 0;
     c->now = 0;
     c->signals = 0;

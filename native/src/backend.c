@@ -130,6 +130,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     me->numSubs = 0;
     me->reserved = 0;
     pn_store_relaxed(&me->in_transaction, 0);
+    pn_store_relaxed(&me->watches, 0);
     pn_store_relaxed(&me->want, 0);
     pn_store_relaxed(&me->from, 0);
     pn_store_relaxed(&me->signalled_at, 0);
@@ -146,6 +147,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     conn->generation = pn_load_relaxed(&me->generation);
     conn->dboid = me->dboid;
     seg->ctl->slot_hint = slot + 1;
+    pn_members_changed_locked(seg);
     return 0;
 }
 
@@ -190,11 +192,14 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
     backend->reserved = 0;
     pn_store_release(&backend->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);
     pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
+    pn_store_relaxed(&backend->watches, 0);
 }
 
 void pn_backend_release_locked(struct pn_conn *conn)
 {
     struct pn_segment *seg = conn->seg;
+    if (pn_load_relaxed(&conn->me->watches) != 0)
+        pn_members_changed_locked(seg);
     free_slot_locked(seg, conn->slot);
     PN_CRASH("release:bits");
     pn_store_release(&conn->me->state, PN_SLOT_FREE);

@@ -24,6 +24,15 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
 /* Every dead slot; returns how many.  Writer lock held. */
 uint32_t pn_backend_reap_all_locked(struct pn_segment *seg);
 
+/*
+ * Somebody's walk has become longer: by a claim, or by a slot that ends none any more (watch.c 3).
+ * Release: who sees the new number sees the slot.  Writer lock held.
+ */
+static inline void pn_members_changed_locked(struct pn_segment *seg)
+{
+    pn_store_release(&seg->ctl->members, pn_load_relaxed(&seg->ctl->members) + 1);
+}
+
 /* L3: take our liveness locks again, in case another open+close in this process lost them. */
 int pn_backend_keep_alive(struct pn_conn *conn);
 

@@ -18,7 +18,8 @@
 /* Why conn->efd is readable. */
 enum pn_fd_flag {
     PN_FD_SIGNALLED = 1, /* somebody woke us */
-    PN_FD_POSTED = 2     /* we wrote it ourselves: something is left unread (spin.md R5) */
+    PN_FD_POSTED = 2,    /* we wrote it ourselves: something is left unread (spin.md R5) */
+    PN_FD_NEIGHBOUR = 4  /* whom we watch has changed */
 };
 
 /*
@@ -34,6 +35,27 @@ struct pn_local_channel {
     QueuePosition since[PN_ROUTES];
     uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
     uint8_t routes;         /* bits 1 << enum pn_route */
+};
+
+enum { PN_NEIGHBOURS = 64, PN_PASSED = 8 };
+
+/* The processes that a connection watches while it sleeps (watch.c).  W: recv_mutex held. */
+struct pn_watch {
+    pn_atomic_i32 epfd;     /* readable when one of them is dead; -1 until it is needed */
+    pn_atomic_u32 stale;    /* walk again.  W: also the handler */
+    pn_atomic_u32 seen;     /* `members` of the segment before the last walk */
+    pn_atomic_u64 retry_at; /* a takeover could not get the lock: CLOCK_MONOTONIC ns, or 0 */
+    int64_t pause_ns;       /* before that */
+    pn_atomic_u32 complete; /* all are watched that should be */
+    uint32_t n, npassed;
+    struct pn_neighbour {
+        int32_t pid;
+        int fd; /* pidfd, in the set of epfd unless `dead` */
+        bool keep, dead;
+    } neighbour[PN_NEIGHBOURS];
+    struct {
+        uint32_t slot, generation; /* slot + 1; 0: none */
+    } passed[PN_PASSED];
 };
 
 struct pn_conn {
@@ -54,10 +76,12 @@ struct pn_conn {
     pn_atomic_u32 posted;  /* postfd was written.  W: pn_conn_post(), and pn_poll() clears it */
     pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
     pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
-    pn_atomic_u64 next_watch_ns; /* when this connection's slow timer is due */
+    pn_atomic_u64 next_timer_ns; /* when this connection's slow timer is due; INT64_MAX: never */
+    pn_atomic_u32 timer_step;    /* how often it came since anything was read: it doubles */
     pn_atomic_u64 next_keep_ns;  /* when the liveness locks are due to be taken again */
 
     pthread_mutex_t recv_mutex;
+    struct pn_watch watch;
     struct pn_local_channel *channels; /* [nchannels] */
     uint32_t nchannels, channels_cap;
     uint32_t *channel_table; /* open addressing by hash: index + 1 */
@@ -85,6 +109,13 @@ struct pn_conn {
     uint64_t *chan_seqs;   /* of the batch being read, for the log; grown with it */
     size_t chan_seqs_cap;
 };
+
+/* Walk again.  False: it never slept, and walks before it does.  Async-signal-safe. */
+static inline bool pn_watch_told(struct pn_conn *conn)
+{
+    atomic_store(&conn->watch.stale, 1);
+    return pn_load_acquire(&conn->watch.epfd) >= 0;
+}
 
 /* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
 static inline int pn_conn_check(const struct pn_conn *conn)

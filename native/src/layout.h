@@ -171,13 +171,15 @@ struct AsyncQueueControl {
     uint32_t eviction_hand; /* where to look for a channel entry without listeners */
     uint32_t generations_used; /* derived; counted again at recovery */
     uint64_t chan_seq_floor; /* no chan_seq of an evicted channel is used again (audits) */
+    pn_atomic_u32 members; /* counts what lengthens a walk (watch.c 3).  R: any (acquire) */
 };
 
 enum pn_procsignal_reason {
     PROCSIG_NOTIFY_INTERRUPT = 0, /* something for you was committed */
     PROCSIG_SEGMENT_GONE = 1,     /* the segment was unlinked, or poisoned */
     PROCSIG_LOG_STACK = 2,
-    NUM_PROCSIGNALS = 3
+    PROCSIG_NEIGHBOUR = 3, /* whom you watch has changed (watch.c) */
+    NUM_PROCSIGNALS = 4
 };
 
 enum pn_slot_state { PN_SLOT_FREE = 0, PN_SLOT_CLAIMED = 1 };
@@ -210,6 +212,7 @@ struct QueueBackendStatus {
     uint32_t numSubs;  /* derived */
     uint32_t database; /* index into database[] */
     pn_atomic_u32 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
+    pn_atomic_u32 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
 };
 _Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a backend");
 

@@ -205,13 +205,17 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         all_reasons |= reasons;
         if ((reasons & ~(1U << PROCSIG_LOG_STACK)) == 0)
             continue; /* nothing to wake up for */
-        pn_procsignal_pass_on(conn->seg, 0);
+        bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
+        if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0 && !pn_watch_told(conn) && walk_only)
+            continue;
+        if (!walk_only)
+            pn_procsignal_pass_on(conn->seg, 0);
         if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
             pn_load_relaxed(&conn->has_fd) == 0) {
             sleeper->timeout = (struct timespec){0};
-            sleeper->signalled = 1;
+            sleeper->signalled |= walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED;
         } else {
-            pn_latch_set(conn, PN_FD_SIGNALLED);
+            pn_latch_set(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
         }
     }
     atomic_fetch_sub(&in_handler, 1);
@@ -383,16 +387,19 @@ void pn_procsignal_unregister(struct pn_conn *conn)
 
 int pn_latch_block(struct pn_sleeper *s)
 {
-    struct pollfd p = {.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN};
+    struct pollfd p[2] = {{.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN},
+                          {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
+    const nfds_t n_fds = p[1].fd >= 0 ? 2 : 1;
 #if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
-    long n = ppoll(&p, 1, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
+    long n = ppoll(p, n_fds, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
 #else
     sleeper = s;
     atomic_signal_fence(memory_order_seq_cst);
     /* not ppoll(): glibc hands a copy of the time-out to the kernel */
-    long n = syscall(SYS_ppoll, &p, 1, &s->timeout, NULL, _NSIG / 8);
+    long n = syscall(SYS_ppoll, p, n_fds, &s->timeout, NULL, _NSIG / 8);
 #endif
     int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
+    s->neighbour = n > 0 && p[1].revents != 0;
     atomic_signal_fence(memory_order_seq_cst);
     sleeper = NULL;
     atomic_signal_fence(memory_order_seq_cst); /* from here on the handler writes the latch */
@@ -490,7 +497,7 @@ static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 
 /* Async-signal-safe.  1 sent, 0 not to be signalled, -errno: the pidfd is of no use any more. */
 static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
-                           int pidfd)
+                           int pidfd, bool counted)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     int signo = pn_load_acquire(&backend->signo);
@@ -500,13 +507,14 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
         return 0; /* owed stays: its own slow timer looks */
     uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
     int rc = pn_os_pidfd_signal(pidfd, signo, value);
-    if (rc == 0)
+    if (rc == 0 && counted)
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
-    PN_CRASH("signal:sent");
+    if (counted)
+        PN_CRASH("signal:sent");
     return rc == 0 ? 1 : rc;
 }
 
-static bool send_to_other(struct pn_segment *seg, uint32_t slot)
+static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
@@ -518,7 +526,7 @@ static bool send_to_other(struct pn_segment *seg, uint32_t slot)
     if ((entry->fd < 0 || entry->generation != generation) &&
         open_pidfd(seg, entry, pid, generation) != 0)
         return false; /* dead; its slot is reaped by whoever needs it */
-    int rc = signal_if_there(seg, slot, generation, pid, entry->fd);
+    int rc = signal_if_there(seg, slot, generation, pid, entry->fd, counted);
     if (rc < 0)
         forget_pidfd(seg, entry);
     return rc > 0;
@@ -539,8 +547,11 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {
         pn_store_release(&backend->pss_signalFlags[reason], 1);
-        PN_CRASH("signal:flag");
-        sent = send_to_other(seg, slot);
+        if (reason == PROCSIG_NEIGHBOUR)
+            PN_CRASH("watch:flag");
+        else
+            PN_CRASH("signal:flag");
+        sent = send_to_other(seg, slot, reason != PROCSIG_NEIGHBOUR);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
     return sent;
@@ -561,7 +572,7 @@ static bool send_deferred(struct pn_segment *seg, uint32_t slot)
     if (pidfd < 0)
         return false;
     pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    bool sent = signal_if_there(seg, slot, generation, pid, pidfd) > 0;
+    bool sent = signal_if_there(seg, slot, generation, pid, pidfd, true) > 0;
     close(pidfd);
     return sent;
 }
@@ -601,27 +612,6 @@ void pn_procsignal_flush(struct pn_segment *seg)
         pn_procsignal_send(seg, (uint32_t) slot, PROCSIG_NOTIFY_INTERRUPT);
 }
 
-void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns)
-{
-    int64_t newest = pn_now_ns() - min_age_ns;
-    for (uint32_t word = 0; word < seg->words; word++) {
-        uint64_t bits = pn_load_acquire(&seg->owed[word]);
-        for (; bits != 0; bits &= bits - 1) {
-            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
-            if (slot >= seg->max_backends)
-                break;
-            int64_t at = (int64_t) pn_load_relaxed(&seg->backend[slot].signalled_at);
-            if (at <= newest)
-                pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
-        }
-    }
-}
-
-void pn_procsignal_resignal(struct pn_segment *seg)
-{
-    pn_procsignal_send_owed(seg, 0);
-}
-
 /* ---- handshake ------------------------------------------------------------------------------ */
 
 static inline uint64_t later(uint64_t a, uint64_t b)
@@ -635,6 +625,9 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
     uint64_t mask = 1ULL << (slot % 64);
     uint64_t pos = pn_load_acquire(&backend->pos);
     while ((pos & PN_ASLEEP) != 0) {
+        /* it has read it meanwhile: un-slept now, it could have cleared `owed` in between */
+        if (pn_load_relaxed(&backend->want) <= (pos & ~PN_ASLEEP))
+            return PN_NO_SIGNAL;
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");

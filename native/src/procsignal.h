@@ -34,7 +34,8 @@ int pn_procsignal_adopt_stack_printer(int signo);
 struct pn_sleeper {
     struct pn_conn *conn;
     struct timespec timeout;         /* the handler makes it zero */
-    volatile sig_atomic_t signalled; /* W: the handler, in this thread */
+    volatile sig_atomic_t signalled; /* enum pn_fd_flag.  W: the handler, in this thread */
+    bool neighbour;                  /* conn->watch.epfd is readable */
 };
 /* Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0. */
 int pn_latch_block(struct pn_sleeper *sleeper);
@@ -52,10 +53,6 @@ uint32_t pn_latch_reset(struct pn_conn *conn);
  */
 bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
 
-/* Signal every slot whose `owed` bit is set and, if min_age_ns > 0, at least that old. */
-void pn_procsignal_send_owed(struct pn_segment *seg, int64_t min_age_ns);
-/* After the release of a lock that was recovered (segment.h, `resignal`). */
-void pn_procsignal_resignal(struct pn_segment *seg);
 /* Signal deferred ones until PN_CHAIN really were.  Async-signal-safe: the handler calls it. */
 #define PN_CHAIN 2
 void pn_procsignal_pass_on(struct pn_segment *seg, int already);

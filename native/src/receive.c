@@ -12,10 +12,13 @@
  *    unread (R5).
  * 4. wait() never moves pos, it only puts the slot to sleep where it stands and wakes it: only
  *    reading moves pos over entries.  It leaves ASLEEP only if `want` is beyond pos (R3).
- * 5. The slow timer.  A notifier may be killed between its commit and its signal, or a process
- *    lose its handler or its liveness locks.  Every sleeper therefore looks after things once a
- *    second or so, jittered: locks, handler, the name of the segment, the writer lock (a dead
- *    holder is recovered), and signals that somebody owes and did not send.
+ * 5. Deaths are seen by those who watch (watch.c).  The slow timer is for the rest: watchers that
+ *    are all stopped or busy, a handler or liveness locks that were lost, a segment whose name was
+ *    removed.  It comes a second after something was read (for who watches the descriptor: two),
+ *    jittered, and then each time after twice as long, up to PN_TIMER_MAX_NS: trouble of that kind
+ *    follows activity, and a thousand who sleep for an hour cost nothing.  It looks at the locks,
+ *    the handler, the name, the writer lock (a dead holder is recovered), and at signals that
+ *    somebody owes and did not send.
  * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced, asleep if need be, and never waits for its
  *    committer (generation.c 4 to 6).
@@ -43,8 +46,11 @@
 #include "procsignal.h"
 #include "queue.h"
 #include "read.h"
+#include "watch.h"
 
-#define PN_WATCH_NS 1000000000LL    /* the slow timer, +-25 % */
+#define PN_TIMER_MIN_NS 1000000000LL  /* the slow timer, +-25 %, when something was read; */
+#define PN_TIMER_MAX_NS 30000000000LL /* and when nothing was for a minute */
+#define PN_TIMER_OWED_NS 500000000LL  /* signals owed longer than that are sent by it */
 #define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks */
 #define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
 #define PN_SPIN_MAX_NS 30000LL
@@ -193,9 +199,12 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
     return false;
 }
 
+static void quicken_timer(struct pn_conn *conn);
+
 static void hand_over(struct pn_conn *conn, const pn_batch *batch)
 {
     count_productive(conn);
+    quicken_timer(conn);
     if (pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0)
         leave_armed(conn);
     if (pn_load_relaxed(&conn->seg->ctl->room_waiters) != 0)
@@ -212,7 +221,10 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
     pn_store_relaxed(&conn->last_wake, PN_LATWAKE_NONE);
 }
 
-static int watch(struct pn_conn *conn);
+int64_t pn_slow_timer_max_ns = PN_TIMER_MAX_NS;
+
+static int look_after(struct pn_conn *conn);
+static void set_descriptor_timer(struct pn_conn *conn);
 
 /* The descriptor's timer, for who never comes to wait().  1: it ticked, 0, or an error. */
 static int serve_timer(struct pn_conn *conn)
@@ -221,8 +233,17 @@ static int serve_timer(struct pn_conn *conn)
     if (pn_load_relaxed(&conn->has_fd) == 0 ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
-    int rc = watch(conn); /* clears `owed`, so somebody must look again */
+    int rc = look_after(conn); /* clears `owed`, so somebody must look again */
+    set_descriptor_timer(conn);
     return rc != 0 ? rc : 1;
+}
+
+/* A dead neighbour makes the descriptor readable until he is taken over. */
+static void serve_neighbours(struct pn_conn *conn)
+{
+    pn_watch_look_locked(conn);
+    if (pn_load_relaxed(&conn->watch.retry_at) != 0)
+        set_descriptor_timer(conn);
 }
 
 static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
@@ -235,6 +256,8 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
         return (int64_t) batch->n;
     }
     /* drain what made us look in vain, and then look once more: never the reverse */
+    if (pn_load_relaxed(&conn->has_fd) != 0)
+        serve_neighbours(conn);
     error = serve_timer(conn);
     if (error < 0)
         return error;
@@ -270,6 +293,8 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0 &&
         read(conn->postfd, &posts, sizeof posts) < 0)
         pn_store_relaxed(&conn->posted, 0); /* drained by another poll() */
+    if (pn_load_relaxed(&conn->has_fd) != 0)
+        pn_watch_arm_locked(conn); /* this may leave the slot asleep */
     n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
     pthread_mutex_unlock(&conn->recv_mutex);
     return n;
@@ -277,17 +302,52 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 
 /* ---- the slow timer -------------------------------------------------------------------------- */
 
-static int64_t watch_period(struct pn_conn *conn)
+/* While we have not as many neighbours in view as we should, the timer stands in for them. */
+static int64_t timer_period(struct pn_conn *conn)
 {
     /* jitter from what differs between connections, so that a thousand do not tick together */
     uint64_t mixed = ((uint64_t) conn->pid << 20 ^ conn->slot) * 0x9e3779b97f4a7c15ULL;
-    return PN_WATCH_NS * 3 / 4 + (int64_t) (mixed >> 40) % (PN_WATCH_NS / 2);
+    bool watched = pn_load_relaxed(&conn->nlistening) == 0 ||
+                   pn_load_relaxed(&conn->watch.complete) != 0;
+    int64_t period = PN_TIMER_MIN_NS << (watched ? pn_load_relaxed(&conn->timer_step) : 0);
+    if (pn_load_relaxed(&conn->has_fd) != 0)
+        period *= 2;
+    period = period < pn_slow_timer_max_ns ? period : pn_slow_timer_max_ns;
+    return period * 3 / 4 + (int64_t) (mixed >> 24) % (period / 2);
 }
 
-static int watch(struct pn_conn *conn)
+static void set_descriptor_timer(struct pn_conn *conn)
+{
+    if (conn->signo < 0)
+        return; /* an interval, and short */
+    int64_t retry_at = (int64_t) pn_load_relaxed(&conn->watch.retry_at);
+    int64_t period = timer_period(conn);
+    if (retry_at != 0) {
+        int64_t left = retry_at - pn_now_ns();
+        period = left > 1 ? left : 1;
+    }
+    struct itimerspec timer = {
+        .it_value = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000}};
+    timerfd_settime(conn->tfd, 0, &timer, NULL);
+}
+
+/* Something was read: the timer is at its shortest again. */
+static void quicken_timer(struct pn_conn *conn)
+{
+    if (__builtin_expect(pn_load_relaxed(&conn->timer_step) == 0, 1))
+        return;
+    pn_store_relaxed(&conn->timer_step, 0);
+    if (pn_load_relaxed(&conn->has_fd) != 0)
+        set_descriptor_timer(conn);
+}
+
+static int look_after(struct pn_conn *conn)
 {
     struct pn_segment *seg = conn->seg;
-    pn_store_relaxed(&conn->next_watch_ns, (uint64_t) (pn_now_ns() + watch_period(conn)));
+    uint32_t step = pn_load_relaxed(&conn->timer_step);
+    if (PN_TIMER_MIN_NS << step < PN_TIMER_MAX_NS)
+        pn_store_relaxed(&conn->timer_step, step + 1);
+    pn_store_relaxed(&conn->next_timer_ns, (uint64_t) (pn_now_ns() + timer_period(conn)));
     pn_os_refresh_cpus();
     pn_segment_unlinked(seg);
     int rc = pn_segment_check_state(seg);
@@ -300,7 +360,7 @@ static int watch(struct pn_conn *conn)
     if (pn_lock_try(seg) == 0) /* a dead holder is recovered in here */
         pn_lock_release(seg);
     pn_clear_owed(conn);
-    pn_procsignal_send_owed(seg, PN_WATCH_NS / 2);
+    pn_watch_send_owed(seg, PN_TIMER_OWED_NS);
     return pn_segment_check_state(seg);
 }
 
@@ -401,7 +461,7 @@ static int interrupted(struct pn_conn *conn)
 /* After blocking: drain the latch, clear owed, look (in that order, R3). */
 static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_t started)
 {
-    uint32_t why = sleeper->signalled != 0 ? PN_FD_SIGNALLED : 0;
+    uint32_t why = (uint32_t) sleeper->signalled;
     int64_t woke_at = conn->log != NULL ? pn_now_ns() : 0;
     if (why == 0 || pn_load_relaxed(&conn->fd_flags) != 0) /* else nobody wrote the latch */
         why |= pn_latch_reset(conn);
@@ -449,6 +509,34 @@ static bool take_kick(struct pn_conn *conn)
     return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
 }
 
+/* The slow timer's time; sooner than it was set for, if something was read since. */
+static int64_t timer_due(struct pn_conn *conn, int64_t now)
+{
+    int64_t due = (int64_t) pn_load_relaxed(&conn->next_timer_ns);
+    if (pn_load_relaxed(&conn->timer_step) == 0 && due != INT64_MAX &&
+        due - now > PN_TIMER_MIN_NS * 5 / 2) {
+        due = now + timer_period(conn);
+        pn_store_relaxed(&conn->next_timer_ns, (uint64_t) due);
+    }
+    return due;
+}
+
+/* Block until there is reason to look again, at the latest at `until`. */
+static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, int64_t until)
+{
+    int64_t retry_at = (int64_t) pn_load_relaxed(&conn->watch.retry_at);
+    if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
+        until = now + PN_POLL_MODE_NS;
+    if (retry_at != 0 && until > retry_at)
+        until = retry_at > now ? retry_at : now;
+    *sleeper = (struct pn_sleeper){
+        .conn = conn, .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
+    int rc = pn_latch_block(sleeper);
+    if (__builtin_expect(sleeper->neighbour, 0))
+        pn_watch_look(conn);
+    return rc;
+}
+
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
@@ -457,6 +545,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
+        pn_watch_arm(conn);
         /* settle() takes recv_mutex: an earlier drain() has left us `kicked`, a later sees us */
         if (!settle(conn) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
@@ -466,22 +555,17 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
             rc = before_blocking(conn, now);
         }
-        int64_t watch_at = (int64_t) pn_load_relaxed(&conn->next_watch_ns);
-        if (rc == 0 && now >= watch_at) {
-            rc = watch(conn);
+        int64_t timer_at = timer_due(conn, now);
+        if (rc == 0 && now >= timer_at) {
+            rc = look_after(conn);
             return rc != 0 ? rc : -EINTR; /* the caller may have signals of its own to handle */
         }
         if (rc != 0)
             break;
         if (now >= deadline)
             return pn_conn_notice_bit(conn);
-        int64_t until = watch_at < deadline ? watch_at : deadline;
-        if (conn->signo < 0 && until > now + PN_POLL_MODE_NS)
-            until = now + PN_POLL_MODE_NS;
-        struct pn_sleeper sleeper = {
-            .conn = conn,
-            .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
-        rc = pn_latch_block(&sleeper);
+        struct pn_sleeper sleeper;
+        rc = block(conn, &sleeper, now, timer_at < deadline ? timer_at : deadline);
         if (pn_load_acquire(&conn->closing) != 0)
             return interrupted(conn);
         if (woken(conn, &sleeper, start) || take_kick(conn))
@@ -543,6 +627,7 @@ int pn_receive_hush(struct pn_conn *conn)
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&conn->recv_mutex);
+    serve_neighbours(conn);
     rc = serve_timer(conn);
     drain(conn);
     pthread_mutex_unlock(&conn->recv_mutex);
@@ -557,16 +642,16 @@ static int add_to_epoll(int epfd, int fd)
 
 static int make_descriptor(struct pn_conn *conn)
 {
-    int64_t period = conn->signo < 0 ? PN_POLL_MODE_NS : 2 * watch_period(conn);
-    struct timespec ts = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000};
-    struct itimerspec timer = {.it_interval = ts, .it_value = ts};
+    const struct timespec ts = {.tv_nsec = PN_POLL_MODE_NS};
+    const struct itimerspec timer = {.it_interval = ts, .it_value = ts};
 
     int epfd = epoll_create1(EPOLL_CLOEXEC);
     int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     int postfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (epfd < 0 || tfd < 0 || postfd < 0 || timerfd_settime(tfd, 0, &timer, NULL) != 0 ||
         add_to_epoll(epfd, pn_load_relaxed(&conn->efd)) != 0 || add_to_epoll(epfd, tfd) != 0 ||
-        add_to_epoll(epfd, postfd) != 0) {
+        add_to_epoll(epfd, postfd) != 0 || pn_watch_open(conn) != 0 ||
+        add_to_epoll(epfd, conn->watch.epfd) != 0) {
         int error = errno;
         const int made[] = {epfd, tfd, postfd};
         for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
@@ -578,6 +663,8 @@ static int make_descriptor(struct pn_conn *conn)
     conn->tfd = tfd;
     conn->postfd = postfd;
     pn_store_release(&conn->has_fd, 1);
+    set_descriptor_timer(conn);
+    pn_watch_arm_locked(conn);
     leave_armed(conn); /* what is unread now was perhaps never signalled */
     return 0;
 }

@@ -8,6 +8,9 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max);
 int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns);
 int pn_receive_fileno(struct pn_conn *conn);
 
+/* The longest period of the slow timer; a benchmark sets it. */
+extern int64_t pn_slow_timer_max_ns;
+
 /* Make wait() in all threads fail with -PN_ECLOSED, now and later. */
 void pn_receive_interrupt(struct pn_conn *conn);
 

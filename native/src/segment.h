@@ -75,7 +75,7 @@ struct pn_segment {
 /* What lock.c calls of the modules above it; registered once, when the library is loaded. */
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
-    void (*resignal)(struct pn_segment *); /* after that lock's release: procsignal.c */
+    void (*resignal)(struct pn_segment *); /* after that lock's release: watch.c */
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

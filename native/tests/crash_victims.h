@@ -203,6 +203,16 @@ static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
     return go_on;
 }
 
+static bool without_timer;
+
+static void stop_slow_timer(pn_conn *conn)
+{
+    static const struct itimerspec never;
+    conn->next_timer_ns = INT64_MAX;
+    if (conn->tfd >= 0)
+        CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
+}
+
 /* 0: sleeps in pn_wait(); 1: is never signalled; 2: sleeps on the descriptor, reads by two */
 static void listener(void *arg)
 {
@@ -212,6 +222,8 @@ static void listener(void *arg)
     struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
     struct sums sums = {.upto = 0};
     listen_to(conn, "all", NULL);
+    if (without_timer)
+        stop_slow_timer(conn);
     CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
     for (bool go_on = true; go_on;) {
         int rc = me == 2 ? poll(&fd, 1, -1) : pn_wait(conn, -1);
@@ -412,6 +424,26 @@ static void recovering_again(void)
         notify(conn, VICTIM, PLAIN, 40);
         pn_conn_close(conn);
     }
+}
+
+/* Asleep, while neighbours come, die with the lock in hand, and are taken over by us. */
+static void watching(void)
+{
+    pn_conn *conn = connect_with(0);
+    pn_batch *batch = pn_batch_new();
+    listen_to(conn, "all", NULL);
+    for (uint32_t round = 0; round < 30; round++) {
+        pid_t pid = spawn(die_holding_the_lock, (void *)(uintptr_t)round);
+        do {
+            int rc = pn_wait(conn, 20000000);
+            CHECK(rc >= 0 || rc == -EINTR);
+            drain(conn, batch);
+        } while (waitpid(pid, NULL, WNOHANG) == 0);
+        int rc = pn_wait(conn, 1000000); /* it lies there at the latest now */
+        CHECK(rc >= 0 || rc == -EINTR);
+        drain(conn, batch);
+    }
+    pn_conn_close(conn);
 }
 
 /* Listener 0 holds the ring full; we wait for room and die of it. */

@@ -95,7 +95,7 @@ static void sleeper(void *arg)
     (void)arg;
     test_listen(conn, "all");
     test_listen(conn, "one");
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     test_tell(ready);
     for (;;) {
         int rc = pn_wait(conn, -1);
@@ -158,10 +158,10 @@ static void open_scene(void)
     mine = test_connect(engine);
     ear = test_connect(engine);
     test_listen(ear, "all");
-    ear->next_watch_ns = INT64_MAX;
+    ear->next_timer_ns = INT64_MAX;
     lazy = test_connect(engine);
     test_listen(lazy, "one");
-    lazy->next_watch_ns = INT64_MAX;
+    lazy->next_timer_ns = INT64_MAX;
     CHECK_OK(pn_generation(mine, "counter", 7, &counter));
 }
 

@@ -101,7 +101,7 @@ static pn_conn *awake_listener(void)
     int rc;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "all");
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     pid_t pid = spawn(wake, (void *)(uintptr_t)conn->slot);
     while ((rc = test_wait(conn, -1)) != 1)
         CHECK(rc >= 0 || rc == -EINTR);

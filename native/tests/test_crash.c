@@ -30,13 +30,14 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/timerfd.h>
 
+#include "../src/conn.h"
 #include "../src/lock.h"
 #include "../src/segment.h"
 
 enum {
     PROGRESS_MS = 4000, /* a loaded machine; 1 ms is usual */
-    NO_HELP_MS = 2600,  /* the slow timer is at most 1.25 s, twice in the worst case */
     MAX_TXNS = 65536,
     MAX_GOT = 262144,
     ROUNDS = 400,
@@ -335,6 +336,11 @@ static void run_case(void *arg)
     notify(mine, NOTIFIER, PLAIN, 40);
     if (now.victim == blocked_writer)
         notify(mine, NOTIFIER, HOLD, 40);
+    /* else the listeners take over before the victim comes to it */
+    bool first_come = now.victim == recovering || now.victim == recovering_again ||
+                      now.victim == watching || now.victim == reaping;
+    for (int i = 0; first_come && i < 3; i++)
+        kill(listeners[i], SIGSTOP);
     victim_pid = spawn(victim, NULL);
     if (now.victim == waking_writers) {
         CHECK_SOON(atomic_load(&j->ready) != 0);
@@ -343,6 +349,8 @@ static void run_case(void *arg)
     if (now.victim == chained)
         start_chain();
     bool hit = watch_victim();
+    for (int i = 0; first_come && i < 3; i++)
+        kill(listeners[i], SIGCONT);
     if (now.victim == chained)
         end_chain();
     release_listener();
@@ -420,6 +428,18 @@ static void last_words(void)
         notify(conn, VICTIM, PLAIN, 40);
 }
 
+/* Everything that was begun has come to the only listener, who has no timer. */
+static void await_all(const struct listener_log *log)
+{
+    int64_t start = test_now_ns();
+    while (atomic_load(&log->n) < atomic_load(&j->next_txn)) {
+        REQUIRE(test_now_ns() - start < TEST_PATIENCE_MS * INT64_C(1000000),
+                "the listener got %u of %u messages", atomic_load(&log->n),
+                atomic_load(&j->next_txn));
+        test_sleep_ms(1);
+    }
+}
+
 /* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and nobody else at all. */
 static void run_without_help(void *arg)
 {
@@ -427,17 +447,105 @@ static void run_without_help(void *arg)
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     open_segment();
+    without_timer = true;
     pid_t pid = spawn(listener, (void *)kind);
     REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
     const struct pn_segment *seg = inside();
     CHECK_SOON((pn_load_acquire(&seg->backend[0].pos) & PN_ASLEEP) != 0);
     CHECK_KILLED(spawn(victim, NULL), SIGKILL);
-    int64_t start = test_now_ns();
-    while (atomic_load(&j->log[kind].n) < atomic_load(&j->next_txn)) {
-        REQUIRE(test_now_ns() - start < NO_HELP_MS * INT64_C(1000000),
-                "listener %d got %u of %u messages in %d ms", (int)kind,
-                atomic_load(&j->log[kind].n), atomic_load(&j->next_txn), NO_HELP_MS);
-        test_sleep_ms(1);
+    await_all(&j->log[kind]);
+    mine = connect_with(0);
+    notify(mine, NOTIFIER, QUIT, 40);
+    CHECK_CHILD(pid, 0);
+    check_segment();
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(HIT);
+}
+
+static void watcher_that_dies(void *arg)
+{
+    (void)arg;
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = connect_with(0);
+    listen_to(conn, "all", NULL);
+    stop_slow_timer(conn);
+    CHECK_OK(pn_crash_arm(now.label, 1, PN_CRASH_KILL));
+    CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
+    for (;;) {
+        int rc = pn_wait(conn, -1);
+        CHECK(rc >= 0 || rc == -EINTR);
+        drain(conn, batch);
+    }
+}
+
+static void notifier_that_dies(void *arg)
+{
+    const char *const *label = arg;
+    CHECK_OK(pn_crash_arm(*label, 1, PN_CRASH_KILL));
+    last_words();
+}
+
+/* Whoever takes over dies of it, too: one sleeper is left of three, and a dead notifier. */
+static void run_chain_of_deaths(void *arg)
+{
+    static const char *const last_label[] = {"commit:want", "commit:unslept", "commit:unlocked"};
+    uintptr_t kind = (uintptr_t)arg % 4;
+    test_watchdog(60);
+    CHECK_EQ(pipe(pipe_to_parent), 0);
+    open_segment();
+    without_timer = true;
+    pid_t watchers[2], pid = 0;
+    for (int i = 0; i < 3; i++) { /* the survivor's slot is before, between or behind theirs */
+        if (i == (int)now.nth - 1)
+            pid = spawn(listener, (void *)kind);
+        else
+            watchers[i < (int)now.nth - 1 ? i : i - 1] = spawn(watcher_that_dies, NULL);
+        REQUIRE(hear(1, TEST_PATIENCE_MS), "a listener did not start");
+        const struct pn_segment *seg = inside();
+        CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
+                   (pn_load_acquire(&seg->backend[i].pos) & PN_ASLEEP) != 0);
+    }
+    const char *label = last_label[(uintptr_t)arg / 4];
+    CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);
+    await_all(&j->log[kind]);
+    for (int i = 0; i < 2; i++) {
+        kill(watchers[i], SIGKILL); /* who was not the first to come to the label may live */
+        CHECK_KILLED(watchers[i], SIGKILL);
+    }
+    mine = connect_with(0);
+    notify(mine, NOTIFIER, QUIT, 40);
+    CHECK_CHILD(pid, 0);
+    check_segment();
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(HIT);
+}
+
+/* Too far in front of the notifier to watch it: woken by those who do. */
+static void run_far_away(void *arg)
+{
+    pid_t others[3], pid;
+    (void)arg;
+    test_watchdog(60);
+    CHECK_EQ(pipe(pipe_to_parent), 0);
+    open_segment();
+    without_timer = true;
+    pid = spawn(listener, (void *)0);
+    REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
+    for (int i = 0; i < 3; i++) {
+        others[i] = spawn(watcher_that_dies, NULL); /* at a label that is not reached */
+        REQUIRE(hear(1, TEST_PATIENCE_MS), "a watcher did not start");
+        CHECK_SOON(pn_load_acquire(&inside()->backend[i + 1].watches) != 0);
+    }
+    const char *label = "commit:unlocked";
+    CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);
+    await_all(&j->log[0]);
+    for (int i = 0; i < 3; i++) {
+        kill(others[i], SIGKILL);
+        CHECK_KILLED(others[i], SIGKILL);
     }
     mine = connect_with(0);
     notify(mine, NOTIFIER, QUIT, 40);
@@ -492,6 +600,8 @@ static struct job job_of(const char *label, uint32_t nth, int action)
         job.c.victim = waking_myself;
     else if (begins(label, "chain:"))
         job.c.victim = chained;
+    else if (begins(label, "watch:"))
+        job.c.victim = watching;
     return job;
 }
 
@@ -567,6 +677,19 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
     return n;
 }
 
+static size_t add_chains_of_deaths(struct job *jobs, size_t n)
+{
+    static const char *const taking_over[] = {"watch:dead", "watch:locked", "watch:unlocked",
+                                              "signal:flag"};
+    for (uintptr_t i = 0; i < 4 * 3; i++) /* where the watchers die, and the notifier */
+        for (uint32_t nth = 1; nth <= 3; nth++) /* where in the ring the survivor is */
+            jobs[n++] = (struct job){.c = {.label = taking_over[i % 4], .nth = nth},
+                                     .run = run_chain_of_deaths,
+                                     .arg = (void *)(i / 4 * 4 + (i + nth) % 2 * 2)};
+    jobs[n++] = (struct job){.c = {.label = "nothing", .nth = 1}, .run = run_far_away};
+    return n;
+}
+
 /* Without an argument, all; else a label, or "unhelped". */
 int main(int argc, char **argv)
 {
@@ -574,8 +697,10 @@ int main(int argc, char **argv)
     size_t n = 0;
     int64_t began = test_now_ns();
 
-    if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
+    if (argc < 2 || strcmp(argv[1], "unhelped") == 0) {
         n = add_unhelped(jobs, n); /* the slow ones first */
+        n = add_chains_of_deaths(jobs, n);
+    }
     for (int i = 0; i < pn_crash_label_count(); i++)
         if (argc < 2 ? !tested_elsewhere(pn_crash_label(i))
                      : strcmp(argv[1], pn_crash_label(i)) == 0)

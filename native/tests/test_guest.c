@@ -293,7 +293,7 @@ static void asked(void *arg)
     CHECK(now.sa_handler == SIG_DFL); /* the program's own again */
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     test_tell(up);
     CHECK_SOON(printed == SIGRTMAX);
     CHECK_EQ(test_wait(conn, 0), 0); /* nothing to wake up for */

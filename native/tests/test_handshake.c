@@ -25,7 +25,7 @@ static int to_child[2], to_parent[2];
 static void no_slow_timer(pn_conn *conn)
 {
     static const struct itimerspec never;
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     if (conn->tfd >= 0)
         CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
 }
@@ -253,6 +253,9 @@ static void test_the_uninterested_are_left_alone(void)
         CHECK_SOON(asleep(i));
     pn_conn *reader = test_connect(engine), *conn = test_connect(engine);
     test_listen(reader, "c");
+    for (uint32_t i = 0; i < IDLERS; i++) /* they watch, and know of the two newcomers */
+        CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
+                   pn_load_acquire(&seg->backend[i].pss_signalFlags[PROCSIG_NEIGHBOUR]) == 0);
     memcpy((void *)before, (const void *)seg->backend, sizeof before);
     pn_stat was = test_stat(engine);
     for (int i = 0; i < 20000; i++) { /* many times around the ring, so the tail moves too */

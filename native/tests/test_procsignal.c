@@ -66,7 +66,7 @@ static pn_conn *listening(int signo)
     pn_conn *conn;
     CHECK_OK(pn_connect(engine, "db", 2, signo, NULL, &conn));
     test_listen(conn, "c");
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     CHECK_POLL(conn, "");
     return conn;
 }
@@ -74,7 +74,7 @@ static pn_conn *listening(int signo)
 static void wait_for(pn_conn *conn, const char *payload)
 {
     int rc;
-    conn->next_watch_ns = INT64_MAX;
+    conn->next_timer_ns = INT64_MAX;
     while ((rc = test_wait(conn, -1)) != 1)
         CHECK_EQ(rc, -EINTR);
     CHECK_POLL(conn, payload);
@@ -230,7 +230,7 @@ static void careless(void *arg)
     signal(SIGUSR1, SIG_DFL);
     test_tell(up);
     test_hear(down);
-    conn->next_watch_ns = 0;
+    conn->next_timer_ns = 0;
     while (pn_wait(conn, -1) < 1)
         ;
     CHECK_POLL(conn, "x");
@@ -269,7 +269,7 @@ static void blocked(void *arg)
     sigprocmask(SIG_BLOCK, &set, NULL);
     pn_conn *conn = listening(0);
     test_tell(up);
-    conn->next_watch_ns = 0;
+    conn->next_timer_ns = 0;
     while (pn_wait(conn, -1) != 1)
         ; /* by the slow timer */
     CHECK_POLL(conn, "x");

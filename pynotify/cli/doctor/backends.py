@@ -85,7 +85,7 @@ def _check_signal(name: str, backend: BackendStat, status: ProcessStatus) -> Ite
     if wrong:
         yield problem(
             "signals",
-            f"process {who} {wrong}; it hears of messages by its slow timer only, a second late",
+            f"process {who} {wrong}; it hears of messages by its slow timer only, seconds late",
             _LISTENERS,
             segment=name,
         )

@@ -1,0 +1,489 @@
+/*
+ * Who watches whom: the walk, who is told when it changes, takeover without the slow timer, and
+ * what must not happen meanwhile: a descriptor that stays readable, a signal to a stranger.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "engine.h"
+
+#include <sys/resource.h>
+#include <sys/timerfd.h>
+
+#include "receive.h"
+#include "watch.h"
+
+static pn_engine *engine;
+static int up[2], down[2];
+
+static void begin(void)
+{
+    CHECK_EQ(pipe(up), 0);
+    CHECK_EQ(pipe(down), 0);
+    engine = test_engine(NULL);
+}
+
+static void end(void)
+{
+    CHECK_ENGINE(engine);
+    pn_engine_close(engine);
+    for (int i = 0; i < 2; i++) {
+        close(up[i]);
+        close(down[i]);
+    }
+}
+
+static void no_slow_timer(pn_conn *conn)
+{
+    static const struct itimerspec never;
+    conn->next_timer_ns = INT64_MAX;
+    if (conn->tfd >= 0)
+        CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
+}
+
+static struct QueueBackendStatus *slot(uint32_t i)
+{
+    return &test_inside()->backend[i];
+}
+
+static bool claimed(uint32_t i)
+{
+    return pn_load_acquire(&slot(i)->state) == PN_SLOT_CLAIMED;
+}
+
+static bool watches(uint32_t i)
+{
+    return pn_load_acquire(&slot(i)->watches) != 0;
+}
+
+static bool asleep(uint32_t i)
+{
+    return watches(i) && (pn_load_acquire(&slot(i)->pos) & PN_ASLEEP) != 0;
+}
+
+static bool sees(const pn_conn *conn, pid_t pid)
+{
+    for (uint32_t k = 0; k < conn->watch.n; k++)
+        if (conn->watch.neighbour[k].pid == pid && !conn->watch.neighbour[k].dead)
+            return true;
+    return false;
+}
+
+static bool readable(pn_conn *conn)
+{
+    struct pollfd p = {.fd = pn_fileno(conn), .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+/* ---- neighbours: processes that do nothing until they are told to end ------------------------ */
+
+static void neighbour(void *arg)
+{
+    pn_conn *conn = test_connect(engine);
+    if (arg != NULL)
+        test_listen(conn, "c");
+    test_tell(up);
+    if (arg == NULL)
+        pause();
+    no_slow_timer(conn);
+    for (;;) {
+        int rc = test_wait(conn, -1);
+        CHECK(rc == 1 || rc == -EINTR);
+        pn_batch *batch = pn_batch_new();
+        CHECK_OK(pn_poll(conn, batch, 0));
+        pn_batch_free(batch);
+    }
+}
+
+static pid_t start(bool listens)
+{
+    pid_t pid = spawn(neighbour, listens ? &engine : NULL);
+    test_hear(up);
+    uint32_t i = 0;
+    while (!claimed(i) || pn_load_relaxed(&slot(i)->pid) != pid)
+        i++;
+    if (listens)
+        CHECK_SOON(asleep(i));
+    return pid;
+}
+
+static void end_process(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    CHECK_KILLED(pid, SIGKILL);
+}
+
+/* A listener of this process that has walked, and watches. */
+static pn_conn *watcher(void)
+{
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    no_slow_timer(conn);
+    CHECK_EQ(test_wait(conn, 0), 0);
+    return conn;
+}
+
+static void walk_again(pn_conn *conn)
+{
+    int rc = test_wait(conn, 1000000); /* it looks at its neighbours when it blocks */
+    CHECK(rc == 0 || rc == -EINTR);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static void test_the_walk_ends_at_the_third_that_watches(void)
+{
+    begin();
+    pn_conn *conn = watcher();
+    pid_t pid[6];
+    for (int i = 0; i < 6; i++)
+        pid[i] = start(i != 1); /* the second does not listen */
+    walk_again(conn);
+    for (int i = 0; i < 4; i++)
+        CHECK(sees(conn, pid[i]));
+    CHECK(!sees(conn, pid[4]) && !sees(conn, pid[5]));
+    CHECK(conn->watch.complete);
+    for (int i = 0; i < 6; i++)
+        end_process(pid[i]);
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_connections_of_our_own_are_not_watched(void)
+{
+    begin();
+    pn_conn *conn = watcher(), *other = watcher();
+    pid_t pid = start(true);
+    walk_again(conn);
+    CHECK_EQ(conn->watch.n, 1);
+    CHECK(sees(conn, pid));
+    end_process(pid);
+    pn_conn_close(other);
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_more_neighbours_than_it_can_watch(void)
+{
+    pn_options o = test_options();
+    o.max_backends = PN_NEIGHBOURS + 8;
+    CHECK_EQ(pipe(up), 0);
+    CHECK_EQ(pipe(down), 0);
+    engine = test_engine(&o);
+    pn_conn *conn = watcher();
+    pid_t pid[PN_NEIGHBOURS + 1];
+    for (int i = 0; i <= PN_NEIGHBOURS; i++)
+        pid[i] = start(false);
+    walk_again(conn);
+    CHECK_EQ(conn->watch.n, PN_NEIGHBOURS);
+    CHECK(!conn->watch.complete); /* and so the slow timer stays at its shortest */
+    end_process(pid[0]);
+    CHECK_SOON((walk_again(conn), conn->watch.complete));
+    CHECK_EQ(conn->watch.n, PN_NEIGHBOURS);
+    for (int i = 1; i <= PN_NEIGHBOURS; i++)
+        end_process(pid[i]);
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_without_descriptors_the_timer_stands_in(void)
+{
+    begin();
+    pid_t pid = start(true);
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    CHECK_OK(pn_fileno(conn));
+    struct rlimit was, none;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = was;
+    none.rlim_cur = 3;
+    pn_store_relaxed(&conn->watch.stale, 1);
+    pid_t other = start(true);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    CHECK_POLL(conn, "");
+    CHECK(!conn->watch.complete);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
+    pn_store_relaxed(&conn->watch.stale, 1);
+    CHECK_POLL(conn, "");
+    CHECK(conn->watch.complete);
+    CHECK(sees(conn, pid) && sees(conn, other));
+    end_process(pid);
+    end_process(other);
+    pn_conn_close(conn);
+    end();
+}
+
+/* ---- takeover -------------------------------------------------------------------------------- */
+
+static void test_a_dead_neighbour_is_reaped_by_a_sleeper(void)
+{
+    begin();
+    pid_t sleeper = start(true), listener = start(true), other = start(false);
+    end_process(listener);
+    CHECK_SOON(!claimed(1));
+    end_process(other);
+    CHECK_SOON(!claimed(2));
+    CHECK(claimed(0));
+    end_process(sleeper);
+    end();
+}
+
+static void test_the_descriptor_is_readable_until_the_dead_is_taken_over(void)
+{
+    begin();
+    pid_t pid = start(true);
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    no_slow_timer(conn);
+    test_listen(conn, "c"); /* walks */
+    CHECK(sees(conn, pid));
+    CHECK_POLL(conn, "");
+    CHECK(!readable(conn));
+    end_process(pid);
+    CHECK(readable(conn));
+    CHECK_POLL(conn, "");
+    CHECK(!readable(conn));
+    CHECK(!claimed(0));
+    pid = start(false);
+    CHECK(readable(conn)); /* told */
+    CHECK_POLL(conn, "");
+    CHECK(sees(conn, pid));
+    end_process(pid);
+    CHECK(readable(conn));
+    CHECK_OK(pn_conn_hush(conn));
+    CHECK(!readable(conn));
+    pn_conn_close(conn);
+    end();
+}
+
+/* The lock is held by somebody who does not go on: tried again, and quiet in between. */
+static void hold_the_lock(void *arg)
+{
+    char c;
+    (void)arg;
+    CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_TIMEOUT_NS));
+    test_tell(up);
+    CHECK_EQ(read(down[0], &c, 1), 1);
+    pn_lock_release(test_inside());
+}
+
+static void test_a_takeover_that_cannot_have_the_lock_is_tried_again(void)
+{
+    begin();
+    pid_t pid = start(true);
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    pid_t holder = spawn(hold_the_lock, NULL);
+    test_hear(up);
+    end_process(pid);
+    CHECK(readable(conn));
+    CHECK_POLL(conn, "");
+    CHECK(pn_load_relaxed(&conn->watch.retry_at) != 0);
+    CHECK(claimed(0));
+    for (int i = 0; i < 3; i++) { /* by the descriptor's timer */
+        int64_t pause_ns = conn->watch.pause_ns;
+        CHECK_SOON(readable(conn));
+        CHECK_POLL(conn, "");
+        CHECK(conn->watch.pause_ns >= pause_ns);
+    }
+    test_tell(down);
+    CHECK_CHILD(holder, 0);
+    CHECK_SOON((readable(conn) ? pn_conn_hush(conn) : 0, !claimed(0)));
+    CHECK_EQ(conn->watch.retry_at, 0);
+    CHECK_EQ(conn->watch.pause_ns, 0);
+    pn_conn_close(conn);
+    end();
+}
+
+/* ...and in wait(), which has a time of its own for it. */
+static void test_a_sleeper_tries_again(void)
+{
+    begin();
+    pid_t sleeper = start(true), pid = start(true);
+    pid_t holder = spawn(hold_the_lock, NULL);
+    test_hear(up);
+    end_process(pid);
+    test_tell(down);
+    CHECK_CHILD(holder, 0);
+    CHECK_SOON(!claimed(1));
+    end_process(sleeper);
+    end();
+}
+
+/* A forked child that lives on has copies of the pidfds, and of the set they are in. */
+static void test_a_forked_child_does_not_keep_the_dead_readable(void)
+{
+    begin();
+    pid_t pid = start(true), other = start(true);
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    no_slow_timer(conn);
+    test_listen(conn, "c");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pause();
+    }
+    end_process(pid);
+    CHECK(readable(conn));
+    CHECK_POLL(conn, "");
+    CHECK(!readable(conn));
+    CHECK(sees(conn, other));
+    end_process(child);
+    end_process(other);
+    pn_conn_close(conn);
+    end();
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static void test_who_goes_or_unlistens_hands_over_those_behind_it(void)
+{
+    begin();
+    pn_conn *first = watcher(); /* slot 0: the one whose walk becomes longer */
+    pid_t pid[2] = {start(true), start(true)};
+    pn_conn *goes = watcher(), *stays = watcher();
+    pid_t behind = start(true);
+    walk_again(first);
+    CHECK(sees(first, behind)); /* connections of our own do not count */
+    pn_conn_close(goes);
+    test_unlisten(stays, "c");
+    CHECK(!watches(4));
+    walk_again(first);
+    CHECK(sees(first, pid[0]) && sees(first, pid[1]) && sees(first, behind));
+    for (int i = 0; i < 2; i++)
+        end_process(pid[i]);
+    end_process(behind);
+    pn_conn_close(stays);
+    pn_conn_close(first);
+    end();
+}
+
+static void comes_and_goes(void *arg)
+{
+    (void)arg;
+    pn_conn *conn = watcher();
+    test_tell(up);
+    char c;
+    CHECK_EQ(read(down[0], &c, 1), 1);
+    test_unlisten(conn, "c");
+    test_tell(up);
+    CHECK_EQ(read(down[0], &c, 1), 1);
+    pn_conn_close(conn);
+    test_tell(up);
+    pause();
+}
+
+/* Signalled, when it sleeps; each walk is longer than the one before. */
+static void test_a_sleeper_walks_on_when_the_end_of_its_walk_goes(void)
+{
+    begin();
+    pid_t sleeper = start(true), go[3];
+    for (int i = 0; i < 3; i++) {
+        go[i] = spawn(comes_and_goes, NULL);
+        test_hear(up);
+    }
+    pid_t last = start(false);
+    for (int i = 0; i < 3; i++) { /* they live, and end no walk any more */
+        test_tell(down);
+        test_hear(up);
+    }
+    end_process(last); /* nobody but the sleeper could see it */
+    CHECK_SOON(!claimed(4));
+    for (int i = 0; i < 3; i++)
+        end_process(go[i]);
+    end_process(sleeper);
+    end();
+}
+
+static void test_telling_is_not_counted_as_a_wake_up(void)
+{
+    begin();
+    pid_t pid = start(true);
+    pn_stat before = test_stat(engine);
+    uint32_t members = pn_load_acquire(&test_inside()->ctl->members);
+    pn_conn *conn = test_connect(engine);
+    CHECK(pn_load_acquire(&test_inside()->ctl->members) != members);
+    pid_t other = start(true);
+    CHECK_SOON(asleep(0));
+    pn_stat after = test_stat(engine);
+    CHECK_EQ(after.signals_sent, before.signals_sent);
+    CHECK_EQ(after.wakeups_useless, before.wakeups_useless);
+    end_process(pid);
+    end_process(other);
+    pn_conn_close(conn);
+    end();
+}
+
+/* ---- the slow timer -------------------------------------------------------------------------- */
+
+static void test_the_timer_slows_down_and_starts_again_with_a_message(void)
+{
+    begin();
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    for (int i = 0; i < 8; i++) {
+        conn->next_timer_ns = 0;
+        CHECK_EQ(test_wait(conn, -1), -EINTR);
+    }
+    int64_t period = (int64_t)conn->next_timer_ns - test_now_ns();
+    CHECK(period > 20000000000 && period < 40000000000);
+    CHECK_OK(test_notify(conn, "c", "x"));
+    CHECK_EQ(test_wait(conn, -1), 1);
+    CHECK_POLL(conn, "x");
+    CHECK_EQ(test_wait(conn, 0), 0);
+    period = (int64_t)conn->next_timer_ns - test_now_ns();
+    CHECK(period < 1300000000);
+    pn_conn_close(conn);
+    end();
+}
+
+static int64_t descriptor_period(pn_conn *conn)
+{
+    struct itimerspec left;
+    CHECK_EQ(timerfd_gettime(conn->tfd, &left), 0);
+    return (int64_t)left.it_value.tv_sec * 1000000000 + left.it_value.tv_nsec;
+}
+
+static void test_so_does_that_of_the_descriptor(void)
+{
+    begin();
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    test_listen(conn, "c");
+    for (int i = 0; i < 8; i++) {
+        const struct itimerspec soon = {.it_value = {.tv_nsec = 1}};
+        CHECK_EQ(timerfd_settime(conn->tfd, 0, &soon, NULL), 0);
+        CHECK_SOON(readable(conn));
+        CHECK_POLL(conn, "");
+        CHECK(!readable(conn));
+    }
+    CHECK(descriptor_period(conn) > 20000000000);
+    CHECK_OK(test_notify(conn, "c", "x"));
+    CHECK_POLL(conn, "x");
+    CHECK(descriptor_period(conn) < 2600000000);
+    pn_conn_close(conn);
+    end();
+}
+
+int main(void)
+{
+    RUN(test_the_walk_ends_at_the_third_that_watches);
+    RUN(test_connections_of_our_own_are_not_watched);
+    RUN(test_more_neighbours_than_it_can_watch);
+    RUN(test_without_descriptors_the_timer_stands_in);
+    RUN(test_a_dead_neighbour_is_reaped_by_a_sleeper);
+    RUN(test_the_descriptor_is_readable_until_the_dead_is_taken_over);
+    RUN(test_a_takeover_that_cannot_have_the_lock_is_tried_again);
+    RUN(test_a_sleeper_tries_again);
+    RUN(test_a_forked_child_does_not_keep_the_dead_readable);
+    RUN(test_who_goes_or_unlistens_hands_over_those_behind_it);
+    RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
+    RUN(test_telling_is_not_counted_as_a_wake_up);
+    RUN(test_the_timer_slows_down_and_starts_again_with_a_message);
+    RUN(test_so_does_that_of_the_descriptor);
+    return tests_done();
+}
