@@ -54,11 +54,12 @@ class Server:
     def start(self) -> None:
         settings = {**_OPTIONS, "unix_socket_directories": str(self.directory)}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        options = ["-D", str(self._data), *options]
+        program = str(postgres_programs() / "postgres")
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 # It ends with the thread of the tests that started it, however that ends.
-                ["setpriv", "--pdeathsig", "QUIT", *_as_its_user()]
-                + [str(postgres_programs() / "postgres"), "-D", str(self._data), *options],
+                ["setpriv", "--pdeathsig", "QUIT", *_as_its_user(), program, *options],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -132,7 +133,8 @@ class Server:
             raise RuntimeError(f"PostgreSQL ended: {(self.directory / 'log').read_text()}")
         with contextlib.suppress(FileNotFoundError):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
-            return lines[0] == str(self.pid) and len(lines) > 7 and lines[7].strip() == "ready"
+            # It is written line by line.
+            return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
         return False
 
 
