@@ -126,7 +126,7 @@ class AsyncPubSub(State):
             over = over or self._closed
 
     async def _receive(self, timeout: float | None) -> None:
-        if not await self._connect_in_time(timeout):
+        if not await self._connect_in_time(timeout) or self._ready:
             return
         transport = self._transport
         if transport is None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _MAX_CHANNEL: Final = 63
 _LIFETIME: Final = 60.0
+_READS: Final = 8
 _LONG: Final = 86_400.0  # of one poll(2), which counts milliseconds in an int
 _IDLE: Final = pq.TransactionStatus.IDLE
 _GOOD: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -75,6 +76,12 @@ def check_channel(channel: str) -> bytes:
     if len(name) > _MAX_CHANNEL:
         raise InvalidChannelName("channel name too long")
     return name
+
+
+def _readable(descriptor: int) -> bool:
+    poll = select.poll()  # select() has no descriptors above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class _Hub:
@@ -202,7 +209,7 @@ class PostgresTransport:
         if status != _IDLE and not (single and in_transaction):
             raise ActiveTransaction(
                 f"{what}() cannot be used inside a transaction: {why}",
-                hint="End the transaction (or COPY) of this connection first, or use a connection"
+                hint="End the transaction of this connection first, or use a connection"
                 " of its own.",
             )
 
@@ -299,8 +306,12 @@ class PostgresTransport:
         try:
             if self.connection.closed:
                 raise _lost("the connection is closed")
-            self._pgconn.consume_input()
-            self._collect()
+            # What a server says last and the end of the connection are two reads.
+            for _ in range(_READS):
+                self._pgconn.consume_input()
+                self._collect()
+                if not _readable(self._pgconn.socket):
+                    break
         except psycopg.OperationalError as error:
             raise _lost(error) from error
         finally:

@@ -181,8 +181,8 @@ class PubSub(State):
 
     def _receive(self, timeout: float | None) -> None:
         """Until something has come, perhaps only a part of an object, or the time is over."""
-        if not self._connect_in_time(timeout):
-            return
+        if not self._connect_in_time(timeout) or self._ready:
+            return  # too late, or the Gap of another connection is there
         transport = self._transport
         if transport is None:
             return
