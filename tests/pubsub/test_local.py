@@ -134,6 +134,18 @@ def test_forgotten_it_keeps_nothing(conn: pynotify.Connection, connect: Connect)
         assert len(inboxes.all) == 2  # its own, and that of "d"
 
 
+def test_unsubscribing_leaves_what_was_read_of_other_channels(
+    conn: pynotify.Connection, pubsub: pynotify.PubSub
+) -> None:
+    pubsub.subscribe("d")
+    for channel in ("c", "d", "c"):
+        pubsub.publish(channel, channel)
+    conn.poll()  # reads for everybody on the connection
+    pubsub.unsubscribe("d")
+    assert objects(take(pubsub, 2)) == ["c", "c"]
+    assert pubsub.run(0) == 0
+
+
 def test_subscribing_while_another_thread_waits(
     conn: pynotify.Connection, connect: Connect, pubsub: pynotify.PubSub
 ) -> None:
