@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pynotify._async_subscription import AsyncSubscription
-from pynotify._async_waiting import FutureWaiter
 from pynotify._base import nanoseconds
 from pynotify._inbox import Inbox
 from pynotify._lookout import ThreadWaiter
 from pynotify._subscription import Subscription
+from pynotify._types import Notify
 
 if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._connection import Connection
-    from pynotify._types import Gap, Notify
+    from pynotify._types import Gap
 
 
 def _without_limit(skip_backend: int | None) -> Inbox:
@@ -33,6 +33,10 @@ class _Strand(Inbox):
         super().__init__(None, "drop-oldest", skip_backend)
         self.messages = root.messages
         self.waiters = root.waiters
+
+    def put(self, message: Notify | Gap) -> None:
+        if isinstance(message, Notify):  # a gap is the root's, or it would come once a channel
+            super().put(message)
 
     def close(self) -> None:
         """The other channels, and who waits for them, stay."""
@@ -158,7 +162,7 @@ class AsyncStrands(AsyncSubscription):
 
     async def take(self, timeout: float | None) -> list[Notify | Gap]:
         """As `Strands.take`."""
-        first = await self._receive(FutureWaiter(), timeout)
+        first = await self._receive(timeout)
         if first is None:
             return []
         messages = [first, *self._inbox.messages]

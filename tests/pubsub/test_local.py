@@ -146,6 +146,28 @@ def test_unsubscribing_leaves_what_was_read_of_other_channels(
     assert pubsub.run(0) == 0
 
 
+def test_a_gap_is_handed_out_once_and_ends_what_had_begun(
+    make_engine: EngineFactory, connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    engine = make_engine(on_full="drop-slowest", queue_pages=64)
+    slow, sender = connect(to=engine), connect(to=engine)
+    pubsub = new_pubsub(slow)
+    heard: list[Any] = []
+    for channel in ("c", "d", "e"):
+        pubsub.subscribe(channel)
+        pubsub.on(channel, heard.append)
+    sender.notify("c", b"#IcOp")
+    assert pubsub.run(0) == 0
+    for _ in range(100):
+        sender.notify("d", "!" + "x" * 7000)
+    sender.notify("c", b"$IXg=")
+    pubsub.run(0)
+    gaps = [obj for obj in heard if isinstance(obj, pynotify.Gap)]
+    assert len(gaps) == 1
+    assert heard[-1] == "x"
+    assert pubsub.stats().dropped == 1
+
+
 def test_subscribing_while_another_thread_waits(
     conn: pynotify.Connection, connect: Connect, pubsub: pynotify.PubSub
 ) -> None:
