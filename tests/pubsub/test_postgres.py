@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 import pynotify
-from programs import Program, require_module
+from programs import Program
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pubsub.server import Server
 from receiving import wait_until
 from waiting import Call
-
-require_module("psycopg")
 
 LONG = bytes(20_000)
 """More than one segment, and equal ones."""
