@@ -100,6 +100,17 @@ $(VENV)/.extension: $(VENV)/.dependencies $(NATIVE) $(wildcard spark_jobs/__init
 	    --no-build-isolation --no-deps --editable .
 	@touch $@
 
+# What tests/pubsub/test_node.py talks to; without npm these tests are skipped.
+NODE_PEER := tests/pubsub/node
+
+node-peer: $(NODE_PEER)/node_modules/.made ## the JavaScript peer of PubSub's tests, where there is npm
+
+$(NODE_PEER)/node_modules/.made: $(NODE_PEER)/package.json $(NODE_PEER)/package-lock.json
+	@if command -v npm >/dev/null && command -v node >/dev/null; then \
+	    npm ci --prefix $(NODE_PEER) --silent --no-audit --no-fund --ignore-scripts && touch $@; \
+	fi || true
+	@[ -e $@ ] || echo "no npm, or it failed: PubSub's tests against JavaScript will be skipped"
+
 build: setup ## the extension, and the C libraries in build/release
 	$(CMAKE) -S . -B build/release --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(RELEASE)
 	$(CMAKE) --build build/release --parallel $(JOBS)
@@ -107,7 +118,7 @@ build: setup ## the extension, and the C libraries in build/release
 # ---- tests ------------------------------------------------------------------------------------
 
 test: ## everything that has to pass before a commit; under ten minutes on two cores
-	$(call step,setup,$(MAKE) --no-print-directory setup)
+	$(call step,setup,$(MAKE) --no-print-directory setup node-peer)
 	$(call step,native tests: release and crash points,$(call ctest,release,$(RELEASE)))
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN)))
 	$(call step,sources: ruff and mypy and style,$(LINT))
@@ -182,5 +193,6 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup build test test-full asan tsan lint bench bench-native demo soak fuzz wheel spark-zip clean
+.PHONY: help setup node-peer build test test-full asan tsan lint bench bench-native demo soak fuzz wheel
+.PHONY: spark-zip clean
 .DELETE_ON_ERROR:

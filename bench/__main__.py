@@ -8,12 +8,23 @@ import logging
 import tempfile
 from pathlib import Path
 
-from bench import fanout, generation, guest, idle, latency, machine, native_programs, throughput
+from bench import (
+    fanout,
+    generation,
+    guest,
+    idle,
+    latency,
+    machine,
+    native_programs,
+    pubsub,
+    throughput,
+)
 from bench.figures import Figure, line, markdown
 from bench.settings import Settings
 
 _TOPICS = {
-    module.TOPIC: module.run for module in (throughput, fanout, idle, latency, generation, guest)
+    module.TOPIC: module.run
+    for module in (throughput, fanout, idle, latency, generation, guest, pubsub)
 }
 
 

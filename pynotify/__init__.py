@@ -7,6 +7,7 @@ with pynotify.connect("app") as conn:
         print(n.channel, n.payload, n.pid)
 """
 
+import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +57,13 @@ from pynotify.errors import (
 if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._async_subscription import AsyncSubscription
+    from pynotify.pubsub import AsyncPubSub, PubSub, PubSubStats
 
 __all__ = [
     "ActiveTransaction",
     "AsyncConnection",
     "AsyncGeneration",
+    "AsyncPubSub",
     "AsyncSubscription",
     "AsyncTransaction",
     "BackendStat",
@@ -90,6 +93,8 @@ __all__ = [
     "PayloadDecodeError",
     "PayloadTooLong",
     "ProgrammingError",
+    "PubSub",
+    "PubSubStats",
     "QueueFull",
     "Rollback",
     "SegmentCorrupt",
@@ -124,14 +129,20 @@ for _name in __all__:
 del _name
 
 
-def __getattr__(name: str) -> Any:
-    """What needs asyncio, which takes longer to import than all the rest."""
-    if name not in ("AsyncConnection", "AsyncSubscription"):
-        raise AttributeError(f"module 'pynotify' has no attribute {name!r}")
-    from pynotify._async_connection import AsyncConnection  # noqa: PLC0415
-    from pynotify._async_subscription import AsyncSubscription  # noqa: PLC0415
+#: What needs asyncio, which takes longer to import than all the rest, or json.
+_LATER = {
+    "AsyncConnection": "pynotify._async_connection",
+    "AsyncSubscription": "pynotify._async_subscription",
+    "AsyncPubSub": "pynotify.pubsub",
+    "PubSub": "pynotify.pubsub",
+    "PubSubStats": "pynotify.pubsub",
+}
 
-    for loaded in (AsyncConnection, AsyncSubscription):
-        loaded.__module__ = "pynotify"
-        globals()[loaded.__name__] = loaded
-    return globals()[name]
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'pynotify' has no attribute {name!r}")
+    found = getattr(importlib.import_module(_LATER[name]), name)
+    found.__module__ = "pynotify"
+    globals()[name] = found
+    return found

@@ -45,7 +45,7 @@ class NotifyBatch:
         seq: bytes,
         sent_ns: bytes,
         pid: bytes,
-        backend_id: bytes,
+        sender: bytes,
         channel_index: bytes,
         offsets: bytes,
         blob: bytes,
@@ -54,7 +54,7 @@ class NotifyBatch:
         self._seq = seq
         self._sent_ns = sent_ns
         self._pid = pid
-        self._backend_id = backend_id
+        self._sender = sender
         self._channel_index = channel_index
         self._offsets = memoryview(offsets).cast("Q")
         self._blob = blob
@@ -81,7 +81,7 @@ class NotifyBatch:
             seq=array("Q", [message.seq for message in messages]).tobytes(),
             sent_ns=array("q", [message.sent_ns for message in messages]).tobytes(),
             pid=array("i", [message.pid for message in messages]).tobytes(),
-            backend_id=array("i", [message.backend_id for message in messages]).tobytes(),
+            sender=array("Q", [message._sender for message in messages]).tobytes(),
             channel_index=array("I", [numbers[m.channel] for m in messages]).tobytes(),
             offsets=array("Q", accumulate(lengths, initial=0)).tobytes(),
             blob=b"".join(message.data for message in messages),
@@ -115,7 +115,9 @@ class NotifyBatch:
     @property
     def backend_id(self) -> npt.NDArray[np.int32]:
         """The senders' backend slots, int32."""
-        return _column(self._backend_id, "int32")
+        column = _column(self._sender, "uint64").astype("int32")  # the lower half
+        column.flags.writeable = False
+        return column
 
     @property
     def channel_index(self) -> npt.NDArray[np.uint32]:
@@ -144,7 +146,7 @@ class NotifyBatch:
             memoryview(self._pid).cast("i"),
             memoryview(self._seq).cast("Q"),
             memoryview(self._sent_ns).cast("q"),
-            memoryview(self._backend_id).cast("i"),
+            memoryview(self._sender).cast("Q"),
         )
         return map(
             Notify,

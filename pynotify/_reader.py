@@ -129,8 +129,8 @@ class Reader:
             number = self._channel[0]
             if number >= len(self._channels):
                 self._learn(connection, number)
-            pid, seq, sent_ns, backend_id = self._origin
-            row = ((pid[0],), (seq[0],), (sent_ns[0],), (backend_id[0],))
+            pid, seq, sent_ns, sender = self._origin
+            row = ((pid[0],), (seq[0],), (sent_ns[0],), (sender[0],))
             return [Notify(self._channels[number], bytes(self._data[: self._offset[1]]), row, 0)]
         offsets = self._offset[: count + 1].tolist()
         channels = self._names(connection, self._channel[:count].tolist())
@@ -142,14 +142,14 @@ class Reader:
         count = self._poll(connection, limit)
         if count == 0:
             return NotifyBatch.from_messages([])
-        pid, seq, sent_ns, backend_id = self._origin
+        pid, seq, sent_ns, sender = self._origin
         numbers = self._channel[:count]
         self._names(connection, (max(numbers),))
         return NotifyBatch(
             seq=bytes(seq[:count]),
             sent_ns=bytes(sent_ns[:count]),
             pid=bytes(pid[:count]),
-            backend_id=bytes(backend_id[:count]),
+            sender=bytes(sender[:count]),
             channel_index=bytes(numbers),
             offsets=bytes(self._offset[: count + 1]),
             blob=bytes(self._data[: self._offset[count]]),
@@ -188,7 +188,7 @@ class Reader:
             memoryview(ffi.buffer(batch.pid, 4 * room)).cast("i"),
             memoryview(ffi.buffer(batch.seq, 8 * room)).cast("Q"),
             memoryview(ffi.buffer(batch.sent_ns, 8 * room)).cast("q"),
-            memoryview(ffi.buffer(batch.backend_id, 4 * room)).cast("i"),
+            memoryview(ffi.buffer(batch.sender, 8 * room)).cast("Q"),
         )
         self._channel = memoryview(ffi.buffer(batch.channel, 4 * room)).cast("I")
         self._routes = memoryview(ffi.buffer(batch.routes, room))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
-    #: Columns of pid, seq, sent_ns and backend_id.
+    #: Columns of pid, seq, sent_ns and sender.
     Origin: TypeAlias = Sequence[Sequence[int]]
 
 
@@ -58,6 +58,11 @@ class Notify:
     @property
     def backend_id(self) -> int:
         """The sender's backend slot."""
+        return self._origin[3][self._index] & 0xFFFFFFFF
+
+    @property
+    def _sender(self) -> int:
+        """The sender's connection: its slot, and which claim of it.  Never used again."""
         return self._origin[3][self._index]
 
     @property
@@ -109,7 +114,7 @@ class Notify:
         return hash(self._key())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        origin = ((self.pid,), (self.seq,), (self.sent_ns,), (self.backend_id,))
+        origin = ((self.pid,), (self.seq,), (self.sent_ns,), (self._sender,))
         return (Notify, (self.channel, self.data, origin, 0))
 
     def __repr__(self) -> str:

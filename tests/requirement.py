@@ -51,12 +51,33 @@ def _descriptors() -> str | None:
     return None if soft >= hard else f"only {soft} file descriptors"
 
 
+def postgres_programs() -> Path:
+    """Where PostgreSQL's server programs are; Debian has them beside PATH."""
+    found = shutil.which("initdb")
+    if found and (Path(found).resolve().parent / "postgres").exists():
+        return Path(found).resolve().parent
+    versions = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    newest = max(versions, key=lambda path: float(path.parts[-3]), default=None)
+    if newest is None:
+        raise FileNotFoundError("no PostgreSQL server (Debian: the package postgresql)")
+    return newest.parent
+
+
+def _postgres() -> str | None:
+    try:
+        postgres_programs()
+    except FileNotFoundError as error:
+        return str(error)
+    return None
+
+
 _PROBES: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "mount-namespace": _mount_namespace,
     "pid-reuse": _choosing_pids,
     "crash-points": _crash_points,
     "descriptors": _descriptors,
+    "postgres": _postgres,
 }
 
 

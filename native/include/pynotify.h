@@ -297,6 +297,7 @@ typedef struct pn_batch {
     int64_t *sent_ns;    /* [n] CLOCK_MONOTONIC at commit */
     int32_t *pid;        /* [n] sender's process */
     int32_t *backend_id; /* [n] sender's backend */
+    uint64_t *sender;    /* [n] the same, and above it which claim of the slot: never used again */
     uint32_t *channel;   /* [n] for pn_conn_channel() */
     uint8_t *routes;     /* [n] 1 << enum pn_route, one or both */
     uint64_t *offset;    /* [n + 1] into data */

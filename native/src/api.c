@@ -607,6 +607,7 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->sent_ns);
     free(batch->pid);
     free(batch->backend_id);
+    free(batch->sender);
     free(batch->channel);
     free(batch->routes);
     free(batch->offset);

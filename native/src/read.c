@@ -49,6 +49,7 @@ static int grow_columns(pn_batch *b)
     GROW_COLUMN(sent_ns, cap);
     GROW_COLUMN(pid, cap);
     GROW_COLUMN(backend_id, cap);
+    GROW_COLUMN(sender, cap);
     GROW_COLUMN(channel, cap);
     GROW_COLUMN(routes, cap);
     GROW_COLUMN(offset, cap + 1);
@@ -105,6 +106,7 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     b->sent_ns[i] = qe->sent_ns;
     b->pid[i] = qe->srcPid;
     b->backend_id[i] = (int32_t) qe->srcBackend;
+    b->sender[i] = (uint64_t) qe->srcGeneration << 32 | qe->srcBackend;
     b->channel[i] = (uint32_t) (local - conn->channels);
     b->routes[i] = routes;
     b->offset[i] = used;

@@ -198,6 +198,7 @@ static void test_transactions_are_atomic_and_in_commit_order(void)
     CHECK(batch->sent_ns[3] >= batch->sent_ns[0]);
     CHECK_EQ(batch->pid[0], getpid());
     CHECK_EQ(batch->backend_id[0], pn_conn_backend_id(b));
+    CHECK_EQ((int32_t) batch->sender[0], pn_conn_backend_id(b));
     pn_batch_free(batch);
     first = test_begin(b);
     notify_in(first, "c", "aborted");

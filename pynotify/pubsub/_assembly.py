@@ -1,0 +1,224 @@
+"""From segments to objects.
+
+1. Pieces wait for their last one by channel and sender.  Plain payloads do not disturb them.
+2. A malformed segment is counted, reported and skipped.  When it belongs to an object that has
+   begun, that object can only come out wrong: it is given up, and the rest of its pieces skipped.
+3. What others make us keep is bounded: `max_object` for each, `max_pending` for all together,
+   MAX_SENDERS of them.  Beyond the latter two the one that has had no piece for longest is given
+   up.  Of an object that was given up only a mark stays, as one of MAX_SENDERS, until its last
+   piece has come: otherwise its rest would be taken for an object.
+4. Sizes are of the contents before base64, without the flag.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pynotify.pubsub._format import LAST, PIECE, Malformed, Pieces, contents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Hashable
+
+logger = logging.getLogger("pynotify")
+
+MAX_SENDERS: Final = 1024
+_SHOWN = 32
+
+
+class Segment(NamedTuple):
+    """One payload.  `sender` is who sent it, of all that ever were; `pid` is what users see."""
+
+    channel: str
+    sender: Hashable
+    pid: int
+    data: bytes
+
+
+class Arrived(NamedTuple):
+    """An object, in one of these since it may be None."""
+
+    obj: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PubSubStats:
+    """What one PubSub has received.
+
+    `received` objects, `malformed` segments; `dropped`: objects given up, since they were too
+    large, their sender went, or others needed the room.  `pending` objects have begun and not
+    ended, and hold `pending_bytes`.
+    """
+
+    received: int
+    malformed: int
+    dropped: int
+    pending: int
+    pending_bytes: int
+
+
+class _Unfinished:
+    """`pieces` is None when the object was given up, and its last piece is still to come."""
+
+    __slots__ = ("pieces", "touched")
+
+    def __init__(self, pieces: Pieces | None, touched: float) -> None:
+        self.pieces = pieces
+        self.touched = touched
+
+
+class Assembler:
+    """`lifetime`: seconds after which an object without new pieces is given up; None: never."""
+
+    def __init__(
+        self,
+        *,
+        max_object: int,
+        max_pending: int,
+        lifetime: float | None = None,
+        max_senders: int = MAX_SENDERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_object = max_object
+        self._max_pending = max_pending
+        self._max_senders = max_senders
+        self._clock = clock
+        self.lifetime = lifetime
+        #: The one that has had no piece for longest comes first.
+        self._unfinished: OrderedDict[tuple[str, Hashable], _Unfinished] = OrderedDict()
+        self._bytes = self._received = self._malformed = self._dropped = 0
+
+    def stats(self) -> PubSubStats:
+        """Counters since the beginning, and the present state."""
+        self.expire()
+        pending = sum(entry.pieces is not None for entry in self._unfinished.values())
+        return PubSubStats(self._received, self._malformed, self._dropped, pending, self._bytes)
+
+    def take(self, segment: Segment) -> Arrived | None:
+        """The object that this segment makes complete."""
+        data = segment.data
+        try:
+            flag = data[:1]
+            if flag in (PIECE, LAST):
+                whole = self._take_piece(segment, last=flag == LAST)
+            elif self._is_too_large(len(data)):
+                whole = None
+                self._give_up(segment, f"has more than max_object ({self._max_object}) bytes")
+            else:
+                whole = data
+            if whole is None:
+                return None
+            obj = contents(whole) if data else None
+        except Malformed as error:
+            self._malformed += 1
+            start = data[:_SHOWN]
+            logger.warning(
+                "PubSub: a malformed segment on channel %r from process %d was skipped: %s: %r%s",
+                *(segment.channel, segment.pid, error, start),
+                "..." if len(data) > len(start) else "",
+            )
+            return None
+        self._received += 1
+        return Arrived(obj)
+
+    def _is_too_large(self, size: int) -> bool:
+        return size - 1 > self._max_object
+
+    def _take_piece(self, segment: Segment, *, last: bool) -> bytes | None:
+        """The whole container, when this was the last piece of it."""
+        key = (segment.channel, segment.sender)
+        entry = self._unfinished.pop(key, None)
+        begun = entry is not None
+        if entry is None:
+            entry = _Unfinished(Pieces(), 0.0)
+        pieces = entry.pieces
+        if pieces is not None:
+            self._bytes -= len(pieces)
+            try:
+                pieces.add(segment.data[1:])
+            except Malformed:
+                if begun and not last:
+                    self._keep(key, _Unfinished(None, 0.0))
+                raise
+            if self._is_too_large(len(pieces)):
+                self._give_up(segment, f"has more than max_object ({self._max_object}) bytes")
+                pieces = entry.pieces = None
+        if last:
+            return None if pieces is None else pieces.whole()
+        self._keep(key, entry)
+        return None
+
+    def _keep(self, key: tuple[str, Hashable], entry: _Unfinished) -> None:
+        """As the newest; the oldest go, when it is too much."""
+        entry.touched = self._clock()
+        self._unfinished[key] = entry
+        if entry.pieces is not None:
+            self._bytes += len(entry.pieces)
+        if self._is_too_much():
+            for (channel, _), oldest in list(self._unfinished.items()):
+                if oldest.pieces is not None:
+                    self._bytes -= len(oldest.pieces)
+                    oldest.pieces = None
+                    self._drop(f"on channel {channel!r}: max_pending is {self._max_pending} bytes")
+                    if not self._is_too_much():
+                        break
+        while len(self._unfinished) > self._max_senders:
+            self._forget(next(iter(self._unfinished)), f"more than {self._max_senders} senders")
+
+    def _is_too_much(self) -> bool:
+        # The flag of each does not count, as with max_object.
+        return self._bytes - 1 > self._max_pending
+
+    def _give_up(self, segment: Segment, why: str) -> None:
+        self._drop(f"on channel {segment.channel!r} from process {segment.pid}: it {why}")
+
+    def _drop(self, why: str) -> None:
+        self._dropped += 1
+        logger.warning("PubSub: an object was given up, %s", why)
+
+    def _forget(self, key: tuple[str, Hashable], why: str) -> None:
+        entry = self._unfinished.pop(key)
+        if entry.pieces is not None:
+            self._bytes -= len(entry.pieces)
+            self._drop(f"on channel {key[0]!r}: {why}")
+
+    # ---- senders that are gone ---------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Give up what has had no piece for `lifetime`."""
+        if self.lifetime is None:
+            return
+        since = self._clock() - self.lifetime
+        for key, entry in list(self._unfinished.items()):
+            if entry.touched > since:
+                break
+            self._forget(key, f"no piece came for {self.lifetime:g} s")
+
+    def due(self) -> float | None:
+        """Seconds until expire() has something to do; None: it has nothing."""
+        if self.lifetime is None or not self._unfinished:
+            return None
+        oldest = next(iter(self._unfinished.values()))
+        return max(0.0, oldest.touched + self.lifetime - self._clock())
+
+    def senders(self) -> set[Hashable]:
+        """Those with objects that have not ended."""
+        return {sender for _, sender in self._unfinished}
+
+    def forget_senders(self, gone: Container[Hashable]) -> None:
+        """They send nothing more."""
+        for key in [key for key in self._unfinished if key[1] in gone]:
+            self._forget(key, "its sender is gone")
+
+    def forget_channel(self, channel: str) -> None:
+        """It is not subscribed to any more."""
+        for key in [key for key in self._unfinished if key[0] == channel]:
+            self._forget(key, "unsubscribed")
+
+    def forget_all(self, why: str) -> None:
+        """Something may be missing of each."""
+        for key in list(self._unfinished):
+            self._forget(key, why)

@@ -1,0 +1,254 @@
+"""PubSub as tasks use it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from pynotify.errors import ConnectionLost, InterfaceError
+from pynotify.pubsub._dispatch import Received, report
+from pynotify.pubsub._format import NOTHING, segments
+from pynotify.pubsub._local import AsyncLocalTransport
+from pynotify.pubsub._state import (
+    DEFAULT_BOUND,
+    State,
+    delays,
+    report_failure,
+    report_loss,
+    transient,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from types import TracebackType
+    from typing import Self
+
+    from pynotify._async_connection import AsyncConnection
+
+
+class AsyncPubSub(State):
+    """Objects of any size, over an `AsyncConnection`.
+
+    It mirrors `PubSub`; what it says there holds here, "thread" read as "task".  `connection`:
+    an AsyncConnection, or a coroutine function that makes one
+    (`lambda: pynotify.AsyncConnection.connect("app")`).  Handlers may be coroutine functions:
+    then the next object waits for them.  It opens with its first call or with `async with`.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection | Callable[[], Awaitable[AsyncConnection]],
+        *,
+        skip_self: bool = False,
+        interval: float | None = None,
+        max_object: int = DEFAULT_BOUND,
+        max_pending: int = DEFAULT_BOUND,
+    ) -> None:
+        super().__init__(max_object=max_object, max_pending=max_pending)
+        if interval is not None and not interval > 0:
+            raise ValueError(f"interval must be more than 0 s, is {interval}")
+        self._skip_self = skip_self
+        self._make = connection if callable(connection) else None
+        self._given = None if callable(connection) else connection
+        self._receiving = asyncio.Lock()
+        self._connecting = asyncio.Lock()
+        self._ending = asyncio.Event()
+        self._transport: AsyncLocalTransport | None = None
+        self._opened = False
+
+    # ---- sending ---------------------------------------------------------------------------
+
+    async def publish(self, channel: str, obj: Any = NOTHING) -> None:
+        """As `PubSub.publish`."""
+        transport = await self._connected()
+        try:
+            await transport.send(channel, segments(obj, transport.limit))
+        except ConnectionLost as error:
+            await self._lose(transport, error)  # nothing was sent: all or nothing is
+            transport = await self._connected()
+            await transport.send(channel, segments(obj, transport.limit))
+
+    # ---- subscribing -----------------------------------------------------------------------
+
+    async def subscribe(self, *channels: str) -> None:
+        """As `PubSub.subscribe`."""
+        for channel in channels:
+            await self._again_if_lost(lambda transport, name: transport.listen(name), channel)
+            self._channels[channel] = None
+
+    async def unsubscribe(self, *channels: str) -> None:
+        """As `PubSub.unsubscribe`."""
+        for channel in channels:
+            await self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
+            self._unsubscribed(channel)
+
+    async def _again_if_lost(
+        self, action: Callable[[AsyncLocalTransport, str], Awaitable[None]], channel: str
+    ) -> None:
+        transport = await self._connected()
+        try:
+            await action(transport, channel)
+        except ConnectionLost as error:
+            await self._lose(transport, error)
+            await action(await self._connected(), channel)
+
+    # ---- receiving -------------------------------------------------------------------------
+
+    async def run(self, timeout: float | None = None) -> int:
+        """As `PubSub.run`.  Cancelling it loses at most what its handler is working on."""
+        count = 0
+        async for _ in self._received(timeout):
+            count += 1
+        return count
+
+    def __aiter__(self) -> AsyncIterator[Received]:
+        """As iterating a `PubSub`."""
+        return self._received(None)
+
+    async def _received(self, timeout: float | None) -> AsyncGenerator[Received]:
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
+        self._check_open()
+        over = False
+        while not over:
+            left = None if deadline is None else max(0.0, deadline - clock())
+            over = left == 0.0
+            async with self._receiving:
+                if not self._ready and not self._closed:
+                    await self._receive(left)
+            for _ in range(len(self._ready)):
+                if not self._ready:  # another task was faster
+                    break
+                received = self._ready.popleft()
+                await self._dispatch(received)
+                yield received
+            over = over or self._closed
+
+    async def _receive(self, timeout: float | None) -> None:
+        if not await self._connect_in_time(timeout) or self._ready:
+            return
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            self._take_in(await transport.receive(self._until_expiry(timeout)), set())
+        except ConnectionLost as error:
+            await self._lose(transport, error)
+        except InterfaceError:
+            if not self._closed:
+                raise
+
+    async def _dispatch(self, received: Received) -> None:
+        for handler in self._handlers.of(received):
+            try:
+                result = handler(received.obj)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                report(handler, received)
+
+    # ---- connections -----------------------------------------------------------------------
+
+    async def _connected(self) -> AsyncLocalTransport:
+        self._check_open()
+        transport = self._transport
+        if transport is not None and self._make is not None and not transport.usable:
+            await self._lose(transport, ConnectionLost("the connection was closed"))
+        try:
+            return await self._connect()
+        except transient() as error:
+            if self._make is None or not self._opened:
+                raise
+            raise ConnectionLost(
+                f"could not connect: {error}", hint="The next call tries again."
+            ) from error
+
+    async def _connect(self) -> AsyncLocalTransport:
+        async with self._connecting:
+            if self._transport is not None:
+                return self._transport
+            self._check_open()
+            connection = self._given if self._make is None else await self._make()
+            transport = self._over(connection)
+            try:
+                await transport.open()
+                for channel in self._channels:
+                    await transport.listen(channel)
+            except BaseException:
+                await transport.close(with_connection=self._make is not None)
+                raise
+            if self._opened:
+                self._connected_again()
+            self._opened = True
+            self._transport = transport
+            return transport
+
+    def _over(self, connection: object) -> AsyncLocalTransport:
+        from pynotify._async_connection import AsyncConnection  # noqa: PLC0415
+
+        if not isinstance(connection, AsyncConnection):
+            raise TypeError(
+                "AsyncPubSub needs a pynotify.AsyncConnection, or a coroutine function that makes"
+                f" one, not {type(connection).__name__} (PubSub, in a thread, takes a psycopg"
+                " connection)"
+            )
+        return AsyncLocalTransport(connection, skip_self=self._skip_self)
+
+    async def _connect_in_time(self, timeout: float | None) -> bool:
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
+        if self._make is not None and self._transport is not None and not self._transport.usable:
+            await self._lose(self._transport, ConnectionLost("the connection was closed"))
+        for delay in delays():
+            try:
+                if self._transport is None:
+                    await self._connect()
+                return True
+            except transient() as error:
+                if self._make is None or not self._opened:
+                    raise
+                report_failure(error)
+            left = delay if deadline is None else min(delay, deadline - clock())
+            if left <= 0:
+                break
+            try:
+                async with asyncio.timeout(left):
+                    await self._ending.wait()
+                break
+            except TimeoutError:
+                pass
+        return False
+
+    async def _lose(self, transport: AsyncLocalTransport, error: ConnectionLost) -> None:
+        if self._make is None:
+            raise error
+        if self._transport is transport:
+            self._transport = None
+            report_loss(error)
+            await transport.close(with_connection=True)
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """As `PubSub.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ending.set()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close(with_connection=self._make is not None)
+        self._ready.clear()
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,153 @@
+"""The format: objects to segments and back.  Nothing here knows a connection.
+
+1. A container is `!` and a text, `@` and JSON, or `%` and bytes; no object is the empty payload.
+2. A container of the characters 20 to 7E only, not longer than a segment may be, is sent as it is.
+3. Any other is sent as the base64 of its UTF-8, one base64 for the whole.  It is cut into pieces
+   of one byte less than a segment may have; `$` stands before the last, `#` before the others.
+4. None of the five flags is a character of base64, so the first byte of a segment says what it is.
+
+A piece need not be a multiple of four characters, and has no number: the pieces of an object are
+told from another's by channel and sender, and their order is that in which they arrive.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from typing import Any, Final
+
+from pynotify.errors import ProgrammingError
+from pynotify.pubsub._javascript import stringify
+
+TEXT: Final = b"!"
+JSON: Final = b"@"
+BYTES: Final = b"%"
+PIECE: Final = b"#"
+LAST: Final = b"$"
+
+#: Bytes of one payload over PostgreSQL, where it must be shorter than 8000.
+POSTGRES_LIMIT: Final = 7999
+
+_not_plain = re.compile(rb"[^\x20-\x7e]")
+_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
+
+class Malformed(Exception):
+    """Of a segment or of what its pieces make together."""
+
+
+class _Nothing:
+    """What publish() sends when it is given no object."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING: Final = _Nothing()
+
+
+def segments(obj: Any, limit: int) -> list[bytes]:
+    """The payloads for an object; `limit`: bytes that one of them may have.
+
+    TypeError for what JSON does not have, ValueError for NaN, infinities and text that UTF-8
+    does not have (half a surrogate pair).
+    """
+    if obj is NOTHING:
+        return [b""]
+    return cut(container(obj), limit)
+
+
+def container(obj: Any) -> bytes:
+    """Flag and contents."""
+    if isinstance(obj, str):
+        return TEXT + obj.encode()
+    if isinstance(obj, bytes | bytearray | memoryview):
+        return BYTES + bytes(obj)
+    return JSON + stringify(obj).encode()
+
+
+def cut(whole: bytes, limit: int) -> list[bytes]:
+    """A container in segments."""
+    if len(whole) <= limit and not _not_plain.search(whole):
+        return [whole]
+    size = limit - 1
+    if size < 1:
+        raise ProgrammingError(
+            f"a segment of {limit} bytes has no room for a piece",
+            hint="Create the segment with a larger max_payload.",
+        )
+    encoded = binascii.b2a_base64(whole, newline=False)
+    final = (len(encoded) - 1) // size * size
+    found = [PIECE + encoded[at : at + size] for at in range(0, final, size)]
+    found.append(LAST + encoded[final:])
+    return found
+
+
+class Pieces:
+    """The pieces of one object so far, decoded as they come."""
+
+    __slots__ = ("_ended", "_rest", "data")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        #: Characters that do not make a group of four yet.
+        self._rest = b""
+        self._ended = False
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def add(self, piece: bytes) -> None:
+        """The next one.  Raises `Malformed`, after which no more can be added."""
+        if not piece:
+            return
+        if self._ended:
+            raise Malformed("something follows the padding of its base64")
+        characters = self._rest + piece
+        whole = len(characters) & ~3
+        self._rest = characters[whole:]
+        if self._rest.translate(None, _ALPHABET):
+            raise Malformed("not base64")
+        groups = characters[:whole]
+        padding = whole - len(groups.rstrip(b"="))
+        try:
+            decoded = binascii.a2b_base64(groups, strict_mode=True)
+        except ValueError as error:
+            raise Malformed(f"not base64: {error}") from None
+        # Strict as it is, binascii lets a whole group of padding pass.
+        if padding > 2 or len(decoded) != whole // 4 * 3 - padding:
+            raise Malformed("not base64: too much padding")
+        self.data += decoded
+        self._ended = padding > 0
+
+    def whole(self) -> bytes:
+        """The container."""
+        if self._rest:
+            raise Malformed("its base64 ends within a group of four")
+        return bytes(self.data)
+
+
+def contents(whole: bytes) -> Any:
+    """The object in a container.  Raises `Malformed`."""
+    flag = whole[:1]
+    if flag == BYTES:
+        return whole[1:]
+    if flag not in (TEXT, JSON) or not flag:
+        raise Malformed(f"no container begins with {flag!r}" if flag else "an empty container")
+    try:
+        text = whole[1:].decode()
+        return text if flag == TEXT else _decoder.decode(text)
+    except UnicodeDecodeError as error:
+        raise Malformed(f"not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise Malformed("JSON nested too deeply") from None
+    except ValueError as error:
+        raise Malformed(f"not JSON: {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,386 @@
+"""PubSub over a psycopg 3 connection to a PostgreSQL.
+
+1. Each segment is sent in a transaction of its own, since equal ones collapse inside one, and all
+   of an object with the connection's lock held: nobody else's statement or transaction, and no
+   other object of this backend, comes in between.
+2. The statements go through libpq at once (`pgconn`).  A cursor would look for the connection's
+   state first, and give the lock back between any two segments.
+3. Any number of PubSubs share a connection.  What they have in common is its `_Hub`: how many of
+   them listen to a channel, and whom to give what comes.  What other users of the connection
+   read from the socket reaches it through psycopg's notify handlers, so nothing is lost to them;
+   each PubSub has a bell (an eventfd) for what another thread has read.
+4. Nothing is read or checked but in calls: no hidden thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import pq
+
+from pynotify.errors import (
+    ActiveTransaction,
+    ConnectionLost,
+    InvalidChannelName,
+    ProgrammingError,
+)
+from pynotify.pubsub._assembly import Segment
+from pynotify.pubsub._format import POSTGRES_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    from pynotify._types import Gap
+
+    PostgresConnection: TypeAlias = psycopg.Connection[Any]
+
+_MAX_CHANNEL: Final = 63
+_LIFETIME: Final = 60.0
+_READS: Final = 8
+_LONG: Final = 86_400.0  # of one poll(2), which counts milliseconds in an int
+_IDLE: Final = pq.TransactionStatus.IDLE
+_GOOD: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+def _lost(error: object) -> ConnectionLost:
+    text = str(error).strip().replace("\n", " ") or "the connection is closed"
+    return ConnectionLost(
+        f"the connection to PostgreSQL is lost: {text}",
+        hint="Make a PubSub on a new connection, or give it a function that makes connections.",
+    )
+
+
+def check_channel(channel: str) -> bytes:
+    """PostgreSQL's rule; LISTEN would silently cut the name."""
+    if not isinstance(channel, str):
+        raise TypeError(f"channel must be a str, not {type(channel).__name__}")
+    try:
+        name = channel.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidChannelName(
+            f"channel name cannot be encoded as UTF-8: {error.reason}"
+        ) from error
+    if not name:
+        raise InvalidChannelName("channel name cannot be empty")
+    if b"\0" in name:
+        raise InvalidChannelName("channel name cannot contain a NUL byte")
+    if len(name) > _MAX_CHANNEL:
+        raise InvalidChannelName("channel name too long")
+    return name
+
+
+def _readable(descriptor: int) -> bool:
+    poll = select.poll()  # select() has no descriptors above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Hub:
+    """What the PubSubs on one connection have in common."""
+
+    def __init__(self) -> None:
+        self.listeners: Counter[str] = Counter()
+        #: Held while the counts change with the LISTEN or UNLISTEN that they stand for.
+        self.listening = threading.RLock()
+        # Weak, or a PubSub that nobody closed would keep the connection.
+        self._members: tuple[weakref.ref[PostgresTransport], ...] = ()
+        # One object, so that it can be removed again.
+        self._handler = self._distribute
+
+    def join(self, member: PostgresTransport) -> None:
+        with self.listening:
+            if not self._members:
+                member.connection.add_notify_handler(self._handler)
+            self._members += (weakref.ref(member),)
+
+    def leave(self, member: PostgresTransport) -> None:
+        with self.listening:
+            had = bool(self._members)
+            self._members = tuple(m for m in self._members if m() not in (member, None))
+            if had and not self._members:
+                member.connection.remove_notify_handler(self._handler)
+
+    def _distribute(self, notify: psycopg.Notify) -> None:
+        """Called by psycopg, in whatever thread reads, with the connection's lock held."""
+        for reference in self._members:
+            member = reference()
+            if member is not None:
+                member.put(notify)
+
+
+_hubs: weakref.WeakKeyDictionary[PostgresConnection, _Hub] = weakref.WeakKeyDictionary()
+_hubs_lock = threading.Lock()
+
+
+def _hub_of(connection: PostgresConnection) -> _Hub:
+    with _hubs_lock:
+        return _hubs.setdefault(connection, _Hub())
+
+
+class PostgresTransport:
+    """Over a psycopg `Connection` in autocommit.
+
+    `interval`: seconds between two looks at whether the connection still lives, while somebody
+    receives; None: never.
+    """
+
+    limit = POSTGRES_LIMIT
+    lifetime: float | None = _LIFETIME
+    #: The statement of a connection that is lost may have happened.
+    all_or_nothing = False
+
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        *,
+        skip_self: bool,
+        interval: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not connection.autocommit:
+            raise ProgrammingError(
+                "PubSub needs a psycopg connection in autocommit",
+                hint="Connect with psycopg.connect(..., autocommit=True).",
+            )
+        if connection.closed:
+            raise _lost("the connection is closed")
+        self.connection = connection
+        self._pgconn = connection.pgconn
+        self._own_pid = connection.info.backend_pid if skip_self else None
+        self._interval = interval
+        self._clock = clock
+        self._checked = clock()
+        self._channels: set[str] = set()
+        self._arrived: deque[Segment] = deque()
+        #: The senders of unfinished objects, who are asked after when the connection is checked.
+        self.unfinished: Callable[[], Iterable[Hashable]] = tuple
+        self._gone: set[Hashable] = set()
+        self._interrupted = False
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hub = _hub_of(connection)
+        self._hub.join(self)
+
+    @property
+    def usable(self) -> bool:
+        return not self.connection.closed
+
+    # ---- statements ------------------------------------------------------------------------
+
+    def _execute(self, statement: bytes, *values: bytes) -> pq.abc.PGresult:
+        """With the connection's lock held.  Blocks, as all of libpq's PQexec do."""
+        try:
+            result = self._pgconn.exec_params(statement, list(values))
+        except psycopg.OperationalError as error:
+            raise _lost(error) from error
+        self._collect()
+        if result.status not in _GOOD:
+            failure = psycopg.errors.error_from_result(result, encoding="utf-8")
+            if self._pgconn.status == pq.ConnStatus.BAD:
+                raise _lost(failure) from failure
+            raise failure
+        return result
+
+    def _collect(self) -> None:
+        """What libpq has read beside something else, to whom it belongs."""
+        while notify := self._pgconn.notifies():
+            if self._pgconn.notify_handler is not None:
+                self._pgconn.notify_handler(notify)
+
+    def _refuse_transaction(self, what: str, *, why: str, single: bool = False) -> None:
+        """With the connection's lock held.  `single`: a transaction is no harm."""
+        if self.connection.closed:
+            raise _lost("the connection is closed")
+        if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            raise ProgrammingError(
+                f"{what}() cannot be used in psycopg's pipeline mode",
+                hint="Leave the pipeline first, or use a connection of its own.",
+            )
+        status = self._pgconn.transaction_status
+        in_transaction = status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+        if status != _IDLE and not (single and in_transaction):
+            raise ActiveTransaction(
+                f"{what}() cannot be used inside a transaction: {why}",
+                hint="End the transaction of this connection first, or use a connection"
+                " of its own.",
+            )
+
+    def listen(self, channel: str) -> None:
+        name = check_channel(channel)
+        hub = self._hub
+        with hub.listening:
+            if channel in self._channels:
+                return
+            if not hub.listeners[channel]:
+                self._statement("subscribe", b"LISTEN ", name)
+            hub.listeners[channel] += 1
+            self._channels.add(channel)
+
+    def unlisten(self, channel: str) -> None:
+        hub = self._hub
+        with hub.listening:
+            if channel not in self._channels:
+                return
+            if hub.listeners[channel] == 1:
+                self._statement("unsubscribe", b"UNLISTEN ", check_channel(channel))
+            hub.listeners[channel] -= 1
+            self._channels.discard(channel)
+        with self.connection.lock:  # nothing is put there meanwhile
+            others = [segment for segment in self._arrived if segment.channel != channel]
+            self._arrived.clear()
+            self._arrived.extend(others)
+
+    def _statement(self, what: str, verb: bytes, name: bytes) -> None:
+        with self.connection.lock:
+            self._refuse_transaction(what, why="it would happen at its commit only")
+            self._execute(verb + b'"' + name.replace(b'"', b'""') + b'"')
+
+    def send(self, channel: str, segments: Sequence[bytes]) -> None:
+        """Each in a transaction of its own, unless it is the only one."""
+        name = check_channel(channel)
+        with self.connection.lock:
+            self._refuse_transaction(
+                "publish",
+                why=f"the object has {len(segments)} segments, each of which is a transaction",
+                single=len(segments) == 1,
+            )
+            for segment in segments:
+                self._execute(b"SELECT pg_notify($1, $2)", name, segment)
+
+    # ---- receiving -------------------------------------------------------------------------
+
+    def put(self, notify: psycopg.Notify) -> None:
+        """From whoever reads; in any thread."""
+        if notify.channel in self._channels and notify.pid != self._own_pid:
+            data = notify.payload.encode("utf-8", "surrogateescape")
+            self._arrived.append(Segment(notify.channel, notify.pid, notify.pid, data))
+            os.eventfd_write(self._bell, 1)
+
+    def receive(self, timeout: float | None) -> list[Segment | Gap]:
+        """Everything that is there, after waiting for something; empty when the time is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._read(deadline)
+            self.check_when_due()
+            if self._arrived:
+                break
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._interrupted or (left is not None and left <= 0):
+                break
+            self._sleep(left)
+        found: list[Segment | Gap] = []
+        while self._arrived:
+            found.append(self._arrived.popleft())
+        return found
+
+    def _sleep(self, timeout: float | None) -> None:
+        """Until the socket or the bell has something, or a check is due."""
+        if self._interval is not None:
+            due = max(0.0, self._checked + self._interval - self._clock())
+            timeout = due if timeout is None else min(due, timeout)
+        poll = select.poll()
+        try:
+            poll.register(self._pgconn.socket, select.POLLIN)
+        except psycopg.OperationalError as error:
+            raise _lost(error) from error
+        poll.register(self._bell, select.POLLIN)
+        # Rounded up, or the last millisecond would be waited for with the processor.
+        poll.poll(None if timeout is None else int(min(timeout, _LONG) * 1000) + 1)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def _read(self, deadline: float | None) -> None:
+        """What has come, without waiting for more; for another thread's statement one waits."""
+        lock = self.connection.lock
+        left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not lock.acquire(timeout=left):
+            return
+        try:
+            if self.connection.closed:
+                raise _lost("the connection is closed")
+            # What a server says last and the end of the connection are two reads.
+            for _ in range(_READS):
+                self._pgconn.consume_input()
+                self._collect()
+                if not _readable(self._pgconn.socket):
+                    break
+        except psycopg.OperationalError as error:
+            raise _lost(error) from error
+        finally:
+            lock.release()
+
+    # ---- is it still there? ------------------------------------------------------------------
+
+    def check_when_due(self) -> None:
+        """A statement every `interval` seconds: it fails when the server is gone."""
+        if self._interval is None or self._clock() < self._checked + self._interval:
+            return
+        self._checked = self._clock()
+        asked = set(self.unfinished())
+        with self.connection.lock:
+            if self.connection.closed:
+                raise _lost("the connection is closed")
+            if self._pgconn.transaction_status != _IDLE:
+                return  # somebody uses it
+            if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+                return
+            if not asked:
+                self._execute(b"SELECT 1")
+                return
+            pids = "{" + ",".join(map(str, asked)) + "}"
+            result = self._execute(
+                b"SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY ($1::int[])",
+                pids.encode(),
+            )
+        values = (result.get_value(row, 0) for row in range(result.ntuples))
+        self._gone |= asked - {int(value) for value in values if value is not None}
+
+    def gone(self) -> set[Hashable]:
+        """Senders whose backends have ended since they were last asked after.
+
+        To be looked at after what receive() returned: the last that they sent has come before
+        the answer of the server.
+        """
+        gone, self._gone = self._gone, set()
+        return gone
+
+    def probe(self) -> None:
+        """Raises `ConnectionLost` when that can be known without asking the server."""
+        self._read(time.monotonic())
+
+    def interrupt(self) -> None:
+        """Let who is in receive() return with what there is."""
+        self._interrupted = True
+        os.eventfd_write(self._bell, 1)
+
+    def close(self, *, with_connection: bool) -> None:
+        if self._bell < 0:
+            return
+        try:
+            with contextlib.suppress(ConnectionLost, ProgrammingError):
+                for channel in tuple(self._channels):
+                    self.unlisten(channel)
+        finally:
+            self._hub.leave(self)
+            with self.connection.lock:  # nobody is about to ring it
+                self._channels.clear()
+                self._close_bell()
+            if with_connection:
+                self.connection.close()
+
+    def _close_bell(self) -> None:
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_bell"):
+            self._close_bell()

@@ -1,0 +1,307 @@
+"""PubSub as threads use it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pynotify._connection import Connection
+from pynotify.errors import ConnectionLost, InterfaceError
+from pynotify.pubsub._dispatch import Received, report
+from pynotify.pubsub._format import NOTHING, segments
+from pynotify.pubsub._local import LocalTransport
+from pynotify.pubsub._state import (
+    DEFAULT_BOUND,
+    State,
+    delays,
+    report_failure,
+    report_loss,
+    transient,
+    unsent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+    from typing import Self, TypeAlias
+
+    from pynotify.pubsub._postgres import PostgresConnection, PostgresTransport
+
+    AnyConnection: TypeAlias = Connection | PostgresConnection
+    Transport: TypeAlias = LocalTransport | PostgresTransport
+
+
+class PubSub(State):
+    """Objects of any size, over a `pynotify.Connection` or a psycopg 3 connection.
+
+    `connection`: one, which stays the caller's, or a function that makes one, which is called
+    again when that is lost; what it makes is closed with the PubSub.  A psycopg connection must
+    be in autocommit, and is best left to PubSubs, any number of which may share it.
+    `skip_self`: without what this connection itself sends.  `interval`: seconds between two looks
+    at whether a PostgreSQL still answers, while somebody receives; None: never.  `max_object`:
+    bytes of the largest object that is received, `max_pending` of all that have begun and not
+    ended; what goes beyond is dropped and counted.
+
+    Nothing is read but in `run` and iteration: there is no hidden thread.  Thread-safe; each
+    object is handed out once.  Over a lost connection its methods raise `ConnectionLost`; given
+    a function, they connect and listen again, and a `Gap` stands where something may be missing.
+    """
+
+    def __init__(
+        self,
+        connection: AnyConnection | Callable[[], AnyConnection],
+        *,
+        skip_self: bool = False,
+        interval: float | None = None,
+        max_object: int = DEFAULT_BOUND,
+        max_pending: int = DEFAULT_BOUND,
+    ) -> None:
+        super().__init__(max_object=max_object, max_pending=max_pending)
+        if interval is not None and not interval > 0:
+            raise ValueError(f"interval must be more than 0 s, is {interval}")
+        self._skip_self = skip_self
+        self._interval = interval
+        self._make = connection if callable(connection) else None
+        #: Of who receives: what has come is put together in the order in which it came.
+        self._receiving = threading.RLock()
+        #: Of `_transport`, and of `_channels` with what the transport listens to.
+        self._connecting = threading.RLock()
+        self._ending = threading.Event()
+        self._transport: Transport | None = self._over(
+            connection() if callable(connection) else connection
+        )
+
+    def _over(self, connection: AnyConnection) -> Transport:
+        transport: Transport
+        if isinstance(connection, Connection):
+            transport = LocalTransport(connection, skip_self=self._skip_self)
+        elif _is_psycopg(connection):
+            from pynotify.pubsub._postgres import PostgresTransport  # noqa: PLC0415
+
+            transport = PostgresTransport(
+                connection, skip_self=self._skip_self, interval=self._interval
+            )
+            transport.unfinished = self._senders
+        else:
+            raise TypeError(
+                "PubSub needs a pynotify.Connection or a psycopg.Connection, or a function that"
+                f" makes one, not {type(connection).__name__} (AsyncPubSub takes an"
+                " AsyncConnection)"
+            )
+        self._assembler.lifetime = transport.lifetime
+        return transport
+
+    # ---- sending ---------------------------------------------------------------------------
+
+    def publish(self, channel: str, obj: Any = NOTHING) -> None:
+        """Send an object: nothing, a str, bytes, or anything JSON, of any size.
+
+        Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
+        every segment is a transaction of its own: an object of more than one raises
+        `ActiveTransaction` inside another.  TypeError for what JSON does not have, ValueError
+        for NaN and infinities; `ConnectionLost`, after which it may have been sent or not.
+        """
+        self._check_open()
+        transport = self._connected()
+        try:
+            transport.send(channel, segments(obj, transport.limit))
+        except ConnectionLost as error:
+            if self._make is None:
+                raise
+            self._lose(transport, error)
+            if not transport.all_or_nothing:
+                raise unsent(error) from error
+            transport = self._connected()
+            transport.send(channel, segments(obj, transport.limit))
+
+    # ---- subscribing -----------------------------------------------------------------------
+
+    def subscribe(self, *channels: str) -> None:
+        """Receive what is sent on them from now on.  Once more changes nothing."""
+        self._check_open()
+        for channel in channels:
+            with self._connecting:
+                self._again_if_lost(lambda transport, name: transport.listen(name), channel)
+                self._channels[channel] = None
+
+    def unsubscribe(self, *channels: str) -> None:
+        """What was not handed out of them never will be.  Others are no error."""
+        self._check_open()
+        for channel in channels:
+            with self._connecting:
+                self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
+                self._unsubscribed(channel)
+
+    def _again_if_lost(self, action: Callable[[Transport, str], None], channel: str) -> None:
+        transport = self._connected()
+        try:
+            action(transport, channel)
+        except ConnectionLost as error:
+            self._lose(transport, error)
+            action(self._connected(), channel)
+
+    # ---- receiving -------------------------------------------------------------------------
+
+    def run(self, timeout: float | None = None) -> int:
+        """Call handlers for `timeout` seconds, 0: for what is there, None: until it is closed.
+
+        Returns how many objects have come, those without a handler too.  Raises
+        `ActiveTransaction` while the calling thread has a transaction open.
+        """
+        return sum(1 for _ in self._received(timeout))
+
+    def __iter__(self) -> Iterator[Received]:
+        """(channel, object, pid of the sender), after the handlers; (None, Gap, None) for a gap.
+
+        Ends when the PubSub is closed.  Leaving the loop loses nothing.
+        """
+        return self._received(None)
+
+    def _received(self, timeout: float | None) -> Iterator[Received]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._check_open()
+        over = False
+        while not over:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            over = left == 0.0
+            with self._receiving:
+                if not self._ready and not self._closed:
+                    self._receive(left)
+            # Those that come meanwhile are for the next turn, or run(0) might never end.
+            for _ in range(len(self._ready)):
+                try:
+                    received = self._ready.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                self._dispatch(received)
+                yield received
+            over = over or self._closed
+
+    def _receive(self, timeout: float | None) -> None:
+        """Until something has come, perhaps only a part of an object, or the time is over."""
+        if not self._connect_in_time(timeout) or self._ready:
+            return  # too late, or the Gap of another connection is there
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            found = transport.receive(self._until_expiry(timeout))
+            self._take_in(found, transport.gone())
+        except ConnectionLost as error:
+            self._lose(transport, error)
+        except InterfaceError:
+            if not self._closed:
+                raise
+
+    def _dispatch(self, received: Received) -> None:
+        for handler in self._handlers.of(received):
+            try:
+                handler(received.obj)
+            except Exception:
+                report(handler, received)
+
+    # ---- connections -----------------------------------------------------------------------
+
+    def _connected(self) -> Transport:
+        """The transport.  Given a function, one that is not known to be lost."""
+        with self._connecting:
+            transport = self._transport
+            if transport is not None and self._make is not None:
+                try:
+                    if not transport.usable:
+                        raise ConnectionLost("the connection was closed")
+                    transport.probe()
+                except ConnectionLost as error:
+                    self._lose(transport, error)
+            try:
+                return self._connect()
+            except transient() as error:
+                if isinstance(error, ConnectionLost) and self._make is None:
+                    raise
+                raise ConnectionLost(
+                    f"could not connect: {error}", hint="The next call tries again."
+                ) from error
+
+    def _connect(self) -> Transport:
+        """Unless it is; listen to everything again."""
+        with self._connecting:
+            if self._transport is not None:
+                return self._transport
+            self._check_open()
+            assert self._make is not None
+            transport = self._over(self._make())
+            try:
+                for channel in self._channels:
+                    transport.listen(channel)
+            except BaseException:
+                transport.close(with_connection=True)
+                raise
+            self._connected_again()
+            self._transport = transport
+            return transport
+
+    def _connect_in_time(self, timeout: float | None) -> bool:
+        """With more and more time between the attempts."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._make is not None and self._transport is not None and not self._transport.usable:
+            self._lose(self._transport, ConnectionLost("the connection was closed"))
+        for delay in delays():
+            try:
+                if self._transport is None:
+                    self._connect()
+                return True
+            except transient() as error:
+                report_failure(error)
+            left = delay if deadline is None else min(delay, deadline - time.monotonic())
+            if left <= 0 or self._ending.wait(left):
+                break
+        return False
+
+    def _lose(self, transport: Transport, error: ConnectionLost) -> None:
+        """Raises it when there is no way to another connection."""
+        if self._make is None:
+            raise error
+        with self._connecting:
+            if self._transport is transport:
+                self._transport = None
+                report_loss(error)
+                transport.close(with_connection=True)
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Listen to nothing any more; who is in `run` returns.  Closing twice is allowed.
+
+        The connection stays open, unless a function made it.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._ending.set()
+        transport = self._transport
+        if transport is not None:
+            transport.interrupt()
+        with self._receiving, self._connecting:
+            transport, self._transport = self._transport, None
+            if transport is not None:
+                transport.close(with_connection=self._make is not None)
+        self._ready.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _is_psycopg(connection: object) -> bool:
+    """Without importing it for who does not use it."""
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(connection, psycopg.Connection)

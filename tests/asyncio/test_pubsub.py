@@ -1,0 +1,153 @@
+"""AsyncPubSub: the vectors, handlers, cancellation, and segments that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pynotify
+from pubsub.objects import random_objects
+from pubsub.vectors import USUAL, as_received
+from receiving import PATIENCE
+from sessions import Connect
+from tasks import AsyncConnections
+
+LONG = bytes(20_000)
+
+
+async def take(pubsub: pynotify.AsyncPubSub, count: int) -> list[Any]:
+    """The objects of the next ones."""
+    found: list[Any] = []
+    async with asyncio.timeout(PATIENCE):
+        async for _, obj, _ in pubsub:
+            found.append(obj)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_vectors_and_random_objects_arrive(kind: str, aconnect: AsyncConnections) -> None:
+    sender = pynotify.AsyncPubSub(await aconnect())
+    pubsub = pynotify.AsyncPubSub(await aconnect())
+    await pubsub.subscribe("c")
+    for obj in [*(row.obj for row in USUAL), *random_objects(200)]:
+        await sender.publish("c", obj)
+        assert await take(pubsub, 1) == [as_received(obj)]
+    await sender.close()
+    await pubsub.close()
+    assert pubsub.stats().malformed == 0
+
+
+async def test_threads_and_tasks_understand_each_other(
+    aconnect: AsyncConnections, connect: Connect
+) -> None:
+    async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
+        await pubsub.subscribe("c")
+        with pynotify.PubSub(connect()) as other:
+            other.subscribe("d")
+            other.publish("c", LONG)
+            assert await take(pubsub, 1) == [LONG]
+            await pubsub.publish("d", {"a": 1})
+            for received in other:
+                assert received.obj == {"a": 1}
+                break
+
+
+async def test_handlers_may_be_coroutine_functions(
+    aconnect: AsyncConnections, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+
+    async def slow(obj: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append(obj)
+
+    async def failing(obj: Any) -> None:
+        raise LookupError("of the test")
+
+    async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
+        await pubsub.subscribe("c")
+        for handler in (failing, slow, heard.append):
+            pubsub.on("c", handler)
+        await pubsub.publish("c", 1)
+        await pubsub.publish("c", 2)
+        assert await pubsub.run(0) == 2
+    assert heard == [1, 1, 2, 2]
+    assert len(caplog.records) == 2
+
+
+async def test_a_cancelled_wait_loses_nothing(aconnect: AsyncConnections) -> None:
+    """Whatever step it is at: each object is handed out once, to it or to the next who asks."""
+    heard: list[Any] = []
+    async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
+        await pubsub.subscribe("c")
+        pubsub.on("c", heard.append)
+        for number in range(20):
+            waiting = asyncio.ensure_future(pubsub.run())
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            await pubsub.publish("c", [number, "é" * 6000])
+            for _ in range(number % 3):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await pubsub.run(0)
+    assert [obj[0] for obj in heard] == list(range(20))
+
+
+async def test_skip_self_and_unsubscribe(aconnect: AsyncConnections) -> None:
+    sender = pynotify.AsyncPubSub(await aconnect())
+    async with pynotify.AsyncPubSub(await aconnect(), skip_self=True) as pubsub:
+        await pubsub.subscribe("c", "d")
+        await pubsub.publish("c", "own")
+        await sender.publish("d", "unsubscribed before it is handed out")
+        await sender.publish("c", "another's")
+        await pubsub.unsubscribe("d")
+        assert await take(pubsub, 1) == ["another's"]
+        assert pubsub.channels == ("c",)
+    await sender.close()
+
+
+async def test_close_ends_who_waits(aconnect: AsyncConnections) -> None:
+    pubsub = pynotify.AsyncPubSub(await aconnect())
+    await pubsub.subscribe("c")
+    waiting = asyncio.ensure_future(pubsub.run())
+    await asyncio.sleep(0)
+    await pubsub.close()
+    assert await waiting == 0
+    with pytest.raises(pynotify.InterfaceError):
+        await pubsub.publish("c")
+
+
+async def test_given_a_coroutine_function_it_opens_the_segment_anew(
+    new_name: Callable[[], str],
+) -> None:
+    name = new_name()
+    async with pynotify.AsyncPubSub(lambda: pynotify.AsyncConnection.connect(name)) as pubsub:
+        await pubsub.subscribe("c")
+        pynotify.unlink(name, force=True)
+        (gap,) = await take(pubsub, 1)
+        assert isinstance(gap, pynotify.Gap)
+        await pubsub.publish("c", LONG)
+        assert await take(pubsub, 1) == [LONG]
+
+
+async def test_given_a_connection_it_is_lost_with_it(new_name: Callable[[], str]) -> None:
+    name = new_name()
+    async with await pynotify.AsyncConnection.connect(name) as conn:
+        pubsub = pynotify.AsyncPubSub(conn)
+        await pubsub.subscribe("c")
+        pynotify.unlink(name, force=True)
+        with pytest.raises(pynotify.ConnectionLost):
+            await pubsub.run()
+        await pubsub.close()
+
+
+async def test_connections_of_other_kinds_are_refused(conn: pynotify.Connection) -> None:
+    pubsub: Any = pynotify.AsyncPubSub
+    with pytest.raises(TypeError, match="AsyncConnection"):
+        await pubsub(conn).subscribe("c")
