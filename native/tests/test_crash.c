@@ -112,6 +112,15 @@ static void release_listener(void)
     released = true;
 }
 
+static bool stands_back; /* listeners 0 to 2, while the victim is to be the first to see a death */
+
+static void let_listeners_on(void)
+{
+    for (int i = 0; stands_back && i < 3; i++)
+        kill(listeners[i], SIGCONT);
+    stands_back = false;
+}
+
 /* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
 static void check_beside_the_stopped(void)
 {
@@ -119,6 +128,7 @@ static void check_beside_the_stopped(void)
     int rc = pn_lock_try(seg);
     if (rc == 0) {
         pn_lock_release(seg);
+        let_listeners_on();
         release_listener();
         if (now.victim == waking_writers)
             return; /* it has not read what fills the queue: that does hold up the others */
@@ -337,9 +347,9 @@ static void run_case(void *arg)
     if (now.victim == blocked_writer)
         notify(mine, NOTIFIER, HOLD, 40);
     /* else the listeners take over before the victim comes to it */
-    bool first_come = now.victim == recovering || now.victim == recovering_again ||
-                      now.victim == watching || now.victim == reaping;
-    for (int i = 0; first_come && i < 3; i++)
+    stands_back = now.victim == recovering || now.victim == recovering_again ||
+                  now.victim == watching || now.victim == reaping;
+    for (int i = 0; stands_back && i < 3; i++)
         kill(listeners[i], SIGSTOP);
     victim_pid = spawn(victim, NULL);
     if (now.victim == waking_writers) {
@@ -349,8 +359,7 @@ static void run_case(void *arg)
     if (now.victim == chained)
         start_chain();
     bool hit = watch_victim();
-    for (int i = 0; first_come && i < 3; i++)
-        kill(listeners[i], SIGCONT);
+    let_listeners_on();
     if (now.victim == chained)
         end_chain();
     release_listener();
