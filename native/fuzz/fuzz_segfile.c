@@ -18,7 +18,8 @@
 enum { WRITTEN = 7, NUMBER = 5, INSTANCE = 77 };
 
 static struct pn_segfile_dir dir;
-static char path[] = "/dev/shm/pynotify-fuzz-XXXXXX", file[sizeof dir.path + sizeof dir.prefix + 32];
+static char path[] = "/dev/shm/pynotify-fuzz-XXXXXX";
+static char file[sizeof dir.path + sizeof dir.prefix + 32];
 static uint8_t out[PN_SEGFILE_PAGES * PN_QUEUE_PAGE];
 
 static void fill(uint8_t *page, uint32_t number, uint32_t version)
