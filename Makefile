@@ -132,7 +132,7 @@ endif
 test-full: test ## also what takes long: TSan, single steps, fuzzing, the full models, pytest -m full
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
-	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=10)
+	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
 endif

@@ -45,12 +45,12 @@ class FileReport:
 def header_problem(raw: bytes) -> str | None:
     """Why these first bytes of a file are no usable header; None when they are one."""
     problem = None
+    magic = raw[: len(MAGIC)]
     if len(raw) == 0:
         problem = "empty file"
-    elif raw.startswith(MAGIC[:-1]) and not raw.startswith(MAGIC):
-        known = f"only version {MAGIC[-1]} is known"
-        problem = f"version {raw[len(MAGIC) - 1]} of the format; {known}"
-    elif not raw.startswith(MAGIC):
+    elif len(magic) == len(MAGIC) and magic[:-1] == MAGIC[:-1] and magic[-1] != MAGIC[-1]:
+        problem = f"version {magic[-1]} of the format; only version {MAGIC[-1]} is known"
+    elif not MAGIC.startswith(magic):
         problem = "wrong magic: not a pynlog file, or one whose header was overwritten"
     elif len(raw) < HEADER_BYTES:
         problem = f"header cut off after {len(raw)} of {HEADER_BYTES} bytes"

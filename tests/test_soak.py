@@ -34,7 +34,7 @@ def soak(*arguments: str) -> dict[str, int]:
     return {name: int(count.replace(",", "")) for name, count in figures}
 
 
-@pytest.mark.parametrize("on_full", ["error", "block"])
+@pytest.mark.parametrize("on_full", ["error", "block", "drop-slowest"])
 def test_some_dozens_are_killed(on_full: str) -> None:
     figures = soak("--kills", "40", "--kill-rate", "40", "--on-full", on_full)
     assert figures["kills"] + figures.get("killed at a label", 0) >= 40

@@ -8,6 +8,10 @@
 
 #include "fuzz.h"
 
+#ifndef FUZZ_POLICY
+#define FUZZ_POLICY PN_FULL_ERROR
+#endif
+
 static void *spoil(void *input)
 {
     for (int i = 0; i < 20; i++) {
@@ -47,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_input in = {data, size};
     pn_engine *engine;
     pn_conn *reader, *writer;
+    fuzz_on_full = FUZZ_POLICY;
     int rc = pn_attach(fuzz_segment_restore(), fuzz_segment_name(), &engine);
     FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
     pn_set_never_wait(1);

@@ -25,6 +25,8 @@ static struct {
     int fd;
 } file;
 
+uint32_t fuzz_on_full = PN_FULL_ERROR;
+
 static const struct pn_header *header(void)
 {
     return (const void *) file.image;
@@ -111,6 +113,7 @@ static void make(void)
     o.max_subscriptions = 32;
     o.max_generations = 8;
     o.max_payload = 20000;
+    o.on_full = fuzz_on_full;
     snprintf(file.name, sizeof file.name, "fuzz-%d", (int) getpid());
     snprintf(file.path, sizeof file.path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(),
              file.name);

@@ -228,9 +228,14 @@ static void receive(struct connection *c, uint64_t max)
         unexpected(c, "poll", n);
         return;
     }
-    for (size_t i = 0; i < c->batch->n; i++)
-        note_received(c, i);
-    if (max == 0 || (uint64_t) n < max)
+    const pn_batch *b = c->batch;
+    for (size_t i = 0, gap = 0; i <= b->n; i++) {
+        for (; gap < b->ngaps && b->gap[gap].before == i; gap++)
+            record(c, JOURNAL_GAP)->seq = b->gap[gap].missed_bytes;
+        if (i < b->n)
+            note_received(c, i);
+    }
+    if (max == 0 || b->n + b->ngaps < max)
         record(c, JOURNAL_DRAINED)->time = before;
     flush(c);
 }

@@ -35,8 +35,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--python-workers", type=int, default=4)
-    parser.add_argument("--on-full", default="error,block", help="drawn from these, by segment")
+    parser.add_argument("--on-full", default="error,block,drop-slowest", help="drawn from these")
     parser.add_argument("--queue-pages", default="64,128,1024", help="likewise")
+    parser.add_argument("--spill", default="0,0,256,4096", help="likewise; pages beyond those")
     parser.add_argument("--native", type=Path, default=_native_worker(), help="the C worker")
     parser.add_argument("--kill-rate", type=float, default=15.0, help="a second")
     parser.add_argument("--stop-rate", type=float, default=10.0, help="a second")
@@ -61,11 +62,15 @@ class _Soak:
         self.violations: Counter[str] = Counter()
         self.rounds = 0
 
-    def _options(self) -> dict[str, object]:
+    def _options(self, data_dir: str) -> dict[str, object]:
         draw = self._chance.choice
+        queue_pages = int(draw(self._arguments.queue_pages.split(",")))
+        spill = int(draw(self._arguments.spill.split(",")))
         return {
             "on_full": draw(self._arguments.on_full.split(",")),
-            "queue_pages": int(draw(self._arguments.queue_pages.split(","))),
+            "queue_pages": queue_pages,
+            "max_queue_pages": queue_pages + spill,
+            "data_dir": data_dir if spill else None,
             "signaling": draw(["targeted"] * 4 + ["broadcast"]),
             "full_timeout": 0.05,
             "max_backends": 2 * self._settings.workers + 8,
@@ -77,13 +82,14 @@ class _Soak:
 
     def segment(self, until: float) -> None:
         """Some rounds on one segment."""
-        options = self._options()
+        data_dir = tempfile.mkdtemp(prefix="soak-data-")
+        options = self._options(data_dir)
         print(f"segment: {options}", flush=True)
         pynotify.unlink(self._name, missing_ok=True, force=True)
         try:
             with pynotify.open(self._name, **options) as engine:
                 for _ in range(_ROUNDS_PER_SEGMENT):
-                    self._round(engine)
+                    self._round(engine, data_dir, gaps=options["on_full"] == "drop-slowest")
                     if time.monotonic() >= until:
                         return
         except pynotify.Error as error:  # poisoned, or a lock that nobody gives back
@@ -91,12 +97,14 @@ class _Soak:
             print(f"  the supervisor: {error}", flush=True)
         finally:
             pynotify.unlink(self._name, missing_ok=True, force=True)
+            shutil.rmtree(data_dir)
 
-    def _round(self, engine: pynotify.Engine) -> None:
+    def _round(self, engine: pynotify.Engine, data_dir: str, *, gaps: bool) -> None:
         self.rounds += 1
         directory = Path(tempfile.mkdtemp(prefix="soak-"))
         seed = self._chance.getrandbits(60)
         begun = time.monotonic()
+        earlier = engine.stat()
         try:
             with engine.connect("soak") as conn:
                 counters = [conn.generation(f"g{place}") for place in range(_PLACES)]
@@ -108,10 +116,12 @@ class _Soak:
                 finally:
                     crowd.kill_all()
                 ran = time.monotonic() - begun
-                verdict = judge(directory)
+                verdict = judge(directory, gaps=gaps)
                 for place, counter in enumerate(counters):
                     _check_counter(place, counter.value - before[place], verdict)
-            _check_nothing_left(engine, verdict)
+            stat = _check_nothing_left(engine, data_dir, verdict)
+            verdict.figures["evictions"] += stat.evictions - earlier.evictions
+            verdict.figures["spilled pages"] += stat.spilled_pages - earlier.spilled_pages
             self._report(crowd, verdict, directory, ran, time.monotonic() - begun - ran)
         finally:
             shutil.rmtree(directory)
@@ -144,8 +154,10 @@ def _check_counter(place: int, moved: int, verdict: Verdict) -> None:
         )  # fmt: skip
 
 
-def _check_nothing_left(engine: pynotify.Engine, verdict: Verdict) -> None:
-    """Everybody is gone: no slot, no subscription, no room, no reservation may be."""
+def _check_nothing_left(
+    engine: pynotify.Engine, data_dir: str, verdict: Verdict
+) -> pynotify.EngineStat:
+    """Everybody is gone: no slot, no subscription, no room, no reservation, no page may be."""
     stat = engine.stat()
     if stat.backends or stat.subscriptions or stat.head != stat.tail:
         verdict.violation(
@@ -155,6 +167,9 @@ def _check_nothing_left(engine: pynotify.Engine, verdict: Verdict) -> None:
         )
     for problem in engine.check().problems:
         verdict.violation("check", f"at the end: {problem}")
+    if files := os.listdir(data_dir):
+        verdict.violation("leak", f"files: {files}")
+    return stat
 
 
 def main() -> int:

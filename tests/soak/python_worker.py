@@ -98,7 +98,10 @@ class Worker:
         before = time.monotonic_ns()
         try:
             if self._chance.random() < 0.5:
-                messages = list(self._conn.poll_batch(limit))
+                batch = self._conn.poll_batch(limit)
+                messages: list[pynotify.Notify | pynotify.Gap] = list(batch)
+                for index, gap in reversed(batch.gaps):
+                    messages.insert(index, gap)
             else:
                 messages = self._conn.poll(limit)
         except pynotify.Error as error:
@@ -107,7 +110,7 @@ class Worker:
         records = []
         for message in messages:
             if isinstance(message, pynotify.Gap):
-                records.append(self._journal.record(j.GAP, seq=message.missed_bytes or 0))
+                records.append(self._journal.record(j.GAP, seq=message.missed_bytes))
                 continue
             flaws, fields = self._flaws(message.channel, message.data)
             records.append(

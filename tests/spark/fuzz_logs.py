@@ -22,7 +22,8 @@ from spark_jobs.schema import HEADER_BYTES, RECORD_BYTES
 _EXTREMES = (b"\0", b"\xff", b"\x7f", b"\x80", b"\x01", b"\xff" * 8, b"\0" * 64)
 
 
-def _original(directory: Path) -> dict[Path, bytes]:
+def originals(directory: Path) -> dict[Path, bytes]:
+    """A log of two files, and what is in them."""
     log = LogWriter(directory)
     for channel in ("c", "a channel whose name takes more than one record " * 4):
         receives(log, channel, np.arange(40))
@@ -52,13 +53,13 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(result)
 
 
-def run(directory: Path, originals: dict[Path, bytes], seed: int) -> None:
+def run(directory: Path, files: dict[Path, bytes], seed: int) -> None:
     chance = random.Random(seed)
-    for path, data in originals.items():
+    for path, data in files.items():
         path.write_bytes(damaged(data, chance) if chance.random() < 0.8 else data)
     written = {
         data[at : at + RECORD_BYTES]
-        for data in originals.values()
+        for data in files.values()
         for at in range(HEADER_BYTES, len(data), RECORD_BYTES)
     }
     found = survey([directory])
@@ -77,9 +78,9 @@ def main(seconds: float, seed: int) -> None:
     until = time.monotonic() + seconds
     first = seed
     with tempfile.TemporaryDirectory() as name:
-        originals = _original(Path(name))
+        files = originals(Path(name))
         while seed == first or time.monotonic() < until:
-            run(Path(name), originals, seed)
+            run(Path(name), files, seed)
             seed += 1
     print(f"fuzz_logs: {seed - first} runs, seeds from {first} on")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import fuzz_logs
 import numpy as np
 import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
@@ -86,6 +87,7 @@ def test_a_file_of_an_unclosed_log_may_be_longer_than_committed(tmp_path: Path) 
         (b"", "empty"),
         (b"GIF89a" + bytes(9000), "wrong magic"),
         (schema.MAGIC + bytes(100), "cut off"),
+        (schema.MAGIC[:-1], "cut off"),
         (schema.MAGIC[:-1] + b"\x02" + bytes(5000), "version 2 of the format"),
         (schema.MAGIC + bytes(5000), "byte order"),
     ],
@@ -152,3 +154,10 @@ def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
         survey([tmp_path])
     with pytest.raises(NoLogsError, match="no such file"):
         survey([tmp_path / "absent"])
+
+
+def test_what_becomes_of_damaged_files(tmp_path: Path) -> None:
+    """Some runs of `make fuzz`: read or reported, and nothing made up."""
+    originals = fuzz_logs.originals(tmp_path)
+    for seed in range(20):
+        fuzz_logs.run(tmp_path, originals, seed)
