@@ -67,6 +67,7 @@ def run_native(tmp_path: Path) -> Callable[..., str]:
                 str(source),
                 str(NATIVE / "src" / "latlog.c"),
                 str(NATIVE / "src" / "lognames.c"),
+                str(NATIVE / "src" / "crc32c.c"),
                 "-lpthread",
             ],
             check=True,
