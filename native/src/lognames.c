@@ -4,6 +4,7 @@
  * 1. Private to the process, and to one log, whose caller serialises.
  * 2. A number never changes and is never used again.
  */
+#define _GNU_SOURCE
 #include "lognames.h"
 
 #include <stdlib.h>
