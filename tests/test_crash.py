@@ -317,10 +317,16 @@ def reserving(stage: Stage, label: str, nth: int) -> Scene | None:
 
 
 def filling(stage: Stage, label: str, nth: int) -> Scene | None:
-    """The victim waits for room; the survivor reads slowly."""
+    """The victim waits for room; the survivor reads one when there is none."""
     scene = stage(on_full="block", full_timeout=PATIENCE)
+
+    def read_when_full() -> None:
+        if scene.notifier.queue_usage() > (PAGES - 2) / PAGES:
+            scene.heard += payloads(scene.listener.poll(max=1))
+        select.select([], [], [], 0.002)
+
     pid = scene.start("fill", label, nth=nth)
-    return scene if scene.attend(pid, scene.read) == KILLED else None
+    return scene if scene.attend(pid, read_when_full) == KILLED else None
 
 
 def making_room(stage: Stage, label: str, nth: int) -> Scene | None:

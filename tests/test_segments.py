@@ -569,6 +569,30 @@ class TestClosing:
         assert engine.stat().backends == []
 
 
+def test_segment_of_another_time_namespace_is_refused(
+    engine: pynotify.Engine, engine_name: str
+) -> None:
+    """In there the monotonic clock, which dates commits and signals, is another one."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import pynotify\n"
+        "try:\n"
+        f"    pynotify.connect({engine_name!r})\n"
+        "except pynotify.LayoutMismatch as error:\n"
+        "    print('time namespace' in str(error))\n"
+    )
+    done = subprocess.run(
+        ["unshare", "-T", "-f", "--monotonic", "86400", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    if "ermitted" in done.stderr or "unshare" in done.stderr:
+        require("time-namespace", done.stderr.strip())
+    assert done.stdout.split() == ["True"], done
+    assert engine.check().ok
+
+
 def test_segment_of_another_pid_namespace_is_not_replaced(
     engine: pynotify.Engine, engine_name: str, connect: Connect
 ) -> None:

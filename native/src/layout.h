@@ -86,6 +86,7 @@ struct pn_header {
     int64_t created_ns; /* CLOCK_REALTIME */
     uint8_t boot_id[16];
     uint64_t pidns_ino;
+    uint64_t timens_ino; /* 0: this kernel has no time namespaces */
     uint32_t uid;
     uint32_t queue_pages, max_backends, max_channels, max_subscriptions;
     uint32_t max_payload, max_channel_name, on_full, signaling;

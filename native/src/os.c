@@ -77,10 +77,12 @@ int pn_os_boot_id(uint8_t boot_id[16])
     return nibbles == 32 ? 0 : -EIO;
 }
 
-int pn_os_pidns_ino(uint64_t *ino)
+int pn_os_namespace(const char *kind, uint64_t *ino)
 {
     struct stat st;
-    if (stat("/proc/self/ns/pid", &st) != 0)
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/ns/%s", kind);
+    if (stat(path, &st) != 0)
         return -errno;
     *ino = st.st_ino;
     return 0;

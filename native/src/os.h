@@ -22,7 +22,8 @@ void pn_os_know_ourselves(void); /* at load, and in a forked child */
 
 /* Fill in the boot id (16 bytes) and the inode of our pid namespace.  0 or -errno. */
 int pn_os_boot_id(uint8_t boot_id[16]);
-int pn_os_pidns_ino(uint64_t *ino);
+/* Which namespace of a kind ("pid", "time") this process is in. */
+int pn_os_namespace(const char *kind, uint64_t *ino);
 
 /* Processors this process may run on, as of the last refresh (an affinity may change). */
 int pn_os_cpus(void);

@@ -293,10 +293,12 @@ static int describe(struct pn_header *h, const char *name, const pn_options *o)
     h->layout_hash = pn_layout_hash();
     int rc = pn_os_boot_id(h->boot_id);
     if (rc == 0)
-        rc = pn_os_pidns_ino(&h->pidns_ino);
+        rc = pn_os_namespace("pid", &h->pidns_ino);
     if (rc != 0)
         return pn_fail(-rc, "could not read the identity of this host from /proc: %s",
                        strerror(-rc));
+    if (pn_os_namespace("time", &h->timens_ino) != 0)
+        h->timens_ino = 0;
     clock_gettime(CLOCK_REALTIME, &now);
     h->created_ns = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
     h->instance = pn_os_random();
@@ -388,7 +390,7 @@ static int check_owner(const struct stat *st, const char *name)
 static int check_header(const struct pn_header *h, uint64_t file_size, const char *name)
 {
     uint8_t boot_id[16];
-    uint64_t pidns = 0;
+    uint64_t pidns = 0, timens = 0;
     struct pn_header again = *h;
 
     if (h->magic != PN_MAGIC)
@@ -404,11 +406,16 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
         return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" was overwritten", name);
     if (pn_os_boot_id(boot_id) == 0 && memcmp(boot_id, h->boot_id, 16) != 0)
         return pn_fail(PN_ESTALE, "segment \"%s\" is of an earlier boot", name);
-    if (pn_os_pidns_ino(&pidns) == 0 && pidns != h->pidns_ino)
+    if (pn_os_namespace("pid", &pidns) == 0 && pidns != h->pidns_ino)
         return pn_fail(PN_ELAYOUT,
                        "segment \"%s\" belongs to pid namespace %llu, we are in %llu\n"
                        "Processes that share a segment must share a pid namespace.",
                        name, (unsigned long long) h->pidns_ino, (unsigned long long) pidns);
+    if (pn_os_namespace("time", &timens) == 0 && timens != h->timens_ino)
+        return pn_fail(PN_ELAYOUT,
+                       "segment \"%s\" belongs to time namespace %llu, we are in %llu\n"
+                       "Processes that share a segment must share a monotonic clock.",
+                       name, (unsigned long long) h->timens_ino, (unsigned long long) timens);
     pn_options o = {.queue_pages = h->queue_pages,
                     .max_backends = h->max_backends,
                     .max_channels = h->max_channels,

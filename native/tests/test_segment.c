@@ -269,6 +269,7 @@ static void test_foreign_and_scribbled_headers(void)
     CHECK_EQ(CHANGED(layout_hash, 1), -PN_ELAYOUT);
     CHECK(strstr(pn_error_message(), "0000000000000001") != NULL); /* both sides */
     CHECK_EQ(CHANGED(pidns_ino, 1), -PN_ELAYOUT);
+    CHECK_EQ(CHANGED(timens_ino, 1), -PN_ELAYOUT);
     CHECK_EQ(attach_changed(offsetof(struct pn_header, boot_id), zero, 16, true), -PN_ESTALE);
     CHECK_EQ(CHANGED(uid, 12345), -PN_ECORRUPT);
     CHECK_EQ(CHANGED(total_size, 1ULL << 60), -PN_ECORRUPT);
