@@ -262,8 +262,8 @@ def passing_on(stage: Stage, label: str, nth: int) -> Scene | None:
         pids = [scene.start("sleep_once", label, nth=nth) for _ in range(8)]
 
         def all_listen(scene: Scene = scene, pids: list[int] = pids) -> bool:
-            living = [pid for pid in pids if not ended(pid)]
-            return scene.notes().count("listening") >= len(living)
+            listening = {row.pid for row in scene.engine.stat().backends if row.channels}
+            return all(pid in listening or ended(pid) for pid in pids)
 
         wait_until(all_listen, "they listen")
         scene.notifier.notify("nobody listens")
