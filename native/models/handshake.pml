@@ -39,6 +39,8 @@
  * 11. UNSLEEP_ALWAYS (not broken): the lock holder wakes an interested slot that is ASLEEP without
  *     looking whether want > pos still.  A listener that woke itself, read everything and slept again
  *     is then woken for nothing; its pos is head, so nothing reclaimed can be read.
+ *     So says this model, in which nothing but a notifier wakes anybody; watch.pml knows better
+ *     (unsleep-always-told), and the code looks.
  *
  * ASSERTED: I1 I2 I3 I4 I5 I6 I7 I8 (KILLS=0, WATCHDOG=0) I9 I13.
  *

@@ -81,12 +81,28 @@ void pn_log_intents(struct pn_conn *conn, const struct pn_intent *intents, size_
     }
 }
 
+/* log_mutex held.  What was lost in front of the batch's message i; from *gap on. */
+static void log_gaps(struct pn_conn *conn, const pn_batch *batch, size_t i, int64_t now,
+                     size_t *gap)
+{
+    for (; *gap < batch->ngaps && batch->gap[*gap].before <= i; (*gap)++) {
+        struct pn_latrec rec = {.ts = (uint64_t) now,
+                                .bytes = low32(batch->gap[*gap].missed_bytes),
+                                .peer = conn->slot,
+                                .kind = PN_LAT_DROP};
+        pn_latlog_append(conn->log, &rec);
+    }
+}
+
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,
                      int64_t now, uint64_t behind)
 {
     uint8_t wake = (uint8_t) pn_load_relaxed(&conn->last_wake);
+    size_t gap = 0;
     pthread_mutex_lock(&conn->log_mutex);
     for (size_t i = 0; i < batch->n; i++) {
+        if (__builtin_expect(batch->ngaps != 0, 0))
+            log_gaps(conn, batch, i, now, &gap);
         const struct pn_local_channel *local = &conn->channels[batch->channel[i]];
         uint64_t bytes = batch->offset[i + 1] - batch->offset[i];
         uint32_t channel = number_of(conn, local->hash, local->name, local->len);
@@ -109,6 +125,7 @@ void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t
             pthread_mutex_lock(&conn->log_mutex);
         }
     }
+    log_gaps(conn, batch, batch->n, now, &gap);
     pthread_mutex_unlock(&conn->log_mutex);
 }
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives
 
+import pynotify
+from sessions import EngineFactory
 from spark_jobs.debt import Debt, Holes, Settled
 from spark_jobs.logs import LogReader, survey
 from spark_jobs.schema import Kind
@@ -15,7 +17,10 @@ from spark_jobs.schema import Kind
 
 def settle(log: LogWriter) -> dict[str, dict[str, int]]:
     log.write()
-    reader = LogReader(survey([log.directory]).logs[0])
+    return settle_log(LogReader(survey([log.directory]).logs[0]))
+
+
+def settle_log(reader: LogReader) -> dict[str, dict[str, int]]:
     debt = Debt()
     for chunk in reader.chunks():
         debt.add(chunk, len(reader.channels))
@@ -143,6 +148,24 @@ def test_what_a_gap_announced_is_dropped_and_not_lost(tmp_path: Path) -> None:
     found = settle(log)
     assert (found["a"]["missing"], found["a"]["dropped"], found["a"]["expected"]) == (2, 6, 7)
     assert (found["b"]["missing"], found["b"]["dropped"], found["b"]["expected"]) == (0, 4, 1)
+
+
+def test_an_evicted_listener_has_lost_nothing_unannounced(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    """What the engine itself logs of the Gaps that it hands out."""
+    engine = make_engine(queue_pages=64, on_full="drop-slowest")
+    with engine.connect() as conn, engine.connect(latency_log=tmp_path) as slow:
+        slow.listen("c")
+        taken = 0
+        for burst in (3, 200, 10, 150):
+            for _ in range(burst):
+                conn.notify("c", "x" * 7999)
+            taken += sum(isinstance(message, pynotify.Notify) for message in slow.poll())
+    (log,) = survey([tmp_path]).logs
+    found = settle_log(LogReader(log))["c"]
+    assert found["dropped"] == 363 - taken > 0
+    assert (found["missing"], found["distinct"], found["expected"]) == (0, taken, taken)
 
 
 def test_messages_outside_the_debt_are_counted_apart(tmp_path: Path) -> None:
