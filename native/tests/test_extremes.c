@@ -8,6 +8,7 @@
 #include "engine.h"
 
 #include <fcntl.h>
+#include <signal.h>
 
 #include "queue.h"
 
@@ -94,6 +95,7 @@ static const char *shared_name;
 static void notify_once(void *arg)
 {
     (void)arg;
+    signal(SIGBUS, SIG_DFL); /* a sanitizer would make an error report of it */
     pn_conn *conn = test_connect(shared);
     CHECK_OK(test_notify(conn, "c", "x"));
 }
@@ -124,10 +126,7 @@ static void test_a_file_made_shorter(void)
     CHECK_EQ(ftruncate(fd, 2 * PN_OS_PAGE), 0);
     close(fd);
     int status = reap(spawn(notify_once, NULL));
-    CHECK(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
-#if !defined(__SANITIZE_ADDRESS__)
     CHECK_EQ(status & 0x7f, SIGBUS);
-#endif
     CHECK_CHILD(spawn(attach_anew, NULL), 0);
     pn_engine_close(shared);
 }
