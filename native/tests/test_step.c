@@ -55,8 +55,10 @@ static pid_t begin_victim(const struct scene *scene)
     settle_scene(scene->offset);
     if (scene->prepare != NULL)
         scene->prepare();
-    if (scene->holder != NULL)
+    if (scene->holder != NULL) {
+        kill(sleeper_pid, SIGSTOP); /* it watches the holder, and would repair before the victim */
         kill_holder(scene);
+    }
     pid_t pid = begin_child(scene->body);
     if (scene->ready != NULL)
         scene->ready();
@@ -66,6 +68,8 @@ static pid_t begin_victim(const struct scene *scene)
 static uint32_t check_after(const struct scene *scene)
 {
     int verdict = atomic_load(&common->committed) != 0 ? EVERYTHING : scene->verdict;
+    if (scene->holder != NULL)
+        kill(sleeper_pid, SIGCONT);
     if (scene->check != NULL)
         scene->check();
     return check_scene(scene->bumped, verdict, scene->on_one);
