@@ -48,6 +48,15 @@ class Member:
     last_progress: float = field(default_factory=time.monotonic)
 
 
+def _native_environment() -> dict[str, str]:
+    """
+    LeakSanitizer attaches to its own process at exit, with ptrace, and a SIGCONT of ours takes the
+    SIGSTOP away that it waits for: it would wait for ever.
+    """
+    options = [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]
+    return {**os.environ, "ASAN_OPTIONS": ":".join(option for option in options if option)}
+
+
 class Crowd:
     """The workers on one segment, for one round."""
 
@@ -97,7 +106,7 @@ class Crowd:
             pid = os.posix_spawn(
                 native,
                 [str(native), *map(str, arguments)],
-                os.environ,
+                _native_environment(),
                 file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)],
             )
         os.close(theirs)
