@@ -523,7 +523,7 @@ sleep:
 blocked:
 end_blocked:
     p = 0;
-end_blocked_in_ppoll:
+end_blocked_in_the_kernel:
 #ifdef WAKE_ON_TIMEOUT
     if
     :: atomic { efd[l] -> skip }

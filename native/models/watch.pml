@@ -329,7 +329,7 @@ resignal:
     goto walk;
 
 end_block:
-    /* ppoll: the latch, the eventfd, the pidfds; all of them are level-triggered */
+    /* asleep (latch.c): the handler, the eventfd, the pidfds; the descriptors are level-triggered */
     if
     :: atomic { IN(latch, me) && RUNS -> goto again }
 #ifndef NO_REWALK

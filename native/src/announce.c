@@ -20,6 +20,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
+#include "latch.h"
 #include "os.h"
 #include "procsignal.h"
 

@@ -17,6 +17,7 @@
 #include "channel.h"
 #include "engine.h"
 #include "generation.h"
+#include "latch.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -215,9 +216,7 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
 
 static void free_conn(pn_conn *conn)
 {
-    int efd = pn_load_relaxed(&conn->efd);
-    if (efd >= 0)
-        close(efd);
+    pn_latch_close(conn);
     if (conn->epfd >= 0)
         close(conn->epfd);
     if (conn->tfd >= 0)
@@ -301,7 +300,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     conn->pid = pn_my_pid;
     conn->signo = signo;
     memcpy(conn->database, database, database_len);
-    pn_store_relaxed(&conn->efd, -1);
+    pn_latch_init(conn);
     conn->epfd = conn->tfd = conn->postfd = -1;
     pn_store_relaxed(&conn->spin_ns, 4000);
     pn_store_relaxed(&conn->gap_ns, 1000000000);

@@ -70,7 +70,8 @@ struct pn_conn {
 
     pn_atomic_i32 efd;      /* the latch: eventfd, -1 until somebody waits */
     pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
-    pn_atomic_u32 waiters;  /* threads in ppoll on efd */
+    pn_atomic_i32 sleepfd;  /* what a thread blocks on: epoll over efd and watch.epfd, or -1 */
+    pn_atomic_u32 waiters;  /* threads in wait() */
     int epfd, tfd, postfd; /* for fileno(): epoll over efd, slow timer, posts; -1 until asked */
     pn_atomic_u32 has_fd;
     pn_atomic_u32 posted;  /* postfd was written.  W: pn_conn_post(), and pn_poll() clears it */

@@ -1,5 +1,5 @@
 /*
- * procsignal.c - signals, latches, and the handshake between them.
+ * procsignal.c - signals, and the handshake of who sleeps with who wakes.
  *
  * 1. The handshake.  A listener that has read everything marks its `pos` ASLEEP and looks at
  *    `want` once more; a notifier raises `want` and looks at `pos`.  With a full fence between
@@ -42,18 +42,16 @@
 #include "procsignal.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "backend.h"
 #include "crashpoint.h"
 #include "generation.h"
+#include "latch.h"
 #include "lockfile.h"
 #include "os.h"
 
@@ -63,20 +61,12 @@
 
 enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 
-/* ---- the process's side: handler and latches ------------------------------------------------ */
+/* ---- the process's side: the handler -------------------------------------------------------- */
 
 /* Entries are set and cleared under the process lock; the handler only loads them. */
 static _Atomic(struct pn_conn *) local[MAX_LOCAL];
 static pn_atomic_u32 local_used;  /* one above the highest index ever used */
 static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of local[] */
-
-/*
- * The wait() that this thread is in, if any.  When the signal hits the very thread that sleeps,
- * and nobody else waits for the latch, the handler need not write it: it marks the sleeper and
- * takes its time-out away.  The kernel reads the time-out when ppoll() begins, so a signal just
- * before that makes ppoll() return at once, and one after it EINTR: there is no window.
- */
-static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
 
 /* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
 struct disposition {
@@ -210,13 +200,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
             continue;
         if (!walk_only)
             pn_procsignal_pass_on(conn->seg, 0);
-        if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
-            pn_load_relaxed(&conn->has_fd) == 0) {
-            sleeper->timeout = (struct timespec){0};
-            sleeper->signalled |= walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED;
-        } else {
-            pn_latch_set(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
-        }
+        pn_latch_wake(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
     }
     atomic_fetch_sub(&in_handler, 1);
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
@@ -383,70 +367,6 @@ void pn_procsignal_unregister(struct pn_conn *conn)
     /* a handler in another thread may still hold the pointer; it is short and never blocks */
     while (atomic_load(&in_handler) != 0)
         sched_yield();
-}
-
-int pn_latch_block(struct pn_sleeper *s)
-{
-    struct pollfd p[2] = {{.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN},
-                          {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
-    const nfds_t n_fds = p[1].fd >= 0 ? 2 : 1;
-#if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
-    long n = ppoll(p, n_fds, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
-#else
-    sleeper = s;
-    atomic_signal_fence(memory_order_seq_cst);
-    /* not ppoll(): glibc hands a copy of the time-out to the kernel */
-    long n = syscall(SYS_ppoll, p, n_fds, &s->timeout, NULL, _NSIG / 8);
-#endif
-    int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
-    s->neighbour = n > 0 && p[1].revents != 0;
-    atomic_signal_fence(memory_order_seq_cst);
-    sleeper = NULL;
-    atomic_signal_fence(memory_order_seq_cst); /* from here on the handler writes the latch */
-    return rc;
-}
-
-int pn_latch_open(struct pn_conn *conn)
-{
-    if (pn_load_acquire(&conn->efd) >= 0)
-        return 0;
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), none = -1;
-    if (fd < 0)
-        return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
-    if (!atomic_compare_exchange_strong(&conn->efd, &none, fd)) {
-        close(fd); /* another thread was first */
-        return 0;
-    }
-    uint32_t before = atomic_load(&conn->fd_flags); /* set when there was no latch to write to */
-    if (before != 0)
-        pn_latch_set(conn, before);
-    return 0;
-}
-
-/* Async-signal-safe.  The flag goes first: a readable latch has its flag set. */
-void pn_latch_set(struct pn_conn *conn, uint32_t why)
-{
-    const uint64_t one = 1;
-    pn_fetch_or(&conn->fd_flags, why);
-    int fd = atomic_load(&conn->efd); /* full order: pairs with pn_latch_open */
-    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
-        return; /* EAGAIN: the counter is full, so it is readable */
-}
-
-/*
- * Drain first, flags second.  Then a flag that is set says "readable, or its writer is about to
- * write"; and a latch that is readable without a flag, because a writer came in between, costs
- * one look in vain.  With the flags first, a reset interrupted by the handler would swallow the
- * handler's write and leave its flag: never readable again, and never written again either.
- */
-uint32_t pn_latch_reset(struct pn_conn *conn)
-{
-    uint64_t count;
-    uint32_t drained = 0;
-    int fd = pn_load_acquire(&conn->efd);
-    if (fd >= 0 && read(fd, &count, sizeof count) == (ssize_t) sizeof count)
-        drained = PN_FD_POSTED;
-    return pn_exchange(&conn->fd_flags, 0) | drained;
 }
 
 /* ---- the sender's side ---------------------------------------------------------------------- */

@@ -4,16 +4,9 @@
  * To wake (PostgreSQL's SendProcSignal): set the reason flag in the slot, then send the signal.
  * To be woken: the handler tests and clears the flag and sets the latch (an eventfd); the
  * process reads when it is idle.  Every reason is harmless when received by mistake.
- *
- * The right way to sleep, as in latch.h:
- *     for (;;) { drain the latch; look for work; if (none) block on the latch; }
- * The forbidden one: to look for work first and to drain the latch afterwards.
  */
 #ifndef PN_PROCSIGNAL_H
 #define PN_PROCSIGNAL_H
-
-#include <signal.h>
-#include <time.h>
 
 #include "conn.h"
 
@@ -29,23 +22,6 @@ void pn_procsignal_disown(struct pn_conn *conn);
 /* What LOG_STACK calls: pn_adopt_stack_printer() in pynotify.h. */
 int pn_procsignal_keep_disposition(int signo);
 int pn_procsignal_adopt_stack_printer(int signo);
-
-/* One thread's sleep in wait(); on its stack. */
-struct pn_sleeper {
-    struct pn_conn *conn;
-    struct timespec timeout;         /* the handler makes it zero */
-    volatile sig_atomic_t signalled; /* enum pn_fd_flag.  W: the handler, in this thread */
-    bool neighbour;                  /* conn->watch.epfd is readable */
-};
-/* Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0. */
-int pn_latch_block(struct pn_sleeper *sleeper);
-
-/* Make conn->efd; idempotent. */
-int pn_latch_open(struct pn_conn *conn);
-/* Make it readable. */
-void pn_latch_set(struct pn_conn *conn, uint32_t why);
-/* Drain it; returns the enum pn_fd_flag bits that it was set for, 0 if it was not. */
-uint32_t pn_latch_reset(struct pn_conn *conn);
 
 /*
  * Set the flag and signal the slot's process, if it is provably that backend (L4) and catches

@@ -40,6 +40,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
+#include "latch.h"
 #include "lock.h"
 #include "logging.h"
 #include "os.h"

@@ -26,7 +26,8 @@
  *    is watched himself.  watch.pml has the protocol, with the rules broken one by one.
  * 7. A connection watches for itself, not the process for all of its connections: one may sleep
  *    while the others are busy or listen to nothing.  It costs a connection that listens and sleeps
- *    an epoll descriptor and a pidfd for each neighbour, at most PN_NEIGHBOURS.  With more of them,
+ *    an epoll descriptor, one more to block on (latch.c 2), and a pidfd for each neighbour, at most
+ *    PN_NEIGHBOURS.  With more of them,
  *    or without descriptors, `complete` is false and the slow timer stays at its shortest.
  */
 #define _GNU_SOURCE

@@ -33,7 +33,7 @@ enum step_phase { STEP_PREPARING, STEP_INSIDE, STEP_DONE };
 
 struct step_trace {
     uint32_t n;                /* steps of the section */
-    uint32_t sleeps;           /* the last step that was a poll() or ppoll() */
+    uint32_t sleeps;           /* the last step in which one sleeps for something to read */
     uint64_t place[STEP_MOST]; /* instruction pointer after so many steps */
     uint32_t times[STEP_MOST]; /* how often one came to that place until then, this included */
 };
@@ -114,7 +114,8 @@ static bool step_will_poll(pid_t pid)
 #if defined(__x86_64__)
     long text = ptrace(PTRACE_PEEKTEXT, pid, (void *)step_place(pid), NULL);
     long number = ptrace(PTRACE_PEEKUSER, pid, (void *)offsetof(struct user, regs.rax), NULL);
-    return (text & 0xffff) == 0x050f && (number == SYS_ppoll || number == SYS_poll);
+    return (text & 0xffff) == 0x050f &&
+           (number == SYS_epoll_pwait2 || number == SYS_ppoll || number == SYS_poll);
 #else
     (void)pid;
     return false;

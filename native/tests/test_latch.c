@@ -1,0 +1,225 @@
+/*
+ * What wait() blocks on: a set of the latch and of those who are watched; ppoll() where there is
+ * no epoll_pwait2(), or no descriptor for the set.  In each way of blocking a sleep is ended by a
+ * signal, by another thread and by a death, without the slow timer.
+ */
+#include "engine.h"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/resource.h>
+
+#include "latch.h"
+
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+static pn_engine *engine;
+static int up[2], down[2];
+
+static void begin(void)
+{
+    CHECK_EQ(pipe(up), 0);
+    CHECK_EQ(pipe(down), 0);
+    engine = test_engine(NULL);
+}
+
+static void end(void)
+{
+    CHECK_ENGINE(engine);
+    pn_engine_close(engine);
+    for (int i = 0; i < 2; i++) {
+        close(up[i]);
+        close(down[i]);
+    }
+}
+
+static struct QueueBackendStatus *slot(uint32_t i)
+{
+    return &test_inside()->backend[i];
+}
+
+static bool claimed(uint32_t i)
+{
+    return pn_load_acquire(&slot(i)->state) == PN_SLOT_CLAIMED;
+}
+
+static void *interrupt(void *conn)
+{
+    CHECK_SOON(pn_load_acquire(&((pn_conn *)conn)->waiters) != 0);
+    pn_conn_interrupt(conn);
+    return NULL;
+}
+
+static int sleep_on(pn_conn *conn)
+{
+    int rc;
+    do
+        rc = test_wait(conn, -1);
+    while (rc == -EINTR);
+    return rc;
+}
+
+/* ---- ways of blocking ------------------------------------------------------------------------ */
+
+enum way { ON_THE_SET, REFUSED_UNKNOWN, REFUSED_FORBIDDEN, NO_DESCRIPTORS };
+
+/* As an old kernel, or an old sandbox, does. */
+static void refuse_epoll_pwait2(uint32_t error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = 4, .filter = filter};
+    CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        CHECK_EQ(errno, EINVAL); /* a kernel without filters: the set it is */
+}
+
+/* Listens, and has walked: what is missing to a sleep is what it blocks on. */
+static pn_conn *listener(void)
+{
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    conn->next_timer_ns = INT64_MAX;
+    CHECK_EQ(test_wait(conn, 0), 0);
+    return conn;
+}
+
+static void sleeper(void *arg)
+{
+    const enum way way = *(const enum way *)arg;
+    const struct rlimit none = {.rlim_cur = 3, .rlim_max = 3};
+    pthread_t thread;
+    if (way == REFUSED_UNKNOWN)
+        refuse_epoll_pwait2(ENOSYS);
+    if (way == REFUSED_FORBIDDEN)
+        refuse_epoll_pwait2(EPERM);
+    pn_conn *conn = listener();
+    if (way == NO_DESCRIPTORS)
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    test_tell(up);
+    CHECK_EQ(sleep_on(conn), 1); /* by a signal, after a death */
+    CHECK_POLL(conn, "x");
+    CHECK_EQ(test_wait(conn, 1000000), 0); /* by time */
+#if !defined(__SANITIZE_THREAD__)
+    CHECK_EQ(conn->sleepfd >= 0, way != NO_DESCRIPTORS);
+#endif
+    CHECK_EQ(pthread_create(&thread, NULL, interrupt, conn), 0);
+    CHECK_EQ(sleep_on(conn), -PN_ECLOSED); /* by the latch */
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pn_conn_close(conn);
+}
+
+static void bystander(void *arg)
+{
+    (void)arg;
+    test_connect(engine);
+    test_tell(up);
+    pause();
+}
+
+static void check_way(enum way way)
+{
+    begin();
+    pid_t dies = spawn(bystander, NULL);
+    test_hear(up);
+    pid_t pid = spawn(sleeper, &way);
+    test_hear(up);
+    kill(dies, SIGKILL);
+    CHECK_KILLED(dies, SIGKILL);
+    CHECK_SOON(!claimed(0)); /* nobody else is there to reap it */
+    pn_conn *conn = test_connect(engine);
+    CHECK_SOON((pn_load_acquire(&slot(1)->pos) & PN_ASLEEP) != 0);
+    CHECK_OK(test_notify(conn, "c", "x"));
+    CHECK_CHILD(pid, 0);
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_a_sleep_on_the_set(void)
+{
+    check_way(ON_THE_SET);
+}
+
+static void test_a_sleep_where_epoll_pwait2_is_refused(void)
+{
+    check_way(REFUSED_UNKNOWN);
+    check_way(REFUSED_FORBIDDEN);
+}
+
+static void test_a_sleep_without_a_descriptor_for_the_set(void)
+{
+    check_way(NO_DESCRIPTORS);
+}
+
+/* ---- who has a set, and who shares one ------------------------------------------------------- */
+
+static void test_who_uses_the_descriptor_only_pays_for_no_set(void)
+{
+    begin();
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    CHECK_OK(test_notify(conn, "c", "x"));
+    CHECK_POLL(conn, "x");
+    CHECK_EQ(conn->sleepfd, -1);
+    pn_conn_close(conn);
+    end();
+}
+
+static void *end_of_sleep(void *conn)
+{
+    CHECK_EQ(sleep_on(conn), -PN_ECLOSED);
+    return NULL;
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Of threads on one set the kernel wakes one at a time: each has to hand on what is for all. */
+static void test_threads_on_one_set_are_all_woken(void)
+{
+    enum { THREADS = 8 };
+    pthread_t thread[THREADS];
+    begin();
+    int before = 0;
+    for (int round = 0; round < 20; round++) {
+        pn_conn *conn = listener();
+        for (int i = 0; i < THREADS; i++)
+            CHECK_EQ(pthread_create(&thread[i], NULL, end_of_sleep, conn), 0);
+        if (round % 2 == 0)
+            CHECK_SOON(pn_load_acquire(&conn->waiters) == THREADS);
+        pn_conn_interrupt(conn);
+        for (int i = 0; i < THREADS; i++)
+            CHECK_EQ(pthread_join(thread[i], NULL), 0);
+        pn_conn_close(conn);
+        if (round == 0)
+            before = descriptors(); /* with those that the process keeps */
+        CHECK_EQ(descriptors(), before);
+    }
+    end();
+}
+
+int main(void)
+{
+    RUN(test_a_sleep_on_the_set);
+    RUN(test_a_sleep_where_epoll_pwait2_is_refused);
+    RUN(test_a_sleep_without_a_descriptor_for_the_set);
+    RUN(test_who_uses_the_descriptor_only_pays_for_no_set);
+    RUN(test_threads_on_one_set_are_all_woken);
+    return tests_done();
+}
