@@ -29,6 +29,8 @@
 #include <dirent.h>
 #include <pthread.h>
 
+#include "../src/conn.h"
+
 #define CHANNEL "bench"
 #define FLOOR_STRIDE 104 /* 100 rounded up to 8 */
 #define PER_HELPER 500
@@ -221,11 +223,10 @@ static void wake_listener(const notifier *n)
     ask(n, BE_AWAKE);
 }
 
+/* From the inside: pn_engine_stat() looks at 10,000 locks, which is more work than a pass. */
 static uint64_t signals_sent(const notifier *n)
 {
-    pn_stat stat;
-    must(pn_engine_stat(n->engine, &stat, NULL, 0), "pn_engine_stat");
-    return stat.signals_sent;
+    return pn_load_relaxed(&n->conn->seg->ctl->free.signals_sent);
 }
 
 /* ns per notify. */
@@ -475,7 +476,7 @@ static void part_idle_listeners(settings s)
     notifier_start(&n, engine, ring_bytes, &plan);
     notifier_start(&twin, twin_engine, ring_bytes, &twin_plan);
     for (int round = 0; round < (s.quick ? 3 : 9); round++)
-        measure_round(&n, &twin, &crowd, &values, s.quick ? 11 : 51);
+        measure_round(&n, &twin, &crowd, &values, s.quick ? 11 : 31);
     print_crowds(&values);
     for (int i = 0; i < crowd.n; i++)
         end_child(crowd.helpers[i]);

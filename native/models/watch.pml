@@ -26,7 +26,7 @@
  * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.
  *
  * BROKEN VARIANTS (-D): NO_WATCH PASS_DEAD TAKEOVER_NO_LOCK TAKEOVER_NO_RESIGNAL TRY_LOCK JOIN_SILENT
- * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK TELL_WALKED NO_REAP UNSLEEP_ALWAYS,
+ * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK NO_COMPARE COMPARE_EARLY NO_REAP UNSLEEP_ALWAYS,
  * and STOP with one watcher.  Not broken: LEAVE and UNLISTEN (by B), JOIN, AND_V, WATCHERS, B_LAST (order A V B
  * instead of A B V), WAKE_LOCKED (walkers are woken before the unlock).
  */
@@ -67,6 +67,7 @@ byte used, listens;             /* sets of slots.  W: lock holder */
 byte watches;                   /* who has walked since it listens.  W: owner; lock holder clears */
 byte asleep, owed, latch;       /* W: lock holder and owner */
 byte rewalk;                    /* the eventfd of each process: walk again */
+byte changed;                   /* `members` in bits: whose last walk began before its last change.  W: lock holder */
 byte dead, reaped, stopped;     /* the kernel's word; reaped */
 byte untold;                    /* ghost: has claimed, and told nobody yet, and so committed nothing */
 byte want[N], got[N];
@@ -145,14 +146,13 @@ inline recover()
     /* PN_CRASH("recover:consistent") */
 }
 
-#ifdef TELL_WALKED
+/* Under the lock, whatever it is that lengthens walks. */
+#define CHANGED changed = BIT(N) - 1
+
 #define TOLD (watches & ~dead)
-#else
-#define TOLD (used & listens & ~dead)
-#endif
 
 /* Wake those whose walk meets slot me, from the nearest on: i walks back.  Who is in its first walk
- * is told, but does not count. */
+ * is not told: when it has walked, it compares. */
 inline wake_watchers()
 {
     atomic { n = 0; i = (me + N - 1) % N };
@@ -160,8 +160,7 @@ inline wake_watchers()
     :: atomic { i == me || n == WATCHERS -> i = 0; n = 0; break }
     :: atomic { i != me && n < WATCHERS && !IN(TOLD, i) -> i = (i + N - 1) % N }
     :: atomic { i != me && n < WATCHERS && IN(TOLD, i) && RUNS -> skip }
-        STEP(if :: IN(TOLD & watches, i) -> n++ :: else fi;
-            ADD(rewalk, i); i = (i + N - 1) % N)
+        STEP(n++; ADD(rewalk, i); i = (i + N - 1) % N)
         /* PN_CRASH("watch:told") */
     od
 }
@@ -197,7 +196,7 @@ proctype Notifier(byte me; bool joins)
     if
     :: atomic { joins -> skip }
         acquire();
-        STEP(ADD(used, me); ADD(untold, me));
+        STEP(ADD(used, me); ADD(untold, me); CHANGED);
         /* PN_CRASH("claim:published") */
 #ifdef WAKE_LOCKED
         wake_watchers();
@@ -255,6 +254,7 @@ again:
 #ifndef DRAIN_AFTER_WALK
     STEP(DEL(rewalk, me));
 #endif
+    STEP(DEL(changed, me));
 #ifdef LOOK_BEFORE_WALK
     look();
 #endif
@@ -288,8 +288,15 @@ walk:
                 i = NEXT(i)
             fi)
     od;
-    STEP(ADD(watches, me));
+#ifdef COMPARE_EARLY
+    STEP(n = IN(changed, me));
+#endif
+    STEP(if :: IN(watches, me) -> skip :: else -> ADD(watches, me); i = 1 fi);
     /* PN_CRASH("watch:armed") */
+#if !defined(NO_COMPARE) && !defined(COMPARE_EARLY)
+    STEP(n = (i && IN(changed, me)));
+#endif
+    atomic { if :: n -> i = 0; n = 0; goto again :: else -> i = 0 fi };
 #ifdef DRAIN_AFTER_WALK
     STEP(DEL(rewalk, me));
 #endif
@@ -357,7 +364,7 @@ change:                             /* B, in its program, between two sleeps */
 #ifdef LEAVE
         DEL(used, me);
 #endif
-        set = 0);
+        CHANGED; set = 0);
     /* PN_CRASH("release:freed") */
 #ifdef WAKE_LOCKED
     wake_watchers();

@@ -11,9 +11,18 @@
  *    somebody else's walk, since until then nobody watches those behind it but the ones before.
  * 3. `members` in shared memory counts what lengthens walks: a claim, and a watcher that goes
  *    (close, or UNLISTEN of everything).  Whoever brings that about adds one under the lock, and
- *    after it signals the nearest listeners in front of its slot, until PN_WATCHERS that watch
- *    have been: PROCSIG_NEIGHBOUR.  Every sleeper compares `members` before it blocks, also those
- *    who cannot be signalled.  Killed before it told anybody, a newcomer has committed nothing.
+ *    after it signals the nearest that watch in front of its slot, PN_WATCHERS processes of them:
+ *    PROCSIG_NEIGHBOUR.  Who does not watch yet is left alone, be they thousands: with `watches`
+ *    set for the first time it compares `members`, and walks again if they have changed meanwhile.
+ *
+ *        who lengthens walks                      who walks for the first time
+ *          members++                                s = members, walk
+ *          --- full fence ---                       watches = 1
+ *          w = watches                              --- full fence ---
+ *          if w: tell it                            if members != s: walk again
+ *
+ *    Every sleeper compares `members` before it blocks, also those who cannot be signalled.
+ *    Killed before it told anybody, a newcomer has committed nothing.
  * 4. Walk first, then look whether something is unread, then block.
  * 5. Takeover.  A watched process that dies makes the descriptor readable.  The watcher takes the
  *    writer lock (a dead holder is recovered there), reaps the dead one's slots, releases the lock
@@ -94,13 +103,11 @@ static bool spanned(struct span *span, int32_t pid)
     return span->processes == PN_WATCHERS || span->slots == PN_SPAN_SLOTS;
 }
 
-/*
- * Whoever is in its first walk is told, but does not count.  It listened before we came, under
- * the lock, or it walks after we came, and sees us.
- */
+/* Whoever does not watch yet sees us when it does. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
 {
     struct span span = {.processes = 0};
+    pn_fence_seq_cst(); /* between `members` and `watches`: pairs with walk() */
     for (uint32_t i = 1; i < seg->max_backends; i++) {
         uint32_t at = (slot + seg->max_backends - i) % seg->max_backends;
         uint64_t word = pn_load_acquire(&seg->listeners[at / 64]);
@@ -109,12 +116,14 @@ void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
             continue;
         }
         struct QueueBackendStatus *backend = &seg->backend[at];
+        if ((word >> (at % 64) & 1) == 0 || pn_load_acquire(&backend->watches) == 0)
+            continue;
         int32_t pid = pn_load_relaxed(&backend->pid);
-        if ((word >> (at % 64) & 1) == 0 || pid == pn_my_pid)
+        if (pid == pn_my_pid)
             continue;
         bool told = pn_procsignal_send(seg, at, PROCSIG_NEIGHBOUR);
         PN_CRASH("watch:told");
-        if (told && pn_load_acquire(&backend->watches) != 0 && spanned(&span, pid))
+        if (told && spanned(&span, pid))
             return;
     }
 }
@@ -273,9 +282,11 @@ static void forget_others(struct pn_watch *w)
         }
 }
 
-static void walk(struct pn_conn *conn)
+/* True: it was the first, and who has come meanwhile has not told us (3). */
+static bool walk_once(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
+    bool first = false;
     PN_CRASH("watch:begin");
     pn_exchange(&w->stale, 0);
     pn_store_relaxed(&w->retry_at, 0);
@@ -286,13 +297,21 @@ static void walk(struct pn_conn *conn)
         w->neighbour[k].keep = false;
     look_around(conn);
     if (pn_load_relaxed(&w->retry_at) != 0)
-        return; /* an incomplete walk: keep those whom we have */
+        return false; /* an incomplete walk: keep those whom we have */
     w->pause_ns = 0;
     forget_others(w);
     if (pn_load_relaxed(&conn->nlistening) != 0 &&
         pn_load_relaxed(&conn->me->generation) == conn->generation)
-        pn_store_release(&conn->me->watches, 1);
+        first = pn_exchange(&conn->me->watches, 1) == 0;
     PN_CRASH("watch:armed");
+    pn_fence_seq_cst(); /* between `watches` and `members`: pairs with pn_watch_tell() */
+    return first && pn_load_acquire(&conn->seg->ctl->members) != pn_load_relaxed(&w->seen);
+}
+
+static void walk(struct pn_conn *conn)
+{
+    while (walk_once(conn))
+        ;
 }
 
 /* ---- entry points ------------------------------------------------------------------------ */

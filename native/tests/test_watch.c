@@ -418,6 +418,36 @@ static void test_telling_is_not_counted_as_a_wake_up(void)
     end();
 }
 
+static void listens_and_never_sleeps(void *arg)
+{
+    (void)arg;
+    test_listen(test_connect(engine), "c");
+    test_tell(up);
+    pause();
+}
+
+/* Stopped, so that the flag stays as it was left. */
+static void test_only_who_watches_is_told(void)
+{
+    begin();
+    pid_t busy = spawn(listens_and_never_sleeps, NULL);
+    test_hear(up);
+    pid_t sleeper = start(true);
+    kill(busy, SIGSTOP);
+    kill(sleeper, SIGSTOP);
+    CHECK_EQ(waitpid(busy, NULL, WUNTRACED), busy);
+    CHECK_EQ(waitpid(sleeper, NULL, WUNTRACED), sleeper);
+    pn_store_relaxed(&slot(0)->pss_signalFlags[PROCSIG_NEIGHBOUR], 0);
+    pn_store_relaxed(&slot(1)->pss_signalFlags[PROCSIG_NEIGHBOUR], 0);
+    pn_conn *conn = test_connect(engine);
+    CHECK_EQ(slot(0)->pss_signalFlags[PROCSIG_NEIGHBOUR], 0);
+    CHECK_EQ(slot(1)->pss_signalFlags[PROCSIG_NEIGHBOUR], 1);
+    pn_conn_close(conn);
+    end_process(busy);
+    end_process(sleeper);
+    end();
+}
+
 /* ---- the slow timer -------------------------------------------------------------------------- */
 
 static void test_the_timer_slows_down_and_starts_again_with_a_message(void)
@@ -483,6 +513,7 @@ int main(void)
     RUN(test_who_goes_or_unlistens_hands_over_those_behind_it);
     RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
     RUN(test_telling_is_not_counted_as_a_wake_up);
+    RUN(test_only_who_watches_is_told);
     RUN(test_the_timer_slows_down_and_starts_again_with_a_message);
     RUN(test_so_does_that_of_the_descriptor);
     return tests_done();
