@@ -253,10 +253,9 @@ def _once(messages: list[Notify | Gap]) -> list[Notify | Gap]:
     """Of the gaps in several channels one, where nothing lies between them."""
     kept: list[Notify | Gap] = []
     for message in messages:
-        if isinstance(message, Gap) and kept and message == kept[-1]:
-            if message.reason == Gap.UPSTREAM:
-                continue
-        kept.append(message)
+        repeats = isinstance(message, Gap) and bool(kept) and message == kept[-1]
+        if not (repeats and message.reason == Gap.UPSTREAM):  # type: ignore[union-attr]
+            kept.append(message)
     return kept
 
 

@@ -110,7 +110,7 @@ class PayloadTooLong(ProgrammingError):
 
 
 class InvalidPayload(ProgrammingError):
-    """The channel goes to a PostgreSQL (docs/bridge.md), and the payload is not UTF-8 without NUL."""
+    """Not UTF-8 without NUL, on a channel that a bridge sends on to a PostgreSQL."""
 
     sqlstate = "22021"
     _advice = "Send it as an object of a PubSub, which makes text of it."

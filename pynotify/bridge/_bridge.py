@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._engine import open as open_segment
-from pynotify._types import Gap
 from pynotify.bridge._backoff import Backoff
 from pynotify.bridge._control import Asked, Desk, max_payload
 from pynotify.bridge._local import LocalSide

@@ -17,7 +17,6 @@ import select
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynotify._encoding import encode_channel
 from pynotify._engine import Engine
 from pynotify._ffi import ffi, lib
 from pynotify._types import Notify
@@ -51,15 +50,6 @@ def bridge_of(connection: BaseConnection) -> int:
     if pid < 0:
         raise native_error(pid)
     return pid
-
-
-def goes_upstream(connection: BaseConnection, channel: str) -> bool:
-    """Whether a bridge sends on what is sent on it here."""
-    name = encode_channel(channel)
-    result = int(lib.pn_channel_upstream(connection._handle, name, len(name)))
-    if result < 0:
-        raise native_error(result)
-    return bool(result)
 
 
 # ---- who asks --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg import conninfo, pq
@@ -67,7 +67,7 @@ class _Statement(NamedTuple):
 def parameters(dsn: str) -> tuple[bytes, float]:
     """What libpq is told, and how long connecting may take."""
     given = conninfo.conninfo_to_dict(dsn)
-    chosen = {**_KEEPALIVES, **given, "client_encoding": "UTF8"}
+    chosen: dict[str, Any] = {**_KEEPALIVES, **given, "client_encoding": "UTF8"}
     seconds = float(given.get("connect_timeout") or 0) or _CONNECT_TIMEOUT
     return conninfo.make_conninfo(**chosen).encode(), seconds
 

@@ -63,11 +63,11 @@ class AsyncPubSub(State):
         """As `PubSub.publish`."""
         transport = await self._connected()
         try:
-            await transport.send(channel, segments(obj, transport.limit))
+            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
         except ConnectionLost as error:
             await self._lose(transport, error)  # nothing was sent: all or nothing is
             transport = await self._connected()
-            await transport.send(channel, segments(obj, transport.limit))
+            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
 
     # ---- subscribing -----------------------------------------------------------------------
 

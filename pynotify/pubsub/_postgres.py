@@ -32,7 +32,7 @@ from pynotify.errors import (
     InvalidChannelName,
     ProgrammingError,
 )
-from pynotify.pubsub._assembly import Segment
+from pynotify.pubsub._assembly import LIFETIME, Segment
 from pynotify.pubsub._format import POSTGRES_LIMIT
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     PostgresConnection: TypeAlias = psycopg.Connection[Any]
 
 _MAX_CHANNEL: Final = 63
-_LIFETIME: Final = 60.0
 _READS: Final = 8
 _LONG: Final = 86_400.0  # of one poll(2), which counts milliseconds in an int
 _IDLE: Final = pq.TransactionStatus.IDLE
@@ -133,8 +132,7 @@ class PostgresTransport:
     receives; None: never.
     """
 
-    limit = POSTGRES_LIMIT
-    lifetime: float | None = _LIFETIME
+    lifetime: float | None = LIFETIME
     #: The statement of a connection that is lost may have happened.
     all_or_nothing = False
 
@@ -172,6 +170,14 @@ class PostgresTransport:
     @property
     def usable(self) -> bool:
         return not self.connection.closed
+
+    @staticmethod
+    def expires(_sender: Hashable) -> bool:
+        return True
+
+    def limit_on(self, channel: str) -> int:
+        """Of a segment, in bytes."""
+        return POSTGRES_LIMIT
 
     # ---- statements ------------------------------------------------------------------------
 
