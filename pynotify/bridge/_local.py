@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynotify")
 
 _AT_ONCE: Final = 256
+_QUIET: Final = 5.0  # seconds between two warnings
 
 
 class LocalSide:
@@ -51,6 +53,7 @@ class LocalSide:
         self._owed: dict[str, None] = {}
         #: Notifications for which there was no room.
         self.dropped = 0
+        self._warn_at = 0.0
         try:
             become_bridge(self._connection)
             if both:
@@ -116,18 +119,35 @@ class LocalSide:
         if self._owed and not self.pay():
             self._drop(incoming)
             return
+        if self._try(pid, incoming) is None:
+            return
+        # All of it was too much, or one of them is more than this segment takes.
+        for index, one in enumerate(incoming):
+            error = self._try(pid, [one])
+            if isinstance(error, OperationalError):
+                self._drop(incoming[index:])
+                break
+            if error is not None:
+                self._drop([one])
+        self.pay()
+
+    def _try(self, pid: int, incoming: list[Incoming]) -> Exception | None:
+        """Why it was not possible."""
         try:
             self._send(pid, incoming)
         except (SegmentUnlinked, SegmentCorrupt):
             raise
         except (OperationalError, ProgrammingError) as error:
-            if len(incoming) > 1:
-                for one in incoming:
-                    self._publish(pid, [one])
-                return
-            logger.warning("bridge: a notification is dropped: %s", _first_line(error))
-            self._drop(incoming)
-            self.pay()
+            self._warn(error)
+            return error
+        return None
+
+    def _warn(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now >= self._warn_at:
+            self._warn_at = now + _QUIET
+            text = str(error).partition("\n")[0]
+            logger.warning("bridge: what comes from PostgreSQL is dropped: %s", text)
 
     def _send(self, pid: int, incoming: list[Incoming]) -> None:
         connection = self._connection
@@ -176,7 +196,3 @@ class LocalSide:
     def close(self) -> None:
         """From here on there is no bridge."""
         self._connection.close()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bridge.bridges import Bridge, BridgeProcess
-
 from pubsub.server import Server, own_postgres, postgres
 from sessions import EngineFactory
 

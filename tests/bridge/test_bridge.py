@@ -6,6 +6,8 @@ import os
 import signal
 
 import pytest
+
+import pynotify
 from bridge.bridges import (
     Bridge,
     bridges_on,
@@ -15,8 +17,6 @@ from bridge.bridges import (
     take,
 )
 from bridge.conftest import NewBridge, NewBridgeProcess
-
-import pynotify
 from listening import hear as hear_in_worker
 from listening import listen
 from pubsub.server import Server
