@@ -13,7 +13,7 @@ import pynotify
 from bridge.bridges import Bridge, hear, hear_nothing_but, listening, take
 from bridge.conftest import NewBridge
 from pubsub.server import Server
-from receiving import wait_until
+from receiving import PATIENCE, wait_until
 from sessions import Connect, EngineFactory
 
 MEGABYTE = bytes(1 << 20)
@@ -196,10 +196,10 @@ def test_what_there_is_no_room_for_is_a_gap(
         wait_until(lambda: stats().dropped + stats().received == 400, "all has come")
         kept = stats().received
         after = ("c", "after", sender.info.backend_pid)
-        sender.execute("SELECT pg_notify('c', 'after')")
         found = [message for _, message in zip(range(kept), conn.notifies(), strict=False)]
         assert all(isinstance(message, pynotify.Notify) for message in found)
-        rest = list(itertools.takewhile(lambda m: m != after, conn.notifies()))
+        sender.execute("SELECT pg_notify('c', 'after')")
+        rest = list(itertools.takewhile(lambda m: m != after, conn.notifies(timeout=PATIENCE)))
         assert rest
         assert all(isinstance(message, pynotify.Gap) for message in rest)
     assert "too many notifications in the NOTIFY queue" in caplog.text
