@@ -146,6 +146,7 @@ class LocalTransport:
 class AsyncLocalTransport:
     """Over an `AsyncConnection`."""
 
+    all_or_nothing = True
     lifetime = LIFETIME
     expires = staticmethod(_is_foreign)
 
@@ -195,6 +196,13 @@ class AsyncLocalTransport:
             return segments_of(await self._strands.take(timeout))
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    def gone(self) -> set[Hashable]:
+        """As `LocalTransport.gone`."""
+        return set()
+
+    async def probe(self) -> None:
+        """As `LocalTransport.probe`."""
 
     async def close(self, *, with_connection: bool) -> None:
         if not self._connection.closed:
