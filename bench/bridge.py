@@ -59,7 +59,7 @@ def run(settings: Settings) -> None:
         deliveries = alternate([each.run for each in passes], settings.pairs(_PAIRS))
     ours, theirs = passes
     rows: list[tuple[str, str, list[float], list[float]]] = [
-        ("", "deliveries/s", *deliveries),
+        ("", "deliveries/s", deliveries[0], deliveries[1]),
         (", the notifier", "transactions/s", ours.sent[1:], theirs.sent[1:]),
         (", the server's processor", "us/transaction", ours.cpu[1:], theirs.cpu[1:]),
     ]

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 _PATIENCE = 60.0
+_CLUSTER = ("-U", "postgres", "-A", "trust", "-N")
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "300",
@@ -48,13 +49,13 @@ class Server:
             self._account = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         data = self.directory / "data"
         subprocess.run(
-            [self._programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"],
+            [str(self._programs / "initdb"), "-D", str(data), *_CLUSTER],
             stdout=subprocess.DEVNULL, check=True, cwd=self.directory, **self._account,
         )  # fmt: skip
         settings = {**_SETTINGS, "unix_socket_directories": str(self.directory)}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         self._process = subprocess.Popen(
-            [self._programs / "postgres", "-D", data, *options],
+            [str(self._programs / "postgres"), "-D", str(data), *options],
             stderr=subprocess.DEVNULL, cwd=self.directory, **self._account,
         )  # fmt: skip
         self._wait()
@@ -62,7 +63,7 @@ class Server:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE
-        ready = [self._programs / "pg_isready", "-q", "-h", self.directory]
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.directory)]
         while subprocess.run(ready, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("PostgreSQL did not start")

@@ -1,5 +1,5 @@
 /*
- * bridge.c - a backend that stands for another place: what a bridge to PostgreSQL needs of the core.
+ * bridge.c - a backend that stands for another place, as a bridge to PostgreSQL needs it.
  *
  * 1. A connection becomes the bridge of its database under the lock, and is it until its slot is
  *    free: so there is one at the most, and a dead one is in nobody's way.

@@ -244,5 +244,7 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     if (rc == -PN_ECORRUPT)
         return rc;
     *pos = at;
-    return rc >= 0 || b->n + b->ngaps > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
+    return rc >= 0 || b->n + b->ngaps > 0
+               ? 0
+               : pn_fail(ENOMEM, "out of memory while reading the queue");
 }
