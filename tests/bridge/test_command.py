@@ -14,16 +14,22 @@ import pynotify
 from bridge.conftest import NewBridgeProcess
 from cli.console import Running, run
 from pubsub.server import Server
+from receiving import wait_until
 
 
 def test_a_session(
-    new_bridge_process: NewBridgeProcess, engine_name: str, postgres: Server
+    new_bridge_process: NewBridgeProcess,
+    engine: pynotify.Engine,
+    engine_name: str,
+    postgres: Server,
 ) -> None:
     """Started, listened through, notified through, ended."""
     bridge = new_bridge_process(engine_name, postgres, "orders,c d", "--channels", "more", "--both")
+    before = engine.stat().subscriptions
     words = ("listen", "--name", engine_name, "orders", "more", "--count", "2", "--json")
     listener = Running(*words)
     try:
+        wait_until(lambda: engine.stat().subscriptions == before + 2, "it listens")
         with pynotify.connect(engine_name) as conn, postgres.connect() as upstream:
             conn.listen("orders", "more", "c d", wait_upstream=True)
             upstream.execute('LISTEN "orders"')
