@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from bench import (
+    bridge,
     fanout,
     generation,
     guest,
@@ -24,7 +25,7 @@ from bench.settings import Settings
 
 _TOPICS = {
     module.TOPIC: module.run
-    for module in (throughput, fanout, idle, latency, generation, guest, pubsub)
+    for module in (throughput, fanout, idle, latency, generation, guest, pubsub, bridge)
 }
 
 

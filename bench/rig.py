@@ -70,6 +70,8 @@ class Rig:
         self._receivers: list[Child] = []
         self._senders: list[Child] = []
         self._sender_count = senders
+        #: Messages a second that the senders of the last pass sent, by their own time.
+        self.sending_rate = 0.0
 
     def __enter__(self) -> Self:
         self.peer.prepare()
@@ -109,7 +111,9 @@ class Rig:
         self._ask_all(self._senders, "send", share)
         for child in self._senders:
             child.ask("go")
-        begin = min(child.answer() for child in self._senders)
+        times = [child.answer() for child in self._senders]
+        begin = min(began for began, _ in times)
+        self.sending_rate = total / (max(ended for _, ended in times) - begin) * 1e9
         ends = []
         for child in self._receivers:
             end, last = child.answer()
@@ -187,7 +191,7 @@ def _sender_main(pipe: Connection, make: Callable[[], Sender]) -> None:
             pipe.recv()
             begin = time.monotonic_ns()
             sender.send_all(payloads)
-            pipe.send(begin)
+            pipe.send((begin, time.monotonic_ns()))
         elif what == "stamped":
             _send_stamped(sender, *arguments)
             pipe.send("sent")

@@ -16,6 +16,7 @@ import asyncio
 import weakref
 from asyncio import _get_running_loop
 from functools import partial
+from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,9 +90,20 @@ class AsyncConnection(BaseConnection):
         **options: Any,
     ) -> Self:
         """As `pynotify.connect`, for the running loop."""
+        return await cls._connect_to(
+            lambda: open_segment(name, **options), database, latency_log, wakeup
+        )
 
+    @classmethod
+    async def _connect_to(
+        cls,
+        open_engine: Callable[[], Engine],
+        database: str,
+        latency_log: str | os.PathLike[str] | None,
+        wakeup: str | int | None,
+    ) -> Self:
         def claim() -> list[Any]:
-            engine = open_segment(name, **options)
+            engine = open_engine()
             handle = engine._claim(database, latency_log, wakeup)
             return [engine, ffi.gc(handle, lib.pn_conn_close)]
 
@@ -211,10 +223,17 @@ class AsyncConnection(BaseConnection):
 
     # ---- listening -----------------------------------------------------------------------
 
-    async def listen(self, *channels: str) -> None:
+    async def listen(
+        self, *channels: str, wait_upstream: bool = False, timeout: float | None = 30.0
+    ) -> None:
         """As `Connection.listen`."""
+        if wait_upstream:
+            self._refuse_transaction("listen(wait_upstream=True)")
         if channels:
             await self._in_transaction(lambda transaction: transaction.listen(channels))
+        if channels and wait_upstream:
+            module = import_module("pynotify.bridge._async_control")
+            await module.await_upstream(self, channels, timeout)
 
     async def unlisten(self, *channels: str) -> None:
         """As `Connection.unlisten`."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
 from pynotify._inbox import Inbox, Inboxes
-from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, reader_for
+from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify._types import Gap, Notify
 from pynotify.errors import (
@@ -96,7 +96,7 @@ class BaseConnection:
         self._database = database
         self._pid: int = lib.pn_conn_pid(handle)
         self._backend_id: int = lib.pn_conn_backend_id(handle)
-        self._reader = reader_for(engine._handle)
+        self._reader = Reader()
         # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
         self._receiving = RLock()
         self._inboxes = Inboxes()

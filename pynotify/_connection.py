@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import time
 import weakref
+from importlib import import_module
 from itertools import repeat, starmap
 from threading import get_ident, local
 from typing import TYPE_CHECKING
@@ -96,13 +97,24 @@ class Connection(BaseConnection):
 
     # ---- listening -----------------------------------------------------------------------
 
-    def listen(self, *channels: str) -> None:
+    def listen(
+        self, *channels: str, wait_upstream: bool = False, timeout: float | None = 30.0
+    ) -> None:
         """Listen, from the commit on.  All or none; outside a transaction committed at once.
 
-        Raises `InvalidChannelName`, and at commit `TooManyChannels`.
+        `wait_upstream`: return when the bridge (docs/bridge.md) listens in PostgreSQL, too.
+        Raises `InvalidChannelName`, and at commit `TooManyChannels`; with `wait_upstream`
+        `ActiveTransaction` inside a transaction, `OperationalError` when there is no bridge or it
+        ends, `ProgrammingError` when it does not have the channel, `Timeout` after `timeout`
+        seconds; after the latter three one listens here all the same.
         """
+        if wait_upstream:
+            self._refuse_transaction("listen(wait_upstream=True)")
         if channels:
             self._in_transaction(lambda transaction: transaction.listen(channels))
+        if channels and wait_upstream:
+            module = import_module("pynotify.bridge._control")
+            module.await_upstream(self, channels, timeout)
 
     def unlisten(self, *channels: str) -> None:
         """Stop listening, from the commit on; what was not returned by then never will be.

@@ -318,10 +318,13 @@ class Inboxes:
             del arrived[0]
 
     def _owed(self, message: Notify | Gap) -> Iterable[Inbox]:
-        """A gap belongs to all: nobody knows who the messages there were for."""
-        if message.channel is None:
-            return tuple(self.all)
-        return self._by_channel.get(message.channel, ())
+        """A gap belongs to all, unless one knows who the messages there were for."""
+        channel = message.channel
+        if isinstance(message, Gap):
+            if message._of is None:
+                return tuple(self.all)
+            channel = message._of
+        return self._by_channel.get(channel or "", ())
 
     def clear(self) -> None:
         """In the child of a fork, where nothing of this is its own."""

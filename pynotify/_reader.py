@@ -31,7 +31,11 @@ _CAP = ffi.offsetof("pn_batch", "cap") // 8
 _DATA_CAP = ffi.offsetof("pn_batch", "data_cap") // 8
 _GAPS = ffi.offsetof("pn_batch", "ngaps") // 8
 
-_REASONS = {lib.PN_GAP_EVICTED: Gap.EVICTED, lib.PN_GAP_DAMAGED: Gap.DAMAGED}
+_REASONS = {
+    lib.PN_GAP_EVICTED: Gap.EVICTED,
+    lib.PN_GAP_DAMAGED: Gap.DAMAGED,
+    lib.PN_GAP_UPSTREAM: Gap.UPSTREAM,
+}
 
 # Below this a list of a column is made faster than a copy of its memory with a view on it.
 _FEW = 16
@@ -71,6 +75,8 @@ class Reader:
         try:
             self.busy = True
             messages = self._messages(connection, limit)
+            if self._shape[_GAPS]:
+                messages = _once(messages)
             self.pending = False
             return messages
         finally:
@@ -123,6 +129,8 @@ class Reader:
 
     def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
         count = self._poll(connection, limit)
+        if self._shape[_GAPS]:
+            return self._with_gaps(connection, count)
         if count == 0:
             return []
         if count == 1:  # who waits for it has not had the processor for long: few steps
@@ -132,6 +140,9 @@ class Reader:
             pid, seq, sent_ns, sender = self._origin
             row = ((pid[0],), (seq[0],), (sent_ns[0],), (sender[0],))
             return [Notify(self._channels[number], bytes(self._data[: self._offset[1]]), row, 0)]
+        return self._many(connection, count)
+
+    def _many(self, connection: BaseConnection, count: int) -> list[Notify | Gap]:
         offsets = self._offset[: count + 1].tolist()
         channels = self._names(connection, self._channel[:count].tolist())
         payloads = split(bytes(self._data[: offsets[count]]), offsets)
@@ -140,6 +151,8 @@ class Reader:
 
     def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
         count = self._poll(connection, limit)
+        if self._shape[_GAPS]:
+            return NotifyBatch.from_messages(_once(self._with_gaps(connection, count)))
         if count == 0:
             return NotifyBatch.from_messages([])
         pid, seq, sent_ns, sender = self._origin
@@ -179,7 +192,25 @@ class Reader:
 
     def _routes_of(self, count: int) -> bytes:
         """Of what _messages() returned."""
-        return bytes(self._routes[:count])
+        if not self._shape[_GAPS]:
+            return bytes(self._routes[:count])
+        rows = self._gap_rows()
+        routes = bytearray(self._routes[: count - len(rows)])
+        for row in reversed(rows):
+            routes.insert(row.before, row.routes)
+        return bytes(routes)
+
+    def _gap_rows(self) -> list[Any]:
+        count = self._shape[_GAPS]
+        return ffi.unpack(self._batch.gap, count) if count else []
+
+    def _with_gaps(self, connection: BaseConnection, count: int) -> list[Notify | Gap]:
+        messages = self._many(connection, count) if count else []
+        for row in reversed(self._gap_rows()):
+            of = None if row.channel < 0 else self._names(connection, (row.channel,))[0]
+            gap = Gap(row.missed_bytes, _REASONS[row.reason], _of=of)
+            messages.insert(row.before, gap)
+        return messages
 
     def _view(self) -> None:
         batch = self._batch
@@ -218,42 +249,14 @@ class Reader:
             self._channels[number : number + 1] = [text.decode("utf-8", "backslashreplace")]
 
 
-class LossyReader(Reader):
-    """Of a segment in which messages may be missing: there, gaps stand between the others."""
-
-    def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
-        messages = super()._messages(connection, limit)
-        for index, gap, _ in reversed(self._gaps()):
-            messages.insert(index, gap)
-        return messages
-
-    def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
-        batch = super()._columns(connection, limit)
-        batch.gaps = [(index, gap) for index, gap, _ in self._gaps()]
-        return batch
-
-    def _routes_of(self, count: int) -> bytes:
-        gaps = self._gaps()
-        routes = bytearray(self._routes[: count - len(gaps)])
-        for index, _, route in reversed(gaps):
-            routes.insert(index, route)
-        return bytes(routes)
-
-    def _gaps(self) -> list[tuple[int, Gap, int]]:
-        """Before which message it stands, the gap, and by which routes something is missing."""
-        count = self._shape[_GAPS]
-        rows = ffi.unpack(self._batch.gap, count) if count else ()
-        return [
-            (row.before, Gap(row.missed_bytes, _REASONS[row.reason]), row.routes) for row in rows
-        ]
-
-
-def reader_for(engine_handle: Any) -> Reader:
-    """What reads the segment's queue."""
-    options = ffi.new("pn_options *")
-    lib.pn_engine_options(engine_handle, options)
-    lossy = options.on_full == lib.PN_FULL_DROP_SLOWEST
-    return LossyReader() if lossy or options.max_queue_pages > options.queue_pages else Reader()
+def _once(messages: list[Notify | Gap]) -> list[Notify | Gap]:
+    """Of the gaps in several channels one, where nothing lies between them."""
+    kept: list[Notify | Gap] = []
+    for message in messages:
+        repeats = isinstance(message, Gap) and bool(kept) and message == kept[-1]
+        if not (repeats and message.reason == Gap.UPSTREAM):  # type: ignore[union-attr]
+            kept.append(message)
+    return kept
 
 
 def _copy(column: memoryview, count: int) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -130,17 +130,21 @@ class Gap:
       messages there were for
     * `reason`: "overflow" when a subscription had more than its `maxlen`, "evicted" when the
       queue was full and this the slowest listener (`on_full="drop-slowest"`), "damaged" when
-      pages in `data_dir` could not be read back
+      pages in `data_dir` could not be read back, "upstream connection lost" when the bridge to
+      PostgreSQL was away: then nobody knows whether anything is missing at all
     * `missed`: how many messages, None when nobody knows
     """
 
     missed_bytes: int
     reason: str
     missed: int | None = None
+    #: The channel in which it stands, when it stands in one.
+    _of: str | None = field(default=None, repr=False, compare=False)
 
     OVERFLOW: ClassVar[str] = "overflow"
     EVICTED: ClassVar[str] = "evicted"
     DAMAGED: ClassVar[str] = "damaged"
+    UPSTREAM: ClassVar[str] = "upstream connection lost"
 
     def grown(self, lost: int) -> Gap:
         """One more message, of `lost` bytes."""

@@ -24,6 +24,7 @@ __all__ = [
     "InFailedTransaction",
     "InterfaceError",
     "InvalidChannelName",
+    "InvalidPayload",
     "InvalidSavepoint",
     "InvalidTopicName",
     "LayoutMismatch",
@@ -106,6 +107,13 @@ class PayloadTooLong(ProgrammingError):
 
     sqlstate = "22023"
     _advice = "Send a reference instead, or create the segment with a larger max_payload."
+
+
+class InvalidPayload(ProgrammingError):
+    """Not UTF-8 without NUL, on a channel that a bridge sends on to a PostgreSQL."""
+
+    sqlstate = "22021"
+    _advice = "Send it as an object of a PubSub, which makes text of it."
 
 
 class ActiveTransaction(ProgrammingError):
@@ -270,6 +278,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_ETOOBIG: QueueFull,
     lib.PN_ECHANNELNAME: InvalidChannelName,
     lib.PN_EPAYLOAD: PayloadTooLong,
+    lib.PN_EENCODING: InvalidPayload,
     lib.PN_EBACKENDS: TooManyBackends,
     lib.PN_ECHANNELS: TooManyChannels,
     lib.PN_EGENERATIONS: TooManyGenerations,

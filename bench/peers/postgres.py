@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.peer import PAYLOAD_BYTES, Peer, Receiver, Sender, payload
 
-_CHANNEL = "bench"
+CHANNEL = "bench"
 
 
 def _encode(data: bytes) -> str:
@@ -34,16 +34,17 @@ class Postgres(Peer):
         return _Listener(self._dsn)
 
 
-def _connect(dsn: str) -> Any:
+def connect(dsn: str) -> Any:
+    """In autocommit."""
     return importlib.import_module("psycopg").connect(dsn, autocommit=True)
 
 
 class _Notifier(Sender):
     def __init__(self, dsn: str) -> None:
-        self._conn = _connect(dsn)
+        self._conn = connect(dsn)
 
     def send(self, data: bytes) -> None:
-        self._conn.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, _encode(data)), prepare=True)
+        self._conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, _encode(data)), prepare=True)
 
     def send_all(self, payloads: Sequence[bytes]) -> None:
         for data in payloads:
@@ -52,8 +53,8 @@ class _Notifier(Sender):
 
 class _Listener(Receiver):
     def __init__(self, dsn: str) -> None:
-        self._conn = _connect(dsn)
-        self._conn.execute(f"LISTEN {_CHANNEL}")
+        self._conn = connect(dsn)
+        self._conn.execute(f"LISTEN {CHANNEL}")
 
     def stream(self) -> Iterator[bytes]:
         rest = payload(0)[72:]

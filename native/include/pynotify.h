@@ -88,7 +88,8 @@ enum pn_error {
     PN_EREAPED = 5015,      /* our slot was taken from us: the process lost its liveness locks */
     PN_ELOCKBUSY = 5016,    /* pn_never_wait: PN_ELOCK without having waited */
     PN_EROOMBUSY = 5017,    /* pn_never_wait: the queue is full, and on_full is to wait */
-    PN_EGENERATIONS = 5018  /* 53200: the table of shared counters is full */
+    PN_EGENERATIONS = 5018, /* 53200: the table of shared counters is full */
+    PN_EENCODING = 5019     /* 22021: the channel goes to a PostgreSQL, and this is no text */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -281,7 +282,8 @@ enum pn_route { PN_ROUTE_LISTEN = 0, PN_ROUTE_SUBSCRIBE = 1, PN_ROUTES = 2 };
 /* Why messages are missing. */
 enum pn_gap_reason {
     PN_GAP_EVICTED = 1, /* PN_FULL_DROP_SLOWEST: this was the slowest listener */
-    PN_GAP_DAMAGED = 2  /* a spill file cannot be read */
+    PN_GAP_DAMAGED = 2, /* a spill file cannot be read */
+    PN_GAP_UPSTREAM = 3 /* a bridge was not connected to what it bridges: pn_send_gap() */
 };
 
 typedef struct pn_gap {
@@ -289,6 +291,7 @@ typedef struct pn_gap {
     uint64_t missed_bytes; /* of the queue, whether or not they were for this connection */
     uint32_t reason;       /* enum pn_gap_reason */
     uint32_t routes;       /* 1 << enum pn_route: by which something may be missing */
+    int64_t channel;       /* for pn_conn_channel(): of PN_GAP_UPSTREAM; else -1, of all */
 } pn_gap;
 
 typedef struct pn_batch {
@@ -304,7 +307,7 @@ typedef struct pn_batch {
     uint8_t *data;       /* payloads, one after the other */
     size_t cap;          /* room in the columns */
     size_t data_cap;     /* room in data */
-    size_t ngaps;        /* only with PN_FULL_DROP_SLOWEST, or pages in files */
+    size_t ngaps;        /* with PN_FULL_DROP_SLOWEST, pages in files, or a bridge */
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
 } pn_batch;
@@ -349,6 +352,40 @@ const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
 
 /* Numbers of the channels of the committed LISTENs, not SUBSCRIBEs; returns how many there are. */
 int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap);
+
+/* ---- bridges ----------------------------------------------------------------------------- */
+
+/*
+ * A bridge carries the notifications of some channels from another place into the segment, and
+ * perhaps those of the segment there; native/src/bridge.c has the model.
+ *
+ * Make `conn`, which must not listen yet, the one bridge of its database, until it is closed.
+ * What it listens to from then on goes upstream: a notification on such a channel that PostgreSQL
+ * would refuse (8000 bytes or more, NUL, not UTF-8) is refused (-PN_EPAYLOAD, -PN_EENCODING).
+ * -EBUSY: there is one; -EINVAL: it listens.
+ */
+int pn_conn_bridge(pn_conn *conn);
+
+/* The process of the bridge of this connection's database; 0: there is none. */
+int pn_bridge_pid(pn_conn *conn);
+
+/*
+ * Counts how often any channel has got its first listener or lost its last, bridges apart.  One
+ * load.  The descriptor of a bridge becomes readable when it has changed.
+ */
+uint32_t pn_heard(const pn_engine *engine);
+
+/* 1: somebody listens to the channel besides the bridge; 0: nobody. */
+int pn_channel_heard(pn_conn *conn, const char *channel, size_t len);
+
+/* 1: what is sent on the channel goes upstream; 0: it does not. */
+int pn_channel_upstream(pn_conn *conn, const char *channel, size_t len);
+
+/* What the connection sends from now on was sent by process `pid` elsewhere; 0: by itself. */
+void pn_conn_set_source(pn_conn *conn, int32_t pid);
+
+/* Who listens to the channel gets a pn_gap, in its place.  Results as of pn_notify(). */
+int pn_send_gap(pn_conn *conn, const char *channel, size_t len);
 
 /* ---- statistics, checking ---------------------------------------------------------------- */
 

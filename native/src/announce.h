@@ -20,6 +20,8 @@ struct pn_commit {
     size_t nbumps;
     struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
     uint64_t collapsed;
+    enum pn_entry_kind kind; /* of the events */
+    uint32_t upstream;       /* one of the channels goes upstream (bridge.c 3) */
     uint64_t xid;
     int64_t now;
     uint32_t nwake;

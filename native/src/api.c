@@ -14,6 +14,7 @@
 
 #include "async.h"
 #include "backend.h"
+#include "bridge.h"
 #include "channel.h"
 #include "engine.h"
 #include "generation.h"
@@ -28,10 +29,18 @@
 #include "spill.h"
 #include "watch.h"
 
+static void after_release(struct pn_segment *seg, uint32_t what)
+{
+    if ((what & PN_RESIGNAL) != 0)
+        pn_watch_resignal(seg);
+    if ((what & PN_TELL_BRIDGES) != 0)
+        pn_bridge_tell(seg);
+}
+
 __attribute__((constructor)) static void register_hooks(void)
 {
-    pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
-                                                 .resignal = pn_watch_resignal};
+    pn_segment_hooks =
+        (struct pn_segment_hooks){.recover = pn_recover_locked, .released = after_release};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
@@ -371,7 +380,8 @@ PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, con
                      size_t payload_len)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len);
+    return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len,
+                                           PN_ENTRY_NOTIFY);
 }
 
 PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payload,
@@ -410,7 +420,9 @@ static int notify_many(pn_txn *txn, const char *channel, size_t channel_len, con
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = pn_check_payload(txn->conn, lens[i]);
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        int one = pn_pending_notify(&txn->pending, channel, channel_len, payloads, lens[i],
+        int one = pn_bridge_refuse(txn->conn, channel, channel_len, payloads, lens[i]);
+        if (one == 0)
+            one = pn_pending_notify(&txn->pending, channel, channel_len, payloads, lens[i],
                                     dedup != 0);
         payloads += lens[i];
         if (one < 0)
@@ -471,6 +483,8 @@ PN_API int pn_txn_notify(pn_txn *txn, const char *channel, size_t channel_len, c
         rc = pn_check_channel(txn->conn, channel, channel_len);
     if (rc == 0)
         rc = pn_check_payload(txn->conn, payload_len);
+    if (rc == 0)
+        rc = pn_bridge_refuse(txn->conn, channel, channel_len, payload, payload_len);
     if (rc == 0)
         rc = pn_pending_notify(&txn->pending, channel, channel_len, payload, payload_len, true);
     return rc < 0 ? rc : 0;

@@ -45,6 +45,7 @@
 
 #include "announce.h"
 #include "backend.h"
+#include "bridge.h"
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
@@ -219,6 +220,7 @@ static QueuePosition plan_locked(struct pn_commit *c)
         struct pn_pending_channel *ch = &c->channels[i];
         ch->entry = pn_channel_find_locked(seg, ch->hash, c->conn->dboid, ch->name, ch->name_len);
         ch->heard = is_heard(ch->entry);
+        c->upstream |= ch->heard ? ch->entry->upstream : 0;
     }
     for (size_t i = 0; i < c->nbumps; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
@@ -243,7 +245,9 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
     QueuePosition head = pn_load_relaxed(&c->conn->seg->ctl->head), end = plan_locked(c);
     if (head % 8 != 0)
         rc = pn_segment_poison(c->conn->seg, "head %llu is not aligned", (unsigned long long) head);
-    else if (end != head)
+    else if (__builtin_expect(c->upstream != 0, 0) && (c->txn == NULL || !c->txn->prepared))
+        rc = pn_bridge_check_locked(c);
+    if (rc == 0 && end != head)
         rc = pn_queue_make_room_locked(c->conn, end, reserved, wait);
     PN_CRASH("commit:room");
     if (rc != 0 && c->txn != NULL && !c->txn->prepared)
@@ -344,8 +348,10 @@ static QueuePosition append_locked(struct pn_commit *c)
         if (!ch->heard)
             continue;
         c->heard = true;
-        event->chan_seq = ch->chan_seq++;
-        const struct pn_new_entry entry = {.channel = ch->name,
+        event->chan_seq = ch->chan_seq;
+        ch->chan_seq += c->kind == PN_ENTRY_NOTIFY;
+        const struct pn_new_entry entry = {.kind = c->kind,
+                                           .channel = ch->name,
                                            .payload = c->arena + event->payload_off,
                                            .channel_len = ch->name_len,
                                            .payload_len = event->payload_len,
@@ -491,6 +497,8 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
     c->nchannels = 0;
     c->nbumps = 0;
     c->collapsed = 0;
+    c->kind = PN_ENTRY_NOTIFY;
+    c->upstream = 0;
     c->nwake = 0;
     c->heard = false;
     c->overflow = false;
@@ -504,7 +512,7 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
 }
 
 int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
-                    const void *payload, size_t payload_len)
+                    const void *payload, size_t payload_len, enum pn_entry_kind kind)
 {
     int rc = pn_check_channel(conn, channel, channel_len);
     if (rc == 0)
@@ -517,6 +525,7 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
                                     .name_len = (uint32_t) channel_len};
     struct pn_commit c;
     begin_commit(&c, conn, NULL);
+    c.kind = kind;
     c.arena = payload;
     c.events = &event;
     c.nevents = 1;

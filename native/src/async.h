@@ -31,9 +31,9 @@ int pn_check_name(const struct pn_conn *conn, const char *what, const char *name
 int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
 int pn_check_payload(const struct pn_conn *conn, size_t len);
 
-/* A notification that is a transaction of its own. */
+/* A notification that is a transaction of its own, or a PN_ENTRY_GAP. */
 int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
-                    const void *payload, size_t payload_len);
+                    const void *payload, size_t payload_len, enum pn_entry_kind kind);
 /* A bump that is a transaction of its own. */
 int pn_async_bump(struct pn_conn *conn, uint32_t index);
 /* 0, PN_NOTICE, or an error after which nothing has happened.  The txn itself stays. */

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bridge.h"
 #include "channel.h"
 #include "crashpoint.h"
 #include "lock.h"
@@ -131,6 +132,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     me->reserved = 0;
     pn_store_relaxed(&me->in_transaction, 0);
     pn_store_relaxed(&me->watches, 0);
+    pn_store_relaxed(&me->bridge, 0);
     pn_store_relaxed(&me->want, 0);
     pn_store_relaxed(&me->from, 0);
     pn_store_relaxed(&me->signalled_at, 0);
@@ -145,6 +147,8 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     conn->me = me;
     conn->slot = slot;
     conn->generation = pn_load_relaxed(&me->generation);
+    conn->src_pid = conn->pid;
+    conn->src_generation = conn->generation;
     conn->dboid = me->dboid;
     seg->ctl->slot_hint = slot + 1;
     pn_members_changed_locked(seg);
@@ -188,6 +192,7 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     pn_unlisten_all_locked(seg, slot);
+    pn_bridge_end_locked(seg, slot);
     seg->ctl->reserved -= backend->reserved;
     backend->reserved = 0;
     pn_store_release(&backend->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);

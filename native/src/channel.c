@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "bridge.h"
 #include "crashpoint.h"
 
 static uint32_t words_for(uint32_t n)
@@ -102,6 +103,7 @@ static struct GlobalChannelEntry *new_entry(struct pn_segment *seg, uint64_t has
     e->dboid = dboid;
     e->numListeners = 0;
     e->staged = 0;
+    e->upstream = 0;
     e->name_len = (uint16_t) len;
     memset(e->words, 0, (size_t) (seg->summary_words + seg->words) * 8);
     memcpy(pn_channel_name(seg, e), name, len);
@@ -133,6 +135,18 @@ static void clear_bit(struct pn_segment *seg, struct GlobalChannelEntry *e, uint
     bits[slot / 64] &= ~mask;
     if (bits[slot / 64] == 0)
         e->words[slot / 64 / 64] &= ~(1ULL << (slot / 64 % 64));
+}
+
+/* The bit, and what a bridge has to know of it. */
+static void set_listens(struct pn_segment *seg, struct GlobalChannelEntry *e, uint32_t slot,
+                        bool listens)
+{
+    bool before = pn_is_heard_here(e);
+    (listens ? set_bit : clear_bit)(seg, e, slot);
+    if (pn_load_relaxed(&seg->backend[slot].bridge) != 0)
+        e->upstream = listens;
+    if (pn_is_heard_here(e) != before)
+        pn_heard_changed_locked(seg);
 }
 
 /* ---- subscriptions ----------------------------------------------------------------------- */
@@ -187,7 +201,7 @@ void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subs
     sub->since = since;
     PN_CRASH("listen:bit");
     e->staged--;
-    set_bit(seg, e, slot);
+    set_listens(seg, e, slot, true);
     seg->backend[slot].numSubs++;
     set_listener_bit(seg, slot, true);
     seg->ctl->index_dirty = 0;
@@ -213,7 +227,7 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
     if (sub->since == PN_SINCE_STAGED) {
         e->staged--;
     } else {
-        clear_bit(seg, e, slot);
+        set_listens(seg, e, slot, false);
         backend->numSubs--;
         set_listener_bit(seg, slot, backend->numSubs != 0);
     }
@@ -252,6 +266,7 @@ static void rebuild_entries(struct pn_segment *seg)
             seg->ctl->channels_used++;
             e->numListeners = 0;
             e->staged = 0;
+            e->upstream = 0;
             memset(e->words, 0, (size_t) (seg->summary_words + seg->words) * 8);
         }
         e->next = *head;
@@ -278,7 +293,7 @@ static int rebuild_slot(struct pn_segment *seg, uint32_t slot, uint64_t *used)
         if (sub->since == PN_SINCE_STAGED) {
             e->staged++;
         } else {
-            set_bit(seg, e, slot);
+            set_listens(seg, e, slot, true);
             backend->numSubs++;
         }
         seg->ctl->subscriptions_used++;

@@ -130,7 +130,7 @@ static void check_entry(struct pn_segment *seg, struct report *r, struct walk *w
         problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
     if (qe->kind == PN_ENTRY_GENERATION)
         check_bump(seg, r, qe, walk->newest);
-    else if (qe->kind != PN_ENTRY_NOTIFY)
+    else if (qe->kind != PN_ENTRY_NOTIFY && qe->kind != PN_ENTRY_GAP)
         problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at, qe->kind);
     walk->xid = qe->xid;
     walk->sent = qe->sent_ns;
@@ -255,6 +255,16 @@ static void check_list(struct pn_segment *seg, struct report *r, uint32_t slot, 
         problem(r, "I15: slot %u, its bit among the listeners is wrong", slot);
 }
 
+static uint32_t is_bridged(struct pn_segment *seg, struct GlobalChannelEntry *e)
+{
+    if (pn_load_relaxed(&seg->ctl->bridges) == 0)
+        return 0; /* the usual case, and a quick one */
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_load_relaxed(&seg->backend[slot].bridge) != 0 && pn_channel_listens(seg, e, slot))
+            return 1;
+    return 0;
+}
+
 static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, uint32_t listeners,
                           uint32_t staged)
 {
@@ -274,6 +284,8 @@ static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, 
     if (set != listeners || e->numListeners != listeners || e->staged != staged)
         problem(r, "I15: channel %u has %u listeners, %u bits, numListeners %u, staged %u/%u", i,
                 listeners, set, e->numListeners, e->staged, staged);
+    if (e->upstream != is_bridged(seg, e))
+        problem(r, "I15: channel %u says upstream %u", i, e->upstream);
     if (e->name_len == 0 || e->name_len > seg->max_channel_name) {
         problem(r, "channel %u has a name of %u bytes", i, e->name_len);
         return;

@@ -36,7 +36,8 @@
  *  I13 After a listener's death a tail scan still reaches head.
  *  I14 A spill file is there as long as somebody may read it: while it has pages of
  *      [tail, mem_tail).
- *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel.
+ *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel;
+ *      a channel is `upstream` iff one of these slots is a bridge.
  *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
  *  I17 A counter's entry is found under its name, and stays as long as the segment.
  *  I18 The values of a counter's entries in the queue rise, and below `woken` the newest of them
@@ -55,7 +56,7 @@
 #include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 3U
+#define PN_LAYOUT_VERSION 4U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -173,6 +174,8 @@ struct AsyncQueueControl {
     uint32_t generations_used; /* derived; counted again at recovery */
     uint64_t chan_seq_floor; /* no chan_seq of an evicted channel is used again (audits) */
     pn_atomic_u32 members; /* counts what lengthens a walk (watch.c 3).  R: any (acquire) */
+    pn_atomic_u32 heard;   /* counts first and last listeners of channels (bridge.c 2).  R: any */
+    pn_atomic_u32 bridges; /* derived: slots that are one.  R: any, as a hint */
 };
 
 enum pn_procsignal_reason {
@@ -214,6 +217,7 @@ struct QueueBackendStatus {
     uint32_t database; /* index into database[] */
     pn_atomic_u32 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
     pn_atomic_u32 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
+    pn_atomic_u32 bridge;  /* 1: it is the bridge of its database (bridge.c 1).  R: any */
 };
 _Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a backend");
 
@@ -244,7 +248,7 @@ struct GlobalChannelEntry {
     uint32_t staged;       /* LISTENs that are prepared but not committed; derived */
     uint16_t name_len;
     uint16_t state;
-    uint32_t pad;
+    uint32_t upstream; /* 1: a bridge listens, and sends on what comes; derived */
     /* u64 summary[], one bit for each bitmap word; u64 listeners[]; char name[max_channel_name] */
     uint64_t words[];
 };
@@ -272,8 +276,11 @@ struct pn_generation {
  * A GENERATION entry is a redo record and no message: header only, before the notifications of its
  * transaction, one for each counter that this bumps.  It says in channel_hash which counter, and
  * in chan_seq its value afterwards; not how much was added, so that it can be applied twice.
+ *
+ * A GAP entry says to who listens to its channel that something may be missing there (bridge.c 4).
+ * It has no payload, and takes no chan_seq.
  */
-enum pn_entry_kind { PN_ENTRY_NOTIFY = 0, PN_ENTRY_GENERATION = 1 };
+enum pn_entry_kind { PN_ENTRY_NOTIFY = 0, PN_ENTRY_GENERATION = 1, PN_ENTRY_GAP = 2 };
 
 /*
  * In the queue, at multiples of 8.  An entry does not cross a page, except one that is larger

@@ -139,10 +139,10 @@ int pn_lock_try(struct pn_segment *seg)
 
 void pn_lock_release(struct pn_segment *seg)
 {
-    bool resignal = seg->resignal_owed;
-    seg->resignal_owed = false;
+    uint32_t what = seg->on_release;
+    seg->on_release = 0;
     PN_CRASH("lock:before-unlock");
     pthread_mutex_unlock(&seg->lock->mutex);
-    if (__builtin_expect(resignal, 0))
-        pn_segment_hooks.resignal(seg);
+    if (__builtin_expect(what != 0, 0))
+        pn_segment_hooks.released(seg, what);
 }

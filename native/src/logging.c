@@ -86,6 +86,8 @@ static void log_gaps(struct pn_conn *conn, const pn_batch *batch, size_t i, int6
                      size_t *gap)
 {
     for (; *gap < batch->ngaps && batch->gap[*gap].before <= i; (*gap)++) {
+        if (batch->gap[*gap].reason == PN_GAP_UPSTREAM)
+            continue; /* nothing of this segment is missing */
         struct pn_latrec rec = {.ts = (uint64_t) now,
                                 .bytes = low32(batch->gap[*gap].missed_bytes),
                                 .peer = conn->slot,

@@ -60,9 +60,9 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
     qe->xid = xid;
     qe->sent_ns = now;
     qe->chan_seq = entry->chan_seq;
-    qe->srcPid = conn->pid;
+    qe->srcPid = conn->src_pid;
     qe->srcBackend = conn->slot;
-    qe->srcGeneration = conn->generation;
+    qe->srcGeneration = conn->src_generation;
     qe->kind = (uint16_t) entry->kind;
     qe->channel_len = (uint16_t) entry->channel_len;
     qe->payload_len = entry->payload_len;

@@ -10,6 +10,7 @@
  * 4. Where what is read may be overwritten meanwhile, the same happens to a validated private copy
  *    (copy.c).  What was overwritten before it was copied is a Gap in the batch, in its place: how
  *    many bytes of the queue, whoever they were for.  Gaps count as messages for `max`.
+ * 5. An entry of the kind GAP is a Gap of no bytes, of who listens to its channel (bridge.c 4).
  */
 #define _GNU_SOURCE
 #include "read.h"
@@ -116,6 +117,31 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     return 0;
 }
 
+/* In front of the next message; nothing was delivered since an equal one.  channel -1: all. */
+static int add_gap(pn_batch *b, uint64_t missed, uint32_t reason, uint32_t routes, int64_t channel)
+{
+    pn_gap *last = b->ngaps == 0 ? NULL : &b->gap[b->ngaps - 1];
+    if (last != NULL && last->before == b->n && last->reason == reason &&
+        last->channel == channel) {
+        last->missed_bytes += missed;
+        return 0;
+    }
+    if (b->ngaps == b->gap_cap) {
+        size_t cap = b->gap_cap == 0 ? 4 : 2 * b->gap_cap;
+        pn_gap *bigger = realloc(b->gap, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return pn_fail(ENOMEM, "out of memory while reading the queue");
+        b->gap = bigger;
+        b->gap_cap = cap;
+    }
+    b->gap[b->ngaps++] = (pn_gap){.before = b->n,
+                                  .missed_bytes = missed,
+                                  .reason = reason,
+                                  .routes = routes,
+                                  .channel = channel};
+    return 0;
+}
+
 /* By which routes the entry at `at` is owed (R6). */
 static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition at)
 {
@@ -132,13 +158,17 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
 {
     if (qe->dboid != conn->dboid)
         return 0;
-    if (__builtin_expect(qe->kind != PN_ENTRY_NOTIFY, 0))
+    if (__builtin_expect(qe->kind != PN_ENTRY_NOTIFY && qe->kind != PN_ENTRY_GAP, 0))
         return pn_generation_pass(conn, qe, passed);
     if (conn->table_size == 0)
         return 0;
     struct pn_local_channel *local = find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
     uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
-    return routes == 0 ? 0 : take_entry(conn, b, qe, local, routes);
+    if (routes == 0)
+        return 0;
+    if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
+        return add_gap(b, 0, PN_GAP_UPSTREAM, routes, (int64_t) (local - conn->channels));
+    return take_entry(conn, b, qe, local, routes);
 }
 
 /* ---- from a private copy ------------------------------------------------------------------ */
@@ -155,27 +185,10 @@ static uint32_t routes_open(const struct pn_conn *conn)
 static int take_gap(struct pn_conn *conn, pn_batch *b, QueuePosition *at,
                     const struct pn_copy_gap *gap)
 {
-    uint64_t missed = gap->until - *at;
-    pn_gap *last = b->ngaps == 0 ? NULL : &b->gap[b->ngaps - 1];
-    if (last != NULL && last->before == b->n && last->reason == gap->reason) {
-        last->missed_bytes += missed; /* nothing was delivered in between */
+    int rc = add_gap(b, gap->until - *at, gap->reason, routes_open(conn), -1);
+    if (rc == 0)
         *at = gap->until;
-        return 0;
-    }
-    if (b->ngaps == b->gap_cap) {
-        size_t cap = b->gap_cap == 0 ? 4 : 2 * b->gap_cap;
-        pn_gap *bigger = realloc(b->gap, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return pn_fail(ENOMEM, "out of memory while reading the queue");
-        b->gap = bigger;
-        b->gap_cap = cap;
-    }
-    b->gap[b->ngaps++] = (pn_gap){.before = b->n,
-                                  .missed_bytes = missed,
-                                  .reason = gap->reason,
-                                  .routes = routes_open(conn)};
-    *at = gap->until;
-    return 0;
+    return rc;
 }
 
 static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
@@ -218,7 +231,7 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     QueuePosition at = *pos;
     uint64_t passed = 0;
     int rc = 0;
-    while (at < head && b->n < max) {
+    while (at < head && b->n + b->ngaps < max) {
         QueuePosition next;
         const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
         if (qe == NULL)
@@ -231,5 +244,7 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     if (rc == -PN_ECORRUPT)
         return rc;
     *pos = at;
-    return rc >= 0 || b->n > 0 ? 0 : pn_fail(ENOMEM, "out of memory while reading the queue");
+    return rc >= 0 || b->n + b->ngaps > 0
+               ? 0
+               : pn_fail(ENOMEM, "out of memory while reading the queue");
 }

@@ -22,6 +22,7 @@
 #include "recover.h"
 
 #include "backend.h"
+#include "bridge.h"
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
@@ -45,6 +46,8 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
     case PN_ENTRY_NOTIFY:
         apply_notify(seg, qe);
         break;
+    case PN_ENTRY_GAP:
+        break; /* it implies nothing */
     case PN_ENTRY_GENERATION:
         if (qe->channel_hash >= seg->max_generations)
             return pn_segment_poison(seg, "an entry bumps counter %u, which is not",
@@ -160,10 +163,11 @@ int pn_recover_locked(struct pn_segment *seg)
     PN_CRASH("recover:woken");
     sum_reservations(seg);
     ctl->generations_used = pn_generation_count_locked(seg);
+    pn_bridge_count_locked(seg);
     pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
     pn_queue_let_go_locked(seg);
     pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
-    seg->resignal_owed = true;
+    seg->on_release |= PN_RESIGNAL;
     PN_CRASH("recover:consistent");
     return pn_segment_check_state(seg);
 }

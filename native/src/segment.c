@@ -570,7 +570,7 @@ void pn_process_child_reset(void)
     pthread_mutex_init(&process_mutex, NULL);
     for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next) {
         pthread_mutex_init(&seg->signal_mutex, NULL);
-        seg->resignal_owed = false;
+        seg->on_release = 0;
         pn_lock_files_close(seg);
         for (uint32_t i = 0; i < seg->max_backends; i++)
             if (seg->pidfds[i].fd >= 0) {

@@ -69,13 +69,19 @@ struct pn_segment {
     uint32_t pidfds_open, pidfd_hand;
 
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
-    bool resignal_owed; /* under the writer lock: whoever unlocks signals everything owed */
+    uint32_t on_release; /* enum pn_on_release.  Under the writer lock */
+};
+
+/* What whoever releases the writer lock does afterwards. */
+enum pn_on_release {
+    PN_RESIGNAL = 1,    /* it was recovered: signal everything owed */
+    PN_TELL_BRIDGES = 2 /* a channel has got its first listener, or lost its last */
 };
 
 /* What lock.c calls of the modules above it; registered once, when the library is loaded. */
 struct pn_segment_hooks {
-    int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
-    void (*resignal)(struct pn_segment *); /* after that lock's release: watch.c */
+    int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
+    void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

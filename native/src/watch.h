@@ -26,7 +26,7 @@ void pn_watch_close(struct pn_conn *conn);
 
 /* Signal every slot whose `owed` bit is set and, if min_age_ns > 0, at least that old. */
 void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns);
-/* After the release of a lock that was recovered (segment.h, `resignal`). */
+/* After the release of a lock that was recovered (segment.h, PN_RESIGNAL). */
 void pn_watch_resignal(struct pn_segment *seg);
 
 #endif

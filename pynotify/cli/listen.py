@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import sys
 import time
@@ -88,13 +87,20 @@ def sentence(channel: bytes, payload: bytes, pid: int) -> bytes:
 
 def gap_sentence(gap: Gap) -> str:
     """In the place of what is missing."""
+    if gap.reason == Gap.UPSTREAM:
+        return f"Notifications may be missing here ({gap.reason})."
     return f"Notifications are missing here: {gap.missed_bytes} bytes ({gap.reason})."
 
 
 def as_json(message: Notify | Gap) -> dict[str, Any]:
     """The attributes of the message; a payload that is not UTF-8 stands in payload_base64."""
     if isinstance(message, Gap):
-        return {"channel": None, **dataclasses.asdict(message)}
+        return {
+            "channel": None,
+            "missed_bytes": message.missed_bytes,
+            "reason": message.reason,
+            "missed": message.missed,
+        }
     document: dict[str, Any] = {"channel": message.channel}
     try:
         document["payload"] = message.data.decode()

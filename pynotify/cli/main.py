@@ -22,7 +22,10 @@ NOT_FOUND = "`pynotify ls` lists what there is."
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: Imported when they are called for.
-COMMANDS = ("listen", "notify", "ls", "stat", "top", "doctor", "rm", "bench", "demo", "exporter")
+COMMANDS = (
+    *("listen", "notify", "ls", "stat", "top", "doctor", "rm"),
+    *("bench", "demo", "exporter", "bridge"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

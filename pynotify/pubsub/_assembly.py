@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynotify")
 
 MAX_SENDERS: Final = 1024
+#: Seconds after which the rest of an object is not to be expected any more.
+LIFETIME: Final = 60.0
 _SHOWN = 32
 
 
@@ -87,6 +89,8 @@ class Assembler:
         self._max_senders = max_senders
         self._clock = clock
         self.lifetime = lifetime
+        #: Whose objects are given up after that.
+        self.expires: Callable[[Hashable], bool] = lambda _: True
         #: The one that has had no piece for longest comes first.
         self._unfinished: OrderedDict[tuple[str, Hashable], _Unfinished] = OrderedDict()
         self._bytes = self._received = self._malformed = self._dropped = 0
@@ -195,13 +199,17 @@ class Assembler:
         for key, entry in list(self._unfinished.items()):
             if entry.touched > since:
                 break
-            self._forget(key, f"no piece came for {self.lifetime:g} s")
+            if self.expires(key[1]):
+                self._forget(key, f"no piece came for {self.lifetime:g} s")
 
     def due(self) -> float | None:
         """Seconds until expire() has something to do; None: it has nothing."""
-        if self.lifetime is None or not self._unfinished:
+        if self.lifetime is None:
             return None
-        oldest = next(iter(self._unfinished.values()))
+        mortal = (entry for (_, sender), entry in self._unfinished.items() if self.expires(sender))
+        oldest = next(mortal, None)
+        if oldest is None:
+            return None
         return max(0.0, oldest.touched + self.lifetime - self._clock())
 
     def senders(self) -> set[Hashable]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, cast
 
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
@@ -17,28 +18,35 @@ from pynotify.pubsub._state import (
     report_failure,
     report_loss,
     transient,
+    unsent,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeAlias
 
     from pynotify._async_connection import AsyncConnection
+    from pynotify.pubsub._async_postgres import AsyncPostgresTransport
+    from pynotify.pubsub._postgres import AsyncPostgresConnection
+
+    AnyConnection: TypeAlias = AsyncConnection | AsyncPostgresConnection
+    Transport: TypeAlias = AsyncLocalTransport | AsyncPostgresTransport
 
 
 class AsyncPubSub(State):
     """Objects of any size, over an `AsyncConnection`.
 
     It mirrors `PubSub`; what it says there holds here, "thread" read as "task".  `connection`:
-    an AsyncConnection, or a coroutine function that makes one
-    (`lambda: pynotify.AsyncConnection.connect("app")`).  Handlers may be coroutine functions:
-    then the next object waits for them.  It opens with its first call or with `async with`.
+    an AsyncConnection of pynotify, or one of psycopg in autocommit, or a coroutine function that
+    makes one (`lambda: pynotify.AsyncConnection.connect("app")`).  Handlers may be coroutine
+    functions: then the next object waits for them.  It opens with its first call or with
+    `async with`.
     """
 
     def __init__(
         self,
-        connection: AsyncConnection | Callable[[], Awaitable[AsyncConnection]],
+        connection: AnyConnection | Callable[[], Awaitable[AnyConnection]],
         *,
         skip_self: bool = False,
         interval: float | None = None,
@@ -49,12 +57,13 @@ class AsyncPubSub(State):
         if interval is not None and not interval > 0:
             raise ValueError(f"interval must be more than 0 s, is {interval}")
         self._skip_self = skip_self
+        self._interval = interval
         self._make = connection if callable(connection) else None
         self._given = None if callable(connection) else connection
         self._receiving = asyncio.Lock()
         self._connecting = asyncio.Lock()
         self._ending = asyncio.Event()
-        self._transport: AsyncLocalTransport | None = None
+        self._transport: Transport | None = None
         self._opened = False
 
     # ---- sending ---------------------------------------------------------------------------
@@ -63,11 +72,13 @@ class AsyncPubSub(State):
         """As `PubSub.publish`."""
         transport = await self._connected()
         try:
-            await transport.send(channel, segments(obj, transport.limit))
+            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
         except ConnectionLost as error:
-            await self._lose(transport, error)  # nothing was sent: all or nothing is
+            await self._lose(transport, error)
+            if not transport.all_or_nothing:
+                raise unsent(error) from error
             transport = await self._connected()
-            await transport.send(channel, segments(obj, transport.limit))
+            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
 
     # ---- subscribing -----------------------------------------------------------------------
 
@@ -84,7 +95,7 @@ class AsyncPubSub(State):
             self._unsubscribed(channel)
 
     async def _again_if_lost(
-        self, action: Callable[[AsyncLocalTransport, str], Awaitable[None]], channel: str
+        self, action: Callable[[Transport, str], Awaitable[None]], channel: str
     ) -> None:
         transport = await self._connected()
         try:
@@ -132,7 +143,8 @@ class AsyncPubSub(State):
         if transport is None:
             return
         try:
-            self._take_in(await transport.receive(self._until_expiry(timeout)), set())
+            found = await transport.receive(self._until_expiry(timeout))
+            self._take_in(found, transport.gone())
         except ConnectionLost as error:
             await self._lose(transport, error)
         except InterfaceError:
@@ -150,11 +162,16 @@ class AsyncPubSub(State):
 
     # ---- connections -----------------------------------------------------------------------
 
-    async def _connected(self) -> AsyncLocalTransport:
+    async def _connected(self) -> Transport:
         self._check_open()
         transport = self._transport
-        if transport is not None and self._make is not None and not transport.usable:
-            await self._lose(transport, ConnectionLost("the connection was closed"))
+        if transport is not None and self._make is not None:
+            try:
+                if not transport.usable:
+                    raise ConnectionLost("the connection was closed")
+                await transport.probe()
+            except ConnectionLost as error:
+                await self._lose(transport, error)
         try:
             return await self._connect()
         except transient() as error:
@@ -164,7 +181,7 @@ class AsyncPubSub(State):
                 f"could not connect: {error}", hint="The next call tries again."
             ) from error
 
-    async def _connect(self) -> AsyncLocalTransport:
+    async def _connect(self) -> Transport:
         async with self._connecting:
             if self._transport is not None:
                 return self._transport
@@ -184,16 +201,28 @@ class AsyncPubSub(State):
             self._transport = transport
             return transport
 
-    def _over(self, connection: object) -> AsyncLocalTransport:
+    def _over(self, connection: object) -> Transport:
         from pynotify._async_connection import AsyncConnection  # noqa: PLC0415
 
-        if not isinstance(connection, AsyncConnection):
-            raise TypeError(
-                "AsyncPubSub needs a pynotify.AsyncConnection, or a coroutine function that makes"
-                f" one, not {type(connection).__name__} (PubSub, in a thread, takes a psycopg"
-                " connection)"
+        transport: Transport
+        if isinstance(connection, AsyncConnection):
+            transport = AsyncLocalTransport(connection, skip_self=self._skip_self)
+        elif _is_psycopg(connection):
+            from pynotify.pubsub._async_postgres import AsyncPostgresTransport  # noqa: PLC0415
+
+            transport = AsyncPostgresTransport(
+                cast("Any", connection), skip_self=self._skip_self, interval=self._interval
             )
-        return AsyncLocalTransport(connection, skip_self=self._skip_self)
+            transport.unfinished = self._senders
+        else:
+            raise TypeError(
+                "AsyncPubSub needs a pynotify.AsyncConnection or a psycopg.AsyncConnection, or a"
+                f" coroutine function that makes one, not {type(connection).__name__} (PubSub, in"
+                " a thread, takes the others)"
+            )
+        self._assembler.lifetime = transport.lifetime
+        self._assembler.expires = transport.expires
+        return transport
 
     async def _connect_in_time(self, timeout: float | None) -> bool:
         clock = asyncio.get_running_loop().time
@@ -220,7 +249,7 @@ class AsyncPubSub(State):
                 pass
         return False
 
-    async def _lose(self, transport: AsyncLocalTransport, error: ConnectionLost) -> None:
+    async def _lose(self, transport: Transport, error: ConnectionLost) -> None:
         if self._make is None:
             raise error
         if self._transport is transport:
@@ -252,3 +281,9 @@ class AsyncPubSub(State):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _is_psycopg(connection: object) -> bool:
+    """Without importing it for who does not use it."""
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(connection, psycopg.AsyncConnection)

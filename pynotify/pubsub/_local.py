@@ -7,12 +7,15 @@ So they lie one after the other in the queue, and all of them are there or none.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pynotify._encoding import encode_channel
 from pynotify._ffi import ffi, lib
 from pynotify._types import Gap, Notify
-from pynotify.errors import ConnectionLost, SegmentUnlinked
-from pynotify.pubsub._assembly import Segment
+from pynotify.errors import ConnectionLost, SegmentUnlinked, native_error
+from pynotify.pubsub._assembly import LIFETIME, Segment
+from pynotify.pubsub._format import POSTGRES_LIMIT
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
 if TYPE_CHECKING:
@@ -29,6 +32,21 @@ def limit_of(connection: BaseConnection) -> int:
     options = ffi.new("pn_options *")
     lib.pn_engine_options(connection._engine_handle, options)
     return int(options.max_payload)
+
+
+def _goes_upstream(connection: BaseConnection, channel: str) -> bool:
+    """Whether a bridge sends on what is sent on it here."""
+    connection._check_usable()
+    name = encode_channel(channel)
+    result = int(lib.pn_channel_upstream(connection._handle, name, len(name)))
+    if result < 0:
+        raise native_error(result)
+    return bool(result)
+
+
+def _is_foreign(sender: Hashable) -> bool:
+    """A bridge has brought it in: its segments are no transaction of ours."""
+    return isinstance(sender, int) and bool(sender >> 63)
 
 
 def segments_of(messages: list[Notify | Gap]) -> list[Segment | Gap]:
@@ -50,14 +68,16 @@ def lost(error: SegmentUnlinked) -> ConnectionLost:
 class LocalTransport:
     """Over a `Connection`."""
 
-    #: Nothing of an object is sent before all of it, so none waits for the rest of a dead sender's.
-    lifetime = None
+    #: Nothing of an object is sent here before all of it, so none waits for the rest of a dead
+    #: sender's; what a bridge brings in is another matter.
+    lifetime = LIFETIME
+    expires = staticmethod(_is_foreign)
     #: A send() that raises `ConnectionLost` has sent nothing.
     all_or_nothing = True
 
     def __init__(self, connection: Connection, *, skip_self: bool) -> None:
         self._connection = connection
-        self.limit = limit_of(connection)
+        self._limit = limit_of(connection)
         try:
             self._strands = Strands(connection, skip_self=skip_self)
         except SegmentUnlinked as error:
@@ -70,6 +90,12 @@ class LocalTransport:
     @property
     def usable(self) -> bool:
         return not self._connection.closed
+
+    def limit_on(self, channel: str) -> int:
+        """Of a segment on that channel, in bytes."""
+        if self._limit > POSTGRES_LIMIT and _goes_upstream(self._connection, channel):
+            return POSTGRES_LIMIT
+        return self._limit
 
     def listen(self, channel: str) -> None:
         try:
@@ -120,11 +146,13 @@ class LocalTransport:
 class AsyncLocalTransport:
     """Over an `AsyncConnection`."""
 
-    lifetime = None
+    all_or_nothing = True
+    lifetime = LIFETIME
+    expires = staticmethod(_is_foreign)
 
     def __init__(self, connection: AsyncConnection, *, skip_self: bool) -> None:
         self._connection = connection
-        self.limit = limit_of(connection)
+        self._limit = limit_of(connection)
         self._strands = AsyncStrands(connection, skip_self=skip_self)
 
     @property
@@ -136,6 +164,14 @@ class AsyncLocalTransport:
             await self._strands.open()
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    async def limit_on(self, channel: str) -> int:
+        """As `LocalTransport.limit_on`."""
+        if self._limit > POSTGRES_LIMIT:
+            ask = partial(_goes_upstream, self._connection, channel)
+            if await self._connection._patiently(ask):
+                return POSTGRES_LIMIT
+        return self._limit
 
     async def listen(self, channel: str) -> None:
         try:
@@ -160,6 +196,13 @@ class AsyncLocalTransport:
             return segments_of(await self._strands.take(timeout))
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    def gone(self) -> set[Hashable]:
+        """As `LocalTransport.gone`."""
+        return set()
+
+    async def probe(self) -> None:
+        """As `LocalTransport.probe`."""
 
     async def close(self, *, with_connection: bool) -> None:
         if not self._connection.closed:

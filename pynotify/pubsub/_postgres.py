@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
@@ -32,7 +33,7 @@ from pynotify.errors import (
     InvalidChannelName,
     ProgrammingError,
 )
-from pynotify.pubsub._assembly import Segment
+from pynotify.pubsub._assembly import LIFETIME, Segment
 from pynotify.pubsub._format import POSTGRES_LIMIT
 
 if TYPE_CHECKING:
@@ -42,16 +43,17 @@ if TYPE_CHECKING:
     from pynotify._types import Gap
 
     PostgresConnection: TypeAlias = psycopg.Connection[Any]
+    AsyncPostgresConnection: TypeAlias = psycopg.AsyncConnection[Any]
+    AnyPostgresConnection: TypeAlias = PostgresConnection | AsyncPostgresConnection
 
 _MAX_CHANNEL: Final = 63
-_LIFETIME: Final = 60.0
 _READS: Final = 8
 _LONG: Final = 86_400.0  # of one poll(2), which counts milliseconds in an int
 _IDLE: Final = pq.TransactionStatus.IDLE
 _GOOD: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
-def _lost(error: object) -> ConnectionLost:
+def lost(error: object) -> ConnectionLost:
     text = str(error).strip().replace("\n", " ") or "the connection is closed"
     return ConnectionLost(
         f"the connection to PostgreSQL is lost: {text}",
@@ -84,7 +86,7 @@ def _readable(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-class _Hub:
+class Hub:
     """What the PubSubs on one connection have in common."""
 
     def __init__(self) -> None:
@@ -92,22 +94,24 @@ class _Hub:
         #: Held while the counts change with the LISTEN or UNLISTEN that they stand for.
         self.listening = threading.RLock()
         # Weak, or a PubSub that nobody closed would keep the connection.
-        self._members: tuple[weakref.ref[PostgresTransport], ...] = ()
+        self._members: tuple[weakref.ref[BasePostgresTransport], ...] = ()
         # One object, so that it can be removed again.
         self._handler = self._distribute
+        #: As `listening`, for tasks.
+        self.tasks = asyncio.Lock()
 
-    def join(self, member: PostgresTransport) -> None:
+    def join(self, member: BasePostgresTransport, connection: AnyPostgresConnection) -> None:
         with self.listening:
             if not self._members:
-                member.connection.add_notify_handler(self._handler)
+                connection.add_notify_handler(self._handler)
             self._members += (weakref.ref(member),)
 
-    def leave(self, member: PostgresTransport) -> None:
+    def leave(self, member: BasePostgresTransport, connection: AnyPostgresConnection) -> None:
         with self.listening:
             had = bool(self._members)
             self._members = tuple(m for m in self._members if m() not in (member, None))
             if had and not self._members:
-                member.connection.remove_notify_handler(self._handler)
+                connection.remove_notify_handler(self._handler)
 
     def _distribute(self, notify: psycopg.Notify) -> None:
         """Called by psycopg, in whatever thread reads, with the connection's lock held."""
@@ -117,43 +121,37 @@ class _Hub:
                 member.put(notify)
 
 
-_hubs: weakref.WeakKeyDictionary[PostgresConnection, _Hub] = weakref.WeakKeyDictionary()
+_hubs: weakref.WeakKeyDictionary[AnyPostgresConnection, Hub] = weakref.WeakKeyDictionary()
 _hubs_lock = threading.Lock()
 
 
-def _hub_of(connection: PostgresConnection) -> _Hub:
+def hub_of(connection: AnyPostgresConnection) -> Hub:
     with _hubs_lock:
-        return _hubs.setdefault(connection, _Hub())
+        return _hubs.setdefault(connection, Hub())
 
 
-class PostgresTransport:
-    """Over a psycopg `Connection` in autocommit.
+class BasePostgresTransport:
+    """What the transports for threads and for tasks have alike; nothing here waits."""
 
-    `interval`: seconds between two looks at whether the connection still lives, while somebody
-    receives; None: never.
-    """
-
-    limit = POSTGRES_LIMIT
-    lifetime: float | None = _LIFETIME
+    lifetime: float | None = LIFETIME
     #: The statement of a connection that is lost may have happened.
     all_or_nothing = False
 
     def __init__(
         self,
-        connection: PostgresConnection,
+        connection: AnyPostgresConnection,
         *,
         skip_self: bool,
-        interval: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        interval: float | None,
+        clock: Callable[[], float],
     ) -> None:
         if not connection.autocommit:
             raise ProgrammingError(
                 "PubSub needs a psycopg connection in autocommit",
-                hint="Connect with psycopg.connect(..., autocommit=True).",
+                hint="Connect with autocommit=True.",
             )
         if connection.closed:
-            raise _lost("the connection is closed")
-        self.connection = connection
+            raise lost("the connection is closed")
         self._pgconn = connection.pgconn
         self._own_pid = connection.info.backend_pid if skip_self else None
         self._interval = interval
@@ -165,29 +163,16 @@ class PostgresTransport:
         self.unfinished: Callable[[], Iterable[Hashable]] = tuple
         self._gone: set[Hashable] = set()
         self._interrupted = False
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hub = _hub_of(connection)
-        self._hub.join(self)
+        self._any_connection = connection
+        self._hub = hub_of(connection)
 
     @property
     def usable(self) -> bool:
-        return not self.connection.closed
+        return not self._any_connection.closed
 
-    # ---- statements ------------------------------------------------------------------------
-
-    def _execute(self, statement: bytes, *values: bytes) -> pq.abc.PGresult:
-        """With the connection's lock held.  Blocks, as all of libpq's PQexec do."""
-        try:
-            result = self._pgconn.exec_params(statement, list(values))
-        except psycopg.OperationalError as error:
-            raise _lost(error) from error
-        self._collect()
-        if result.status not in _GOOD:
-            failure = psycopg.errors.error_from_result(result, encoding="utf-8")
-            if self._pgconn.status == pq.ConnStatus.BAD:
-                raise _lost(failure) from failure
-            raise failure
-        return result
+    @staticmethod
+    def expires(_sender: Hashable) -> bool:
+        return True
 
     def _collect(self) -> None:
         """What libpq has read beside something else, to whom it belongs."""
@@ -197,8 +182,8 @@ class PostgresTransport:
 
     def _refuse_transaction(self, what: str, *, why: str, single: bool = False) -> None:
         """With the connection's lock held.  `single`: a transaction is no harm."""
-        if self.connection.closed:
-            raise _lost("the connection is closed")
+        if self._any_connection.closed:
+            raise lost("the connection is closed")
         if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise ProgrammingError(
                 f"{what}() cannot be used in psycopg's pipeline mode",
@@ -212,6 +197,116 @@ class PostgresTransport:
                 hint="End the transaction of this connection first, or use a connection"
                 " of its own.",
             )
+
+    def put(self, notify: psycopg.Notify) -> None:
+        """From whoever reads; in any thread."""
+        if notify.channel in self._channels and notify.pid != self._own_pid:
+            data = notify.payload.encode("utf-8", "surrogateescape")
+            self._arrived.append(Segment(notify.channel, notify.pid, notify.pid, data))
+            self._ring()
+
+    def _ring(self) -> None:
+        """Somebody in receive() has something to look at."""
+        raise NotImplementedError
+
+    def _without(self, channel: str) -> None:
+        """What has come on it is for nobody."""
+        others = [segment for segment in self._arrived if segment.channel != channel]
+        self._arrived.clear()
+        self._arrived.extend(others)
+
+    def _take(self) -> list[Segment | Gap]:
+        found: list[Segment | Gap] = []
+        while self._arrived:
+            found.append(self._arrived.popleft())
+        return found
+
+    def _is_due(self) -> bool:
+        """To be called when it will be checked."""
+        if self._interval is None or self._clock() < self._checked + self._interval:
+            return False
+        self._checked = self._clock()
+        return True
+
+    def _may_check(self) -> bool:
+        """With the connection's lock held.  False: somebody uses it."""
+        if self._any_connection.closed:
+            raise lost("the connection is closed")
+        idle = self._pgconn.transaction_status == _IDLE
+        return idle and self._pgconn.pipeline_status == pq.PipelineStatus.OFF
+
+    def _learn(self, asked: set[Hashable], result: pq.abc.PGresult) -> None:
+        values = (result.get_value(row, 0) for row in range(result.ntuples))
+        self._gone |= asked - {int(value) for value in values if value is not None}
+
+    def gone(self) -> set[Hashable]:
+        """Senders whose backends have ended since they were last asked after.
+
+        To be looked at after what receive() returned: the last that they sent has come before
+        the answer of the server.
+        """
+        gone, self._gone = self._gone, set()
+        return gone
+
+
+def question_after(asked: set[Hashable]) -> tuple[bytes, list[bytes]]:
+    """A statement that fails when the server is gone; it tells which of these pids live."""
+    if not asked:
+        return b"SELECT 1", []
+    pids = "{" + ",".join(map(str, asked)) + "}"
+    return (
+        b"SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY ($1::int[])",
+        [pids.encode()],
+    )
+
+
+def listen_statement(verb: bytes, name: bytes) -> bytes:
+    return verb + b'"' + name.replace(b'"', b'""') + b'"'
+
+
+def why_segments(count: int) -> str:
+    return f"the object has {count} segments, each of which is a transaction"
+
+
+class PostgresTransport(BasePostgresTransport):
+    """Over a psycopg `Connection` in autocommit.
+
+    `interval`: seconds between two looks at whether the connection still lives, while somebody
+    receives; None: never.
+    """
+
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        *,
+        skip_self: bool,
+        interval: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(connection, skip_self=skip_self, interval=interval, clock=clock)
+        self.connection = connection
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hub.join(self, connection)
+
+    def limit_on(self, channel: str) -> int:
+        """Of a segment, in bytes."""
+        return POSTGRES_LIMIT
+
+    # ---- statements ------------------------------------------------------------------------
+
+    def _execute(self, statement: bytes, *values: bytes) -> pq.abc.PGresult:
+        """With the connection's lock held.  Blocks, as all of libpq's PQexec do."""
+        try:
+            result = self._pgconn.exec_params(statement, list(values))
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        self._collect()
+        if result.status not in _GOOD:
+            failure = psycopg.errors.error_from_result(result, encoding="utf-8")
+            if self._pgconn.status == pq.ConnStatus.BAD:
+                raise lost(failure) from failure
+            raise failure
+        return result
 
     def listen(self, channel: str) -> None:
         name = check_channel(channel)
@@ -234,14 +329,12 @@ class PostgresTransport:
             hub.listeners[channel] -= 1
             self._channels.discard(channel)
         with self.connection.lock:  # nothing is put there meanwhile
-            others = [segment for segment in self._arrived if segment.channel != channel]
-            self._arrived.clear()
-            self._arrived.extend(others)
+            self._without(channel)
 
     def _statement(self, what: str, verb: bytes, name: bytes) -> None:
         with self.connection.lock:
             self._refuse_transaction(what, why="it would happen at its commit only")
-            self._execute(verb + b'"' + name.replace(b'"', b'""') + b'"')
+            self._execute(listen_statement(verb, name))
 
     def send(self, channel: str, segments: Sequence[bytes]) -> None:
         """Each in a transaction of its own, unless it is the only one."""
@@ -249,7 +342,7 @@ class PostgresTransport:
         with self.connection.lock:
             self._refuse_transaction(
                 "publish",
-                why=f"the object has {len(segments)} segments, each of which is a transaction",
+                why=why_segments(len(segments)),
                 single=len(segments) == 1,
             )
             for segment in segments:
@@ -257,12 +350,8 @@ class PostgresTransport:
 
     # ---- receiving -------------------------------------------------------------------------
 
-    def put(self, notify: psycopg.Notify) -> None:
-        """From whoever reads; in any thread."""
-        if notify.channel in self._channels and notify.pid != self._own_pid:
-            data = notify.payload.encode("utf-8", "surrogateescape")
-            self._arrived.append(Segment(notify.channel, notify.pid, notify.pid, data))
-            os.eventfd_write(self._bell, 1)
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
 
     def receive(self, timeout: float | None) -> list[Segment | Gap]:
         """Everything that is there, after waiting for something; empty when the time is over."""
@@ -276,10 +365,7 @@ class PostgresTransport:
             if self._interrupted or (left is not None and left <= 0):
                 break
             self._sleep(left)
-        found: list[Segment | Gap] = []
-        while self._arrived:
-            found.append(self._arrived.popleft())
-        return found
+        return self._take()
 
     def _sleep(self, timeout: float | None) -> None:
         """Until the socket or the bell has something, or a check is due."""
@@ -290,7 +376,7 @@ class PostgresTransport:
         try:
             poll.register(self._pgconn.socket, select.POLLIN)
         except psycopg.OperationalError as error:
-            raise _lost(error) from error
+            raise lost(error) from error
         poll.register(self._bell, select.POLLIN)
         # Rounded up, or the last millisecond would be waited for with the processor.
         poll.poll(None if timeout is None else int(min(timeout, _LONG) * 1000) + 1)
@@ -305,7 +391,7 @@ class PostgresTransport:
             return
         try:
             if self.connection.closed:
-                raise _lost("the connection is closed")
+                raise lost("the connection is closed")
             # What a server says last and the end of the connection are two reads.
             for _ in range(_READS):
                 self._pgconn.consume_input()
@@ -313,7 +399,7 @@ class PostgresTransport:
                 if not _readable(self._pgconn.socket):
                     break
         except psycopg.OperationalError as error:
-            raise _lost(error) from error
+            raise lost(error) from error
         finally:
             lock.release()
 
@@ -321,36 +407,13 @@ class PostgresTransport:
 
     def check_when_due(self) -> None:
         """A statement every `interval` seconds: it fails when the server is gone."""
-        if self._interval is None or self._clock() < self._checked + self._interval:
+        if not self._is_due():
             return
-        self._checked = self._clock()
         asked = set(self.unfinished())
+        text, values = question_after(asked)
         with self.connection.lock:
-            if self.connection.closed:
-                raise _lost("the connection is closed")
-            if self._pgconn.transaction_status != _IDLE:
-                return  # somebody uses it
-            if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                return
-            if not asked:
-                self._execute(b"SELECT 1")
-                return
-            pids = "{" + ",".join(map(str, asked)) + "}"
-            result = self._execute(
-                b"SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = ANY ($1::int[])",
-                pids.encode(),
-            )
-        values = (result.get_value(row, 0) for row in range(result.ntuples))
-        self._gone |= asked - {int(value) for value in values if value is not None}
-
-    def gone(self) -> set[Hashable]:
-        """Senders whose backends have ended since they were last asked after.
-
-        To be looked at after what receive() returned: the last that they sent has come before
-        the answer of the server.
-        """
-        gone, self._gone = self._gone, set()
-        return gone
+            if self._may_check():
+                self._learn(asked, self._execute(text, *values))
 
     def probe(self) -> None:
         """Raises `ConnectionLost` when that can be known without asking the server."""
@@ -369,7 +432,7 @@ class PostgresTransport:
                 for channel in tuple(self._channels):
                     self.unlisten(channel)
         finally:
-            self._hub.leave(self)
+            self._hub.leave(self, self.connection)
             with self.connection.lock:  # nobody is about to ring it
                 self._channels.clear()
                 self._close_bell()

@@ -91,6 +91,7 @@ class PubSub(State):
                 " AsyncConnection)"
             )
         self._assembler.lifetime = transport.lifetime
+        self._assembler.expires = transport.expires
         return transport
 
     # ---- sending ---------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class PubSub(State):
         self._check_open()
         transport = self._connected()
         try:
-            transport.send(channel, segments(obj, transport.limit))
+            transport.send(channel, segments(obj, transport.limit_on(channel)))
         except ConnectionLost as error:
             if self._make is None:
                 raise
@@ -114,7 +115,7 @@ class PubSub(State):
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = self._connected()
-            transport.send(channel, segments(obj, transport.limit))
+            transport.send(channel, segments(obj, transport.limit_on(channel)))
 
     # ---- subscribing -----------------------------------------------------------------------
 

@@ -1,0 +1,457 @@
+"""The bridge: one loop between a segment and a PostgreSQL.
+
+1. One connection LISTENs upstream to those of its channels that somebody listens to here, and what
+   comes is published in the segment.  What it sent itself comes back under its own pid, and is
+   dropped; what it published it does not send on.  So nothing goes in circles, through any number
+   of bridges.
+2. The loop waits in one place, for all: the segment, questions, PostgreSQL, close(), and the next
+   attempt to connect.  It blocks for nobody but the segment's writer lock.
+3. A lost connection is made again, with more and more time between the attempts.  When the new one
+   listens, and before anything that comes on it, each channel that the old one listened to gets a
+   `Gap`: PostgreSQL keeps nothing for who is away.  So does each channel that had listeners before
+   the bridge began, since one that died may have been there.  Who came later has lost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import random
+import select
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynotify._engine import open as open_segment
+from pynotify.bridge._backoff import Backoff
+from pynotify.bridge._control import Asked, Desk, max_payload
+from pynotify.bridge._local import LocalSide
+from pynotify.bridge._outgoing import Outgoing
+from pynotify.errors import InterfaceError, InvalidChannelName, ProgrammingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from pynotify.bridge._upstream import Upstream
+
+logger = logging.getLogger("pynotify")
+
+_LIMIT: Final = 7999  # bytes of a payload upstream
+_MAX_CHANNEL: Final = 63
+_LONG: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeStats:
+    """What a bridge has done since it was made, and what it is about.
+
+    `upstream_pid`: the backend of its connection, None while there is none; `listening`: to what
+    it listens there.  `received` from there and published here; `dropped` of that, as the segment
+    had no room.  `sent` there; `refused` by the server, `lost` since too much waited; `waiting`
+    notifications' transactions wait, with `waiting_bytes`.  `connections` that were made.
+    """
+
+    upstream_pid: int | None
+    listening: frozenset[str]
+    received: int
+    dropped: int
+    sent: int
+    refused: int
+    lost: int
+    waiting: int
+    waiting_bytes: int
+    connections: int
+
+
+class PostgresBridge:
+    """A bridge between the segment `name` and the PostgreSQL that `conninfo` names.
+
+    `conninfo` is psycopg's; what it does not say is taken from the PG* variables (PGSERVICE too).
+    `channels`: those that are bridged, literally: there are no patterns, as PostgreSQL has none.
+    `both`: what is sent on them here goes upstream, too; payloads that PostgreSQL does not take
+    are then refused to their senders.  While there is no connection up to `max_backlog` bytes
+    wait for one.  `first_delay` and `longest_delay`: seconds between two attempts to connect.
+
+    A database of a segment has one bridge: a second one raises `OperationalError`, which names the
+    process of the first.  Nothing happens but in `run`; there is no thread.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        channels: Iterable[str],
+        both: bool = False,
+        conninfo: str = "",
+        database: str = "default",
+        max_backlog: int = 64 << 20,
+        first_delay: float = 0.1,
+        longest_delay: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+        **options: Any,
+    ) -> None:
+        self._postgres = _import_upstream()
+        self._postgres.parameters(conninfo)  # a mistake in it is told at once
+        self._channels = _check_channels(channels)
+        self._both = both
+        self._dsn = conninfo
+        self._clock = clock
+        self._backoff = Backoff(first_delay, longest_delay, random)
+        self._local_backoff = Backoff(first_delay, longest_delay, random)
+        self._outgoing = Outgoing(max_backlog)
+        self._upstream: Upstream | None = None
+        self._identity: Any = None
+        self._retry_at = clock()
+        self._pay_at = self._send_at = clock()
+        self._down = "not connected yet"
+        #: To what LISTEN was sent, and of which it is known that it was committed.
+        self._asked: set[str] = set()
+        self._listening: set[str] = set()
+        #: Statements on their way, by channel.
+        self._moving: Counter[str] = Counter()
+        #: Of which something may be missing when the next connection listens to them.
+        self._interrupted: set[str] = set()
+        self._questions: list[Asked] = []
+        #: Those who know that there is no connection.
+        self._told_down: set[Asked] = set()
+        self._received = self._sent = self._refused = self._connections = 0
+        self._stopping = self._closed = False
+        self._running = threading.Lock()
+        self._runner: int | None = None
+        with open_segment(name, **options) as engine:
+            self._local = LocalSide(engine, database, self._channels, both=both)
+            try:
+                self._desk = Desk(engine, database)
+            except BaseException:
+                self._local.close()
+                raise
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._check_segment(name)
+            self._interrupted = self._local.heard()  # by an earlier bridge, for all we know
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_segment(self, name: str) -> None:
+        limit = max_payload(self._local.connection)
+        if limit < _LIMIT:
+            raise ProgrammingError(
+                f'max_payload of segment "{name}" is {limit}, PostgreSQL may send {_LIMIT}',
+                hint="Create the segment with max_payload=7999 or more.",
+            )
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def run(self, timeout: float | None = None) -> None:
+        """Be a bridge until `stop` or `close`, or for `timeout` seconds."""
+        if not self._running.acquire(blocking=False):
+            raise ProgrammingError("the bridge runs already", hint="One thread runs it.")
+        self._runner = threading.get_ident()
+        deadline = None if timeout is None else self._clock() + timeout
+        try:
+            if self._closed:
+                raise InterfaceError("the bridge is closed", hint="Make a new one.")
+            while not self._stopping:
+                self._turn(deadline)
+                if deadline is not None and self._clock() >= deadline:
+                    break
+        finally:
+            self._runner = None
+            self._running.release()
+
+    def _turn(self, deadline: float | None) -> None:
+        ready = self._wait(deadline)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        self._questions += self._desk.questions()
+        if self._both:
+            self._outgoing.add(self._local.read())
+        else:
+            self._local.read()  # so that its descriptor is quiet again
+        try:
+            if self._upstream is None:
+                self._connect_when_due()
+            if self._upstream is not None:
+                self._go_on(self._upstream, ready.get(self._upstream_fd, 0))
+        except self._postgres.Lost as error:
+            self._lose(str(error))
+        self._answer()
+        if self._local.owes and self._clock() >= self._pay_at:
+            self._pay()
+
+    def _wait(self, deadline: float | None) -> dict[int, int]:
+        poll = select.poll()
+        for fd in (self._wake, self._local.fileno(), self._desk.fileno()):
+            poll.register(fd, select.POLLIN)
+        times = [] if deadline is None else [deadline]
+        self._upstream_fd = -1
+        if self._upstream is None:
+            times.append(self._retry_at)
+        else:
+            with contextlib.suppress(self._postgres.Lost):  # its next step says so
+                self._upstream_fd = self._upstream.fileno()
+                poll.register(self._upstream_fd, self._upstream.events)
+            if self._upstream_fd < 0:
+                times.append(self._clock())
+            if self._upstream.deadline is not None:
+                times.append(self._upstream.deadline)
+            if self._upstream.idle and len(self._outgoing):
+                times.append(self._send_at)
+        if self._local.owes:
+            times.append(self._pay_at)
+        left = min([_LONG, *(at - self._clock() for at in times)])
+        # Rounded up, or the last millisecond would be waited for with the processor.
+        return dict(poll.poll(int(left * 1000) + 1 if left > 0 else 0))
+
+    # ---- the connection ------------------------------------------------------------------------
+
+    def _connect_when_due(self) -> None:
+        if self._clock() < self._retry_at:
+            return
+        self._upstream = self._postgres.Upstream(
+            self._dsn, previous=self._identity, clock=self._clock, on_ready=self._on_ready
+        )
+        self._upstream_fd = -1
+
+    def _go_on(self, upstream: Upstream, events: int) -> None:
+        try:
+            upstream.step(events)
+            if upstream.ready:
+                self._listen(upstream)
+                self._send(upstream)
+                upstream.step(0)
+        finally:
+            incoming = [n for n in upstream.notifications if n[2] != self._identity.pid]
+            upstream.notifications.clear()
+            if incoming:
+                self._received += self._local.publish(incoming)
+                self._pay_later()
+
+    def _on_ready(self) -> None:
+        upstream = self._upstream
+        assert upstream is not None
+        self._identity = upstream.identity
+        if self._both and upstream.encoding not in ("UTF8", "SQL_ASCII"):
+            raise self._postgres.Lost(
+                f"its encoding is {upstream.encoding}, and not every text can be sent there;"
+                " with --both it must be UTF8"
+            )
+        self._connections += 1
+        self._down = ""
+        self._local.changed()
+        channels = self._local.heard()
+        self._asked = set(channels)
+        self._move("LISTEN", channels, self._established)
+        if not channels:
+            self._established(channels)
+
+    def _established(self, channels: set[str]) -> None:
+        """Before anything is published that comes on this connection."""
+        self._backoff.reset()
+        self._local.owe(channels & self._interrupted)
+        self._interrupted.clear()
+        self._pay()
+        assert self._upstream is not None
+        logger.info(
+            "bridge: connected to %s (backend %d)", self._upstream.server, self._identity.pid
+        )
+
+    def _lose(self, why: str) -> None:
+        delay = self._backoff.next()
+        self._retry_at = self._clock() + delay
+        self._down = why
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
+        self._outgoing.again()
+        self._interrupted |= self._listening
+        self._asked.clear()
+        self._listening.clear()
+        self._moving.clear()
+        self._told_down.clear()
+        logger.warning("bridge: no connection to PostgreSQL: %s; again in %.1f s", why, delay)
+
+    # ---- to what it listens --------------------------------------------------------------------
+
+    def _listen(self, upstream: Upstream) -> None:
+        """Follow those who come and go."""
+        if not self._local.changed() and not self._questions:
+            return
+        heard = self._local.heard()
+        gone, come = self._asked - heard, heard - self._asked
+        if gone:
+            self._move("UNLISTEN", gone, lambda _: None)
+        if come:
+            self._move("LISTEN", come, lambda _: None)
+        self._asked = heard
+
+    def _move(self, verb: str, channels: set[str], then: Callable[[set[str]], None]) -> None:
+        """One transaction for all of them."""
+        assert self._upstream is not None
+        if not channels:
+            return
+        self._moving.update(channels)
+        change = self._listening.update if verb == "LISTEN" else self._listening.difference_update
+
+        def done(_: Any) -> None:
+            self._moving.subtract(channels)
+            change(channels)
+            then(channels)
+
+        quoted = self._postgres.quoted
+        text = b"; ".join(verb.encode() + b" " + quoted(channel) for channel in sorted(channels))
+        self._upstream.execute(text, None, done)
+
+    def _answer(self) -> None:
+        """Those who wait for what is settled by now; the others stay."""
+        ready = self._upstream is not None and self._upstream.ready
+        waiting = []
+        for asked in self._questions:
+            if asked.channel not in self._channels:
+                known = ", ".join(self._channels)
+                self._desk.answer(asked, "refused", f"{asked.channel} is none of {known}")
+            elif asked.channel in self._listening and not self._moving[asked.channel]:
+                self._desk.answer(asked, "listening")
+            elif not ready or asked.channel in self._asked:  # else who asked has gone
+                waiting.append(asked)
+                if not ready and asked not in self._told_down:
+                    self._desk.answer(asked, "down", self._down or "connecting")
+                    self._told_down.add(asked)
+        self._questions = waiting
+        if not waiting:
+            self._told_down.clear()
+
+    # ---- what goes upstream --------------------------------------------------------------------
+
+    def _send(self, upstream: Upstream) -> None:
+        if self._clock() < self._send_at:
+            return
+        outward = self._outgoing.send()
+        if outward is not None:
+            upstream.execute(outward.statement, outward.values, self._was_sent, self._was_refused)
+
+    def _was_sent(self, _: Any) -> None:
+        self._sent += self._outgoing.sent()
+        if self._upstream is not None:
+            self._send(self._upstream)
+
+    def _was_refused(self, error: Any) -> None:
+        """By the server.  A full queue there, say, is no reason to give it up."""
+        text = error.diag.message_primary or str(error)
+        if (error.sqlstate or "")[:2] in ("40", "53", "54", "55", "57"):
+            delay = self._local_backoff.next()
+            self._send_at = self._clock() + delay
+            self._outgoing.again()
+            logger.warning("bridge: PostgreSQL takes nothing: %s; again in %.1f s", text, delay)
+            return
+        count = self._outgoing.sent()
+        self._refused += count
+        logger.error("bridge: PostgreSQL refused %d notifications: %s", count, text)
+
+    # ---- gaps ----------------------------------------------------------------------------------
+
+    def _pay(self) -> None:
+        if self._local.pay():
+            self._local_backoff.reset()
+        else:
+            self._pay_at = self._clock() + self._local_backoff.next()
+
+    def _pay_later(self) -> None:
+        if self._local.owes and self._pay_at <= self._clock():
+            self._pay_at = self._clock() + self._local_backoff.next()
+
+    # ---- outside of the loop -------------------------------------------------------------------
+
+    def stats(self) -> BridgeStats:
+        """From any thread."""
+        up = self._upstream
+        return BridgeStats(
+            upstream_pid=self._identity.pid if up is not None and up.ready else None,
+            listening=frozenset(self._listening),
+            received=self._received,
+            dropped=self._local.dropped,
+            sent=self._sent,
+            refused=self._refused,
+            lost=self._outgoing.dropped,
+            waiting=len(self._outgoing),
+            waiting_bytes=self._outgoing.bytes,
+            connections=self._connections,
+        )
+
+    def stop(self) -> None:
+        """Let `run` return, also from a signal handler."""
+        self._stopping = True
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Stop, and be no bridge any more.  Closing twice is allowed."""
+        self.stop()
+        if self._runner == threading.get_ident():
+            raise ProgrammingError("close() inside of run()", hint="Call stop() there.")
+        with self._running:
+            if self._closed:
+                return
+            self._closed = True
+            if len(self._outgoing):
+                logger.warning("bridge: %d transactions were not sent", len(self._outgoing))
+            if self._upstream is not None:
+                self._upstream.close()
+                self._upstream = None
+            try:
+                self._local.close()
+            finally:
+                self._desk.close()
+            wake, self._wake = self._wake, -1
+            os.close(wake)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if not self._down else self._down
+        return f"<pynotify.bridge.PostgresBridge of {', '.join(self._channels)} ({state})>"
+
+
+def _check_channels(channels: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(channels, str):
+        raise TypeError("channels must be several names, not one string")
+    names = tuple(dict.fromkeys(channels))
+    if not names:
+        raise ValueError("a bridge needs at least one channel")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"channel must be a str, not {type(name).__name__}")
+        if not 0 < len(name.encode()) <= _MAX_CHANNEL or "\0" in name:
+            raise InvalidChannelName(
+                f"channel name {name!r} is not one of PostgreSQL's",
+                hint=f"It has 1 to {_MAX_CHANNEL} bytes of UTF-8 without NUL there.",
+            )
+    return names
+
+
+def _import_upstream() -> Any:
+    """What needs psycopg."""
+    try:
+        module = importlib.import_module("pynotify.bridge._upstream")
+    except ImportError as error:
+        raise ImportError(
+            'a bridge needs psycopg 3: pip install "pynotify-ipc[postgres]"'
+        ) from error
+    return module
