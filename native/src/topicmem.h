@@ -43,7 +43,7 @@ uint64_t pn_arena_bytes_used(const struct pn_arena *mem); /* cells taken, by the
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
-#define PN_BODY_STARTS 0x0084210842108421ULL /* granules 0, 5, ... 55 */
+#define PN_BODY_STARTS UINT64_C(0x0084210842108421) /* granules 0, 5, ... 55 */
 
 /* The granules of a page at which cells of a class begin. */
 static inline uint64_t pn_arena_starts(uint32_t class)
