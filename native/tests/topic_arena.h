@@ -14,13 +14,16 @@ static struct pn_header arena_header;
 static struct AsyncQueueControl arena_queue;
 static struct pn_segment arena_segment = {.hdr = &arena_header, .ctl = &arena_queue, .name = "test"};
 
-/* Control, page array, pages; zero, as a file's new pages are. */
+/* Control, page array, pages; zero, as a file's new pages are.  Nobody gets beyond either end. */
 static inline struct pn_arena arena_make(uint32_t pages)
 {
     size_t table = sizeof(struct pn_arena_control) + pages * sizeof(struct pn_arena_page);
-    unsigned char *base = mmap(NULL, (size_t)pages * PN_ARENA_PAGE, PROT_READ | PROT_WRITE,
+    size_t size = (size_t)pages * PN_ARENA_PAGE;
+    unsigned char *base = mmap(NULL, size + 2 * PN_ARENA_PAGE, PROT_NONE,
                                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(base != MAP_FAILED);
+    base += PN_ARENA_PAGE;
+    CHECK_OK(mprotect(base, size, PROT_READ | PROT_WRITE));
     struct pn_arena mem = {
         .base = base,
         .ctl = (void *)base,
@@ -35,7 +38,7 @@ static inline struct pn_arena arena_make(uint32_t pages)
 
 static inline void arena_free(struct pn_arena *mem)
 {
-    munmap(mem->base, (size_t)mem->pages * PN_ARENA_PAGE);
+    munmap(mem->base - PN_ARENA_PAGE, ((size_t)mem->pages + 2) * PN_ARENA_PAGE);
 }
 
 static inline void arena_problem(void *arg, const char *text)
