@@ -375,6 +375,28 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
         ch->next_deadline = d->due;
 }
 
+/* The store of `channel` is what counts: a backlog does not look at the kind, and a delivery that
+ * dies here with a larger order has moved to the backlog's end, no more. */
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
+                                  struct pn_topic_channel *to, int64_t now, bool lent)
+{
+    struct pn_delivery *d = pn_delivery_at(seg, ref);
+    uint64_t word = pn_load_relaxed(&d->state);
+    take_out(seg, ref, word);
+    timed_give_back(seg, channel_of(seg, d), d);
+    d->order = to->next_order++;
+    PN_CRASH("topic:pump-order");
+    pn_store_release(&d->state,
+                     pn_state_word(d->due > now ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
+                                   pn_state_tag(word)));
+    PN_CRASH("topic:pump-kind");
+    d->channel = pn_queue_index(seg, to);
+    atomic_signal_fence(memory_order_seq_cst);
+    PN_CRASH("topic:pumped");
+    d->lent = lent;
+    pn_delivery_enqueue_locked(seg, ref);
+}
+
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);

@@ -35,6 +35,9 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
 /* In flight -> held, and back. */
 void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref);
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
+/* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
+                                  struct pn_topic_channel *to, int64_t now, bool lent);
 /* A new deadline. */
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
 
