@@ -256,6 +256,41 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     arena_free(&mem);
 }
 
+/* Thirteen pages need two of references as well: all of it, or nothing. */
+static void test_a_promise_counts_pages_of_references(void)
+{
+    for (uint32_t pages = 0; pages < 20; pages++) {
+        struct pn_arena mem = arena_with(1, 30);
+        struct pn_timedset set = {0};
+        while (mem.ctl->pages_free > pages)
+            pn_arena_take_locked(&mem, PN_PAGE_WHOLE);
+        CHECK_EQ(pn_timedset_reserve_locked(&mem, &set, 13 * 256 - 3), pages >= 15);
+        CHECK_EQ(mem.ctl->pages_free, pages >= 15 ? pages - 15 : pages);
+        pn_timedset_unreserve_locked(&mem, &set, set.reserved);
+        CHECK_EQ(mem.ctl->pages_free, pages);
+        arena_free(&mem);
+    }
+}
+
+/* At the edge of a page, one more and one less do not take and give it each time. */
+static void test_to_and_fro(void)
+{
+    struct pn_arena mem = arena_with(300, 10);
+    struct pn_timedset set = {0};
+    for (uint32_t i = 0; i < 254; i++)
+        add(&mem, &set, i, i);
+    CHECK_EQ(set.pages, 2);
+    for (uint32_t i = 0; i < 10; i++) {
+        pn_timedset_remove_locked(&mem, &set, ref_of[253]);
+        CHECK_EQ(set.pages, 2);
+        add(&mem, &set, 253, 0);
+        CHECK_EQ(set.pages, 2);
+    }
+    CHECK_EQ(pop_all(&mem, &set), 254);
+    check_empty(&mem, &set);
+    arena_free(&mem);
+}
+
 /* Who is lent keeps its room, whatever others do meanwhile. */
 static void test_what_is_lent_can_come_back(void)
 {
@@ -392,6 +427,8 @@ int main(void)
     RUN(test_random_use_against_a_sorted_array);
     RUN(test_pages_come_and_go);
     RUN(test_a_promise_that_cannot_be_kept_is_not_made);
+    RUN(test_a_promise_counts_pages_of_references);
+    RUN(test_to_and_fro);
     RUN(test_what_is_lent_can_come_back);
     RUN(test_rebuild);
     RUN(test_contradictions_poison);
