@@ -193,6 +193,31 @@ static void test_random_use_against_a_sorted_array(void)
     arena_free(&mem);
 }
 
+/* Sweeping: from the end, and again the place of what was removed; nobody is passed over. */
+static void test_some_are_swept_out(void)
+{
+    struct pn_arena mem = arena_with(1500, 20);
+    struct pn_timedset set = {0};
+    uint64_t seed = 31;
+    for (uint32_t round = 1; round < 100; round++) {
+        struct pn_timed entry;
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < 15 * round; i++)
+            add(&mem, &set, i, (int64_t)(test_random(&seed) % 1000));
+        for (uint32_t i = set.n; i-- > 0;)
+            if (pn_timedset_entry(&mem, &set, i, &entry) && entry.low % 100 < round) {
+                pn_timedset_remove_locked(&mem, &set, entry.ref);
+                if (i < set.n)
+                    i++;
+            }
+        for (; pn_timedset_pop_locked(&mem, &set, &entry); left++)
+            CHECK(entry.low % 100 >= round);
+        CHECK(left <= 15 * round);
+    }
+    check_empty(&mem, &set);
+    arena_free(&mem);
+}
+
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* Over all sizes at which a page, or a page of references, comes or goes. */
@@ -425,6 +450,7 @@ int main(void)
     RUN(TestRemove);
     RUN(test_equal_times_are_in_the_order_of_ids);
     RUN(test_random_use_against_a_sorted_array);
+    RUN(test_some_are_swept_out);
     RUN(test_pages_come_and_go);
     RUN(test_a_promise_that_cannot_be_kept_is_not_made);
     RUN(test_a_promise_counts_pages_of_references);
