@@ -1,0 +1,479 @@
+/*
+ * Every crash point of topics, each reached by a process that is killed there by SIGKILL, that
+ * exits there, or that is stopped there and continued.
+ *
+ * A case is a label, which time it is reached, and what happens then.  Three consumers survive, two
+ * of one channel and one of another, and one who publishes; a victim works until it dies.  One
+ * that is stopped holds up nobody, unless it has the lock.  Afterwards, without any further help:
+ *
+ *     progress     a message reaches both channels within PROGRESS_MS
+ *     exactness    what was published was finished once in each channel, or is a dead letter, once;
+ *                  what was refused, rolled back or never begun was never seen; what the victim
+ *                  died in happened to all or to none of it: its messages, in both channels, its
+ *                  answer, its notification
+ *     one state    nobody is returned what somebody else has in flight, or has finished
+ *     attempts     are the deliveries, each counted once
+ *     repair       pn_check() is clean, what the dead had in flight is there at once (all time-outs
+ *                  are a minute), and in the end nothing is in any channel
+ *
+ * The labels come from the program itself, so a new one is tested, or fails the run because no
+ * victim has reached it (job_of() says who goes where).  The journal is in anonymous shared
+ * memory: it outlives SIGKILL.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "harness.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../src/conn.h"
+#include "../src/lock.h"
+#include "../src/segment.h"
+
+enum {
+    PROGRESS_MS = 4000, /* a loaded machine; 1 ms is usual */
+    MAX_MESSAGES = 32768,
+    MAX_TXNS = 4096,
+    ROUNDS = 60,
+    PARALLEL = 4,
+    BIG = 9000
+};
+
+#include "crash_topic_victims.h"
+
+enum { HIT = 0, FAILED = 1, NOT_HIT = 3, EXITED = 99 };
+
+static bool begins(const char *label, const char *prefix)
+{
+    return strncmp(label, prefix, strlen(prefix)) == 0;
+}
+
+static struct pn_segment *inside(void)
+{
+    struct pn_segment *seg = pn_first_segment();
+    while (seg != NULL && strcmp(seg->name, segment) != 0)
+        seg = seg->next;
+    CHECK(seg != NULL);
+    return seg;
+}
+
+/* ---- the order of a case --------------------------------------------------------------------- */
+
+static void victim(void *arg)
+{
+    (void)arg;
+    CHECK_EQ(setpgid(0, 0), 0); /* its children can be waited for when it is dead */
+    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
+    now.victim();
+}
+
+static void open_segment(void)
+{
+    pn_options o;
+    pn_options_default(&o);
+    o.queue_pages = 64;
+    o.max_backends = 12;
+    o.topic_memory = 4 << 20;
+    o.max_topics = 8;
+    o.max_topic_channels = 16;
+    o.max_consumers = 16;
+    segment = test_segment_name();
+    CHECK_OK(pn_open(segment, &o, &engine));
+}
+
+static void start_consumers(void)
+{
+    mine = connect_with(0);
+    work = topic_named(mine, "work");
+    work_a = channel_named(mine, work, "a");
+    work_b = channel_named(mine, work, "b");
+    pn_txn *txn;
+    CHECK_OK(pn_txn_begin(mine, &txn));
+    CHECK_OK(pn_txn_listen(txn, "news", 4));
+    CHECK_OK(pn_txn_commit(txn));
+    for (uintptr_t i = 0; i < 3; i++)
+        consumers[i] = spawn(survivor, (void *)(CONSUMER + i));
+    REQUIRE(hear(0, 2, TEST_PATIENCE_MS) && hear(1, 1, TEST_PATIENCE_MS),
+            "the consumers did not start");
+}
+
+static void say(uint32_t kind)
+{
+    publish(mine, PARENT, WORK, work, &(struct manner){.size = 40, .kind = kind});
+}
+
+/* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
+static void check_beside_the_stopped(void)
+{
+    struct pn_segment *seg = inside();
+    int rc = pn_lock_try(seg);
+    if (rc == 0) {
+        pn_lock_release(seg);
+        say(PING_B); /* in channel a it may be the stopped one's turn */
+        REQUIRE(hear(1, 1, PROGRESS_MS), "no progress beside the stopped process");
+        return;
+    }
+    bool alone = now.victim != recovering && now.victim != reaping;
+    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
+    REQUIRE(rc == -EBUSY, "the lock: %d", rc);
+    REQUIRE(holder == victim_pid || !alone, "%d has the lock, not the stopped %d", holder,
+            victim_pid);
+}
+
+/* Serve the victim's stops until it ends.  True: it came to where it should. */
+static bool watch_victim(void)
+{
+    int status = 0;
+    bool stopped = false;
+    for (;;) {
+        CHECK_EQ(waitpid(victim_pid, &status, WUNTRACED), victim_pid);
+        if (!WIFSTOPPED(status))
+            break;
+        stopped = true;
+        check_beside_the_stopped();
+        atomic_store(&j->stop, 1);
+        kill(victim_pid, SIGCONT);
+    }
+    atomic_fetch_add(&j->deaths, 1);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EXITED)
+        return now.action == PN_CRASH_EXIT;
+    REQUIRE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the victim failed");
+    REQUIRE(!WIFSIGNALED(status) || WTERMSIG(status) == SIGKILL, "the victim died of signal %d",
+            WTERMSIG(status));
+    return WIFSIGNALED(status) || stopped;
+}
+
+/* The victim's own children die with it, but not in the same instant. */
+static void wait_for_orphans(void)
+{
+    while (waitpid(-victim_pid, NULL, 0) > 0 || errno == EINTR)
+        ;
+    CHECK_EQ(errno, ECHILD);
+}
+
+/* ---- what has to hold afterwards ------------------------------------------------------------- */
+
+static void check_segment(const char *when)
+{
+    char problems[4096];
+    int n = pn_check(engine, problems, sizeof problems);
+    if (n < 0)
+        REQUIRE(false, "%s: pn_check: %d: %s", when, n, pn_error_message());
+    REQUIRE(n == 0, "%s: pn_check finds %d problems:\n%s", when, n, problems);
+}
+
+static uint64_t left_in(pn_ref channel)
+{
+    pn_topic_channel_stats stat;
+    CHECK_OK(pn_topic_channel_stat(mine, channel, &stat));
+    return stat.depth + stat.in_flight + stat.deferred;
+}
+
+/* What mortals left: we finish it. */
+static void finish_what_is_left(pn_ref topic, const char *name, int which)
+{
+    struct held h;
+    int64_t began = test_now_ns();
+    pn_ref channel = channel_named(mine, topic, name);
+    pn_consumer *consumer = consumer_of(mine, channel, 4, 0);
+    while (left_in(channel) != 0) {
+        REQUIRE(test_now_ns() - began < PROGRESS_MS * INT64_C(1000000),
+                "%llu messages stay in %s", (unsigned long long)left_in(channel), name);
+        if (take(consumer, PARENT, OWN, which, 50 * MS, &h))
+            finish(mine, &h, PARENT);
+    }
+    CHECK_OK(pn_consumer_close(consumer));
+}
+
+static void read_dead_letters(void)
+{
+    pn_message_out out;
+    struct body b;
+    pn_ref topic = topic_named(mine, "dead");
+    pn_consumer *consumer = consumer_of(mine, channel_named(mine, topic, "d"), 4, 0);
+    while (pn_consumer_get(consumer, 0, &out) == 1) {
+        CHECK(out.body_len >= sizeof b);
+        memcpy(&b, out.body, sizeof b);
+        REQUIRE(b.magic == MAGIC && b.serial < atomic_load(&j->next), "a damaged dead letter");
+        atomic_fetch_add(&j->m[b.serial].in[0].dead, 1);
+        CHECK_OK(pn_message_answer(mine, NULL, out.delivery, out.tag, out.id, PN_ANSWER_FINISH, 0,
+                                   NULL, 0));
+    }
+    CHECK_OK(pn_consumer_close(consumer));
+}
+
+static void hear_news(void)
+{
+    pn_batch *batch = pn_batch_new();
+    uint32_t t;
+    while (pn_poll(mine, batch, 0) > 0)
+        for (size_t i = 0; i < batch->n; i++) {
+            memcpy(&t, batch->data + batch->offset[i], sizeof t);
+            REQUIRE(t < MAX_TXNS, "a damaged notification");
+            j->txn[t].heard++;
+        }
+    pn_batch_free(batch);
+}
+
+static bool seen(uint32_t serial, int which)
+{
+    return atomic_load(&j->m[serial].in[which].claims) != 0;
+}
+
+static void check_entry(uint32_t serial, int which)
+{
+    const struct message_log *m = &j->m[serial];
+    const struct entry *e = &m->in[which];
+    uint32_t answered = atomic_load(&e->answered), dead = atomic_load(&e->dead);
+    bool by_mortal = mortal(atomic_load(&e->answerer));
+    bool ended = answered == FINISHED || answered == DEAD ||
+                 (by_mortal && (answered == ABOUT_FINISH || answered == ABOUT_DEAD));
+    REQUIRE(ended || atomic_load(&m->optional) != 0 || !seen(serial, which),
+            "message %u was returned, and is lost (channel %d, state %u of %u)", serial, which,
+            answered, atomic_load(&e->answerer));
+    REQUIRE(dead == (answered == DEAD || answered == ABOUT_DEAD),
+            "message %u is %u dead letters, and in state %u", serial, dead, answered);
+}
+
+static void check_message(uint32_t serial)
+{
+    const struct message_log *m = &j->m[serial];
+    uint32_t fate = atomic_load(&m->fate);
+    bool optional = atomic_load(&m->optional) != 0;
+    for (int which = 0; which < 2; which++) {
+        bool here = seen(serial, which);
+        REQUIRE(fate != PUBLISHED || here || optional, "message %u was published, and is lost",
+                serial);
+        REQUIRE(fate != ABORTED || !here, "message %u was not published, and arrived", serial);
+        REQUIRE(fate != ABOUT || mortal(m->writer), "message %u of a living one is in doubt",
+                serial);
+        REQUIRE(fate != ABOUT || optional || here == seen(m->group, 0),
+                "message %u, of %u and following, is in doubt; in channel %d it is%s", serial,
+                m->group, which, here ? "" : " not");
+        check_entry(serial, which);
+    }
+}
+
+static void check_transaction(uint32_t t)
+{
+    const struct txn_log *log = &j->txn[t];
+    uint32_t fate = atomic_load(&log->fate);
+    if (fate == UNUSED) {
+        REQUIRE(log->heard == 0, "transaction %u had not begun", t);
+        return;
+    }
+    bool happened = fate == PUBLISHED || (fate == ABOUT && seen(log->first, 0));
+    REQUIRE(log->heard == happened, "transaction %u: %u notifications, its messages are%s there",
+            t, log->heard, happened ? "" : " not");
+    if (log->answered == 0 || fate != ABOUT)
+        return;
+    const struct entry *e = &j->m[log->answered - 1].in[0];
+    bool open = mortal(atomic_load(&e->answerer)) && atomic_load(&e->answered) == ABOUT_FINISH;
+    REQUIRE(open == happened, "transaction %u: its messages are%s there, what it finished is%s", t,
+            happened ? "" : " not", open ? "" : " not");
+}
+
+static void check_journal(void)
+{
+    for (uint32_t i = 0; i < atomic_load(&j->next); i++)
+        check_message(i);
+    for (uint32_t t = 1; t <= atomic_load(&j->next_txn); t++)
+        check_transaction(t);
+}
+
+static void check_nothing_left(pn_ref topic, const char *name)
+{
+    pn_topic_stats stat;
+    pn_consumer_stats rows[4];
+    pn_topic_channel_stats channels[4];
+    CHECK_OK(pn_topic_stat(mine, topic, &stat));
+    REQUIRE(stat.unfinished == 0 && stat.depth == 0 && stat.deferred == 0,
+            "%llu messages are left in topic %s", (unsigned long long)stat.unfinished, name);
+    int n = pn_topic_channel_list(mine, topic, channels, 4);
+    for (int i = 0; i < n; i++)
+        REQUIRE(pn_consumer_list(mine, channels[i].ref, rows, 4) == 0,
+                "a dead consumer is left in channel %s of %s", channels[i].name, name);
+    CHECK_OK(pn_topic_delete(mine, topic));
+}
+
+static void end_case(void)
+{
+    pn_ref own = topic_named(mine, "own");
+    finish_what_is_left(own, "x", 0);
+    finish_what_is_left(own, "y", 1);
+    CHECK_SOON(left_in(work_a) == 0 && left_in(work_b) == 0);
+    say(QUIT);
+    say(QUIT);
+    for (int i = 0; i < 3; i++)
+        CHECK_CHILD(consumers[i], 0);
+    read_dead_letters();
+    hear_news();
+    check_segment("at the end");
+    check_journal();
+    check_nothing_left(work, "work");
+    check_nothing_left(own, "own");
+    check_nothing_left(topic_named(mine, "dead"), "dead");
+    check_segment("after all was deleted");
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+}
+
+/* A case in a process of its own.  Exits with one of the above. */
+static void run_case(void *arg)
+{
+    (void)arg;
+    test_watchdog(60);
+    CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    CHECK_EQ(pipe(heard_from[0]), 0);
+    CHECK_EQ(pipe(heard_from[1]), 0);
+    open_segment();
+    start_consumers();
+    say(PLAIN);
+    victim_pid = spawn(victim, NULL);
+    bool hit = watch_victim();
+    say(PING);
+    REQUIRE(hear(0, 1, PROGRESS_MS) && hear(1, 1, PROGRESS_MS), "no progress after the death");
+    check_segment("after the death");
+    wait_for_orphans();
+    end_case();
+    _exit(hit ? HIT : NOT_HIT);
+}
+
+/* ---- dying while the area of topics is made -------------------------------------------------- */
+
+static void first_user(void *arg)
+{
+    (void)arg;
+    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
+    pn_conn *conn = connect_with(0);
+    throw_away(conn, topic_named(conn, "first"), 1);
+    pn_conn_close(conn);
+}
+
+static void run_first_use(void *arg)
+{
+    (void)arg;
+    test_watchdog(60);
+    open_segment();
+    int status;
+    pid_t pid = spawn(first_user, NULL);
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    bool hit = !WIFEXITED(status) || WEXITSTATUS(status) == EXITED;
+    if (WIFSTOPPED(status)) { /* it has the lock */
+        kill(pid, SIGCONT);
+        CHECK_CHILD(pid, 0);
+    }
+    mine = connect_with(0);
+    pn_message_out out;
+    pn_ref topic = topic_named(mine, "second");
+    pn_consumer *consumer = consumer_of(mine, channel_named(mine, topic, "c"), 1, 0);
+    throw_away(mine, topic, 2);
+    CHECK_EQ(pn_consumer_get(consumer, 0, &out), 1);
+    CHECK_OK(pn_consumer_close(consumer));
+    check_segment("after the death");
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    test_segments_remove();
+    _exit(hit ? HIT : NOT_HIT);
+}
+
+/* ---- all cases ------------------------------------------------------------------------------- */
+
+struct job {
+    struct crash_case c;
+    void (*run)(void *arg);
+    pid_t pid;
+    struct shared *shared;
+};
+
+static unsigned failures, not_hit, done;
+
+#include "crash_topic_labels.h"
+
+static struct job job_of(const char *label, uint32_t nth, int action)
+{
+    struct job job = {.c = {.label = label, .nth = nth, .victim = mixed, .action = action},
+                      .run = run_case};
+    if (is_first_use(label))
+        job.run = run_first_use;
+    else if (begins(label, "recover:") || begins(label, "topic-recover:"))
+        job.c.victim = recovering;
+    else if (strcmp(label, "topic:reap") == 0 || strcmp(label, "topic:reaped") == 0 ||
+             strcmp(label, "topic:unheld") == 0)
+        job.c.victim = reaping;
+    return job;
+}
+
+static void finish_job(struct job *job)
+{
+    char leftover[64];
+    int status = reap(job->pid);
+    bool exited = WIFEXITED(status);
+    if (exited && WEXITSTATUS(status) == NOT_HIT) {
+        fprintf(stderr,
+                "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in "
+                "crash_topic_victims.h, and job_of() the way to it\n",
+                job->c.label, action_names[job->c.action], job->c.nth);
+        not_hit++;
+    } else if (!exited || WEXITSTATUS(status) != HIT) {
+        fprintf(stderr, "FAILED: %s, hit %u, %s\n", job->c.label, job->c.nth,
+                action_names[job->c.action]);
+        failures++;
+        snprintf(leftover, sizeof leftover, "ctest.%d.0", (int)job->pid);
+        test_segment_remove(leftover);
+    }
+    done++;
+    munmap(job->shared, sizeof *job->shared);
+}
+
+static void start(struct job *job)
+{
+    job->shared = mmap(NULL, sizeof *job->shared, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(job->shared != MAP_FAILED);
+    j = job->shared;
+    now = job->c;
+    job->pid = spawn(job->run, NULL);
+}
+
+static size_t add_label(struct job *jobs, size_t n, const char *label)
+{
+    bool again = !is_first_use(label); /* happens once in a segment */
+    for (int action = PN_CRASH_KILL; action <= PN_CRASH_EXIT; action++)
+        for (uint32_t nth = 1; nth <= (again ? 3 : 1); nth += 2)
+            jobs[n++] = job_of(label, nth, action);
+    for (uint32_t others = 1; others <= 2 && begins(label, "topic-recover:"); others++) {
+        jobs[n] = job_of(label, 1, PN_CRASH_KILL);
+        jobs[n++].c.recoverers = others;
+    }
+    return n;
+}
+
+/* Without an argument, all; else a label, then perhaps which hit, and the action's number. */
+int main(int argc, char **argv)
+{
+    static struct job jobs[1024];
+    size_t n = 0;
+    int64_t began = test_now_ns();
+    for (int i = 0; i < pn_crash_label_count(); i++)
+        if (argc < 2 ? is_ours(pn_crash_label(i)) : strcmp(argv[1], pn_crash_label(i)) == 0)
+            n = add_label(jobs, n, pn_crash_label(i));
+    if (argc == 4) {
+        jobs[0] = job_of(argv[1], (uint32_t)atoi(argv[2]), atoi(argv[3]));
+        n = 1;
+    }
+    CHECK(n > 0);
+    for (size_t i = 0; i < n + PARALLEL; i++) {
+        if (i >= PARALLEL && i - PARALLEL < n)
+            finish_job(&jobs[i - PARALLEL]);
+        if (i < n)
+            start(&jobs[i]);
+    }
+    printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
+           (double)(test_now_ns() - began) / 1e9);
+    return failures + not_hit != 0;
+}
