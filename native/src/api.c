@@ -15,6 +15,7 @@
 #include "async.h"
 #include "backend.h"
 #include "channel.h"
+#include "deliver.h"
 #include "engine.h"
 #include "generation.h"
 #include "lock.h"
@@ -30,7 +31,8 @@
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
-                                                 .resignal = pn_watch_resignal};
+                                                 .resignal = pn_watch_resignal,
+                                                 .wake_consumers = pn_consumers_signal};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */

@@ -116,14 +116,13 @@ bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t step
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
-    int64_t now = pn_now_ns();
     while (c->last != 0) {
         if (steps-- == 0)
             return true;
         if (pn_is_void(ch, pn_delivery_at(seg, c->last)))
             pn_delivery_end_locked(seg, c->last);
         else
-            pn_delivery_return_locked(seg, c->last, PN_BACK_HEAD, now);
+            pn_delivery_return_locked(seg, c->last, PN_BACK_HEAD);
         PN_CRASH("topic:returned");
     }
     return false;

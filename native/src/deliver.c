@@ -292,8 +292,9 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t was = pn_load_relaxed(&d->state);
-    if (pn_state_kind(redo->word) == PN_KIND_FREE) {
-        pn_store_release(&d->state, redo->word);
+    bool gone = pn_load_relaxed(&channel_of(seg, d)->state) != PN_RECORD_USED;
+    if (pn_state_kind(redo->word) == PN_KIND_FREE || gone || pn_is_void(channel_of(seg, d), d)) {
+        pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(was)));
         PN_CRASH("answer:free");
         pn_delivery_ended_locked(seg, ref, was);
         return;
@@ -314,16 +315,14 @@ void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back 
     pn_delivery_apply_locked(seg, ref, &redo);
 }
 
-void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
-                               int64_t now)
+void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
     uint64_t word = pn_load_relaxed(&d->state);
     const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     uint32_t attempts = pn_state_attempts(word);
-    (void) now;
-    if (pn_load_relaxed(&d->handed) != pn_state_tag(word)) {
+    if ((int32_t) (pn_load_relaxed(&c->handed) - d->claim) < 0) {
         /* nobody has seen it: it was not delivered */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
     } else if (c->max_attempts == 0 || attempts < c->max_attempts) {
@@ -438,7 +437,7 @@ static void claim(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t 
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     uint64_t word = pn_load_relaxed(&d->state);
     uint32_t attempts = pn_state_attempts(word), tag = (pn_state_tag(word) + 1) & PN_TAG_MASK;
-    pn_store_relaxed(&d->handed, tag - 1);
+    d->claim = ++c->claims;
     d->due = now + c->msg_timeout;
     d->delivered_ns = now;
     PN_CRASH("claim:due");
@@ -517,7 +516,7 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
 }
 
 static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
-                     struct pn_consumer_slot *c, uint32_t ref, int64_t now)
+                     struct pn_consumer_slot *c, uint32_t ref)
 {
     bool is_void = pn_is_void(ch, pn_delivery_at(seg, ref));
     if (is_void) {
@@ -527,7 +526,7 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
     c->timed_out++;
     ch->timed_out++;
     PN_CRASH("topic:timing-out");
-    pn_delivery_return_locked(seg, ref, PN_BACK_TAIL, now);
+    pn_delivery_return_locked(seg, ref, PN_BACK_TAIL);
 }
 
 static int64_t earliest_deadline(const struct pn_segment *seg, const struct pn_topic_channel *ch)
@@ -557,7 +556,7 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
             if (steps-- == 0)
                 return true;
-            time_out(seg, ch, c, c->first, now);
+            time_out(seg, ch, c, c->first);
         }
     }
     ch->next_deadline = earliest_deadline(seg, ch);

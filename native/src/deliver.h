@@ -8,6 +8,8 @@
 
 #include "topic.h"
 
+struct pn_sleeper;
+
 /* A delivery that exists and stands nowhere: put it where its state says. */
 void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref);
 /* It ceases to exist; its message, too, if it was the last. */
@@ -30,8 +32,7 @@ struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref
 void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
                               const struct pn_answer_redo *redo);
 /* It would go back; if it has been delivered often enough it is a dead letter instead. */
-void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
-                               int64_t now);
+void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
 /* In flight -> held, and back. */
 void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref);
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
@@ -64,6 +65,10 @@ bool pn_consumer_full(const struct pn_consumer_slot *c);
 void pn_consumers_signal(struct pn_segment *seg, const uint32_t *slots, uint32_t n);
 /* Signal whoever has been notified for that long and has not come.  Lock not held. */
 void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns);
+
+/* A signal handler, or a thread of this process's, tells its connection's consumers that they were
+ * notified; `all`: that they are to look in any case.  Async-signal-safe. */
+void pn_consumers_woken(struct pn_conn *conn, struct pn_sleeper *sleeper, bool all);
 
 static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
 {

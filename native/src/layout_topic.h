@@ -116,9 +116,7 @@ struct pn_delivery {
     uint32_t prev, next;  /* ready list, or the consumer's in-flight list; derived */
     uint32_t of_message;  /* the next delivery of the message; derived, but for STAGED */
     uint32_t timed;       /* place in the channel's timed set, + 1; 0: not in it; derived */
-    /* The tag under which it was handed to the program.  W: the consumer's process, without the
-     * lock.  R: holder: a claim that nobody saw is not counted in attempts. */
-    pn_atomic_u32 handed;
+    uint32_t claim; /* number of this claim of its consumer's; truth while it is in flight */
     uint32_t lent; /* entries of the channel's timed set that are reserved for it; derived */
 };
 _Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
@@ -194,6 +192,10 @@ struct pn_consumer_slot {
     pn_atomic_u32 wait; /* enum pn_consumer_wait; truth */
     uint32_t in_flight; /* HELD ones included; derived */
     int64_t armed;      /* until when it sleeps; CLOCK_MONOTONIC */
+    uint32_t claims;    /* number of its last claim; truth */
+    /* Number of the last claim that the program has seen.  W: the consumer's process, without the
+     * lock.  R: holder: what nobody saw is not counted in attempts. */
+    pn_atomic_u32 handed;
     pn_atomic_u64 notified_at;
     uint32_t first, last;   /* in flight; derived */
     uint32_t next, prev;    /* the channel's consumers; derived */
