@@ -30,6 +30,7 @@
 #include <stdbool.h>
 
 #include "../src/conn.h"
+#include "../src/consume.h"
 #include "../src/lock.h"
 #include "../src/segment.h"
 
@@ -406,11 +407,16 @@ static void run_first_use(void *arg)
     _exit(hit ? HIT : NOT_HIT);
 }
 
+/* ---- nobody ever comes again ----------------------------------------------------------------- */
+
+#include "crash_topic_unhelped.h" /* it uses what stands above */
+
 /* ---- all cases ------------------------------------------------------------------------------- */
 
 struct job {
     struct crash_case c;
     void (*run)(void *arg);
+    void *arg;
     pid_t pid;
     struct shared *shared;
 };
@@ -460,7 +466,7 @@ static void start(struct job *job)
     CHECK(job->shared != MAP_FAILED);
     j = job->shared;
     now = job->c;
-    job->pid = spawn(job->run, NULL);
+    job->pid = spawn(job->run, job->arg);
 }
 
 static size_t add_label(struct job *jobs, size_t n, const char *label)
@@ -479,12 +485,35 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
     return n;
 }
 
-/* Without an argument, all; else a label, then perhaps which hit, and the action's number. */
+static size_t add_unhelped(struct job *jobs, size_t n)
+{
+    static const char *const publisher[] = {"publish:after-live", "publish:linked", "topic:wait",
+                                            "topic:notified",     "publish:done",   "topic:unlocked",
+                                            "publish:redo-valid", "publish:live",   "signal:flag"};
+    static const char *const consumer[] = {"claim:in-flight", "claim:listed", "claim:handed",
+                                           "lock:acquired",   "topic:wait",   "nothing"};
+    for (size_t i = 0; i < sizeof publisher / sizeof publisher[0]; i++)
+        for (uintptr_t kind = 0; kind < 2; kind++)
+            jobs[n++] = (struct job){.c = {.label = publisher[i], .nth = 1},
+                                     .run = run_last_words,
+                                     .arg = (void *)kind};
+    for (size_t i = 0; i < sizeof consumer / sizeof consumer[0]; i++)
+        for (uintptr_t kind = 0; kind < 2; kind++)
+            jobs[n++] = (struct job){.c = {.label = consumer[i], .nth = 2},
+                                     .run = strcmp(consumer[i], "nothing") == 0 ? run_timekeeper
+                                                                                : run_heir,
+                                     .arg = (void *)kind};
+    return n;
+}
+
+/* Without an argument, all; "unhelped"; else a label, then perhaps which hit, and the action's number. */
 int main(int argc, char **argv)
 {
     static struct job jobs[1024];
     size_t n = 0;
     int64_t began = test_now_ns();
+    if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
+        n = add_unhelped(jobs, n); /* the slow ones first */
     for (int i = 0; i < pn_crash_label_count(); i++)
         if (argc < 2 ? is_ours(pn_crash_label(i)) : strcmp(argv[1], pn_crash_label(i)) == 0)
             n = add_label(jobs, n, pn_crash_label(i));
