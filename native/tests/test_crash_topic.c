@@ -44,6 +44,9 @@ enum {
 };
 
 #include "crash_topic_labels.h"
+#include "topic_journal.h"
+#include "topic_day.h"
+
 #include "crash_topic_victims.h"
 
 enum { HIT = 0, FAILED = 1, NOT_HIT = 3, EXITED = 99 };
@@ -102,13 +105,6 @@ static void start_consumers(void)
 static void say(uint32_t kind)
 {
     publish(mine, PARENT, WORK, work, &(struct manner){.size = 40, .kind = kind});
-}
-
-static uint64_t left_in(pn_ref channel)
-{
-    pn_topic_channel_stats stat;
-    CHECK_OK(pn_topic_channel_stat(mine, channel, &stat));
-    return stat.depth + stat.in_flight + stat.deferred;
 }
 
 /* Never with the lock in hand. */
@@ -181,143 +177,6 @@ static void wait_for_orphans(void)
 }
 
 /* ---- what has to hold afterwards ------------------------------------------------------------- */
-
-static void check_segment(const char *when)
-{
-    char problems[4096];
-    int n = pn_check(engine, problems, sizeof problems);
-    if (n < 0)
-        REQUIRE(false, "%s: pn_check: %d: %s", when, n, pn_error_message());
-    REQUIRE(n == 0, "%s: pn_check finds %d problems:\n%s", when, n, problems);
-}
-
-/* What mortals left: we finish it. */
-static void finish_what_is_left(pn_ref topic, const char *name, int which)
-{
-    struct held h;
-    int64_t began = test_now_ns();
-    pn_ref channel = channel_named(mine, topic, name);
-    CHECK_OK(pn_topic_channel_pause(mine, channel, 0));
-    pn_consumer *consumer = consumer_of(mine, channel, 4, 0);
-    while (left_in(channel) != 0) {
-        REQUIRE(test_now_ns() - began < PROGRESS_MS * INT64_C(1000000),
-                "%llu messages stay in %s", (unsigned long long)left_in(channel), name);
-        if (take(consumer, PARENT, OWN, which, 50 * MS, &h))
-            finish(mine, &h, PARENT);
-    }
-    CHECK_OK(pn_consumer_close(consumer));
-}
-
-static void read_dead_letters(void)
-{
-    pn_message_out out;
-    struct body b;
-    pn_ref topic = topic_named(mine, "dead");
-    pn_consumer *consumer = consumer_of(mine, channel_named(mine, topic, "d"), 4, 0);
-    while (pn_consumer_get(consumer, 0, &out) == 1) {
-        CHECK(out.body_len >= sizeof b);
-        memcpy(&b, out.body, sizeof b);
-        REQUIRE(b.magic == MAGIC && b.serial < atomic_load(&j->next), "a damaged dead letter");
-        atomic_fetch_add(&j->m[b.serial].in[0].dead, 1);
-        CHECK_OK(pn_message_answer(mine, NULL, out.delivery, out.tag, out.id, PN_ANSWER_FINISH, 0,
-                                   NULL, 0));
-    }
-    CHECK_OK(pn_consumer_close(consumer));
-}
-
-static void hear_news(void)
-{
-    pn_batch *batch = pn_batch_new();
-    uint32_t t;
-    while (pn_poll(mine, batch, 0) > 0)
-        for (size_t i = 0; i < batch->n; i++) {
-            memcpy(&t, batch->data + batch->offset[i], sizeof t);
-            REQUIRE(t < MAX_TXNS, "a damaged notification");
-            j->txn[t].heard++;
-        }
-    pn_batch_free(batch);
-}
-
-static bool seen(uint32_t serial, int which)
-{
-    return atomic_load(&j->m[serial].in[which].claims) != 0;
-}
-
-static void check_entry(uint32_t serial, int which)
-{
-    const struct message_log *m = &j->m[serial];
-    const struct entry *e = &m->in[which];
-    uint32_t answered = atomic_load(&e->answered), dead = atomic_load(&e->dead);
-    bool by_mortal = mortal(atomic_load(&e->answerer));
-    bool ended = answered == FINISHED || answered == DEAD ||
-                 (by_mortal && (answered == ABOUT_FINISH || answered == ABOUT_DEAD));
-    REQUIRE(ended || atomic_load(&m->optional) != 0 || !seen(serial, which),
-            "message %u was returned, and is lost (channel %d, state %u of %u)", serial, which,
-            answered, atomic_load(&e->answerer));
-    REQUIRE(dead == (answered == DEAD || answered == ABOUT_DEAD),
-            "message %u is %u dead letters, and in state %u", serial, dead, answered);
-}
-
-static void check_message(uint32_t serial)
-{
-    const struct message_log *m = &j->m[serial];
-    uint32_t fate = atomic_load(&m->fate);
-    bool optional = atomic_load(&m->optional) != 0;
-    for (int which = 0; which < 2; which++) {
-        bool here = seen(serial, which);
-        REQUIRE(fate != PUBLISHED || here || optional, "message %u was published, and is lost",
-                serial);
-        REQUIRE(fate != ABORTED || !here, "message %u was not published, and arrived", serial);
-        REQUIRE(fate != ABOUT || mortal(m->writer), "message %u of a living one is in doubt",
-                serial);
-        REQUIRE(fate != ABOUT || optional || here == seen(m->group, 0),
-                "message %u, of %u and following, is in doubt; in channel %d it is%s", serial,
-                m->group, which, here ? "" : " not");
-        check_entry(serial, which);
-    }
-}
-
-static void check_transaction(uint32_t t)
-{
-    const struct txn_log *log = &j->txn[t];
-    uint32_t fate = atomic_load(&log->fate);
-    if (fate == UNUSED) {
-        REQUIRE(log->heard == 0, "transaction %u had not begun", t);
-        return;
-    }
-    bool happened = fate == PUBLISHED || (fate == ABOUT && seen(log->first, 0));
-    REQUIRE(log->heard == happened, "transaction %u: %u notifications, its messages are%s there",
-            t, log->heard, happened ? "" : " not");
-    if (log->answered == 0 || fate != ABOUT)
-        return;
-    const struct entry *e = &j->m[log->answered - 1].in[0];
-    bool open = mortal(atomic_load(&e->answerer)) && atomic_load(&e->answered) == ABOUT_FINISH;
-    REQUIRE(open == happened, "transaction %u: its messages are%s there, what it finished is%s", t,
-            happened ? "" : " not", open ? "" : " not");
-}
-
-static void check_journal(void)
-{
-    for (uint32_t i = 0; i < atomic_load(&j->next); i++)
-        check_message(i);
-    for (uint32_t t = 1; t <= atomic_load(&j->next_txn); t++)
-        check_transaction(t);
-}
-
-static void check_nothing_left(pn_ref topic, const char *name)
-{
-    pn_topic_stats stat;
-    pn_consumer_stats rows[4];
-    pn_topic_channel_stats channels[4];
-    CHECK_OK(pn_topic_stat(mine, topic, &stat));
-    REQUIRE(stat.unfinished == 0 && stat.depth == 0 && stat.deferred == 0,
-            "%llu messages are left in topic %s", (unsigned long long)stat.unfinished, name);
-    int n = pn_topic_channel_list(mine, topic, channels, 4);
-    for (int i = 0; i < n; i++)
-        REQUIRE(pn_consumer_list(mine, channels[i].ref, rows, 4) == 0,
-                "a dead consumer is left in channel %s of %s", channels[i].name, name);
-    CHECK_OK(pn_topic_delete(mine, topic));
-}
 
 static void end_case(void)
 {
@@ -465,6 +324,9 @@ static void start(struct job *job)
                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(job->shared != MAP_FAILED);
     j = job->shared;
+    atomic_store(&j->doomed[VICTIM], 1);
+    for (uint32_t i = HELPER; i < MAX_WRITERS; i++)
+        atomic_store(&j->doomed[i], 1);
     now = job->c;
     job->pid = spawn(job->run, job->arg);
 }
