@@ -161,6 +161,10 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
 {
     struct pn_arena *mem = &seg->topics.arena;
     struct pn_message *m = pn_message_at(seg, ref);
+    if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
+        pn_topic_at(seg, m->topic)->staged--;
+        seg->topics.ctl->prepared--;
+    }
     for (uint32_t at = m->first, next; at != 0; at = next) {
         struct pn_delivery *d = pn_delivery_at(seg, at);
         next = d->of_message;
@@ -291,10 +295,10 @@ static int topic_full(const struct pn_topic *topic, const char *what)
 int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
                             size_t *skip, size_t *keep)
 {
-    uint64_t max = topic->max_depth;
+    uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
     *skip = 0;
     *keep = n;
-    if (max == 0 || n + (uint64_t) topic->firm <= max)
+    if (max == 0 || n + there <= max)
         return 0;
     bool all_soft = topic->nchannels != 0;
     for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
@@ -303,15 +307,17 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
-        *keep = topic->firm >= max ? 0 : max - topic->firm;
+        *keep = there >= max ? 0 : max - there;
         topic->dropped += n - *keep;
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
         topic->dropped += *skip;
-        while (topic->firm + (n - *skip) > max && drop_oldest(seg, topic))
+        while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
             ;
-        return topic->firm + (n - *skip) <= max ? 0 : topic_full(topic, "all is in flight");
+        return topic->firm + topic->staged + (n - *skip) <= max
+                   ? 0
+                   : topic_full(topic, "all is in flight");
     default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
         return topic_full(topic, "max_depth");
     }
@@ -319,13 +325,13 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
 
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *in, const struct pn_moment *now,
-                                    uint32_t *ref)
+                                    bool backlog, uint32_t *ref)
 {
     bool all_soft = topic->nchannels != 0 && topic->paused == 0;
-    *ref = pn_message_stage_locked(seg, topic, in, now, false);
+    *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
                     drop_oldest(seg, topic); i++)
-        *ref = pn_message_stage_locked(seg, topic, in, now, false);
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) { /* every channel goes without */
         pn_message_unstage_locked(seg, *ref);
         *ref = 0;
@@ -381,7 +387,7 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     uint32_t ref = 0;
     int rc = pn_message_admit_locked(seg, topic, 1, &skip, &keep);
     if (rc == 0 && skip < keep)
-        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, &ref);
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
     if (rc != 0 || ref == 0)
         return rc;
     PN_CRASH("publish:before-live");
@@ -436,7 +442,7 @@ static int stage_many_locked(struct pn_segment *seg, struct pn_topic *topic,
             continue;
         m->body = bodies;
         m->body_len = lens[i];
-        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, &ref);
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
         if (rc != 0 || ref == 0)
             continue;
         if (last != 0)
@@ -613,4 +619,16 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
         }
     }
     return false;
+}
+
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
+            continue;
+        if (seg->topics.channel[i].ready != 0)
+            pn_topic_pump_locked(seg, topic);
+        pn_topic_settle_locked(seg, topic);
+    }
 }
