@@ -336,7 +336,8 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
     /* happen once: in a segment, or after the death of whoever had the lock */
     bool again = !is_first_use(label), once = strcmp(label, "topic-recover:clean") == 0 ||
                                               strcmp(label, "topic-recover:redone") == 0 ||
-                                              strcmp(label, "topic-recover:unpumped") == 0;
+                                              strcmp(label, "topic-recover:unpumped") == 0 ||
+                                              strcmp(label, "topic-recover:answer") == 0;
     for (int action = PN_CRASH_KILL; action <= PN_CRASH_EXIT; action++)
         for (uint32_t nth = 1; nth <= (again && action != PN_CRASH_EXIT ? 3 : 1); nth += 2)
             jobs[n++] = job_of(label, nth, action);

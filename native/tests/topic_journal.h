@@ -287,9 +287,9 @@ static void finish_perhaps(pn_conn *conn, struct held *h, uint32_t me)
 {
     about_to_answer(h, me, PN_ANSWER_FINISH);
     int rc = answer(conn, h, PN_ANSWER_FINISH, 0);
-    REQUIRE(rc == 0 || rc == -PN_ENOTINFLIGHT || rc == -PN_ENOTOWNER, "finish: %d: %s", rc,
+    REQUIRE(rc >= 0 || rc == -PN_ENOTINFLIGHT || rc == -PN_ENOTOWNER, "finish: %d: %s", rc,
             pn_error_message());
-    if (rc == 0)
+    if (rc >= 0)
         was_answered(h, me, PN_ANSWER_FINISH);
     else
         atomic_store(&j->intent[me].serial, 0);
