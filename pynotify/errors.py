@@ -45,7 +45,9 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyConsumers",
     "TooManyGenerations",
+    "TooManyTopics",
     "TopicDeleted",
     "TopicFull",
 ]
@@ -186,6 +188,23 @@ class TooManyGenerations(OperationalError):
     _advice = "They are never removed: create the segment with a larger max_generations."
 
 
+class TooManyTopics(OperationalError):
+    """The segment has no room for another topic, channel of a topic, or consumer."""
+
+    sqlstate = "53200"
+    _advice = (
+        "Delete some, or create the segment with larger max_topics, max_topic_channels or "
+        "max_consumers."
+    )
+
+
+class TooManyConsumers(OperationalError):
+    """The channel has as many consumers as its `max_consumers` allows."""
+
+    sqlstate = "53300"
+    _advice = "Wait for one of them to end, or make the channel with more max_consumers."
+
+
 class LayoutMismatch(OperationalError):
     """The segment has another layout or other options than those asked for."""
 
@@ -282,6 +301,16 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_EPREPARED: ProgrammingError,
     lib.PN_ESTALE: LayoutMismatch,
     lib.PN_EREAPED: OperationalError,
+    lib.PN_ETOPICNAME: InvalidTopicName,
+    lib.PN_ETOPICFULL: TopicFull,
+    lib.PN_ENOTINFLIGHT: MessageNotInFlight,
+    lib.PN_ENOTOWNER: NotOwner,
+    lib.PN_ETOPICDELETED: TopicDeleted,
+    lib.PN_ETOPICS: TooManyTopics,
+    lib.PN_EBODY: ProgrammingError,
+    lib.PN_EBODYLONG: PayloadTooLong,
+    lib.PN_ECONSUMERS: TooManyConsumers,
+    lib.PN_ETOPICOPTIONS: ProgrammingError,
     errno.ENOSPC: SegmentFull,
     errno.EACCES: InterfaceError,
     errno.EPERM: InterfaceError,
