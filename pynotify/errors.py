@@ -165,6 +165,7 @@ class TopicFull(OperationalError):
     """The topic has no room for the message."""
 
     sqlstate = "54000"
+    _advice = "Let its consumers catch up, or give it more max_depth, topic_memory or a data_dir."
 
 
 class TooManyBackends(OperationalError):
@@ -242,13 +243,19 @@ class LockTimeout(OperationalError):
 class MessageNotInFlight(OperationalError):
     """The message has been answered already, or timed out."""
 
+    _advice = "Answer a message once; touch() one that takes longer than msg_timeout."
+
 
 class NotOwner(OperationalError):
     """The message is in flight again, in another delivery than this one."""
 
+    _advice = "It timed out and was delivered again: touch() what takes longer than msg_timeout."
+
 
 class TopicDeleted(OperationalError):
     """The topic or channel was deleted."""
+
+    _advice = "Make it again with connection.topic() and topic.channel()."
 
 
 class ConnectionLost(OperationalError):

@@ -167,3 +167,14 @@ PN_API int pn_topic_channel_peek(pn_conn *conn, pn_ref channel, pn_peeked *out, 
     return -ENOSYS;
 }
 
+
+PN_API int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body,
+                                     size_t body_len)
+{
+    return -ENOSYS;
+}
+
+PN_API int pn_message_finish(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id)
+{
+    return -ENOSYS;
+}

@@ -42,8 +42,8 @@ _DRAIN_S = 0.1
 class AsyncConsumer(BaseConsumer[AsyncMessage]):
     """`Consumer` for the tasks of one event loop, made by `AsyncChannel.consumer`.
 
-    It is there from `async with` on, from `await`, or from the first `get`.  A cancelled `get` loses
-    nothing: a message that was on its way to it goes to the next who asks.
+    It is there from `async with` on, from `await`, or from the first `get`.  A cancelled `get`
+    loses nothing: a message that was on its way to it goes to the next who asks.
     """
 
     _message = AsyncMessage
@@ -179,7 +179,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         """Somebody holds the writer lock."""
         connection = self._connection
         await connection._lock_wait.until_free(connection._engine_handle, without_limit=True)
-        if self._waiters and not self._over:
+        if self._waiters and not self._is_over():
             self._start_reading()
 
     def __aiter__(self) -> Self:
@@ -189,7 +189,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         try:
             return await self.get()
         except InterfaceError:
-            if self._over:
+            if self._is_over():
                 raise StopAsyncIteration from None
             raise
 
@@ -208,7 +208,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         state = self._begin_backing_off(backoff)
         await self._make()
         connection = self._connection
-        while not self._over:
+        while not self._is_over():
             pause = state.pause(connection._loop.time())
             if pause > 0:
                 await connection._patiently(partial(self._set_level, 0))
@@ -219,7 +219,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
             try:
                 message = await self.get()
             except InterfaceError:
-                if self._over:
+                if self._is_over():
                     return
                 raise
             state.record(await self._handle_one(handler, message), connection._loop.time())

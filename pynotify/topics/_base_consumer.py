@@ -76,9 +76,7 @@ class BaseConsumer(Generic[_M]):
         """May be repeated."""
         connection = self._connection
         out = ffi.new("pn_consumer **")
-        connection._run_at_once(
-            lib.pn_consumer_open, self._channel._ref, self._options.native, out
-        )
+        connection._run_at_once(lib.pn_consumer_open, self._channel._ref, self._options.native, out)
         self._handle = ffi.gc(out[0], partial(_close, connection._handle))
         connection._consumers.add(self)
 
@@ -159,8 +157,7 @@ class BaseConsumer(Generic[_M]):
         if self._draining:
             raise InterfaceError("the consumer is drained", hint="Make another one.")
 
-    @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """It gets nothing any more, because somebody wanted that."""
         return self._draining or self._handle is None
 
@@ -226,7 +223,7 @@ class BaseConsumer(Generic[_M]):
 
     def _set_level(self, level: int) -> None:
         """How many messages it takes at a time, -1: `max_in_flight`.  May be repeated."""
-        if level == self._level or self._over:
+        if level == self._level or self._is_over():
             return
         result = lib.pn_consumer_pause(self._handle, level)
         if result < 0 and result != -lib.PN_ECLOSED:

@@ -130,21 +130,21 @@ class Consumer(BaseConsumer[Message]):
         try:
             return self.get()
         except InterfaceError:
-            if self._over:
+            if self._is_over():
                 raise StopIteration from None
             raise
 
     def run(self, handler: Handler, backoff: tuple[float, float] = (1.0, 120.0)) -> None:
         """Call `handler(message)` for each message, until the consumer is closed or drained.
 
-        The message is finished when the handler returns, unless it has answered it.  When it raises,
-        or returns False, that is logged and the message is requeued, and consumer and message back
-        off: for `backoff[0]` seconds, doubled with every further failure, up to `backoff[1]`.  After
-        a pause the consumer takes one message; the pauses get shorter with each success.  Several
-        threads may run a consumer.
+        The message is finished when the handler returns, unless it has answered it.  When it
+        raises, or returns False, that is logged and the message is requeued, and consumer and
+        message back off: for `backoff[0]` seconds, doubled with every further failure, up to
+        `backoff[1]`.  After a pause the consumer takes one message; the pauses get shorter with
+        each success.  Several threads may run a consumer.
         """
         state = self._begin_backing_off(backoff)
-        while not self._over:
+        while not self._is_over():
             pause = state.pause(self._clock.now())
             if pause > 0:
                 self._set_level(0)
@@ -154,7 +154,7 @@ class Consumer(BaseConsumer[Message]):
             try:
                 message = self.get()
             except InterfaceError:
-                if self._over:
+                if self._is_over():
                     return
                 raise
             state.record(self._handle_one(handler, message), self._clock.now())

@@ -62,9 +62,7 @@ class Outgoing:
 
     __slots__ = ("_headers", "native")
 
-    def __init__(
-        self, delay: float, ttl: float | None, headers: Mapping[str, str] | None
-    ) -> None:
+    def __init__(self, delay: float, ttl: float | None, headers: Mapping[str, str] | None) -> None:
         encoded = encode_headers(headers)
         self._headers = ffi.from_buffer("char[]", encoded)
         native = ffi.new("pn_message_in *")

@@ -39,7 +39,7 @@ class BaseMessage:
 
     # Made for every message: it may do no more than assign.
     def __init__(
-        self, consumer: BaseConsumer, fields: tuple[int, ...], body: bytes, headers: bytes
+        self, consumer: BaseConsumer[Any], fields: tuple[int, ...], body: bytes, headers: bytes
     ) -> None:
         self._consumer = consumer
         self._fields = fields
