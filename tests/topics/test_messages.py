@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 from receiving import PATIENCE
 from sessions import Connect, EngineFactory
 
@@ -129,9 +129,7 @@ def test_dead_letters(
     assert topic.stats().unfinished == 0
 
 
-def test_giving_up_without_a_topic_for_it(
-    topic: pynotify.Topic, channel: pynotify.Channel
-) -> None:
+def test_giving_up_without_a_topic_for_it(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     topic.publish_many(["a", "b"])
     with channel.consumer(max_in_flight=2) as consumer:
         first, second = take(consumer, 2)
@@ -279,9 +277,7 @@ def test_drop_new(conn: pynotify.Connection) -> None:
 
 
 @pytest.mark.parametrize("overflow", ["disk", "error", "drop-oldest", "drop-new"])
-def test_memory_that_is_full(
-    make_engine: EngineFactory, connect: Connect, overflow: str
-) -> None:
+def test_memory_that_is_full(make_engine: EngineFactory, connect: Connect, overflow: str) -> None:
     """One room for all topics.  Without a data_dir "disk" is an error."""
     conn = connect(to=make_engine(topic_memory=128 * 1024))
     topic = conn.topic("t", overflow=overflow)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from consuming import SOON, assert_nothing, bodies, figures, take
 
 import pynotify
-from consuming import SOON, assert_nothing, bodies, figures, take
 from receiving import PATIENCE
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
+from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 from crowd import run_threads
 from forking import in_child
 from receiving import PATIENCE
@@ -122,16 +123,15 @@ def test_defect_5_nothing_is_in_flight_twice(
 
     def consume(mine: list[bytes]) -> Callable[[], None]:
         def body() -> None:
-            with channel.consumer(max_in_flight=7) as consumer:
-                with contextlib.suppress(pynotify.Timeout):
-                    while True:
-                        with consumer.get(0.2) as message:
-                            mine.append(message.body)
+            with contextlib.suppress(pynotify.Timeout), channel.consumer() as consumer:
+                while True:
+                    with consumer.get(0.2) as message:
+                        mine.append(message.body)
 
         return body
 
     run_threads(*map(consume, got))
-    assert sorted(sum(got, []), key=int) == numbered(2000)
+    assert sorted(chain(*got), key=int) == numbered(2000)
 
 
 def test_defect_6_attempts_do_not_wrap(topic: pynotify.Topic, channel: pynotify.Channel) -> None:

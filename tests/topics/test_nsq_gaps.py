@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 from crowd import run_threads
 from forking import ForkedChild, in_child
 from programs import environment
@@ -117,7 +117,7 @@ def test_disconnect_with_in_flight(topic: pynotify.Topic, channel: pynotify.Chan
 
 
 def test_exit_and_restart(new_name: Callable[[], str]) -> None:
-    """In flight and deferred when every process ends: all of it is there, attempts and delays, too."""
+    """In flight and deferred when all processes end: it is there, with attempts and delays."""
     name = new_name()
 
     def leave() -> None:
@@ -186,16 +186,15 @@ def test_answers_racing(conn: pynotify.Connection, end: str) -> None:
 def consume_and_note(name: str, path: Path) -> None:
     """Until killed; what it knows to be finished stands in the file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with pynotify.connect(name) as conn:
-        with conn.topic("test").channel("ch").consumer(max_in_flight=5) as consumer:
-            for message in consumer:
-                os.write(descriptor, b"got %s\n" % message.body)
-                message.finish()
-                os.write(descriptor, b"done %s\n" % message.body)
+    consumer = pynotify.connect(name).topic("test").channel("ch").consumer(max_in_flight=5)
+    for message in consumer:
+        os.write(descriptor, b"got %s\n" % message.body)
+        message.finish()
+        os.write(descriptor, b"done %s\n" % message.body)
 
 
 def test_sigkill_at_random_points(new_name: Callable[[], str], tmp_path: Path) -> None:
-    """Consumers are killed again and again: nothing is lost, and what was finished comes no more."""
+    """Consumers are killed again and again: nothing is lost, what was finished comes no more."""
     name, rng, count = new_name(), random.Random(5), 3000
     path = tmp_path / "log"
     with pynotify.connect(name) as conn:

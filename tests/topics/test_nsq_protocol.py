@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from consuming import SOON, assert_nothing, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, figures, numbered, take, work
 from crowd import run_threads
 from forking import in_child
 from receiving import PATIENCE
@@ -182,7 +182,7 @@ def test_sampling(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
 
 
 def test_client_msg_timeout(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
-    """TestClientMsgTimeout: it counts as timed out, not as requeued, and comes too late to finish."""
+    """TestClientMsgTimeout: timed out, and not requeued, and too late to be finished."""
     published = topic.publish("test body")
     with channel.consumer(msg_timeout=SOON) as slow:
         late = slow.get(PATIENCE)
@@ -279,9 +279,8 @@ def test_startup(new_name: Callable[[], str]) -> None:
             conn.topic("test").publish_many(numbered(300))
 
     def read(first: int) -> None:
-        with pynotify.connect(name) as conn:
-            with conn.topic("test").channel("ch1").consumer() as consumer:
-                assert work(consumer, 150) == numbered(300)[first : first + 150]
+        consumer = pynotify.connect(name).topic("test").channel("ch1").consumer()
+        assert work(consumer, 150) == numbered(300)[first : first + 150]
 
     in_child(publish)
     in_child(lambda: read(0))

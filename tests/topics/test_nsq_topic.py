@@ -6,9 +6,9 @@ import random
 import struct
 
 import pytest
+from consuming import bodies, figures, numbered, work
 
 import pynotify
-from consuming import bodies, figures, numbered, work
 from receiving import PATIENCE
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from consuming import SOON, assert_nothing, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, figures, numbered, take, work
 from receiving import PATIENCE, payloads
 from sessions import Connect
 
@@ -233,9 +233,7 @@ def test_full_fails_the_commit(conn: pynotify.Connection) -> None:
     assert (conn.poll(), topic.stats().message_count) == ([], 0)
 
 
-def test_errors_fail_the_transaction(
-    conn: pynotify.Connection, topic: pynotify.Topic
-) -> None:
+def test_errors_fail_the_transaction(conn: pynotify.Connection, topic: pynotify.Topic) -> None:
     for wrong in ({"delay": -1}, {"ttl": 0}):
         with pytest.raises(pynotify.InFailedTransaction), conn.transaction():
             with pytest.raises(ValueError):
@@ -257,11 +255,11 @@ def test_a_message_block_around_a_transaction(
     topic.publish("x")
     out = conn.topic("out")
     with channel.consumer() as consumer:
-        with contextlib.suppress(LookupError), consumer.get(PATIENCE) as message:
-            with conn.transaction():
-                out.publish("never")
-                message.finish()
-                raise LookupError
+        message = consumer.get(PATIENCE)
+        with contextlib.suppress(LookupError), message, conn.transaction():
+            out.publish("never")
+            message.finish()
+            raise LookupError
         assert (figures(channel), out.stats().depth) == ((1, 0, 0), 0)
         with consumer.get(PATIENCE) as message, conn.transaction():
             out.publish("once")

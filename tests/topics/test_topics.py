@@ -6,9 +6,9 @@ import pickle
 import time
 
 import pytest
+from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, bodies, figures, numbered, take, work
 from receiving import PATIENCE
 from sessions import Connect, EngineFactory
 
@@ -75,9 +75,9 @@ def test_tables_that_are_full(make_engine: EngineFactory, connect: Connect) -> N
     channel, _ = topic.channel("1"), other.channel("1")
     with pytest.raises(pynotify.TooManyTopics, match="max_topic_channels"):
         topic.channel("2")
-    with channel.consumer(), channel.consumer():
-        with pytest.raises(pynotify.TooManyTopics, match="max_consumers"):
-            channel.consumer()
+    with channel.consumer(), channel.consumer(), pytest.raises(pynotify.TooManyTopics) as full:
+        channel.consumer()
+    assert "max_consumers" in str(full.value)
     channel.consumer().close()
     other.delete()
     conn.topic("c").channel("2")
@@ -150,12 +150,12 @@ def test_many_are_all_or_nothing(make_engine: EngineFactory, connect: Connect) -
 
 def test_headers_and_times(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     before = time.time_ns()
-    topic.publish("x", headers={"trace": "é\n\"", "empty": ""}, ttl=100)
+    topic.publish("x", headers={"trace": 'é\n"', "empty": ""}, ttl=100)
     topic.publish("y")
     topic.publish_many(["a", "b"], headers={"k": "v"})
     with channel.consumer(max_in_flight=4) as consumer:
         first, second, third, fourth = take(consumer, 4)
-        assert first.headers == {"trace": "é\n\"", "empty": ""}
+        assert first.headers == {"trace": 'é\n"', "empty": ""}
         assert second.headers == {}
         assert third.headers == fourth.headers == {"k": "v"}
         assert before <= first.published_ns <= second.published_ns <= time.time_ns()
@@ -343,9 +343,7 @@ def test_they_say_what_they_are(topic: pynotify.Topic, channel: pynotify.Channel
     assert (channel.topic, consumer.channel, consumer.max_in_flight) == (topic, channel, 1)
 
 
-def test_who_uses_no_topics_pays_nothing(
-    make_engine: EngineFactory, connect: Connect
-) -> None:
+def test_who_uses_no_topics_pays_nothing(make_engine: EngineFactory, connect: Connect) -> None:
     """The pages of the topics' area are taken by the first topic."""
     import os
 

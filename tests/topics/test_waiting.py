@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
+from consuming import SOON, assert_nothing, figures, numbered, take, work
 
 import pynotify
-from consuming import SOON, assert_nothing, figures, numbered, take, work
 from crowd import run_threads
 from receiving import PATIENCE, readable, wait_until
 from sessions import Connect
@@ -138,9 +139,8 @@ def test_threads_share_a_consumer(topic: pynotify.Topic, channel: pynotify.Chann
         def consume(mine: list[bytes], timeout: float) -> Callable[[], None]:
             def body() -> None:
                 while sum(map(len, got)) < 2000:
-                    with contextlib.suppress(pynotify.Timeout):
-                        with consumer.get(timeout) as message:
-                            mine.append(message.body)
+                    with contextlib.suppress(pynotify.Timeout), consumer.get(timeout) as message:
+                        mine.append(message.body)
 
             return body
 
@@ -150,7 +150,7 @@ def test_threads_share_a_consumer(topic: pynotify.Topic, channel: pynotify.Chann
 
         timeouts = (0.05, 0.05, 0, 0.001, 0)
         run_threads(publish, *map(consume, got, timeouts))
-    assert sorted(sum(got, []), key=int) == numbered(2000)
+    assert sorted(chain(*got), key=int) == numbered(2000)
 
 
 def test_looking_does_not_wait_for_a_sleeper(channel: pynotify.Channel) -> None:
@@ -169,21 +169,22 @@ def test_a_handler_of_python_may_get(topic: pynotify.Topic, channel: pynotify.Ch
     with channel.consumer(max_in_flight=2) as consumer:
 
         def handler(_number: int, _frame: object) -> None:
+            topic.unpause()
             got.append(consumer.get(0).body)
             topic.publish("second")
 
         before = signal.signal(signal.SIGALRM, handler)
         try:
-            channel.pause()
-            topic.publish("first")
 
             def alarm() -> None:
                 wait_until(lambda: waiting(consumer), "it waits")
-                channel.unpause()
+                topic.pause()
+                topic.publish("first")
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
-            channel.unpause()
-            signal.raise_signal(signal.SIGALRM)
+            call = Call(alarm)
             assert consumer.get(PATIENCE).body == b"second"
+            call.result()
             assert got == [b"first"]
         finally:
             signal.signal(signal.SIGALRM, before)
