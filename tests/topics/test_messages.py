@@ -144,18 +144,20 @@ def test_giving_up_without_a_topic_for_it(topic: pynotify.Topic, channel: pynoti
 def test_the_consumer_of_the_last_delivery_decides(
     conn: pynotify.Connection, topic: pynotify.Topic, channel: pynotify.Channel
 ) -> None:
-    topic.publish("x")
-    with channel.consumer(max_attempts=1, dead_letter="one") as consumer:
-        consumer.get(PATIENCE)
-        # Given back by closing it, and neither requeued nor timed out.
+    """Whatever the others would have said, and also when it closes, or dies of the message."""
+    topic.publish_many(["x", "y"])
+    with channel.consumer(max_attempts=2, dead_letter="one") as consumer:
+        consumer.get(PATIENCE).requeue()
+        consumer.get(PATIENCE).requeue()
     with channel.consumer(max_attempts=3, dead_letter="two") as consumer:
+        consumer.get(PATIENCE).requeue()
         assert consumer.get(PATIENCE).attempts == 2
-    with channel.consumer(max_attempts=3, dead_letter="two") as consumer:
-        message = consumer.get(PATIENCE)
-        assert message.attempts == 3
-        message.requeue()
-    assert conn.topics() == ["orders", "two"]
-    assert bodies(conn.topic("two").channel("c").peek()) == [b"x"]
+    with channel.consumer(max_attempts=3, dead_letter="three", max_in_flight=2) as consumer:
+        assert [message.attempts for message in take(consumer, 2)] == [3, 3]
+    assert conn.topics() == ["orders", "three"]
+    assert len(conn.topic("three").channel("c").peek()) == 2
+    stats = channel.stats()
+    assert (stats.dead_lettered, stats.requeued, stats.timed_out) == (2, 3, 0)
 
 
 def test_a_dead_letter_of_a_dead_letter(conn: pynotify.Connection) -> None:
