@@ -1,20 +1,26 @@
 """A rig for queues of work: one producer and its workers, ready for any number of passes.
 
 Every worker notes the numbers of what it got, and the parent compares them with what was sent: a
-pass in which something was lost or came twice has no figure.  The last messages tell the workers
-to stop, one each.
+pass in which something was lost or came twice has no figure.  When all is done each worker is told
+to stop by a message, one after the other, since a worker may fetch more than one at a time.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from array import array
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from bench.queues.queue import STOP, Queue, body, number_of
 from bench.rig import Child, Lost
+
+_CONTEXT = multiprocessing.get_context("fork")
+_LOOK = 0.005
+_PATIENCE = 60.0
 
 
 class WorkRig:
@@ -22,18 +28,17 @@ class WorkRig:
 
     def __init__(self, queue: Queue, *, workers: int) -> None:
         self.queue = queue
-        self._count = workers
         self._workers: list[Child] = []
+        #: How many messages each worker has done in this pass.
+        self._done: Any = _CONTEXT.RawArray("Q", workers)
 
     def __enter__(self) -> Self:
         self.queue.prepare()
         self._producer = Child(lambda pipe: _produce(pipe, self.queue))
         self._producer.answer()
-        self._workers = [
-            Child(lambda pipe: _work(pipe, self.queue)) for _ in range(self._count)
-        ]
-        for child in self._workers:
-            child.answer()
+        for index in range(len(self._done)):
+            self._workers.append(Child(partial(self._work, index)))
+            self._workers[-1].answer()
         return self
 
     def __exit__(
@@ -49,18 +54,20 @@ class WorkRig:
         self.queue.dispose()
 
     def put(self, count: int, *, many: bool = False) -> float:
-        """Messages a second into the queue, with nobody who takes them; it is emptied afterwards."""
-        self._producer.ask("put_many" if many else "put_each", count, 0)
-        began, ended = self._producer.answer()
+        """Messages a second into the queue, while nobody takes them; then it is emptied."""
+        began, ended = self._produce("put_many" if many else "put_each", count)
         self.queue.empty()
         return count / (ended - began) * 1e9
 
     def shared(self, count: int, *, many: bool = False) -> float:
-        """Messages a second from the first put until the last worker has finished its last one."""
-        for child in self._workers:
+        """Messages a second from the first put until the last worker is done with its last."""
+        for index, child in enumerate(self._workers):
+            self._done[index] = 0
             child.ask("work")
-        self._producer.ask("put_many" if many else "put_each", count, self._count)
-        began, _ = self._producer.answer()
+        began, _ = self._produce("put_many" if many else "put_each", count)
+        self._wait_until_done(count)
+        for _ in self._workers:
+            self._produce("stop", 1)
         last = 0
         seen = array("I")
         for child in self._workers:
@@ -68,10 +75,39 @@ class WorkRig:
             last = max(last, ended)
             seen.frombytes(numbers)
         if sorted(seen) != list(range(count)):
-            twice = len(seen) - len(set(seen))
-            lost = count - len(set(seen))
-            raise Lost(f"{self.queue.name}: {lost} of {count} lost, {twice} twice")
+            once = len(set(seen))
+            raise Lost(f"{self.queue.name}: {count - once} lost, {len(seen) - once} came twice")
         return count / (last - began) * 1e9
+
+    def _produce(self, how: str, count: int) -> tuple[int, int]:
+        self._producer.ask(how, count)
+        began, ended = self._producer.answer()
+        return began, ended
+
+    def _wait_until_done(self, count: int) -> None:
+        deadline, before = time.monotonic() + _PATIENCE, 0
+        while (done := sum(self._done)) < count:
+            if done > before:
+                deadline, before = time.monotonic() + _PATIENCE, done
+            elif time.monotonic() > deadline:
+                raise Lost(f"{self.queue.name}: {done} of {count} came")
+            time.sleep(_LOOK)
+
+    def _work(self, index: int, pipe: Connection) -> None:
+        worker = self.queue.worker()
+        pipe.send("ready")
+        done = self._done
+        while pipe.recv()[0] != "quit":
+            numbers = array("I")
+            ended = 0
+            while (number := number_of(worker.take())) != STOP:
+                worker.done()
+                numbers.append(number)
+                ended = time.monotonic_ns()
+                done[index] = len(numbers)
+            worker.done()
+            pipe.send((ended, numbers.tobytes()))
+        worker.close()
 
 
 def _produce(pipe: Connection, queue: Queue) -> None:
@@ -79,29 +115,15 @@ def _produce(pipe: Connection, queue: Queue) -> None:
     pipe.send("ready")
     bodies: list[bytes] = []
     while (command := pipe.recv())[0] != "quit":
-        how, count, stops = command
+        how, count = command
+        if how == "stop":
+            producer.put_each([body(STOP)])
+            pipe.send((0, 0))
+            continue
         if len(bodies) != count:
             bodies = [body(number) for number in range(count)]
         put = getattr(producer, how)
         began = time.monotonic_ns()
         put(bodies)
-        ended = time.monotonic_ns()
-        producer.put_each([body(STOP)] * stops)
-        pipe.send((began, ended))
+        pipe.send((began, time.monotonic_ns()))
     producer.close()
-
-
-def _work(pipe: Connection, queue: Queue) -> None:
-    worker = queue.worker()
-    pipe.send("ready")
-    while pipe.recv()[0] != "quit":
-        numbers = array("I")
-        append = numbers.append
-        for data in worker.work():
-            number = number_of(data)
-            if number == STOP:
-                break
-            append(number)
-        ended = time.monotonic_ns()
-        pipe.send((ended, numbers.tobytes()))
-    worker.close()

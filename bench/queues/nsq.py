@@ -6,7 +6,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,17 @@ class _Worker(Worker):
         self._connection.ok()
         self._connection.send(b"RDY %d\n" % _READY)
 
-    def work(self) -> Iterator[bytes]:
-        connection = self._connection
+    def take(self) -> bytes:
         while True:
-            kind, data = connection.frame()
+            kind, data = self._connection.frame()
             if kind == _MESSAGE:
-                yield data[26:]
-                connection.send(b"FIN %b\n" % data[10:26])
-            elif data == _HEARTBEAT:
-                connection.send(b"NOP\n")
+                self._id = data[10:26]
+                return data[26:]
+            if data == _HEARTBEAT:
+                self._connection.send(b"NOP\n")
+
+    def done(self) -> None:
+        self._connection.send(b"FIN %b\n" % self._id)
 
     def close(self) -> None:
         self._connection.close()

@@ -73,10 +73,12 @@ class _Worker(Worker):
         channel = self._conn.topic(TOPIC).channel(CHANNEL)
         self._consumer = channel.consumer(max_in_flight=MAX_IN_FLIGHT)
 
-    def work(self) -> Iterator[bytes]:
-        for message in self._consumer:
-            yield message.body
-            message.finish()
+    def take(self) -> bytes:
+        self._message = self._consumer.get()
+        return self._message.body
+
+    def done(self) -> None:
+        self._message.finish()
 
     def close(self) -> None:
         self._conn.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,8 +40,11 @@ class Worker(ABC):
     """Lives in a process of its own; is connected when it is constructed."""
 
     @abstractmethod
-    def work(self) -> Iterator[bytes]:
-        """Body by body, sleeping in between; each is acknowledged when the next is asked for."""
+    def take(self) -> bytes:
+        """The next body; sleeps until there is one."""
+
+    def done(self) -> None:  # noqa: B027
+        """Acknowledge it, where that can be done."""
 
     def close(self) -> None:  # noqa: B027  (most have nothing to do)
         """Whatever is to be done before the process ends."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.peers.redis_pubsub import Redis
@@ -58,9 +58,10 @@ class _Worker(Worker):
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def work(self) -> Iterator[bytes]:
-        client = self._client
-        while True:
-            data = client.blmove(_LIST, _PROCESSING, 0)
-            yield data
-            client.lrem(_PROCESSING, 1, data)
+    def take(self) -> bytes:
+        self._data = self._client.blmove(_LIST, _PROCESSING, 0)
+        data: bytes = self._data
+        return data
+
+    def done(self) -> None:
+        self._client.lrem(_PROCESSING, 1, self._data)

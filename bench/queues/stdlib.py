@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.queues.queue import Producer, Queue, Worker
@@ -44,7 +44,6 @@ class _Worker(Worker):
     def __init__(self, queue: Any) -> None:
         self._queue = queue
 
-    def work(self) -> Iterator[bytes]:
-        get = self._queue.get
-        while True:
-            yield get()
+    def take(self) -> bytes:
+        data: bytes = self._queue.get()
+        return data

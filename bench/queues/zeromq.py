@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bench.queues.queue import Producer, Queue, Worker
 
@@ -58,10 +58,9 @@ class _Worker(Worker):
         self._socket.setsockopt(zmq.RECONNECT_IVL, 10)
         self._socket.connect(address)
 
-    def work(self) -> Iterator[bytes]:
-        recv = self._socket.recv
-        while True:
-            yield recv()
+    def take(self) -> bytes:
+        data: bytes = self._socket.recv()
+        return data
 
     def close(self) -> None:
         self._socket.close(linger=0)

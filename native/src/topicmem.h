@@ -43,7 +43,7 @@ uint64_t pn_arena_bytes_used(const struct pn_arena *mem); /* cells taken, by the
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
-#define PN_BODY_STARTS 0x0084210842108421ULL /* granules 0, 5, ... 55 */
+#define PN_BODY_STARTS ((uint64_t) 0x0084210842108421) /* granules 0, 5, ... 55 */
 
 /* The granules of a page at which cells of a class begin. */
 static inline uint64_t pn_arena_starts(uint32_t class)
@@ -127,7 +127,7 @@ void pn_arena_rebuild_begin_locked(struct pn_arena *mem);
 bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class class);
 /* All cells of a chain for so many bytes; false: broken, or one was marked before. */
 bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len);
-/* State words of unmarked cells become free: BODY 0, DELIVERY without the bits of free_mask. */
+/* State words of unmarked cells become free: BODY 0, DELIVERY what free_mask leaves of it. */
 void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask);
 
 /* The next cell of that class, free or taken, after a reference; 0: the first, and no more. */

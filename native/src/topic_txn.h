@@ -1,0 +1,16 @@
+/* topic_txn.h - what a transaction does to topics. */
+#ifndef PN_TOPIC_TXN_H
+#define PN_TOPIC_TXN_H
+
+#include "answer.h"
+#include "async.h"
+
+int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *in, uint64_t *id);
+int pn_topic_txn_publish_many(struct pn_txn *txn, pn_ref topic, const unsigned char *bodies,
+                              const uint32_t *lens, size_t n, const pn_message_in *common,
+                              uint64_t *first_id);
+int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref topic, uint64_t id);
+int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer,
+                        int64_t delay_ns, const char *reason, size_t reason_len);
+
+#endif
