@@ -76,7 +76,10 @@ class BaseConsumer(Generic[_M]):
         """May be repeated."""
         connection = self._connection
         out = ffi.new("pn_consumer **")
-        connection._run_at_once(lib.pn_consumer_open, self._channel._ref, self._options.native, out)
+        with self._options.naming():
+            connection._run_at_once(
+                lib.pn_consumer_open, self._channel._ref, self._options.native, out
+            )
         self._handle = ffi.gc(out[0], partial(_close, connection._handle))
         connection._consumers.add(self)
 

@@ -84,10 +84,10 @@ class Consumer(BaseConsumer[Message]):
                 self._taking.release()
             if message is not None:
                 return message
-        if timeout is None or timeout > 0:
-            message = self._wait(nanoseconds(timeout))
-        else:
+        if timeout is not None and timeout <= 0:
             message = self._look()
+        else:
+            message = self._wait(nanoseconds(timeout))
         if message is None:
             raise Timeout(f"nothing came from {self._channel._path} in {timeout} s")
         return message

@@ -29,6 +29,7 @@ _FINISHED = lib.PN_ANSWER_FINISH
 FIELDS: Final = struct.Struct("@QQIIqqQQQQ")
 _ID, _DELIVERY, _TAG, _ATTEMPTS, _PUBLISHED, _EXPIRES = range(6)
 
+_NO_REASON: Final = "given up"
 _LONGEST_NS: Final = 4_000_000_000_000_000_000
 
 
@@ -139,7 +140,7 @@ class BaseMessage:
     def _dead_letter(self, reason: str | None) -> None:
         if reason is not None and not isinstance(reason, str):
             raise TypeError(f"reason must be a str or None, not {type(reason).__name__}")
-        encoded = None if reason is None else reason.encode("utf-8", "replace")
+        encoded = (reason or _NO_REASON).encode("utf-8", "replace")
         self._answer(lib.PN_ANSWER_DEAD_LETTER, 0, encoded)
 
     def _answer_outside(self, answer: int) -> None:
@@ -219,7 +220,10 @@ class Message(BaseMessage):
         self._touch()
 
     def dead_letter(self, reason: str | None = None) -> None:
-        """Give it up: into the consumer's `dead_letter` topic, or without one drop it."""
+        """Give it up: into the consumer's `dead_letter` topic, or without one drop it.
+
+        `reason` ("given up") is the header dead-letter-reason there.
+        """
         self._dead_letter(reason)
 
     def __enter__(self) -> Self:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._ffi import ffi, lib
+from pynotify.errors import InvalidTopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _OVERFLOW = {
     "disk": lib.PN_OVERFLOW_DISK,
@@ -47,6 +49,15 @@ def encode_name(name: str, what: str) -> bytes:
     if not isinstance(name, str):
         raise TypeError(f"{what} name must be a str, not {type(name).__name__}")
     return name.encode("utf-8", "surrogatepass")
+
+
+@contextmanager
+def naming(name: str, what: str) -> Iterator[None]:
+    """The core does not repeat a bad name, which may be anything."""
+    try:
+        yield
+    except InvalidTopicName as error:
+        raise InvalidTopicName(f"bad {what} name {name!r}", hint=error.hint or "") from None
 
 
 def seconds_to_ns(name: str, value: float, *, at_least: float = 0.0) -> int:
@@ -113,7 +124,7 @@ def channel_bound(max_consumers: object) -> int:
 class ConsumerOptions:
     """Of one consumer; `native` lives as long as this."""
 
-    __slots__ = ("_name", "max_in_flight", "native")
+    __slots__ = ("_dead_letter", "_name", "max_in_flight", "native")
 
     def __init__(
         self,
@@ -145,6 +156,11 @@ class ConsumerOptions:
             native.dead_letter = self._name
             native.dead_letter_len = len(name)
         self.native = native
+        self._dead_letter = dead_letter
+
+    def naming(self) -> AbstractContextManager[None]:
+        """Of the one name among them."""
+        return naming(self._dead_letter or "", "dead letter topic")
 
 
 def _one_of(name: str, value: object, choices: Mapping[str, int]) -> int:

@@ -12,7 +12,7 @@ from pynotify._ffi import ffi, lib
 from pynotify.errors import TopicDeleted
 from pynotify.topics._channel import AsyncChannel, Channel, stats_of_channel
 from pynotify.topics._content import MessageIds, Outgoing, encode_body, parse_id
-from pynotify.topics._options import channel_bound, encode_name, topic_options
+from pynotify.topics._options import channel_bound, encode_name, naming, topic_options
 from pynotify.topics._stats import TopicStats, all_rows, name_of, topic_stats
 
 if TYPE_CHECKING:
@@ -130,14 +130,11 @@ class BaseTopic:
     def _channel_ref(self, name: str, max_consumers: int) -> int:
         encoded = encode_name(name, "channel")
         out = ffi.new("pn_ref *")
-        self._connection._run_at_once(
-            lib.pn_topic_channel_open,
-            self._ref,
-            encoded,
-            len(encoded),
-            channel_bound(max_consumers),
-            out,
-        )
+        bound = channel_bound(max_consumers)
+        with naming(name, "channel"):
+            self._connection._run_at_once(
+                lib.pn_topic_channel_open, self._ref, encoded, len(encoded), bound, out
+            )
         return int(out[0])
 
     def __eq__(self, other: object) -> bool:
@@ -326,7 +323,8 @@ def topic_ref(connection: BaseConnection, name: str, given: Mapping[str, Any]) -
     encoded = encode_name(name, "topic")
     options = topic_options(given)
     out = ffi.new("pn_ref *")
-    connection._run_at_once(lib.pn_topic_open, encoded, len(encoded), options, out)
+    with naming(name, "topic"):
+        connection._run_at_once(lib.pn_topic_open, encoded, len(encoded), options, out)
     return int(out[0])
 
 
