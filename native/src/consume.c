@@ -310,11 +310,18 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
     return 1;
 }
 
+static int expire_ahead(struct pn_consumer *c);
+
 /* 1: *out; 0: nothing is left. */
 static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 {
     while (c->at < c->nahead) {
         int rc = copy_out(c, c->ahead[c->at].ref, c->ahead[c->at].word, out);
+        if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= pn_now_ns()) {
+            rc = expire_ahead(c);
+            if (rc == 0)
+                continue;
+        }
         if (rc < 0)
             return rc;
         c->at++;
@@ -481,6 +488,8 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             pn_watch_arm(c->conn);
             drain_latch(c);
         }
+        if (has_fd)
+            pn_watch_look(c->conn);
         if (pn_load_acquire(&c->closing) != 0)
             return closed();
         rc = look(c, !over || has_fd, over ? INT64_MAX : deadline, &until);
@@ -535,6 +544,29 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
     if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
         set_latch(c); /* there may be more */
     pthread_mutex_unlock(&c->mutex);
+    return rc;
+}
+
+/* The first of those ahead has expired since it was fetched: back it goes, to be found so. */
+static int expire_ahead(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_topics_begin_locked(seg);
+    rc = check_channel(c, &ch);
+    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
+        pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
+        pn_queue_tick_locked(seg, ch, pn_now_ns());
+        pn_queue_settle_locked(seg, ch);
+    }
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    c->at++;
+    pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
     return rc;
 }
 
