@@ -19,7 +19,8 @@
  *    readable the kernel wakes one thread, which on its way out wakes the next if it still is.
  *    Who drains the latch sees to it that it is set again if there is something for others
  *    (receive.c).
- * 6. Nothing of this is in shared memory.  Who is killed in here leaves nothing but `owed`.
+ * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consume.c).
+ * 7. Nothing of this is in shared memory.  Who is killed in here leaves nothing but `owed`.
  */
 #define _GNU_SOURCE
 #include "latch.h"
@@ -45,7 +46,7 @@ enum { PN_TSAN = 0 };
 
 enum { THE_LATCH, THE_WATCHED }; /* in the set; and in the array for ppoll() */
 
-/* The wait() that this thread is in, if any (4). */
+/* The wait() or pn_consumer_get() that this thread is in, if any (4). */
 static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
 
 static pn_atomic_u32 refused = PN_TSAN; /* there is no epoll_pwait2() here */
@@ -59,9 +60,9 @@ static bool add_to_set(int set, int fd, uint32_t what)
 }
 
 /* The set of the two, which stays; -1: there is none. */
-static int sleep_set(struct pn_conn *conn)
+static int sleep_set(const struct pn_sleeper *s)
 {
-    int watched = pn_load_acquire(&conn->watch.epfd), set = pn_load_acquire(&conn->sleepfd);
+    int watched = pn_load_acquire(&s->conn->watch.epfd), set = pn_load_acquire(s->set);
     if (pn_load_relaxed(&refused) != 0 || watched < 0)
         return -1;
     if (set >= 0)
@@ -69,9 +70,9 @@ static int sleep_set(struct pn_conn *conn)
     int made = epoll_create1(EPOLL_CLOEXEC);
     if (made < 0)
         return -1;
-    if (add_to_set(made, pn_load_relaxed(&conn->efd), THE_LATCH) &&
+    if (add_to_set(made, s->fd, THE_LATCH) &&
         add_to_set(made, watched, THE_WATCHED) &&
-        atomic_compare_exchange_strong(&conn->sleepfd, &set, made))
+        atomic_compare_exchange_strong(s->set, &set, made))
         return made;
     close(made);
     return set; /* -1, or of another thread, which was first */
@@ -89,7 +90,7 @@ static long block_on_set(struct pn_sleeper *s, int set)
 static long block_on_each(struct pn_sleeper *s)
 {
     struct pollfd p[2] = {
-        [THE_LATCH] = {.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN},
+        [THE_LATCH] = {.fd = s->fd, .events = POLLIN},
         [THE_WATCHED] = {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
     const nfds_t n_fds = p[THE_WATCHED].fd >= 0 ? 2 : 1;
 #if defined(__SANITIZE_THREAD__)
@@ -104,7 +105,7 @@ static long block_on_each(struct pn_sleeper *s)
 
 int pn_latch_block(struct pn_sleeper *s)
 {
-    int set = sleep_set(s->conn);
+    int set = sleep_set(s);
     if (!PN_TSAN)
         sleeper = s;
     atomic_signal_fence(memory_order_seq_cst);
@@ -165,14 +166,20 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
 
 void pn_latch_wake(struct pn_conn *conn, uint32_t why)
 {
-    struct pn_sleeper *s = sleeper;
-    if (s != NULL && s->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
-        pn_load_relaxed(&conn->has_fd) == 0) {
-        s->timeout = (struct timespec){0};
-        s->signalled |= (sig_atomic_t) why;
-    } else {
+    if (pn_load_relaxed(&conn->waiters) != 1 || pn_load_relaxed(&conn->has_fd) != 0 ||
+        !pn_latch_interrupt(conn, NULL, why))
         pn_latch_set(conn, why);
-    }
+}
+
+bool pn_latch_interrupt(const struct pn_conn *conn, const struct pn_consumer *consumer,
+                        uint32_t why)
+{
+    struct pn_sleeper *s = sleeper;
+    if (s == NULL || s->conn != conn || s->consumer != consumer)
+        return false;
+    s->timeout = (struct timespec){0};
+    s->signalled |= (sig_atomic_t) why;
+    return true;
 }
 
 /*

@@ -50,6 +50,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "deliver.h"
 #include "generation.h"
 #include "latch.h"
 #include "lockfile.h"
@@ -159,7 +160,7 @@ static void chain(int signo, siginfo_t *info, void *context)
     depth--;
 }
 
-/* The reasons of one slot, a bit each: never clear a flag without having seen it set. */
+/* The reasons, a bit each: never clear a flag without having seen it set. */
 static uint32_t check_proc_signal(struct pn_conn *conn)
 {
     uint32_t reasons = 0;
@@ -193,7 +194,11 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
             continue;
         uint32_t reasons = check_proc_signal(conn);
         all_reasons |= reasons;
-        if ((reasons & ~(1U << PROCSIG_LOG_STACK)) == 0)
+        reasons &= ~(1U << PROCSIG_LOG_STACK);
+        if (reasons != 0)
+            pn_consumers_woken(conn, reasons != 1U << PROCSIG_TOPIC);
+        reasons &= ~(1U << PROCSIG_TOPIC);
+        if (reasons == 0)
             continue; /* nothing to wake up for */
         bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
         if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0 && !pn_watch_told(conn) && walk_only)
@@ -364,7 +369,12 @@ void pn_procsignal_unregister(struct pn_conn *conn)
     pn_store_release(&local[conn->local_index], NULL);
     disarm(conn);
     pn_process_unlock();
-    /* a handler in another thread may still hold the pointer; it is short and never blocks */
+    pn_procsignal_quiesce();
+}
+
+/* A handler in another thread may still hold a pointer; it is short and never blocks. */
+void pn_procsignal_quiesce(void)
+{
     while (atomic_load(&in_handler) != 0)
         sched_yield();
 }
@@ -462,7 +472,11 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
     struct pn_conn *own = seg->own[slot];
     if (own != NULL && reason == PROCSIG_LOG_STACK) {
         print_stack();
+    } else if (own != NULL && reason == PROCSIG_TOPIC) {
+        pn_consumers_woken(own, false);
     } else if (own != NULL) {
+        if (reason == PROCSIG_SEGMENT_GONE)
+            pn_consumers_woken(own, true);
         pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {
@@ -471,7 +485,7 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
             PN_CRASH("watch:flag");
         else
             PN_CRASH("signal:flag");
-        sent = send_to_other(seg, slot, reason != PROCSIG_NEIGHBOUR);
+        sent = send_to_other(seg, slot, reason < PROCSIG_NEIGHBOUR);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
     return sent;
@@ -534,11 +548,6 @@ void pn_procsignal_flush(struct pn_segment *seg)
 
 /* ---- handshake ------------------------------------------------------------------------------ */
 
-static inline uint64_t later(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
@@ -551,7 +560,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");
-        uint64_t start = later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
+        uint64_t start = pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
         if (pn_cas_u64(&backend->pos, &pos, start)) {
             PN_CRASH("commit:unslept");
             return PN_SIGNAL;
@@ -585,7 +594,7 @@ bool pn_wake_self(struct pn_conn *conn)
     if (pn_held_back(conn))
         return false;
     /* from was written before want; it cannot change while we are not quiet */
-    pn_cas_u64(&me->pos, &pos, later(consumed, pn_load_relaxed(&me->from)));
+    pn_cas_u64(&me->pos, &pos, pn_later(consumed, pn_load_relaxed(&me->from)));
     PN_CRASH("wake:unslept");
     return true; /* lost: a notifier did it */
 }

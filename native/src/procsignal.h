@@ -16,6 +16,8 @@ int pn_procsignal_arm(struct pn_conn *conn);
 /* Enter and leave the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 void pn_procsignal_unregister(struct pn_conn *conn);
+/* Wait until no handler holds what was taken out of its sight before the call. */
+void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
 
@@ -36,6 +38,11 @@ void pn_procsignal_pass_on(struct pn_segment *seg, int already);
 void pn_procsignal_flush(struct pn_segment *seg);
 
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
+
+static inline uint64_t pn_later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 /*
  * Lock held.  quiet: nothing unread interests the slot.  Only then `from` may be written, and
