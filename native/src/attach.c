@@ -110,6 +110,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     consumer->me = c;
     consumer->ci = i;
     consumer->generation = c->generation;
+    consumer->name_len = pn_log_queue_name(seg, ch, consumer->name);
     return 0;
 }
 

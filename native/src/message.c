@@ -32,6 +32,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
+#include "topic_log.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
 
@@ -433,9 +434,15 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     rc = publish_locked(seg, topic, &m);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     PN_CRASH("publish:done");
     pn_lock_release(seg);
+    if (log && rc == 0)
+        pn_log_publish(conn, &note, m.id, m.body_len);
     return rc;
 }
 
@@ -505,8 +512,14 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     pn_lock_release(seg);
+    for (size_t i = 0; log && i < n; i++)
+        pn_log_publish(conn, &note, *first_id + i, lens[i]);
     return rc;
 }
 
