@@ -90,8 +90,8 @@ static size_t put(char *to, size_t at, size_t cap, const char *text, size_t len)
 
 static size_t field(char *to, size_t at, size_t cap, const char *key, const char *text, size_t len)
 {
-    at += (size_t) snprintf(to + at, cap - at, "%s\"dead-letter-%s\":\"", to[at - 1] == '{' ? "" : ",",
-                            key);
+    const char *comma = to[at - 1] == '{' ? "" : ",";
+    at += (size_t) snprintf(to + at, cap - at, "%s\"dead-letter-%s\":\"", comma, key);
     at = put(to, at, cap, text, len);
     to[at++] = '"';
     return at;
@@ -161,9 +161,8 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint32_t dboid = pn_topic_of(seg, pn_queue_at(seg, d->channel))->dboid;
-    struct pn_topic *to =
-        pn_topic_make_locked(seg, dboid, c->dead_letter,
-                             c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0, NULL);
+    uint32_t len = c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0;
+    struct pn_topic *to = pn_topic_make_locked(seg, dboid, c->dead_letter, len, NULL);
     if (to == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the dead-letter topic \"%.*s\"",
                        (int) c->dead_letter_len, c->dead_letter);

@@ -288,6 +288,15 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* Each channel there is goes without a message, if it must. */
+static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        if (pn_queue_at(seg, i - 1)->ephemeral == 0)
+            return false;
+    return topic->nchannels != 0;
+}
+
 /* What has expired makes room. */
 static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
@@ -309,10 +318,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     there = (uint64_t) topic->firm + topic->staged;
     if (n + there <= max)
         return 0;
-    bool all_soft = topic->nchannels != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    if (all_soft)
+    if (all_ephemeral(seg, topic))
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
@@ -336,7 +342,6 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
                                     const struct pn_new_message *in, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref)
 {
-    bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref == 0) {
         expire_locked(seg, topic);
@@ -354,12 +359,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     }
     if (*ref != 0)
         return 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        pn_queue_at(seg, i - 1)->dropped++;
-    if (all_soft)
+    if (all_ephemeral(seg, topic) && topic->paused == 0) {
+        for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+            pn_queue_at(seg, i - 1)->dropped++;
         return 0;
+    }
     if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
         topic->dropped++;
         return 0;

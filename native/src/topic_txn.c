@@ -248,7 +248,8 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
                                                          : PN_BACK_TAIL;
     if (op->answer == PN_ANSWER_RELEASE && attempts > 0)
         attempts--;
-    op->redo = pn_delivery_back_redo(seg, op->delivery, where, s->now.mono + op->delay_ns, attempts);
+    int64_t due = s->now.mono + op->delay_ns;
+    op->redo = pn_delivery_back_redo(seg, op->delivery, where, due, attempts);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* test_topic_consumer.c - a consumer: how much it takes, gives back, is told; and what is logged. */
+/* test_topic_consumer.c - how much a consumer takes, gives back, is told; and what is logged. */
 #include "topics.h"
 
 #include <dirent.h>
