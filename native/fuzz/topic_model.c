@@ -471,9 +471,14 @@ static int next_ahead(struct topic_model *m, int consumer)
         int i = c->ahead[c->at].delivery;
         bool ours = m->delivery[i].kind == TM_IN_FLIGHT &&
                     m->delivery[i].claim == c->ahead[c->at].claim;
+        bool late = ours && expired(m, &m->delivery[i]);
+        if (late) {
+            back(m, i, true, 0, m->delivery[i].attempts - 1);
+            tm_tick(m, c->topic, c->channel);
+        }
         c->at++;
         c->handed++;
-        if (ours)
+        if (ours && !late)
             return i;
     }
     return -1;
