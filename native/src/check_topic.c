@@ -261,7 +261,8 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
     struct check k = {.seg = seg, .problem = problem, .arg = arg};
     if (!pn_topics_ready(seg))
         return;
-    if (pn_load_relaxed(&seg->ctl->topics_dirty) != 0 || pn_load_relaxed(&t->ctl->redo.valid) != 0)
+    if (pn_load_relaxed(&seg->ctl->topics_dirty) != 0 ||
+        pn_load_relaxed(&t->ctl->redo.valid) != 0 || pn_load_relaxed(&t->ctl->redo.void_n) != 0)
         tell(&k, "the topics are marked as being changed");
     if (pn_arena_check(&t->arena, problem, arg) != 0)
         return;

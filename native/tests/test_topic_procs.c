@@ -188,7 +188,8 @@ static void get_two_and_die(void *arg)
     GET(c, &m, "1");
     GET(c, &m, "2");
     test_tell(shared->done);
-    pause();
+    for (;;)
+        pause(); /* a late signal ends it */
 }
 
 static void test_what_a_dead_one_had_goes_back_in_order_at_once(void)
@@ -246,7 +247,8 @@ static void prepare_and_die(void *arg)
     CHECK_OK(publish_in(mine, txn, topic, "never", 0, 0, NULL));
     CHECK_OK(pn_txn_prepare(txn));
     test_tell(shared->done);
-    pause();
+    for (;;)
+        pause(); /* a late signal ends it */
 }
 
 static void test_what_a_dead_one_had_prepared_did_not_happen(void)
