@@ -210,6 +210,10 @@ struct pn_topic_redo {
     uint32_t delivery; /* to be FREE, if its state is still `expected`; 0: none */
     uint32_t pad;
     uint64_t expected;
+    /* messages with ids from void_first on, so many, do not exist: they are being published, all
+     * together, by the store of 0 (message.c 2) */
+    uint64_t void_first;
+    pn_atomic_u64 void_n;
 };
 
 struct pn_topic_control {
