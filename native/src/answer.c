@@ -127,7 +127,7 @@ static size_t dead_headers(const struct pn_segment *seg, const struct pn_deliver
 /* Topic and bodies are there: stage the copy. */
 static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_delivery *d,
                       unsigned char *buf, size_t cap, const char *reason, size_t reason_len,
-                      uint32_t *ref)
+                      bool backlog, uint32_t *ref)
 {
     const struct pn_message *m = pn_message_at(seg, d->message);
     const struct pn_arena *mem = &seg->topics.arena;
@@ -147,12 +147,13 @@ static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
                                         .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
     *ref = 0;
     int rc = pn_message_admit_locked(seg, to, 1, &skip, &keep);
-    return rc != 0 || skip >= keep ? rc
-                                   : pn_message_stage_or_drop_locked(seg, to, &copy, &now, ref);
+    return rc != 0 || skip >= keep
+               ? rc
+               : pn_message_stage_or_drop_locked(seg, to, &copy, &now, backlog, ref);
 }
 
 int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
-                                size_t reason_len, uint32_t *ref)
+                                size_t reason_len, bool backlog, uint32_t *ref)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_consumer_slot *c =
@@ -171,7 +172,7 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
     unsigned char *buf = malloc(cap);
     if (buf == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, ref);
+    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, backlog, ref);
     free(buf);
     return rc;
 }
@@ -183,7 +184,7 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     struct pn_delivery *d = pn_delivery_at(seg, delivery);
     uint64_t word = pn_load_relaxed(&d->state);
     uint32_t ref;
-    int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, &ref);
+    int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, false, &ref);
     if (rc != 0)
         return rc;
     pn_queue_at(seg, d->channel)->dead_lettered++;
@@ -221,7 +222,8 @@ enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delive
     return c->dead_letter_len != 0 ? PN_OUTCOME_DEAD : PN_OUTCOME_END;
 }
 
-void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer, int64_t now)
+void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer,
+                            enum pn_outcome outcome, int64_t now)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
@@ -235,7 +237,9 @@ void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answe
         c->requeued++;
         ch->requeued++;
     }
-    if (answer != PN_ANSWER_FINISH && pn_answer_outcome_locked(seg, delivery, answer) == PN_OUTCOME_END)
+    if (outcome == PN_OUTCOME_DEAD)
+        ch->dead_lettered++;
+    else if (answer != PN_ANSWER_FINISH && outcome == PN_OUTCOME_END)
         ch->dropped++;
 }
 
@@ -245,7 +249,7 @@ static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t del
     struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
     uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
     if (answer == PN_ANSWER_RELEASE) {
-        pn_answer_count_locked(seg, ref, answer, now);
+        pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
         return 0;
     }
@@ -255,7 +259,7 @@ static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t del
                                           "Requeue without one.");
         d->lent = 1;
     }
-    pn_answer_count_locked(seg, ref, answer, now);
+    pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
     pn_delivery_back_locked(seg, ref, delay > 0 ? PN_BACK_LATER : PN_BACK_TAIL, now + delay,
                             attempts);
     return 0;
@@ -293,7 +297,7 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     }
     switch (pn_answer_outcome_locked(seg, h->delivery, answer)) {
     case PN_OUTCOME_END:
-        pn_answer_count_locked(seg, h->delivery, answer, now);
+        pn_answer_count_locked(seg, h->delivery, answer, PN_OUTCOME_END, now);
         pn_delivery_end_locked(seg, h->delivery);
         return 0;
     case PN_OUTCOME_DEAD:

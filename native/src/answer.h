@@ -28,7 +28,8 @@ int64_t pn_answer_delay(int64_t delay_ns);
 enum pn_outcome { PN_OUTCOME_END, PN_OUTCOME_BACK, PN_OUTCOME_DEAD };
 enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delivery, int answer);
 /* The counters of it; before the delivery has changed. */
-void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer, int64_t now);
+void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer,
+                            enum pn_outcome outcome, int64_t now);
 
 int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay_ns,
               const char *reason, size_t reason_len);
@@ -37,6 +38,6 @@ int pn_answer_deadline(struct pn_conn *conn, const struct pn_handle *h, int64_t 
 /* A copy of the delivery's message, STAGED in the dead-letter topic of its consumer; 0 with *ref 0:
  * that topic drops it. */
 int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
-                                size_t reason_len, uint32_t *ref);
+                                size_t reason_len, bool backlog, uint32_t *ref);
 
 #endif

@@ -20,6 +20,7 @@
 #include "os.h"
 #include "queue.h"
 #include "spill.h"
+#include "topic_recover.h"
 
 struct report {
     char *buf;
@@ -136,8 +137,7 @@ static void check_entry(struct pn_segment *seg, struct report *r, struct walk *w
         problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
     if (qe->kind == PN_ENTRY_GENERATION)
         check_bump(seg, r, qe, walk->newest);
-    else if (qe->kind != PN_ENTRY_NOTIFY && qe->kind != PN_ENTRY_PUBLISH &&
-             qe->kind != PN_ENTRY_ANSWER)
+    else if (qe->kind >= PN_ENTRY_PUBLISH && !pn_topic_entry_possible(seg, qe))
         problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at, qe->kind);
     walk->xid = qe->xid;
     walk->sent = qe->sent_ns;

@@ -287,8 +287,9 @@ enum pn_entry_kind {
     PN_ENTRY_NOTIFY = 0,
     PN_ENTRY_GENERATION = 1,
     PN_ENTRY_PUBLISH = 2, /* channel_hash: first of a chain of STAGED messages; chan_seq: its id */
-    PN_ENTRY_ANSWER = 3   /* channel_hash: delivery; chan_seq: its state before; payload: struct
-                           * pn_answer_redo */
+    PN_ENTRY_ANSWER = 3, /* channel_hash: delivery; chan_seq: its state before; payload: struct
+                          * pn_answer_redo */
+    PN_ENTRY_CANCEL = 4  /* channel_hash: message; chan_seq: its id */
 };
 
 /* What is done to a delivery that is in flight, at the commit of the transaction that answers it. */
@@ -297,6 +298,7 @@ struct pn_answer_redo {
     uint64_t order;
     int64_t due;
 };
+_Static_assert(sizeof(struct pn_answer_redo) == 24, "without holes");
 
 /*
  * In the queue, at multiples of 8.  An entry does not cross a page, except one that is larger
@@ -320,6 +322,7 @@ typedef struct AsyncQueueEntry {
 } AsyncQueueEntry;
 #define PN_ENTRY_HEADER offsetof(AsyncQueueEntry, data)
 _Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");
+#define PN_ENTRY_OF_TOPICS (PN_ENTRY_HEADER + sizeof(struct pn_answer_redo)) /* at the most */
 #define QUEUEALIGN(n) (((n) + 7U) & ~(uint64_t) 7U)
 
 /* Everything whose change must make an old segment unreadable, folded into one number. */

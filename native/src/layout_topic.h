@@ -139,8 +139,8 @@ struct pn_topic {
     uint32_t paused, ephemeral, durable, fsync, overflow;
     uint32_t first_channel, nchannels; /* with a name; derived */
     uint32_t oldest, newest;           /* messages; derived */
-    uint32_t messages, firm;           /* LIVE ones; of them not only in ephemeral channels; derived */
-    uint32_t pad;
+    uint32_t messages, firm; /* LIVE ones; of them not only in ephemeral channels; derived */
+    uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
 };
@@ -210,6 +210,10 @@ struct pn_topic_redo {
     uint32_t delivery; /* to be FREE, if its state is still `expected`; 0: none */
     uint32_t pad;
     uint64_t expected;
+    /* messages with ids from void_first on, so many, do not exist: they are being published, all
+     * together, by the store of 0 (message.c 2) */
+    uint64_t void_first;
+    pn_atomic_u64 void_n;
 };
 
 struct pn_topic_control {
@@ -217,6 +221,7 @@ struct pn_topic_control {
     uint32_t deleted;      /* records that are DELETED, or more */
     uint32_t prepared;     /* messages that are PREPARED, or more; derived */
     uint32_t topic_hint, channel_hint, consumer_hint; /* none below is free; derived */
+    uint32_t topic_end;    /* no topic was ever made from here on; truth */
     uint32_t seed;         /* of the random choice of a consumer */
     struct pn_topic_redo redo;
     struct pn_arena_control arena;

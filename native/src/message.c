@@ -4,10 +4,13 @@
  * 1. A message is staged first: its cells, and a delivery for each channel, with everything that
  *    can fail.  STAGED it does not exist, and neither do its deliveries; if its publisher dies,
  *    recovery frees them.  The store of LIVE publishes it; then the lists follow.
- * 2. Several messages at once are a chain of STAGED ones, and the store of redo.valid publishes
- *    them; a transaction's, the store of `head` behind an entry that names the chain (async.c).
- *    All become LIVE before the first goes into a list, since the chain runs through the links of
- *    the lists.
+ * 2. Several messages at once have ids one after the other.  While redo.void_n says so, those ids
+ *    do not exist; so they are published one by one, in one pass over the memory, and the store of
+ *    0 makes them exist together.  If the last does not fit the others are taken back before.
+ *    A transaction's messages are a chain of STAGED ones, and the store of `head` behind an entry
+ *    that names the chain publishes them (topic_txn.c); a dead letter, the store of redo.valid.
+ *    Of a chain all become LIVE before the first goes into a list, since the chain runs through
+ *    the links of the lists.
  * 3. The backlog.  Where a topic has no channel, is paused, or keeps something already, a message
  *    gets one delivery, in the topic's own queue.  The pump moves on what stands there, the oldest
  *    first, to the channels that there are then: a delivery is written for each but the last, and
@@ -161,6 +164,10 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
 {
     struct pn_arena *mem = &seg->topics.arena;
     struct pn_message *m = pn_message_at(seg, ref);
+    if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
+        pn_topic_at(seg, m->topic)->staged--;
+        seg->topics.ctl->prepared--;
+    }
     for (uint32_t at = m->first, next; at != 0; at = next) {
         struct pn_delivery *d = pn_delivery_at(seg, at);
         next = d->of_message;
@@ -173,14 +180,6 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
     }
     m->first = 0;
     pn_arena_give_body_locked(mem, ref);
-}
-
-void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref)
-{
-    for (uint32_t next; ref != 0; ref = next) {
-        next = pn_message_at(seg, ref)->next;
-        pn_message_unstage_locked(seg, ref);
-    }
 }
 
 /* ---- going live ------------------------------------------------------------------------------ */
@@ -291,10 +290,10 @@ static int topic_full(const struct pn_topic *topic, const char *what)
 int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
                             size_t *skip, size_t *keep)
 {
-    uint64_t max = topic->max_depth;
+    uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
     *skip = 0;
     *keep = n;
-    if (max == 0 || n + (uint64_t) topic->firm <= max)
+    if (max == 0 || n + there <= max)
         return 0;
     bool all_soft = topic->nchannels != 0;
     for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
@@ -303,15 +302,17 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
-        *keep = topic->firm >= max ? 0 : max - topic->firm;
+        *keep = there >= max ? 0 : max - there;
         topic->dropped += n - *keep;
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
         topic->dropped += *skip;
-        while (topic->firm + (n - *skip) > max && drop_oldest(seg, topic))
+        while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
             ;
-        return topic->firm + (n - *skip) <= max ? 0 : topic_full(topic, "all is in flight");
+        return topic->firm + topic->staged + (n - *skip) <= max
+                   ? 0
+                   : topic_full(topic, "all is in flight");
     default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
         return topic_full(topic, "max_depth");
     }
@@ -319,13 +320,13 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
 
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *in, const struct pn_moment *now,
-                                    uint32_t *ref)
+                                    bool backlog, uint32_t *ref)
 {
     bool all_soft = topic->nchannels != 0 && topic->paused == 0;
-    *ref = pn_message_stage_locked(seg, topic, in, now, false);
+    *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
                     drop_oldest(seg, topic); i++)
-        *ref = pn_message_stage_locked(seg, topic, in, now, false);
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) { /* every channel goes without */
         pn_message_unstage_locked(seg, *ref);
         *ref = 0;
@@ -381,7 +382,7 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     uint32_t ref = 0;
     int rc = pn_message_admit_locked(seg, topic, 1, &skip, &keep);
     if (rc == 0 && skip < keep)
-        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, &ref);
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
     if (rc != 0 || ref == 0)
         return rc;
     PN_CRASH("publish:before-live");
@@ -421,33 +422,50 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     return rc;
 }
 
-/* STAGED all, in a chain; *first is what to publish. */
-static int stage_many_locked(struct pn_segment *seg, struct pn_topic *topic,
-                             struct pn_new_message *m, const unsigned char *bodies,
-                             const uint32_t *lens, size_t n, uint32_t *first)
+/* Those that were published so far of a publish_many that fails. */
+static void take_back_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t first_id)
 {
+    while (topic->newest != 0 && pn_message_at(seg, topic->newest)->id >= first_id) {
+        const struct pn_message *m = pn_message_at(seg, topic->newest);
+        topic->message_count--;
+        topic->message_bytes -= m->body_len;
+        for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+            pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
+        pn_message_discard_locked(seg, topic->newest);
+        PN_CRASH("publish:taken-back");
+    }
+}
+
+static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               struct pn_new_message *m, const unsigned char *bodies,
+                               const uint32_t *lens, size_t n)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_moment now = pn_moment_now();
+    uint64_t first_id = m->id;
     size_t skip, keep;
-    uint32_t last = 0, ref;
-    *first = 0;
+    uint32_t ref;
     int rc = pn_message_admit_locked(seg, topic, n, &skip, &keep);
+    redo->void_first = first_id;
+    PN_CRASH("publish:many");
+    pn_store_release(&redo->void_n, n);
     for (size_t i = 0; rc == 0 && i < keep; bodies += lens[i], i++, m->id++) {
         if (i < skip)
             continue;
         m->body = bodies;
         m->body_len = lens[i];
-        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, &ref);
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
         if (rc != 0 || ref == 0)
             continue;
-        if (last != 0)
-            pn_message_at(seg, last)->next = ref;
-        else
-            *first = ref;
-        last = ref;
-        PN_CRASH("publish:chained");
+        pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
+        PN_CRASH("publish:one-of-many");
+        pn_message_link_locked(seg, ref);
     }
     if (rc != 0)
-        pn_message_unstage_chain_locked(seg, *first);
+        take_back_locked(seg, topic, first_id);
+    PN_CRASH("publish:before-all");
+    pn_store_release(&redo->void_n, 0); /* published, all of them */
+    PN_CRASH("publish:after-all");
     return rc;
 }
 
@@ -456,10 +474,8 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
                             uint64_t *first_id)
 {
     struct pn_segment *seg = conn->seg;
-    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_topic *topic;
     struct pn_new_message m = {.headers_len = 0};
-    uint32_t first = 0;
     if (common != NULL)
         m = (struct pn_new_message){.headers = common->headers,
                                     .headers_len = (uint32_t) common->headers_len,
@@ -469,15 +485,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
-    rc = stage_many_locked(seg, topic, &m, bodies, lens, n, &first);
-    if (rc == 0 && first != 0) {
-        redo->messages = first;
-        redo->delivery = 0;
-        PN_CRASH("publish:redo");
-        pn_store_release(&redo->valid, 1); /* published, all of them */
-        PN_CRASH("publish:redo-valid");
-        pn_message_golive_locked(seg, first);
-    }
+    rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
     pn_topics_end_locked(seg);
@@ -613,4 +621,16 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
         }
     }
     return false;
+}
+
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
+            continue;
+        if (seg->topics.channel[i].ready != 0)
+            pn_topic_pump_locked(seg, topic);
+        pn_topic_settle_locked(seg, topic);
+    }
 }

@@ -44,10 +44,9 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* The same, and where there is no room the topic's policy decides: 0 with *ref 0: dropped. */
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *m, const struct pn_moment *now,
-                                    uint32_t *ref);
+                                    bool backlog, uint32_t *ref);
 /* Not published after all. */
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref);
-void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref);
 /* It is LIVE now: into the lists with it. */
 void pn_message_link_locked(struct pn_segment *seg, uint32_t ref);
 /* A chain of staged ones, whose commit point has passed: LIVE, and into the lists. */
@@ -62,6 +61,8 @@ uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic
 
 /* From the backlog to the channels, in bounded steps; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* The same, and I24, for all topics of a database. */
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid);
 /* I24 for all channels of the topic. */
 void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -54,7 +54,8 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
                                      qe->channel_hash);
         break; /* later, in redo_counters() */
     case PN_ENTRY_PUBLISH:
-    case PN_ENTRY_ANSWER: {
+    case PN_ENTRY_ANSWER:
+    case PN_ENTRY_CANCEL: {
         int rc = pn_topic_redo_entry_locked(seg, qe);
         if (rc != 0)
             return rc;

@@ -210,6 +210,8 @@ struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, co
     memcpy(t->name, name, len);
     t->ephemeral = is_ephemeral(name, len);
     set_options(t, options);
+    if (i >= all->ctl->topic_end)
+        all->ctl->topic_end = i + 1;
     PN_CRASH("topic:entry");
     make_queue(&all->channel[i], i, generation, NULL, 0);
     pn_store_release(&t->state, PN_RECORD_USED);
@@ -523,7 +525,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
             continue;
         if (sweep_queue(seg, ch))
             return true;
-        if (ch->held != 0)
+        if (ch->held != 0 || (pn_is_backlog(seg, ch) && t->topic[i].staged != 0))
             left++; /* of a prepared transaction: when that has ended */
         else
             free_queue(seg, ch);
@@ -532,7 +534,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
         if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_DELETED)
             continue;
         if (pn_load_relaxed(&t->channel[i].state) == PN_RECORD_DELETED ||
-            t->topic[i].messages != 0) {
+            t->topic[i].messages != 0 || t->topic[i].staged != 0) {
             left++;
             continue;
         }

@@ -55,9 +55,9 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
     const struct pn_arena *mem = &seg->topics.arena;
     if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
         return false;
-    return qe->kind == PN_ENTRY_PUBLISH ? qe->payload_len == 0
-                                        : qe->kind == PN_ENTRY_ANSWER &&
-                                              qe->payload_len == sizeof(struct pn_answer_redo);
+    if (qe->kind == PN_ENTRY_ANSWER)
+        return qe->payload_len == sizeof(struct pn_answer_redo);
+    return (qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_CANCEL) && qe->payload_len == 0;
 }
 
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
@@ -69,6 +69,13 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
     if (qe->kind == PN_ENTRY_PUBLISH) {
         if (pn_message_at(seg, qe->channel_hash)->id == qe->chan_seq)
             redo_publish(seg, qe->channel_hash);
+        return 0;
+    }
+    if (qe->kind == PN_ENTRY_CANCEL) {
+        struct pn_message *m = pn_message_at(seg, qe->channel_hash);
+        if (m->id == qe->chan_seq && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
+            pn_store_release(&m->state, PN_MSG_FREE);
+        PN_CRASH("topic-recover:cancel");
         return 0;
     }
     struct pn_delivery *d = pn_delivery_at(seg, qe->channel_hash);
@@ -103,8 +110,12 @@ static bool is_message(const struct pn_segment *seg, uint32_t ref)
 
 static void clear_messages(struct pn_segment *seg)
 {
+    const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    uint64_t void_n = pn_load_relaxed(&redo->void_n);
     EACH_CELL (seg, PN_PAGE_BODY, ref) {
         struct pn_message *m = pn_message_at(seg, ref);
+        if (pn_load_relaxed(&m->state) == PN_MSG_LIVE && m->id - redo->void_first < void_n)
+            pn_store_release(&m->state, PN_MSG_FREE);
         if (pn_load_relaxed(&m->state) == PN_MSG_STAGED ||
             (pn_load_relaxed(&m->state) == PN_MSG_PREPARED && !owner_lives(seg, m)))
             pn_store_release(&m->state, PN_MSG_FREE);
@@ -264,7 +275,7 @@ static void clear_tables(struct pn_segment *seg)
     struct pn_topics *t = &seg->topics;
     for (uint32_t i = 0; i < t->max_topics; i++) {
         t->topic[i].oldest = t->topic[i].newest = 0;
-        t->topic[i].messages = t->topic[i].firm = 0;
+        t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
     }
     for (uint32_t i = 0; i < t->max_channels; i++) {
         struct pn_topic_channel *ch = &t->channel[i];
@@ -400,10 +411,11 @@ static int fill_lists(struct pn_segment *seg)
     EACH_CELL (seg, PN_PAGE_BODY, ref) {
         struct pn_message *m = pn_message_at(seg, ref);
         uint16_t state = pn_load_relaxed(&m->state);
+        struct pn_topic *topic = pn_topic_at(seg, m->topic);
         t->ctl->prepared += state == PN_MSG_PREPARED;
+        topic->staged += state == PN_MSG_PREPARED;
         if (state != PN_MSG_LIVE)
             continue;
-        struct pn_topic *topic = pn_topic_at(seg, m->topic);
         m->next = topic->oldest;
         topic->oldest = ref;
         topic->messages++;
@@ -439,6 +451,7 @@ int pn_topics_recover_locked(struct pn_segment *seg)
     redo_record(seg);
     clear_tables(seg);
     clear_messages(seg);
+    pn_store_release(&seg->topics.ctl->redo.void_n, 0);
     chain_deliveries(seg);
     pn_arena_rebuild_begin_locked(&seg->topics.arena);
     PN_CRASH("topic-recover:marking");
