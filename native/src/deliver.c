@@ -32,6 +32,7 @@
 #include "hash.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_log.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
 {
@@ -383,6 +384,9 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
     uint64_t word = pn_load_relaxed(&d->state);
     take_out(seg, ref, word);
     timed_give_back(seg, channel_of(seg, d), d);
+    /* until the store of `channel` the backlog's void_below is what counts */
+    if (to->next_order < channel_of(seg, d)->void_below)
+        to->next_order = channel_of(seg, d)->void_below;
     d->order = to->next_order++;
     PN_CRASH("topic:pump-order");
     pn_store_release(&d->state,
@@ -516,7 +520,7 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
 }
 
 static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
-                     struct pn_consumer_slot *c, uint32_t ref)
+                     struct pn_consumer_slot *c, uint32_t ref, int64_t now)
 {
     bool is_void = pn_is_void(ch, pn_delivery_at(seg, ref));
     if (is_void) {
@@ -526,6 +530,7 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
     c->timed_out++;
     ch->timed_out++;
     PN_CRASH("topic:timing-out");
+    pn_note_timeout_locked(seg, ref, now);
     pn_delivery_return_locked(seg, ref, PN_BACK_TAIL);
 }
 
@@ -556,7 +561,7 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
             if (steps-- == 0)
                 return true;
-            time_out(seg, ch, c, c->first);
+            time_out(seg, ch, c, c->first, now);
         }
     }
     ch->next_deadline = earliest_deadline(seg, ch);

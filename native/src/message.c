@@ -32,6 +32,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
+#include "topic_log.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
 
@@ -287,6 +288,24 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* Each channel there is goes without a message, if it must. */
+static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        if (pn_queue_at(seg, i - 1)->ephemeral == 0)
+            return false;
+    return topic->nchannels != 0;
+}
+
+/* What has expired makes room. */
+static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    int64_t now = pn_now_ns();
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        pn_queue_tick_locked(seg, pn_queue_at(seg, i - 1), now);
+    pn_queue_tick_locked(seg, pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)), now);
+}
+
 int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
                             size_t *skip, size_t *keep)
 {
@@ -295,10 +314,11 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     *keep = n;
     if (max == 0 || n + there <= max)
         return 0;
-    bool all_soft = topic->nchannels != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    if (all_soft)
+    expire_locked(seg, topic);
+    there = (uint64_t) topic->firm + topic->staged;
+    if (n + there <= max)
+        return 0;
+    if (all_ephemeral(seg, topic))
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
@@ -307,12 +327,12 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
-        topic->dropped += *skip;
         while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
             ;
-        return topic->firm + topic->staged + (n - *skip) <= max
-                   ? 0
-                   : topic_full(topic, "all is in flight");
+        if (topic->firm + topic->staged + (n - *skip) > max)
+            return topic_full(topic, "all is in flight");
+        topic->dropped += *skip;
+        return 0;
     default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
         return topic_full(topic, "max_depth");
     }
@@ -322,8 +342,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
                                     const struct pn_new_message *in, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref)
 {
-    bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    if (*ref == 0) {
+        expire_locked(seg, topic);
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    }
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
                     drop_oldest(seg, topic); i++)
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
@@ -336,12 +359,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     }
     if (*ref != 0)
         return 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        pn_queue_at(seg, i - 1)->dropped++;
-    if (all_soft)
+    if (all_ephemeral(seg, topic) && topic->paused == 0) {
+        for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+            pn_queue_at(seg, i - 1)->dropped++;
         return 0;
+    }
     if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
         topic->dropped++;
         return 0;
@@ -416,9 +438,15 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     rc = publish_locked(seg, topic, &m);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     PN_CRASH("publish:done");
     pn_lock_release(seg);
+    if (log && rc == 0)
+        pn_log_publish(conn, &note, m.id, m.body_len);
     return rc;
 }
 
@@ -488,8 +516,14 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     pn_lock_release(seg);
+    for (size_t i = 0; log && i < n; i++)
+        pn_log_publish(conn, &note, *first_id + i, lens[i]);
     return rc;
 }
 
@@ -502,8 +536,7 @@ static bool all_deferred(const struct pn_segment *seg, const struct pn_message *
         const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
                         pn_is_backlog(seg, ch);
-        if (!deferred || d->due <= now || pn_is_void(ch, d) ||
-            pn_state_attempts(pn_load_relaxed(&d->state)) != 0)
+        if (!deferred || d->due <= now || pn_is_void(ch, d))
             return false;
     }
     return true;
