@@ -119,7 +119,8 @@ static void something(struct mortal *v, uint32_t *random)
 /* The journal is; then workers end by themselves. */
 static bool is_full(void)
 {
-    return atomic_load(&j->next) > MAX_MESSAGES - 4096 || atomic_load(&j->next_txn) > MAX_TXNS - 256;
+    return atomic_load(&j->next) > MAX_MESSAGES - 4096 ||
+           atomic_load(&j->next_txn) > MAX_TXNS - 256;
 }
 
 static void worker(void *arg)
