@@ -74,6 +74,7 @@ void pn_diskqueue_init(struct pn_diskqueue *q, uint64_t base, uint64_t max_file)
 int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_segfile_dir *dir,
                       uint32_t longest)
 {
+    memset(files, 0, sizeof *files);
     files->dir = *dir;
     files->writer = (struct pn_recfile) PN_RECFILE_NONE;
     int rc = pn_recfile_reader_init(&files->reader, longest);
@@ -123,42 +124,64 @@ int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
 
 /* ---- putting -------------------------------------------------------------------------------- */
 
+struct pn_diskqueue_writing {
+    struct pn_diskqueue_files *files;
+    struct pn_diskqueue_state *next;
+};
+
+int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,
+                       size_t n)
+{
+    struct pn_diskqueue_state *next = w->next;
+    int rc = n == 0 ? 0
+                    : pn_recfile_append(&w->files->dir, &w->files->writer, next->write_file,
+                                        next->write_at, next->write_seq, next->write_sum, records,
+                                        n, &next->write_at);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        next->write_sum += pn_record_length(&records[i]);
+    next->write_seq += rc == 0 ? n : 0;
+    return rc;
+}
+
+static int begin_file(const struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
+{
+    struct pn_diskqueue_state *next = w->next;
+    if (next->write_file - q->base >= UINT32_MAX)
+        return pn_fail(ENOSPC, "a queue on disk has used up its file numbers");
+    int rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq,
+                             next->write_sum, &w->files->writer);
+    if (rc != 0)
+        return rc;
+    next->write_file++;
+    next->write_at = PN_RECFILE_START;
+    if (next->read_seq == next->write_seq) {
+        next->read_file = next->write_file;
+        next->read_at = PN_RECFILE_START;
+    }
+    return w->files->at_begin == NULL ? 0 : w->files->at_begin(w->files->arg, w);
+}
+
 static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                          const struct pn_record_in *records, size_t n,
                          struct pn_diskqueue_state *next)
 {
-    uint64_t size = 0, sum = 0;
-    for (size_t i = 0; i < n; i++) {
+    struct pn_diskqueue_writing w = {files, next};
+    uint64_t size = 0;
+    for (size_t i = 0; i < n; i++)
         size += pn_record_size(pn_record_length(&records[i]));
-        sum += pn_record_length(&records[i]);
-    }
     bool begin = next->write_at == 0 || (next->write_at > PN_RECFILE_START &&
                                          next->write_at + size > q->max_file);
-    if (begin) {
-        if (next->write_file - q->base >= UINT32_MAX)
-            return pn_fail(ENOSPC, "a queue on disk has used up its file numbers");
-        int rc = pn_recfile_make(&files->dir, next->write_file + 1, next->write_seq,
-                                 next->write_sum, &files->writer);
-        if (rc != 0)
-            return rc;
-        next->write_file++;
-        next->write_at = PN_RECFILE_START;
-        if (next->read_seq == next->write_seq) {
-            next->read_file = next->write_file;
-            next->read_at = PN_RECFILE_START;
-        }
-    }
-    int rc = pn_recfile_append(&files->dir, &files->writer, next->write_file, next->write_at,
-                               next->write_seq, next->write_sum, records, n, &next->write_at);
-    if (rc != 0 && begin) { /* a full disk has better uses for it; the sentence stays */
+    const uint64_t file = next->write_file;
+    int rc = begin ? begin_file(q, &w) : 0;
+    if (rc == 0)
+        rc = pn_diskqueue_write(&w, records, n);
+    if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it; the sentence stays */
         pn_recfile_close(&files->writer);
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
         pn_segfile_remove(&files->dir, next->write_file);
         pn_fail(-rc, "%s", sentence);
     }
-    next->write_seq += n;
-    next->write_sum += sum;
     return rc;
 }
 
@@ -167,7 +190,7 @@ int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
     int rc = n == 0 ? 0 : write_records(q, files, records, n, &next);
-    if (rc == -ENOENT) { /* somebody has removed the file that we write to: what was in it is lost */
+    if (rc == -ENOENT) { /* somebody has removed the file: it is lost */
         next = *pn_diskqueue_now(q);
         next.write_at = 0;
         rc = write_records(q, files, records, n, &next);
@@ -186,6 +209,29 @@ void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq)
     if (pn_diskqueue_now(q)->write_seq < seq && spare(q)->write_seq == seq)
         flip(q);
     PN_CRASH("diskqueue:committed");
+}
+
+int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+{
+    struct pn_diskqueue_state next = *pn_diskqueue_now(q);
+    next.write_at = 0;
+    int rc = write_records(q, files, NULL, 0, &next);
+    pn_store_relaxed(&q->error, -rc);
+    if (rc == 0)
+        commit(q, &next);
+    return rc;
+}
+
+int pn_diskqueue_drop(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t file,
+                      uint64_t seq, uint64_t sum)
+{
+    struct pn_diskqueue_state next = *pn_diskqueue_now(q);
+    next.read_file = file;
+    next.read_at = PN_RECFILE_START;
+    next.read_seq = seq;
+    next.read_sum = sum;
+    commit(q, &next);
+    return remove_until(q, files, file);
 }
 
 int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,

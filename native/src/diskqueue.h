@@ -39,10 +39,14 @@ struct pn_diskqueue {
 _Static_assert(sizeof(struct pn_diskqueue) == 224, "it is a part of the layout");
 
 /* What a process has of it. */
+struct pn_diskqueue_writing;
 struct pn_diskqueue_files {
     struct pn_segfile_dir dir;
     struct pn_recfile writer;
     struct pn_recfile_reader reader, peeker;
+    /* Writes what each file begins with (pn_diskqueue_write), or NULL.  0 or -errno. */
+    int (*at_begin)(void *arg, struct pn_diskqueue_writing *w);
+    void *arg;
 };
 
 /* An empty queue.  `base`: 2^32 file numbers from there on are its own, in this directory. */
@@ -67,6 +71,16 @@ int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
 /* May be called again, also by a successor: does nothing if that was committed. */
 void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq);
+
+/* For at_begin(): records that are committed with those which the file was begun for. */
+int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,
+                       size_t n);
+
+/* Begin a file; there has to be an at_begin(). */
+int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
+/* Forget what stands before a file, which begins with record `seq` and `sum`. */
+int pn_diskqueue_drop(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t file,
+                      uint64_t seq, uint64_t sum);
 
 /* 1: it is taken; 0: it stays, as do all behind it; -errno: the same, and that is returned. */
 typedef int pn_diskqueue_take(void *arg, const struct pn_record_out *record);
