@@ -175,7 +175,7 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     int rc = begin ? begin_file(q, &w) : 0;
     if (rc == 0)
         rc = pn_diskqueue_write(&w, records, n);
-    if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it; the sentence stays */
+    if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it */
         pn_recfile_close(&files->writer);
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
