@@ -4,7 +4,8 @@
  * THE MODEL
  *
  *  1. The log is a queue on disk (diskqueue.c) of which nothing is got: the records from its
- *     reading end on, front to back, say what durable topics there are and what is in them. It stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
+ *     reading end on, front to back, say what durable topics there are and what is in them.  It
+ *     stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
  *  2. **A change has happened when its batch is committed**: diskqueue.c's one store, after
  *     the bytes were given to the kernel.  A batch is a transaction's bracket: without its last
  *     record none of it counts, wherever everybody was killed.  With the segment alive what was
