@@ -18,6 +18,8 @@ struct pn_commit {
     size_t nchannels;
     struct pn_pending_bump *bumps; /* each counter once */
     size_t nbumps;
+    size_t nops; /* of the transaction's: what it does to topics */
+    uint32_t messages; /* the chain of what it publishes */
     struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
     uint64_t collapsed;
     uint64_t xid;

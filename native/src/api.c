@@ -15,6 +15,7 @@
 #include "async.h"
 #include "backend.h"
 #include "channel.h"
+#include "deliver.h"
 #include "engine.h"
 #include "generation.h"
 #include "lock.h"
@@ -30,7 +31,8 @@
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
-                                                 .resignal = pn_watch_resignal};
+                                                 .resignal = pn_watch_resignal,
+                                                 .wake_consumers = pn_consumers_signal};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
@@ -46,7 +48,12 @@ PN_API void pn_options_default(pn_options *opts)
                          .max_channel_name = 63,
                          .on_full = PN_FULL_ERROR,
                          .signaling = PN_SIGNAL_TARGETED,
-                         .full_timeout_ns = 5000000000ULL};
+                         .full_timeout_ns = 5000000000ULL,
+                         .topic_memory = 16ULL << 20,
+                         .max_body = 1U << 20,
+                         .max_topics = 256,
+                         .max_topic_channels = 1024,
+                         .max_consumers = 1024};
 }
 
 static int check_name(const char *name)
@@ -131,7 +138,12 @@ PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
                         .on_full = seg->on_full,
                         .signaling = seg->signaling,
                         .full_timeout_ns = seg->full_timeout_ns,
-                        .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE)};
+                        .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
+                        .topic_memory = seg->topics.memory,
+                        .max_body = seg->topics.max_body,
+                        .max_topics = seg->topics.max_topics,
+                        .max_topic_channels = seg->topics.max_channels - seg->topics.max_topics,
+                        .max_consumers = seg->topics.max_consumers};
     memcpy(out->data_dir, seg->data_dir, sizeof out->data_dir);
 }
 

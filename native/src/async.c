@@ -16,14 +16,15 @@
  *    them is repaired by the next one who takes the lock (recover.c):
  *
  *      a. PreCommit, everything that can fail: entries in the channel table and subscriptions
- *         for LISTEN are staged; room in the queue is made (queue.c).
+ *         for LISTEN are staged; room in the queue is made (queue.c); messages are staged, and
+ *         answers checked (topic_txn.c).
  *      b. LISTEN and UNLISTEN take effect.  A subscription starts at the present head, before
  *         this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears itself.
  *         Only their owner has an interest in them: if it dies here it is reaped.
- *      c. The entries are copied beyond head, one for each counter that is bumped, then the
- *         notifications that somebody listens to.
+ *      c. The entries are copied beyond head, one for each counter that is bumped, redo of what
+ *         is done to topics, then the notifications that somebody listens to.
  *      d. head is moved over them, with release.  This is the commit point.
- *      e. What the entries imply is applied: chan_seq and the commit sequence number.
+ *      e. What the entries imply is applied: chan_seq, the commit sequence number, topics.
  *      f. Each interested backend: `from`, if it was quiet; then `want`.  Then the generation
  *         counters that the transaction has bumped (generation.c).
  *      g. A full fence; then each of them is un-slept if it sleeps (procsignal.c).
@@ -54,6 +55,7 @@
 #include "procsignal.h"
 #include "queue.h"
 #include "room.h"
+#include "topic_txn.h"
 #include "watch.h"
 
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len)
@@ -222,6 +224,8 @@ static QueuePosition plan_locked(struct pn_commit *c)
     }
     for (size_t i = 0; i < c->nbumps; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
+    for (size_t i = 0; i < c->nops; i++)
+        pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_OF_TOPICS), PN_ENTRY_OF_TOPICS);
     for (size_t i = 0; i < c->nevents; i++) {
         const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
         if (!ch->heard)
@@ -246,6 +250,8 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
     else if (end != head)
         rc = pn_queue_make_room_locked(c->conn, end, reserved, wait);
     PN_CRASH("commit:room");
+    if (rc == 0 && c->nops != 0)
+        rc = pn_topic_precommit_locked(c);
     if (rc != 0 && c->txn != NULL && !c->txn->prepared)
         unstage_locked(c->txn);
     return rc;
@@ -338,6 +344,8 @@ static QueuePosition append_locked(struct pn_commit *c)
     c->now = pn_now_ns();
     c->xid = seg->ctl->last_xid + 1;
     pos = append_bumps_locked(c, pos);
+    if (c->nops != 0)
+        pos = pn_topic_append_locked(c, pos);
     for (size_t i = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
@@ -390,7 +398,8 @@ static void rest_locked(struct pn_commit *c)
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);
-    if (pn_load_relaxed(&c->conn->me->watches) != 0) {
+    if (pn_load_relaxed(&c->conn->me->watches) != 0 &&
+        pn_load_relaxed(&c->conn->nconsumers) == 0) {
         pn_store_relaxed(&c->conn->me->watches, 0);
         pn_members_changed_locked(c->conn->seg);
         c->leaves = true;
@@ -410,6 +419,8 @@ static void atcommit_locked(struct pn_commit *c)
         pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in readers */
         PN_CRASH("commit:after-head");
         apply_entries_locked(c);
+        if (c->nops != 0)
+            pn_topic_apply_locked(c);
         pn_announce_locked(c, begin, end);
         if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->capacity / 2)
             pn_queue_fill_warning_locked(c->conn, end, c->now);
@@ -490,6 +501,7 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
     c->nevents = 0;
     c->nchannels = 0;
     c->nbumps = 0;
+    c->nops = 0;
     c->collapsed = 0;
     c->nwake = 0;
     c->heard = false;
@@ -538,34 +550,6 @@ int pn_async_bump(struct pn_conn *conn, uint32_t index)
     return commit(&c);
 }
 
-/*
- * Bytes that the transaction takes wherever it is put.  Next-fit placement is monotone in the
- * position where it starts, so a start on a fresh page plus one page bounds every other start;
- * a large entry may have to skip to the start of the ring, once.
- */
-static uint64_t worst_case_bytes(const struct pn_pending *p)
-{
-    uint64_t pos = 0, largest = 0;
-    for (size_t i = 0; i < p->nfolded; i++) {
-        if (QUEUE_POS_OFFSET(pos) + PN_ENTRY_HEADER > PN_QUEUE_PAGE)
-            pos = pn_page_up(pos);
-        pos += PN_ENTRY_HEADER;
-    }
-    for (size_t i = 0; i < p->nevents; i++) {
-        uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
-                                          p->events[i].payload_len);
-        if (length > PN_QUEUE_PAGE) {
-            length = pn_page_up(length);
-            pos = pn_page_up(pos);
-            largest = length > largest ? length : largest;
-        } else if (QUEUE_POS_OFFSET(pos) + length > PN_QUEUE_PAGE) {
-            pos = pn_page_up(pos);
-        }
-        pos += length;
-    }
-    return pos == 0 ? 0 : QUEUEALIGN(pos + PN_QUEUE_PAGE - 1 + largest);
-}
-
 static int check_fits_empty_queue(const struct pn_txn *txn, uint64_t bytes)
 {
     uint64_t largest = pn_queue_largest(txn->conn->seg);
@@ -592,12 +576,12 @@ int pn_async_commit(struct pn_txn *txn)
     int rc = pn_conn_check(txn->conn);
     if (rc != 0)
         return rc;
-    if (p->nevents == 0 && p->nactions == 0 && p->nbumps == 0)
+    if (p->nevents == 0 && p->nactions == 0 && p->nbumps == 0 && p->nops == 0)
         return 0; /* no effect: not counted, not numbered */
     if (!txn->prepared)
         rc = pn_pending_fold_bumps(p);
     if (rc == 0)
-        rc = check_fits_empty_queue(txn, worst_case_bytes(p));
+        rc = check_fits_empty_queue(txn, pn_pending_worst_case(p));
     if (rc != 0)
         return rc;
     resolve_names(p);
@@ -610,6 +594,7 @@ int pn_async_commit(struct pn_txn *txn)
     c.nchannels = p->nchannels;
     c.bumps = p->folded;
     c.nbumps = p->nfolded;
+    c.nops = p->nops;
     c.collapsed = p->collapsed;
     return commit(&c);
 }
@@ -623,6 +608,11 @@ static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wai
         rc = pn_queue_make_room_locked(conn, pn_load_relaxed(&ctl->head) + bytes, 0, wait);
     if (rc == 0)
         rc = stage_locked(txn, true);
+    if (rc == 0 && txn->pending.nops != 0) {
+        rc = pn_topic_prepare_locked(txn);
+        if (rc != 0)
+            unstage_locked(txn);
+    }
     if (rc != 0)
         return rc;
     conn->me->reserved += bytes;
@@ -642,7 +632,7 @@ int pn_async_prepare(struct pn_txn *txn)
     if (rc == 0)
         rc = pn_pending_fold_bumps(&txn->pending);
     if (rc == 0) {
-        bytes = worst_case_bytes(&txn->pending);
+        bytes = pn_pending_worst_case(&txn->pending);
         rc = check_fits_empty_queue(txn, bytes);
     }
     if (rc != 0)
@@ -679,6 +669,7 @@ void pn_async_abort(struct pn_txn *txn)
         return;
     if (check_slot(conn) == 0) {
         unstage_locked(txn);
+        pn_topic_abort_locked(txn);
         give_back_reservation_locked(txn);
         pn_room_wake(conn->seg);
     }

@@ -21,6 +21,7 @@
 
 #include "channel.h"
 #include "crashpoint.h"
+#include "deliver.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -187,6 +188,7 @@ int pn_backend_claim(struct pn_conn *conn)
 static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
+    pn_consumers_reap_locked(seg, slot);
     pn_unlisten_all_locked(seg, slot);
     seg->ctl->reserved -= backend->reserved;
     backend->reserved = 0;

@@ -14,11 +14,13 @@
 #include <string.h>
 
 #include "channel.h"
+#include "check_topic.h"
 #include "copy.h"
 #include "generation.h"
 #include "os.h"
 #include "queue.h"
 #include "spill.h"
+#include "topic_recover.h"
 
 struct report {
     char *buf;
@@ -42,6 +44,11 @@ static void problem(struct report *r, const char *format, ...)
         r->buf[r->used++] = '\n';
         r->buf[r->used] = '\0';
     }
+}
+
+static void topic_problem(void *report, const char *text)
+{
+    problem(report, "%s", text);
 }
 
 /* I1, I6, I12, I19 */
@@ -130,7 +137,7 @@ static void check_entry(struct pn_segment *seg, struct report *r, struct walk *w
         problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
     if (qe->kind == PN_ENTRY_GENERATION)
         check_bump(seg, r, qe, walk->newest);
-    else if (qe->kind != PN_ENTRY_NOTIFY)
+    else if (qe->kind >= PN_ENTRY_PUBLISH && !pn_topic_entry_possible(seg, qe))
         problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at, qe->kind);
     walk->xid = qe->xid;
     walk->sent = qe->sent_ns;
@@ -336,6 +343,7 @@ int pn_check_locked(struct pn_segment *seg, char *buf, size_t cap)
     }
     check_slots(seg, &r);
     check_tables(seg, &r);
+    pn_check_topics_locked(seg, topic_problem, &r);
     return r.problems;
 }
 

@@ -101,6 +101,10 @@ struct pn_conn {
     pthread_mutex_t notice_mutex;
     char notice[512];
 
+    /* W: process lock and signal_mutex held.  R: the handler, too */
+    _Atomic(struct pn_consumer *) consumers; /* linked; consume.c */
+    pn_atomic_u32 nconsumers;
+
     pthread_mutex_t log_mutex;
     struct pn_latlog *log; /* NULL: no latency log */
     pn_atomic_u32 last_wake;   /* enum pn_latwake: what ended the sleep before this batch */

@@ -79,18 +79,14 @@ struct pn_generation *pn_generation_find(const struct pn_segment *seg, uint64_t 
 }
 
 /* The database's number stands in the entry, so its row must stay as well. */
-static int keep_database(struct pn_conn *conn)
+bool pn_keep_database_locked(struct pn_segment *seg, uint32_t dboid)
 {
-    struct pn_segment *seg = conn->seg;
     for (uint32_t row = 0; row < seg->max_databases; row++)
-        if (seg->database[row].dboid == conn->dboid) {
+        if (seg->database[row].dboid == dboid) {
             seg->database[row].kept = 1;
-            return 0;
+            return true;
         }
-    return pn_fail(PN_EREAPED,
-                   "the backend slot of the process with PID %d was given to somebody else\n"
-                   "The process had lost its liveness locks; close and connect again.",
-                   conn->pid);
+    return false;
 }
 
 static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, size_t len,
@@ -104,9 +100,11 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
                        "too many generation counters (max_generations is %u)\n"
                        "They are never removed: create the segment with a larger max_generations.",
                        seg->max_generations);
-    int rc = keep_database(conn);
-    if (rc != 0)
-        return rc;
+    if (!pn_keep_database_locked(seg, conn->dboid))
+        return pn_fail(PN_EREAPED,
+                       "the backend slot of the process with PID %d was given to somebody else\n"
+                       "The process had lost its liveness locks; close and connect again.",
+                       conn->pid);
     struct pn_generation *g = pn_generation_at(seg, *at);
     g->hash = hash;
     pn_store_relaxed(&g->value, 0);
@@ -166,6 +164,8 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     struct pn_segment *seg = conn->seg;
     uint32_t index = qe->channel_hash;
     uint64_t value = qe->chan_seq;
+    if (qe->kind >= PN_ENTRY_PUBLISH && qe->kind <= PN_ENTRY_CANCEL)
+        return 0; /* redo of topics: nothing for a reader */
     if (qe->kind != PN_ENTRY_GENERATION)
         return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
     if (index >= seg->max_generations)

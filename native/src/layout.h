@@ -5,7 +5,8 @@
  *   page 0            struct pn_header         written by the creator; later only `state`
  *   page 1            struct pn_lock_page      the writer lock, on a page of its own
  *   page 2 ...        struct AsyncQueueControl head, tail, woken, counters
- *                     bitmaps                  listeners, owed, deferred, pinning: a bit a slot
+ *                     bitmaps                  listeners, consumers, owed, deferred, pinning:
+ *                                              a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
  *                     struct pn_database       database[max_databases]
@@ -14,6 +15,7 @@
  *                     struct pn_subscription   subscription[max_subscriptions]
  *                     struct pn_generation     generation[max_generations], each with its name
  *   page aligned      the queue                queue_pages * 8 KiB
+ *   page aligned      topics                   layout_topic.h; allocated at their first use
  *
  * Only offsets and indices stand in shared memory, never pointers.  "W:" names who may write a
  * field, "R:" who reads it without the lock.  "holder" is the process that holds the writer lock.
@@ -52,10 +54,11 @@
 #include <stdint.h>
 
 #include "atomic.h"
+#include "layout_topic.h"
 #include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 3U
+#define PN_LAYOUT_VERSION 4U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -98,6 +101,10 @@ struct pn_header {
     uint64_t control_off, listeners_off, owed_off, deferred_off, pinning_off, backends_off;
     uint64_t lock_ino_off, databases_off;
     uint64_t buckets_off, channels_off, subscriptions_off, generations_off, ring_off;
+    uint64_t topic_memory;
+    uint32_t max_body, max_topics, max_topic_channels, max_consumers;
+    uint64_t consumers_off, topics_off; /* of a bitmap, and of struct pn_topic_control */
+    uint64_t topic_off, topic_channel_off, consumer_off, arena_page_off, arena_off;
     char name[128];
     char data_dir[PN_DATA_DIR_SIZE]; /* absolute, or empty */
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
@@ -145,6 +152,8 @@ struct AsyncQueueControl {
     int64_t lastQueueFillWarn; /* CLOCK_MONOTONIC ns */
     pn_atomic_u64 deferred_at; /* when the oldest in deferred[] was put there, or 0.  R: any */
     uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
+    pn_atomic_u32 topics_dirty; /* indices of topics are being changed; likewise */
+    pn_atomic_u32 topics_ready; /* the topic area exists.  W: holder.  R: any (acquire) */
     uint32_t tickets; /* how many of room_ticket[] are taken, or more; a scan counts again */
     uint32_t last_dboid;
     uint32_t slot_hint; /* where to look for a free slot first */
@@ -180,7 +189,8 @@ enum pn_procsignal_reason {
     PROCSIG_SEGMENT_GONE = 1,     /* the segment was unlinked, or poisoned */
     PROCSIG_LOG_STACK = 2,
     PROCSIG_NEIGHBOUR = 3, /* whom you watch has changed (watch.c) */
-    NUM_PROCSIGNALS = 4
+    PROCSIG_TOPIC = 4,     /* one of your consumers was notified (deliver.c) */
+    NUM_PROCSIGNALS = 5
 };
 
 enum pn_slot_state { PN_SLOT_FREE = 0, PN_SLOT_CLAIMED = 1 };
@@ -273,7 +283,22 @@ struct pn_generation {
  * transaction, one for each counter that this bumps.  It says in channel_hash which counter, and
  * in chan_seq its value afterwards; not how much was added, so that it can be applied twice.
  */
-enum pn_entry_kind { PN_ENTRY_NOTIFY = 0, PN_ENTRY_GENERATION = 1 };
+enum pn_entry_kind {
+    PN_ENTRY_NOTIFY = 0,
+    PN_ENTRY_GENERATION = 1,
+    PN_ENTRY_PUBLISH = 2, /* channel_hash: first of a chain of STAGED messages; chan_seq: its id */
+    PN_ENTRY_ANSWER = 3, /* channel_hash: delivery; chan_seq: its state before; payload: struct
+                          * pn_answer_redo */
+    PN_ENTRY_CANCEL = 4  /* channel_hash: message; chan_seq: its id */
+};
+
+/* What is done to a delivery that is in flight, at the commit of the transaction that answers it. */
+struct pn_answer_redo {
+    uint64_t word; /* its state afterwards */
+    uint64_t order;
+    int64_t due;
+};
+_Static_assert(sizeof(struct pn_answer_redo) == 24, "without holes");
 
 /*
  * In the queue, at multiples of 8.  An entry does not cross a page, except one that is larger
@@ -297,6 +322,7 @@ typedef struct AsyncQueueEntry {
 } AsyncQueueEntry;
 #define PN_ENTRY_HEADER offsetof(AsyncQueueEntry, data)
 _Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");
+#define PN_ENTRY_OF_TOPICS (PN_ENTRY_HEADER + sizeof(struct pn_answer_redo)) /* at the most */
 #define QUEUEALIGN(n) (((n) + 7U) & ~(uint64_t) 7U)
 
 /* Everything whose change must make an old segment unreadable, folded into one number. */
@@ -315,6 +341,13 @@ static inline uint64_t pn_layout_hash(void)
                               sizeof(struct pn_subscription),
                               sizeof(struct GlobalChannelEntry),
                               sizeof(struct pn_generation),
+                              sizeof(struct pn_message),
+                              sizeof(struct pn_delivery),
+                              sizeof(struct pn_topic),
+                              sizeof(struct pn_topic_channel),
+                              sizeof(struct pn_consumer_slot),
+                              sizeof(struct pn_topic_control),
+                              sizeof(struct pn_arena_page),
                               offsetof(struct pn_generation, name),
                               PN_ENTRY_HEADER,
                               PN_QUEUE_PAGE,

@@ -43,7 +43,7 @@ static int take_over(struct pn_segment *seg, int rc)
 /* A recovery that itself failed (no memory) left the work to the next holder. */
 static inline bool unfinished(const struct pn_segment *seg)
 {
-    return seg->ctl->index_dirty != 0 ||
+    return (seg->ctl->index_dirty | pn_load_relaxed(&seg->ctl->topics_dirty)) != 0 ||
            pn_load_relaxed(&seg->ctl->woken) != pn_load_relaxed(&seg->ctl->head);
 }
 
@@ -137,10 +137,27 @@ int pn_lock_try(struct pn_segment *seg)
     return rc == EBUSY ? -EBUSY : finish(seg, rc);
 }
 
+/* Consumers were notified under the lock. */
+static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, bool resignal)
+{
+    uint32_t wake[PN_TOPIC_WAKES], n = seg->topics.nwakes;
+    memcpy(wake, seg->topics.wake, sizeof wake);
+    seg->topics.nwakes = 0;
+    PN_CRASH("lock:before-unlock");
+    pthread_mutex_unlock(&seg->lock->mutex);
+    if (resignal)
+        pn_segment_hooks.resignal(seg);
+    pn_segment_hooks.wake_consumers(seg, wake, n);
+}
+
 void pn_lock_release(struct pn_segment *seg)
 {
     bool resignal = seg->resignal_owed;
     seg->resignal_owed = false;
+    if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
+        release_and_wake(seg, resignal);
+        return;
+    }
     PN_CRASH("lock:before-unlock");
     pthread_mutex_unlock(&seg->lock->mutex);
     if (__builtin_expect(resignal, 0))

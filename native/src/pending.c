@@ -1,8 +1,8 @@
 /*
  * pending.c - pending lists with savepoints and duplicate elimination.
  *
- * 1. One vector each of events, channels, actions and bumps, and one arena of bytes; a savepoint
- *    is a mark in all five.  ROLLBACK TO cuts them at the mark; RELEASE forgets the mark.
+ * 1. One vector each of events, channels, actions, bumps and ops, and one arena of bytes; a
+ *    savepoint is a mark in all six.  ROLLBACK TO cuts them at the mark; RELEASE forgets the mark.
  * 2. Duplicates (channel and payload bytes equal) collapse into the first.  PostgreSQL compares
  *    within a subtransaction and once more when it is released, because its lists are separate;
  *    here an event of a subtransaction is compared with its parents' at once.  The outcome is
@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "channel.h"
+#include "queue.h"
 
 #define MIN_HASHABLE_NOTIFIES 16
 
@@ -47,6 +48,7 @@ void pn_pending_free(struct pn_pending *p)
     free(p->actions);
     free(p->bumps);
     free(p->folded);
+    free(p->ops);
     free(p->marks);
     free(p->event_index.slots);
     free(p->channel_index.slots);
@@ -264,6 +266,52 @@ int pn_pending_fold_bumps(struct pn_pending *p)
     return 0;
 }
 
+/* ---- topics ------------------------------------------------------------------------------- */
+
+struct pn_pending_op *pn_pending_op(struct pn_pending *p)
+{
+    if (GROW(p, ops, ops_cap, p->nops + 1) != 0)
+        return NULL;
+    memset(&p->ops[p->nops], 0, sizeof p->ops[0]);
+    return &p->ops[p->nops];
+}
+
+int pn_pending_keep(struct pn_pending *p, const void *bytes, size_t len, size_t *off)
+{
+    return keep_bytes(p, bytes, len, off);
+}
+
+/* ---- room --------------------------------------------------------------------------------- */
+
+/*
+ * Bytes that the transaction takes wherever it is put.  Next-fit placement is monotone in the
+ * position where it starts, so a start on a fresh page plus one page bounds every other start;
+ * a large entry may have to skip to the start of the ring, once.
+ */
+uint64_t pn_pending_worst_case(const struct pn_pending *p)
+{
+    uint64_t pos = 0, largest = 0;
+    for (size_t i = 0; i < p->nfolded + p->nops; i++) {
+        uint64_t length = i < p->nfolded ? PN_ENTRY_HEADER : PN_ENTRY_OF_TOPICS;
+        if (QUEUE_POS_OFFSET(pos) + length > PN_QUEUE_PAGE)
+            pos = pn_page_up(pos);
+        pos += length;
+    }
+    for (size_t i = 0; i < p->nevents; i++) {
+        uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
+                                          p->events[i].payload_len);
+        if (length > PN_QUEUE_PAGE) {
+            length = pn_page_up(length);
+            pos = pn_page_up(pos);
+            largest = length > largest ? length : largest;
+        } else if (QUEUE_POS_OFFSET(pos) + length > PN_QUEUE_PAGE) {
+            pos = pn_page_up(pos);
+        }
+        pos += length;
+    }
+    return pos == 0 ? 0 : QUEUEALIGN(pos + PN_QUEUE_PAGE - 1 + largest);
+}
+
 /* ---- levels ------------------------------------------------------------------------------- */
 
 int pn_pending_push(struct pn_pending *p)
@@ -276,6 +324,7 @@ int pn_pending_push(struct pn_pending *p)
                                                      .channels = p->nchannels,
                                                      .actions = p->nactions,
                                                      .bumps = p->nbumps,
+                                                     .ops = p->nops,
                                                      .collapsed = p->collapsed};
     return (int) p->nmarks;
 }
@@ -296,6 +345,7 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     p->nchannels = mark->channels;
     p->nactions = mark->actions;
     p->nbumps = mark->bumps;
+    p->nops = mark->ops;
     p->collapsed = mark->collapsed;
     p->nmarks = level - 1;
     /* the indices name what is gone; without memory for new ones the lists are scanned */

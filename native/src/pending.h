@@ -50,9 +50,28 @@ struct pn_pending_bump {
     uint32_t index;
 };
 
+enum pn_op_kind { PN_OP_PUBLISH, PN_OP_ANSWER, PN_OP_CANCEL };
+
+/* What a transaction does to a topic (topic_txn.c). */
+struct pn_pending_op {
+    enum pn_op_kind kind;
+    uint32_t body_len, headers_len; /* of an answer: the reason */
+    size_t body_off, headers_off;
+    pn_ref topic;
+    uint64_t id;
+    int64_t delay_ns, ttl_ns;
+    uint32_t delivery, tag;
+    int answer; /* enum pn_answer */
+    /* filled in under the writer lock */
+    uint32_t message;  /* staged, or to be cancelled; 0: none */
+    uint64_t was;      /* state word of the delivery; 0: it is not to be touched */
+    int outcome;       /* enum pn_outcome */
+    struct pn_answer_redo redo;
+};
+
 /* Where a level of nesting began. */
 struct pn_pending_mark {
-    size_t arena, events, channels, actions, bumps;
+    size_t arena, events, channels, actions, bumps, ops;
     uint64_t collapsed;
 };
 
@@ -69,6 +88,7 @@ struct pn_pending {
     struct pn_pending_channel *channels;
     struct pn_pending_action *actions;
     struct pn_pending_bump *bumps;
+    struct pn_pending_op *ops;
     struct pn_pending_bump *folded; /* by pn_pending_fold_bumps() */
     struct pn_pending_mark *marks;
     size_t arena_used, arena_cap;
@@ -77,6 +97,7 @@ struct pn_pending {
     size_t nactions, actions_cap;
     size_t nbumps, bumps_cap;
     size_t nfolded, folded_cap;
+    size_t nops, ops_cap;
     size_t nmarks, marks_cap;
     struct pn_index event_index, channel_index;
     uint64_t collapsed;
@@ -94,6 +115,16 @@ int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char
 int pn_pending_bump(struct pn_pending *p, uint32_t index);
 /* Into `folded`: each counter once.  May be done again. */
 int pn_pending_fold_bumps(struct pn_pending *p);
+
+/* Room for one more; it counts when nops is raised.  NULL: no memory. */
+struct pn_pending_op *pn_pending_op(struct pn_pending *p);
+/* Bytes of that op.  0 or -ENOMEM. */
+int pn_pending_keep(struct pn_pending *p, const void *bytes, size_t len, size_t *off);
+
+/*
+ * Bytes of the queue that the transaction takes wherever it is put; its bumps were folded.
+ */
+uint64_t pn_pending_worst_case(const struct pn_pending *p);
 
 /* Subtransactions; level 1 is the first savepoint. */
 int pn_pending_push(struct pn_pending *p);

@@ -53,6 +53,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "deliver.h"
 #include "generation.h"
 #include "lockfile.h"
 #include "os.h"
@@ -169,7 +170,7 @@ static void chain(int signo, siginfo_t *info, void *context)
     depth--;
 }
 
-/* The reasons of one slot, a bit each: never clear a flag without having seen it set. */
+/* The reasons, a bit each: never clear a flag without having seen it set. */
 static uint32_t check_proc_signal(struct pn_conn *conn)
 {
     uint32_t reasons = 0;
@@ -203,14 +204,19 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
             continue;
         uint32_t reasons = check_proc_signal(conn);
         all_reasons |= reasons;
-        if ((reasons & ~(1U << PROCSIG_LOG_STACK)) == 0)
+        reasons &= ~(1U << PROCSIG_LOG_STACK);
+        if (reasons != 0)
+            pn_consumers_woken(conn, sleeper, reasons != 1U << PROCSIG_TOPIC);
+        reasons &= ~(1U << PROCSIG_TOPIC);
+        if (reasons == 0)
             continue; /* nothing to wake up for */
         bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
         if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0 && !pn_watch_told(conn) && walk_only)
             continue;
         if (!walk_only)
             pn_procsignal_pass_on(conn->seg, 0);
-        if (sleeper != NULL && sleeper->conn == conn && pn_load_relaxed(&conn->waiters) == 1 &&
+        if (sleeper != NULL && sleeper->conn == conn && sleeper->consumer == NULL &&
+            pn_load_relaxed(&conn->waiters) == 1 &&
             pn_load_relaxed(&conn->has_fd) == 0) {
             sleeper->timeout = (struct timespec){0};
             sleeper->signalled |= walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED;
@@ -380,14 +386,19 @@ void pn_procsignal_unregister(struct pn_conn *conn)
     pn_store_release(&local[conn->local_index], NULL);
     disarm(conn);
     pn_process_unlock();
-    /* a handler in another thread may still hold the pointer; it is short and never blocks */
+    pn_procsignal_quiesce();
+}
+
+/* A handler in another thread may still hold a pointer; it is short and never blocks. */
+void pn_procsignal_quiesce(void)
+{
     while (atomic_load(&in_handler) != 0)
         sched_yield();
 }
 
 int pn_latch_block(struct pn_sleeper *s)
 {
-    struct pollfd p[2] = {{.fd = pn_load_relaxed(&s->conn->efd), .events = POLLIN},
+    struct pollfd p[2] = {{.fd = s->fd, .events = POLLIN},
                           {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
     const nfds_t n_fds = p[1].fd >= 0 ? 2 : 1;
 #if defined(__SANITIZE_THREAD__) /* it holds handlers back except in calls that it knows */
@@ -542,7 +553,11 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
     struct pn_conn *own = seg->own[slot];
     if (own != NULL && reason == PROCSIG_LOG_STACK) {
         print_stack();
+    } else if (own != NULL && reason == PROCSIG_TOPIC) {
+        pn_consumers_woken(own, NULL, false);
     } else if (own != NULL) {
+        if (reason == PROCSIG_SEGMENT_GONE)
+            pn_consumers_woken(own, NULL, true);
         pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {
@@ -551,7 +566,7 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
             PN_CRASH("watch:flag");
         else
             PN_CRASH("signal:flag");
-        sent = send_to_other(seg, slot, reason != PROCSIG_NEIGHBOUR);
+        sent = send_to_other(seg, slot, reason < PROCSIG_NEIGHBOUR);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
     return sent;
@@ -614,11 +629,6 @@ void pn_procsignal_flush(struct pn_segment *seg)
 
 /* ---- handshake ------------------------------------------------------------------------------ */
 
-static inline uint64_t later(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
@@ -631,7 +641,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");
-        uint64_t start = later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
+        uint64_t start = pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
         if (pn_cas_u64(&backend->pos, &pos, start)) {
             PN_CRASH("commit:unslept");
             return PN_SIGNAL;
@@ -665,7 +675,7 @@ bool pn_wake_self(struct pn_conn *conn)
     if (pn_held_back(conn))
         return false;
     /* from was written before want; it cannot change while we are not quiet */
-    pn_cas_u64(&me->pos, &pos, later(consumed, pn_load_relaxed(&me->from)));
+    pn_cas_u64(&me->pos, &pos, pn_later(consumed, pn_load_relaxed(&me->from)));
     PN_CRASH("wake:unslept");
     return true; /* lost: a notifier did it */
 }

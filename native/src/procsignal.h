@@ -23,6 +23,8 @@ int pn_procsignal_arm(struct pn_conn *conn);
 /* Enter and leave the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 void pn_procsignal_unregister(struct pn_conn *conn);
+/* Wait until no handler holds what was taken out of its sight before the call. */
+void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
 
@@ -30,9 +32,11 @@ void pn_procsignal_disown(struct pn_conn *conn);
 int pn_procsignal_keep_disposition(int signo);
 int pn_procsignal_adopt_stack_printer(int signo);
 
-/* One thread's sleep in wait(); on its stack. */
+/* One thread's sleep in wait(), or a consumer's; on its stack. */
 struct pn_sleeper {
     struct pn_conn *conn;
+    const struct pn_consumer *consumer; /* NULL: wait() */
+    int fd;                             /* the latch */
     struct timespec timeout;         /* the handler makes it zero */
     volatile sig_atomic_t signalled; /* enum pn_fd_flag.  W: the handler, in this thread */
     bool neighbour;                  /* conn->watch.epfd is readable */
@@ -60,6 +64,11 @@ void pn_procsignal_pass_on(struct pn_segment *seg, int already);
 void pn_procsignal_flush(struct pn_segment *seg);
 
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
+
+static inline uint64_t pn_later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 /*
  * Lock held.  quiet: nothing unread interests the slot.  Only then `from` may be written, and

@@ -70,7 +70,8 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
 /* Is it of a kind that there is? */
 static inline bool pn_queue_entry_known(const struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
-    return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY ||
+    return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY || qe->kind == PN_ENTRY_PUBLISH ||
+           qe->kind == PN_ENTRY_ANSWER || qe->kind == PN_ENTRY_CANCEL ||
            (qe->kind == PN_ENTRY_GENERATION && qe->channel_hash < seg->max_generations);
 }
 

@@ -530,7 +530,9 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
     if (retry_at != 0 && until > retry_at)
         until = retry_at > now ? retry_at : now;
     *sleeper = (struct pn_sleeper){
-        .conn = conn, .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
+        .conn = conn,
+        .fd = pn_load_relaxed(&conn->efd),
+        .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
     int rc = pn_latch_block(sleeper);
     if (__builtin_expect(sleeper->neighbour, 0))
         pn_watch_look(conn);

@@ -11,6 +11,8 @@
  *                       as interested in it; generation counters after `want` of all, as in a
  *                       commit (generation.c 3).  woken = head comes last.
  *
+ *   topics_dirty        the indices of topics are built again (topic_recover.c)
+ *
  *   mem_tail < tail     the tail was being moved: mem_tail follows
  *
  * A file that was being written is of no interest: mem_tail does not vouch for it, and whoever
@@ -28,6 +30,7 @@
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
+#include "topic_recover.h"
 
 /* chan_seq of the channel; a reader filters by the low half of the hash, which must be right. */
 static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe)
@@ -50,6 +53,14 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
             return pn_segment_poison(seg, "an entry bumps counter %u, which is not",
                                      qe->channel_hash);
         break; /* later, in redo_counters() */
+    case PN_ENTRY_PUBLISH:
+    case PN_ENTRY_ANSWER:
+    case PN_ENTRY_CANCEL: {
+        int rc = pn_topic_redo_entry_locked(seg, qe);
+        if (rc != 0)
+            return rc;
+        break;
+    }
     default:
         return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
     }
@@ -154,6 +165,8 @@ int pn_recover_locked(struct pn_segment *seg)
             unsleep_all(seg);
         PN_CRASH("recover:before-woken");
     }
+    if (rc == 0)
+        rc = pn_topics_recover_locked(seg); /* while `woken` says that its entries are to be redone */
     if (rc != 0)
         return rc;
     pn_store_release(&ctl->woken, head);

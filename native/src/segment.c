@@ -81,6 +81,20 @@ static uint32_t generation_size(uint32_t max_channel_name)
     return (uint32_t) ((size + PN_CACHE_LINE - 1) / PN_CACHE_LINE * PN_CACHE_LINE);
 }
 
+/* The last part, whose pages are not allocated before they are used (topic.c). */
+static void lay_out_topics(struct pn_header *h, uint64_t *cursor)
+{
+    uint64_t pages = h->topic_memory / PN_ARENA_PAGE;
+    uint64_t channels = (uint64_t) h->max_topics + h->max_topic_channels;
+    h->topics_off = place(cursor, sizeof(struct pn_topic_control), PN_OS_PAGE);
+    h->topic_off = place(cursor, (uint64_t) h->max_topics * sizeof(struct pn_topic), PN_CACHE_LINE);
+    h->topic_channel_off = place(cursor, channels * sizeof(struct pn_topic_channel), PN_CACHE_LINE);
+    h->consumer_off = place(cursor, (uint64_t) h->max_consumers * sizeof(struct pn_consumer_slot),
+                            PN_CACHE_LINE);
+    h->arena_page_off = place(cursor, pages * sizeof(struct pn_arena_page), PN_CACHE_LINE);
+    h->arena_off = place(cursor, pages * PN_ARENA_PAGE, PN_OS_PAGE);
+}
+
 /* Sizes and offsets follow from the options alone, in the creator and in whoever attaches. */
 static void lay_out(struct pn_header *h)
 {
@@ -96,6 +110,7 @@ static void lay_out(struct pn_header *h)
     h->generation_size = generation_size(h->max_channel_name);
     h->control_off = place(&cursor, sizeof(struct AsyncQueueControl), PN_OS_PAGE);
     h->listeners_off = place(&cursor, words * 8, PN_CACHE_LINE);
+    h->consumers_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->owed_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->deferred_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->pinning_off = place(&cursor, words * 8, PN_CACHE_LINE);
@@ -112,6 +127,7 @@ static void lay_out(struct pn_header *h)
     h->generations_off =
         place(&cursor, (uint64_t) h->max_generations * h->generation_size, PN_CACHE_LINE);
     h->ring_off = place(&cursor, (uint64_t) h->queue_pages * PN_QUEUE_PAGE, PN_OS_PAGE);
+    lay_out_topics(h, &cursor);
     h->total_size = cursor;
 }
 
@@ -121,6 +137,22 @@ static uint64_t header_checksum(const struct pn_header *h)
     memcpy(&copy, h, sizeof copy);
     copy.checksum = 0;
     return pn_channel_hash(0, (const char *) &copy, offsetof(struct pn_header, state));
+}
+
+static int check_topic_options(const pn_options *o)
+{
+    if (o->topic_memory < PN_ARENA_MIN_PAGES * PN_ARENA_PAGE ||
+        o->topic_memory > (uint64_t) PN_ARENA_MAX_PAGES * PN_ARENA_PAGE)
+        return pn_fail(EINVAL, "topic_memory must be between 64 KiB and 256 GiB");
+    if (o->max_body < 1 || o->max_body > 1U << 30)
+        return pn_fail(EINVAL, "max_body must be between 1 and %u bytes", 1U << 30);
+    if (o->max_topics < 1 || o->max_topics > 65535)
+        return pn_fail(EINVAL, "max_topics must be between 1 and 65535");
+    if (o->max_topic_channels < 1 || o->max_topic_channels > 65535)
+        return pn_fail(EINVAL, "max_topic_channels must be between 1 and 65535");
+    if (o->max_consumers < 1 || o->max_consumers > 65535)
+        return pn_fail(EINVAL, "max_consumers must be between 1 and 65535");
+    return 0;
 }
 
 static int check_options(const pn_options *o)
@@ -144,6 +176,9 @@ static int check_options(const pn_options *o)
                        "max_payload must be between 1 and %llu bytes with queue_pages %u\n"
                        "An entry must fit half of the queue: raise queue_pages.",
                        (unsigned long long) largest, o->queue_pages);
+    int rc = check_topic_options(o);
+    if (rc != 0)
+        return rc;
     if (o->on_full < PN_FULL_ERROR || o->on_full > PN_FULL_DROP_SLOWEST)
         return pn_fail(EINVAL, "on_full must be PN_FULL_ERROR, _BLOCK or _DROP_SLOWEST");
     if (o->max_queue_pages != 0 && o->max_queue_pages < o->queue_pages)
@@ -181,6 +216,24 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->subscription = (void *) (base + h->subscriptions_off);
     seg->generations = base + h->generations_off;
     seg->ring = base + h->ring_off;
+    seg->consuming = (void *) (base + h->consumers_off);
+    seg->topics = (struct pn_topics){
+        .ctl = (void *) (base + h->topics_off),
+        .topic = (void *) (base + h->topic_off),
+        .channel = (void *) (base + h->topic_channel_off),
+        .consumer = (void *) (base + h->consumer_off),
+        .max_topics = h->max_topics,
+        .max_channels = h->max_topics + h->max_topic_channels,
+        .max_consumers = h->max_consumers,
+        .max_body = h->max_body,
+        .offset = h->topics_off,
+        .memory = h->topic_memory,
+        .arena = {.base = base + h->arena_off,
+                  .ctl = &((struct pn_topic_control *) (base + h->topics_off))->arena,
+                  .page = (void *) (base + h->arena_page_off),
+                  .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE),
+                  .first = 1,
+                  .seg = seg}};
     seg->ring_bytes = (uint64_t) h->queue_pages * PN_QUEUE_PAGE;
     seg->ring_mask = (seg->ring_bytes & (seg->ring_bytes - 1)) == 0 ? seg->ring_bytes - 1 : 0;
     seg->capacity = (uint64_t) h->max_queue_pages * PN_QUEUE_PAGE;
@@ -246,8 +299,11 @@ static int initialise(unsigned char *base)
     return 0;
 }
 
-/* posix_fallocate gives up at signals; a burst of SIGUSR1 could starve it (dsm_impl.c). */
-static int allocate(int fd, uint64_t size)
+/*
+ * posix_fallocate gives up at signals; a burst of SIGUSR1 could starve it (dsm_impl.c).  The file
+ * is `size` bytes long afterwards, if that is not 0.
+ */
+int pn_segment_allocate(int fd, uint64_t from, uint64_t bytes, uint64_t size)
 {
     sigset_t all, before, pending, xfsz;
     const struct timespec at_once = {0};
@@ -258,16 +314,18 @@ static int allocate(int fd, uint64_t size)
     sigpending(&pending);
     int rc;
     do
-        rc = posix_fallocate(fd, 0, (off_t) size);
+        rc = posix_fallocate(fd, (off_t) from, (off_t) bytes);
     while (rc == EINTR);
+    if (rc == 0 && size != 0 && ftruncate(fd, (off_t) size) != 0)
+        rc = errno;
     if (rc == EFBIG && !sigismember(&pending, SIGXFSZ))
         sigtimedwait(&xfsz, NULL, &at_once); /* RLIMIT_FSIZE is our error, not the host's death */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc == ENOSPC || rc == ENOMEM)
         return pn_fail(ENOSPC,
                        "could not allocate %llu bytes of shared memory\n"
-                       "Make " PN_SHM_DIR " larger (docker run --shm-size) or lower queue_pages.",
-                       (unsigned long long) size);
+                       "Make " PN_SHM_DIR " larger (docker run --shm-size) or lower %s.",
+                       (unsigned long long) bytes, from == 0 ? "queue_pages" : "topic_memory");
     return rc == 0 ? 0 : pn_fail(rc, "could not allocate shared memory: %s", strerror(rc));
 }
 
@@ -314,6 +372,11 @@ static int describe(struct pn_header *h, const char *name, const pn_options *o)
     h->signaling = o->signaling;
     h->max_queue_pages = o->max_queue_pages != 0 ? o->max_queue_pages : o->queue_pages;
     h->full_timeout_ns = o->full_timeout_ns;
+    h->topic_memory = (o->topic_memory + PN_ARENA_PAGE - 1) / PN_ARENA_PAGE * PN_ARENA_PAGE;
+    h->max_body = o->max_body;
+    h->max_topics = o->max_topics;
+    h->max_topic_channels = o->max_topic_channels;
+    h->max_consumers = o->max_consumers;
     snprintf(h->name, sizeof h->name, "%s", name);
     return o->data_dir[0] == '\0' ? 0 : resolve_data_dir(o->data_dir, h->data_dir);
 }
@@ -327,7 +390,7 @@ static int build(int fd, const char *name, const pn_options *o, struct pn_header
 
     if (fchmod(fd, 0600) != 0)
         return pn_fail(errno, "could not set the mode of the segment: %s", strerror(errno));
-    rc = allocate(fd, h->total_size);
+    rc = pn_segment_allocate(fd, 0, h->topics_off, h->total_size);
     if (rc != 0)
         return rc;
     void *base = mmap(NULL, h->total_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -425,7 +488,12 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
                     .max_channel_name = h->max_channel_name,
                     .on_full = h->on_full,
                     .signaling = h->signaling,
-                    .max_queue_pages = h->max_queue_pages};
+                    .max_queue_pages = h->max_queue_pages,
+                    .topic_memory = h->topic_memory,
+                    .max_body = h->max_body,
+                    .max_topics = h->max_topics,
+                    .max_topic_channels = h->max_topic_channels,
+                    .max_consumers = h->max_consumers};
     memcpy(o.data_dir, h->data_dir, sizeof o.data_dir);
     if (h->max_queue_pages == 0 || check_options(&o) != 0 ||
         (h->data_dir[0] != '\0' && h->data_dir[0] != '/'))

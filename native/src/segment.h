@@ -13,10 +13,28 @@
 
 #include "err.h"
 #include "layout.h"
+#include "topicmem.h"
 
 struct pn_pidfd_cache_entry {
     uint32_t generation;
     int fd; /* -1: none */
+};
+
+enum { PN_TOPIC_WAKES = 16 };
+
+/* The topic area: pointers into the mapping, not to be followed before topics_ready, and copies
+ * of what does not change. */
+struct pn_topics {
+    struct pn_topic_control *ctl;
+    struct pn_topic *topic;
+    struct pn_topic_channel *channel; /* [max_channels], the backlogs first */
+    struct pn_consumer_slot *consumer;
+    uint32_t max_topics, max_channels, max_consumers, max_body;
+    uint64_t offset, memory;
+    struct pn_arena arena;
+    /* whom the holder of the lock has notified, to be signalled after the release */
+    uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
+    uint32_t wake[PN_TOPIC_WAKES];
 };
 
 struct pn_segment {
@@ -36,6 +54,8 @@ struct pn_segment {
     struct pn_subscription *subscription;
     unsigned char *generations;
     unsigned char *ring;
+    pn_atomic_u64 *consuming; /* bitmap: slots with a consumer.  W: holder */
+    struct pn_topics topics;
 
     /* Copied from the header and checked at attach; a scribbled header cannot change them. */
     uint64_t ring_bytes, ring_mask; /* ring_mask: 0 unless ring_bytes is a power of two */
@@ -76,6 +96,8 @@ struct pn_segment {
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
     void (*resignal)(struct pn_segment *); /* after that lock's release: watch.c */
+    /* after the release of a lock under which consumers were notified: deliver.c */
+    void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 
@@ -84,6 +106,12 @@ void pn_process_lock(void);
 void pn_process_unlock(void);
 void pn_process_child_reset(void); /* in a forked child */
 struct pn_segment *pn_first_segment(void); /* process lock held */
+
+/*
+ * Allocate `bytes` of the segment's file; it is `size` long afterwards, if that is not 0.  -ENOSPC
+ * if there is no room.
+ */
+int pn_segment_allocate(int fd, uint64_t from, uint64_t bytes, uint64_t size);
 
 int pn_segment_create(const char *name, const pn_options *opts);
 int pn_segment_attach(int fd, const char *name, struct pn_segment **out);

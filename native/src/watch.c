@@ -40,6 +40,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "deliver.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -67,6 +68,7 @@ void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns)
                 pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
         }
     }
+    pn_consumers_signal_owed(seg, min_age_ns);
 }
 
 void pn_watch_resignal(struct pn_segment *seg)
@@ -102,7 +104,8 @@ void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
     struct span span = {.processes = 0};
     for (uint32_t i = 1; i < seg->max_backends; i++) {
         uint32_t at = (slot + seg->max_backends - i) % seg->max_backends;
-        uint64_t word = pn_load_acquire(&seg->listeners[at / 64]);
+        uint64_t word =
+            pn_load_acquire(&seg->listeners[at / 64]) | pn_load_acquire(&seg->consuming[at / 64]);
         if (word == 0) {
             i += at % 64; /* to the end of the word before it, or of the ring */
             continue;
@@ -174,6 +177,12 @@ static void bury(struct pn_conn *conn)
             return;
         }
     }
+}
+
+/* Or consumes: who may sleep here. */
+static bool listens(const struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->nlistening) != 0 || pn_load_relaxed(&conn->nconsumers) != 0;
 }
 
 /* ---- the walk ---------------------------------------------------------------------------- */
@@ -288,8 +297,7 @@ static void walk(struct pn_conn *conn)
         return; /* an incomplete walk: keep those whom we have */
     w->pause_ns = 0;
     forget_others(w);
-    if (pn_load_relaxed(&conn->nlistening) != 0 &&
-        pn_load_relaxed(&conn->me->generation) == conn->generation)
+    if (listens(conn) && pn_load_relaxed(&conn->me->generation) == conn->generation)
         pn_store_release(&conn->me->watches, 1);
     PN_CRASH("watch:armed");
 }
@@ -303,11 +311,6 @@ static bool due(const struct pn_conn *conn)
     return pn_load_relaxed(&w->stale) != 0 ||
            pn_load_relaxed(&w->seen) != pn_load_acquire(&conn->seg->ctl->members) ||
            (retry_at != 0 && (uint64_t) pn_now_ns() >= retry_at);
-}
-
-static bool listens(const struct pn_conn *conn)
-{
-    return pn_load_relaxed(&conn->nlistening) != 0;
 }
 
 int pn_watch_open(struct pn_conn *conn)

@@ -33,7 +33,19 @@ static void test_parts_do_not_overlap(void)
         CHECK(h->subscriptions_off >= h->channels_off + 7ULL * h->channel_entry_size);
         CHECK(h->ring_off >= h->subscriptions_off + 256 * sizeof(struct pn_subscription));
         CHECK_EQ(h->ring_off % PN_OS_PAGE, 0);
-        CHECK_EQ(h->total_size, h->ring_off + 64 * PAGE);
+        CHECK_EQ(h->topics_off, h->ring_off + 64 * PAGE);
+        CHECK(h->consumers_off >= h->listeners_off + words * 8);
+        CHECK(h->topic_off >= h->topics_off + sizeof(struct pn_topic_control));
+        CHECK(h->topic_channel_off >= h->topic_off + h->max_topics * sizeof(struct pn_topic));
+        CHECK(h->consumer_off >=
+              h->topic_channel_off + ((uint64_t)h->max_topics + h->max_topic_channels) *
+                                         sizeof(struct pn_topic_channel));
+        CHECK(h->arena_page_off >=
+              h->consumer_off + h->max_consumers * sizeof(struct pn_consumer_slot));
+        CHECK(h->arena_off >=
+              h->arena_page_off + h->topic_memory / PN_ARENA_PAGE * sizeof(struct pn_arena_page));
+        CHECK_EQ(h->arena_off % PN_ARENA_PAGE, 0);
+        CHECK_EQ(h->total_size, h->arena_off + h->topic_memory);
         CHECK_EQ(pn_engine_size(engine), h->total_size);
         CHECK((h->buckets & (h->buckets - 1)) == 0 && h->buckets >= 14);
         CHECK_ENGINE(engine);

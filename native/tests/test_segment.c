@@ -121,8 +121,10 @@ static void test_create_and_open(void)
     path_of(name, path, sizeof path);
     CHECK_EQ(stat(path, &st), 0);
     CHECK_EQ(st.st_mode & 07777, 0600);
-    CHECK_EQ((uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size, 1); /* allocated: no SIGBUS */
     CHECK_OK(pn_open(name, NULL, &engine)); /* the options of who made it */
+    /* allocated, so that nobody gets a SIGBUS; but for the topics, which nobody has used yet */
+    CHECK((uint64_t)st.st_blocks * 512 >= test_inside()->topics.offset);
+    CHECK((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size);
     pn_engine_options(engine, &got);
     CHECK_EQ(got.queue_pages, o.queue_pages);
     CHECK_EQ(got.max_backends, o.max_backends);

@@ -1,0 +1,732 @@
+/*
+ * consume.c - a consumer as its own process sees it: fetching, handing over, sleeping.
+ *
+ * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
+ *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`.  It
+ *    counts as in flight, and its deadline runs; what timed out meanwhile is passed over.
+ * 2. Bodies are read without the lock.  While a delivery is in flight with us nobody touches its
+ *    message, so a state word that is the same before and after says that what was copied in
+ *    between is the message.  No consumer can see the same word of a later claim: only this one
+ *    claims for itself, under `mutex`, and it fetches only when `ahead` is used up.
+ * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen.
+ * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  Whoever
+ *    notifies us holds the lock, and his signal comes after it; so the latch is written after we
+ *    drained it.  A time-out, or a signal of somebody else's, takes WAITING back under the lock.
+ * 5. With a descriptor the consumer stays WAITING when a look finds nothing, and the descriptor is
+ *    readable from the notification, or the next thing due, on, until the next look; a look that
+ *    leaves something sets the latch itself.
+ * 6. The slow timer looks now and then without reason, ever more rarely: a notifier may have died
+ *    with nobody to see it, or another consumer was notified and is stopped.
+ */
+#define _GNU_SOURCE
+#include "consume.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "backend.h"
+#include "crashpoint.h"
+#include "logging.h"
+#include "procsignal.h"
+#include "watch.h"
+
+#define PN_SLOW_MIN_NS 500000000LL
+#define PN_SLOW_MAX_NS 60000000000LL
+#define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often */
+
+enum { PN_AHEAD = 64 };
+
+struct pn_consumer {
+    struct pn_conn *conn;
+    struct pn_consumer_slot *me;
+    uint32_t ci, generation;
+    pthread_mutex_t mutex; /* one thread gets at a time */
+    pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
+    pn_atomic_u32 has_fd, closing;
+    int epfd, tfd;
+    int64_t slow_ns;
+    struct {
+        uint32_t ref;
+        uint64_t word;
+    } ahead[PN_AHEAD];
+    uint32_t nahead, at;
+    uint8_t *buf;
+    size_t cap;
+    _Atomic(struct pn_consumer *) next; /* of the connection's */
+};
+
+struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer)
+{
+    return consumer->conn;
+}
+
+pn_ref pn_consume_ref(const struct pn_consumer *consumer)
+{
+    return pn_ref_make(consumer->ci, consumer->generation);
+}
+
+/* ---- the latch ------------------------------------------------------------------------------- */
+
+static void set_latch(struct pn_consumer *c)
+{
+    const uint64_t one = 1;
+    int fd = pn_load_acquire(&c->efd);
+    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
+        return; /* EAGAIN: the counter is full, so it is readable */
+}
+
+static void drain_latch(struct pn_consumer *c)
+{
+    uint64_t count;
+    int fd = pn_load_relaxed(&c->efd);
+    if (fd >= 0 && read(fd, &count, sizeof count) < 0)
+        return; /* it was not set */
+}
+
+static int open_latch(struct pn_consumer *c)
+{
+    if (pn_load_relaxed(&c->efd) >= 0)
+        return 0;
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
+    pn_store_release(&c->efd, fd);
+    return 0;
+}
+
+void pn_consumers_woken(struct pn_conn *conn, struct pn_sleeper *sleeper, bool all)
+{
+    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
+    for (; c != NULL; c = pn_load_acquire(&c->next)) {
+        if (!all && pn_load_acquire(&c->me->wait) != PN_CONSUMER_NOTIFIED)
+            continue;
+        if (sleeper != NULL && sleeper->consumer == c && pn_load_relaxed(&c->has_fd) == 0) {
+            sleeper->timeout = (struct timespec){0};
+            sleeper->signalled |= PN_FD_SIGNALLED;
+        } else {
+            set_latch(c);
+        }
+    }
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static int check_options(const pn_consumer_options *o)
+{
+    if (o->max_in_flight > 65535)
+        return pn_fail(EINVAL, "max_in_flight must be between 1 and 65535");
+    if (o->sample_rate > 99)
+        return pn_fail(EINVAL, "sample_rate must be between 1 and 99");
+    if (o->msg_timeout_ns < 0 || o->max_msg_timeout_ns < 0)
+        return pn_fail(EINVAL, "msg_timeout and max_msg_timeout must be positive");
+    return o->dead_letter == NULL
+               ? 0
+               : pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len);
+}
+
+static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
+                      struct pn_topic_channel *ch, const pn_consumer_options *o)
+{
+    uint32_t generation = c->generation + 1;
+    memset((char *) c + sizeof c->state, 0, sizeof *c - sizeof c->state);
+    c->generation = generation;
+    c->channel = pn_queue_index(conn->seg, ch);
+    c->channel_generation = ch->generation;
+    c->slot = conn->slot;
+    c->slot_generation = conn->generation;
+    c->pid = conn->pid;
+    c->max_in_flight = c->level = o->max_in_flight == 0 ? 1 : o->max_in_flight;
+    c->max_attempts = o->max_attempts;
+    c->sample_rate = o->sample_rate;
+    c->msg_timeout = o->msg_timeout_ns == 0 ? 60000000000LL : o->msg_timeout_ns;
+    c->max_msg_timeout = o->max_msg_timeout_ns == 0 ? 900000000000LL : o->max_msg_timeout_ns;
+    if (c->max_msg_timeout < c->msg_timeout)
+        c->max_msg_timeout = c->msg_timeout;
+    c->dead_letter_len = o->dead_letter == NULL ? 0 : (uint32_t) o->dead_letter_len;
+    if (c->dead_letter_len != 0)
+        memcpy(c->dead_letter, o->dead_letter, c->dead_letter_len);
+}
+
+static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_consumer_options *o)
+{
+    struct pn_conn *conn = consumer->conn;
+    struct pn_segment *seg = conn->seg;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    uint32_t i = seg->topics.ctl->consumer_hint;
+    if (ch == NULL)
+        return -PN_ETOPICDELETED;
+    if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
+        pn_backend_reap_all_locked(seg); /* a dead one may be among them */
+    if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
+        return pn_fail(PN_ECONSUMERS, "consumers for %.*s:%.*s exceeds limit of %u",
+                       (int) pn_topic_of(seg, ch)->name_len, pn_topic_of(seg, ch)->name,
+                       (int) ch->name_len, ch->name, ch->max_consumers);
+    while (i < seg->topics.max_consumers &&
+           pn_load_relaxed(&seg->topics.consumer[i].state) != PN_RECORD_FREE)
+        i++;
+    if (i >= seg->topics.max_consumers)
+        return pn_fail(PN_ETOPICS,
+                       "too many consumers (max_consumers is %u)\n"
+                       "Close some, or create the segment with a larger max_consumers.",
+                       seg->topics.max_consumers);
+    seg->topics.ctl->consumer_hint = i + 1;
+    struct pn_consumer_slot *c = &seg->topics.consumer[i];
+    fill_slot(c, conn, ch, o);
+    pn_fetch_or(&seg->consuming[conn->slot / 64], 1ULL << (conn->slot % 64));
+    PN_CRASH("topic:consumer-entry");
+    pn_store_release(&c->state, PN_RECORD_USED);
+    PN_CRASH("topic:consumer-used");
+    c->next = ch->first_consumer;
+    if (c->next != 0)
+        pn_consumer_at(seg, c->next - 1)->prev = i + 1;
+    ch->first_consumer = i + 1;
+    ch->consumers++;
+    ch->samplers += c->sample_rate != 0;
+    consumer->me = c;
+    consumer->ci = i;
+    consumer->generation = c->generation;
+    return 0;
+}
+
+/* Into the connection's list, which its signal handler walks. */
+static void register_consumer(struct pn_consumer *c)
+{
+    struct pn_conn *conn = c->conn;
+    pn_process_lock();
+    pn_store_relaxed(&c->next, pn_load_relaxed(&conn->consumers));
+    pn_store_release(&conn->consumers, c);
+    pn_fetch_add_relaxed(&conn->nconsumers, 1);
+    pn_process_unlock();
+}
+
+static void unregister_consumer(struct pn_consumer *c)
+{
+    struct pn_conn *conn = c->conn;
+    pn_process_lock();
+    pthread_mutex_lock(&conn->seg->signal_mutex);
+    _Atomic(struct pn_consumer *) *link = &conn->consumers;
+    while (pn_load_relaxed(link) != c)
+        link = &pn_load_relaxed(link)->next;
+    pn_store_release(link, pn_load_relaxed(&c->next));
+    pn_fetch_add_relaxed(&conn->nconsumers, (uint32_t) -1);
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    pn_process_unlock();
+    pn_procsignal_quiesce(); /* a handler in another thread may still be at it */
+}
+
+int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
+                    struct pn_consumer **out)
+{
+    const pn_consumer_options none = {0};
+    struct pn_segment *seg = conn->seg;
+    int rc = check_options(options == NULL ? &none : options);
+    if (rc == 0)
+        rc = pn_procsignal_arm(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_consumer *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    c->conn = conn;
+    c->epfd = c->tfd = -1;
+    c->slow_ns = PN_SLOW_MIN_NS;
+    pn_store_relaxed(&c->efd, -1);
+    pthread_mutex_init(&c->mutex, NULL);
+    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc == 0 && !pn_topics_ready(seg)) {
+        pn_lock_release(seg);
+        rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
+    } else if (rc == 0) {
+        pn_topics_begin_locked(seg);
+        rc = attach_locked(c, channel, options == NULL ? &none : options);
+        pn_topics_end_locked(seg);
+        pn_lock_release(seg);
+    }
+    if (rc != 0) {
+        free(c);
+        return rc;
+    }
+    register_consumer(c);
+    *out = c;
+    return 0;
+}
+
+/* ---- what is ahead --------------------------------------------------------------------------- */
+
+static int grow(struct pn_consumer *c, size_t need)
+{
+    if (need <= c->cap)
+        return 0;
+    size_t cap = c->cap == 0 ? 1024 : c->cap;
+    while (cap < need)
+        cap *= 2;
+    uint8_t *bigger = realloc(c->buf, cap);
+    if (bigger == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    c->buf = bigger;
+    c->cap = cap;
+    return 0;
+}
+
+/* 1: copied; 0: it is not ours any more. */
+static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_message_out *out)
+{
+    struct pn_segment *seg = c->conn->seg;
+    const struct pn_arena *mem = &seg->topics.arena;
+    struct pn_delivery *d = pn_delivery_at(seg, ref);
+    if (pn_load_acquire(&d->state) != word)
+        return 0;
+    uint32_t at = d->message;
+    const struct pn_message *m = pn_message_at(seg, at);
+    *out = (pn_message_out){.id = m->id,
+                            .delivery = ref,
+                            .tag = pn_state_tag(word),
+                            .attempts = pn_state_attempts(word),
+                            .published_ns = m->published_ns,
+                            .expires_ns = m->expires,
+                            .body_len = m->body_len,
+                            .headers_len = m->headers_len};
+    atomic_thread_fence(memory_order_acquire);
+    if (pn_load_relaxed(&d->state) != word)
+        return 0;
+    uint64_t bytes = out->body_len + out->headers_len;
+    int rc = grow(c, bytes);
+    if (rc != 0)
+        return rc;
+    bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
+    atomic_thread_fence(memory_order_acquire);
+    if (pn_load_relaxed(&d->state) != word)
+        return 0;
+    if (!read)
+        return pn_segment_poison(seg, "the body of message %016llx is broken",
+                                 (unsigned long long) out->id);
+    out->headers = c->buf;
+    out->body = c->buf + out->headers_len;
+    return 1;
+}
+
+static int expire_ahead(struct pn_consumer *c);
+
+/* 1: *out; 0: nothing is left. */
+static int next_ahead(struct pn_consumer *c, pn_message_out *out)
+{
+    while (c->at < c->nahead) {
+        int rc = copy_out(c, c->ahead[c->at].ref, c->ahead[c->at].word, out);
+        if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= pn_now_ns()) {
+            rc = expire_ahead(c);
+            if (rc == 0)
+                continue;
+        }
+        if (rc < 0)
+            return rc;
+        c->at++;
+        pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
+        PN_CRASH("claim:handed");
+        if (rc == 1)
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- fetching (lock held) -------------------------------------------------------------------- */
+
+static int check_channel(struct pn_consumer *c, struct pn_topic_channel **ch)
+{
+    *ch = pn_queue_at(c->conn->seg, c->me->channel);
+    if (pn_load_relaxed(&c->me->state) != PN_RECORD_USED || c->me->generation != c->generation)
+        return pn_fail(PN_EREAPED, "the consumer was taken from this process\n"
+                                   "It had lost its liveness locks; close and connect again.");
+    if (pn_load_relaxed(&(*ch)->state) != PN_RECORD_USED ||
+        (*ch)->generation != c->me->channel_generation)
+        return pn_fail(PN_ETOPICDELETED, "the channel was deleted");
+    return 0;
+}
+
+static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now)
+{
+    struct pn_segment *seg = c->conn->seg;
+    uint32_t share = ch->consumers == 0 ? 1 : (ch->ready + ch->consumers - 1) / ch->consumers;
+    c->nahead = c->at = 0;
+    while (c->nahead < PN_AHEAD && c->nahead < share && !pn_consumer_full(c->me)) {
+        uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);
+        if (ref == 0)
+            return;
+        c->ahead[c->nahead].ref = ref;
+        c->ahead[c->nahead++].word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
+    }
+}
+
+/* When to look again if nobody says anything. */
+static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now,
+                           int64_t deadline)
+{
+    int64_t until = deadline, due = pn_queue_next_due_locked(c->conn->seg, ch);
+    int64_t slow = now + (c->conn->signo < 0 ? PN_POLLED_NS : c->slow_ns);
+    until = due < until ? due : until;
+    return slow < until ? slow : until;
+}
+
+/* What pn_topic_pump_locked() could not move for want of memory, perhaps. */
+static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    extern bool pn_topic_pump_locked(struct pn_segment *, struct pn_topic *);
+    if (pn_queue_at(seg, ch->topic)->ready != 0 && pn_topic_of(seg, ch)->paused == 0)
+        pn_topic_pump_locked(seg, pn_topic_of(seg, ch));
+}
+
+enum look { LOOK_FOUND = 1, LOOK_AGAIN = 2, LOOK_SLEEP = 3 };
+
+/* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
+static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = check_channel(c, &ch);
+    if (rc != 0) {
+        pn_lock_release(seg);
+        return rc;
+    }
+    int64_t now = pn_now_ns();
+    pn_topics_begin_locked(seg);
+    if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
+        pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
+    pump_locked(seg, ch);
+    bool more = pn_queue_tick_locked(seg, ch, now);
+    fetch_locked(c, ch, now);
+    rc = c->nahead != 0 ? LOOK_FOUND : more ? LOOK_AGAIN : LOOK_SLEEP;
+    if (rc == LOOK_SLEEP && sleep) {
+        *until = c->me->armed = sleep_until(c, ch, now, deadline);
+        bool full = pn_consumer_full(c->me);
+        pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
+    }
+    pn_queue_settle_locked(seg, ch);
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* It does not sleep after all: somebody else is to be notified. */
+static void stop_waiting(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    if (pn_load_acquire(&c->me->wait) == PN_CONSUMER_BUSY ||
+        pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) != 0)
+        return;
+    struct pn_topic_channel *ch;
+    pn_topics_begin_locked(seg);
+    if (check_channel(c, &ch) == 0) {
+        pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
+        pn_queue_settle_locked(seg, ch);
+    }
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+}
+
+/* ---- getting --------------------------------------------------------------------------------- */
+
+static int closed(void)
+{
+    return pn_fail(PN_ECLOSED, "the consumer was closed while a thread was waiting in it");
+}
+
+static int block(struct pn_consumer *c, int64_t until)
+{
+    int64_t now = pn_now_ns();
+    int64_t left = until > now ? until - now : 0;
+    struct pn_sleeper sleeper = {.conn = c->conn,
+                                 .consumer = c,
+                                 .fd = pn_load_relaxed(&c->efd),
+                                 .timeout = {left / 1000000000, left % 1000000000}};
+    int rc = pn_latch_block(&sleeper);
+    if (sleeper.neighbour)
+        pn_watch_look(c->conn);
+    if (rc == -EINTR && sleeper.signalled == 0)
+        return -EINTR; /* somebody else's signal */
+    if (rc < 0 && rc != -EINTR)
+        return pn_fail(-rc, "could not wait: %s", strerror(-rc));
+    bool woken = rc == 1 || sleeper.signalled != 0;
+    if (woken)
+        c->slow_ns = PN_SLOW_MIN_NS;
+    else if (c->slow_ns < PN_SLOW_MAX_NS)
+        c->slow_ns *= 2;
+    return 0;
+}
+
+/* Level-triggered: what a look has left, and when the next is due. */
+static void arm_descriptor(struct pn_consumer *c, int64_t until)
+{
+    struct itimerspec timer = {.it_value = {until / 1000000000, until % 1000000000}};
+    if (until != INT64_MAX)
+        timerfd_settime(c->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
+}
+
+static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
+{
+    int64_t deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
+    bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0;
+    if (timeout_ns > 0) {
+        int64_t now = pn_now_ns();
+        deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+    }
+    for (;;) {
+        int rc = pn_conn_check(c->conn);
+        if (rc == 0 && pn_load_acquire(&c->closing) != 0)
+            rc = closed();
+        if (rc == 0 && !over)
+            rc = open_latch(c);
+        if (rc != 0)
+            return rc;
+        if (!over || has_fd) {
+            pn_watch_arm(c->conn);
+            drain_latch(c);
+        }
+        if (has_fd)
+            pn_watch_look(c->conn);
+        if (pn_load_acquire(&c->closing) != 0)
+            return closed();
+        rc = look(c, !over || has_fd, over ? INT64_MAX : deadline, &until);
+        if (rc == LOOK_FOUND)
+            rc = next_ahead(c, out);
+        if (rc == LOOK_AGAIN || rc == 0)
+            continue;
+        if (rc != LOOK_SLEEP)
+            return rc;
+        if (over) {
+            if (has_fd)
+                arm_descriptor(c, until);
+            return 0;
+        }
+        rc = block(c, until);
+        if (rc != 0) {
+            stop_waiting(c);
+            return rc;
+        }
+        over = pn_now_ns() >= deadline;
+    }
+}
+
+static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
+{
+    struct timespec ts;
+    if (pthread_mutex_trylock(&c->mutex) == 0)
+        return 1;
+    if (timeout_ns == 0)
+        return 0;
+    if (timeout_ns < 0) {
+        pthread_mutex_lock(&c->mutex);
+        return 1;
+    }
+    int64_t until = pn_now_ns() + timeout_ns;
+    ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    return pthread_mutex_clocklock(&c->mutex, CLOCK_MONOTONIC, &ts) == 0;
+}
+
+int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
+{
+    int rc = pn_conn_check(c->conn);
+    if (rc != 0)
+        return rc;
+    if (pn_load_acquire(&c->closing) != 0)
+        return closed();
+    if (lock_consumer(c, timeout_ns) == 0)
+        return 0;
+    rc = c->at < c->nahead ? next_ahead(c, out) : 0;
+    if (rc == 0)
+        rc = get_slowly(c, timeout_ns, out);
+    if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
+        set_latch(c); /* there may be more */
+    pthread_mutex_unlock(&c->mutex);
+    return rc;
+}
+
+/* The first of those ahead has expired since it was fetched: back it goes, to be found so. */
+static int expire_ahead(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_topics_begin_locked(seg);
+    rc = check_channel(c, &ch);
+    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
+        pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
+        pn_queue_tick_locked(seg, ch, pn_now_ns());
+        pn_queue_settle_locked(seg, ch);
+    }
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    c->at++;
+    pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
+    return rc;
+}
+
+/* ---- one descriptor for any event loop ------------------------------------------------------- */
+
+static int make_descriptor(struct pn_consumer *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    int epfd = epoll_create1(EPOLL_CLOEXEC);
+    int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    pthread_mutex_lock(&c->conn->recv_mutex);
+    int rc = pn_watch_open(c->conn);
+    pthread_mutex_unlock(&c->conn->recv_mutex);
+    if (epfd < 0 || tfd < 0 || rc != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->efd), &ev) != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->conn->watch.epfd), &ev) != 0) {
+        int error = errno;
+        if (epfd >= 0)
+            close(epfd);
+        if (tfd >= 0)
+            close(tfd);
+        return pn_fail(error, "could not create the descriptor to wait on: %s", strerror(error));
+    }
+    c->epfd = epfd;
+    c->tfd = tfd;
+    pn_store_release(&c->has_fd, 1);
+    set_latch(c); /* nobody has looked yet */
+    return 0;
+}
+
+int pn_consume_fileno(struct pn_consumer *c)
+{
+    int rc = pn_conn_check(c->conn);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&c->mutex);
+    rc = open_latch(c);
+    if (rc == 0 && c->epfd < 0)
+        rc = make_descriptor(c);
+    pthread_mutex_unlock(&c->mutex);
+    return rc != 0 ? rc : c->epfd;
+}
+
+/* ---- pausing, closing ------------------------------------------------------------------------ */
+
+/* What the caller has not seen goes back.  Lock and `mutex` held. */
+static void give_back_ahead(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    while (c->nahead > c->at) {
+        uint32_t ref = c->ahead[--c->nahead].ref;
+        struct pn_delivery *d = pn_delivery_at(seg, ref);
+        if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
+            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
+    }
+}
+
+int pn_consume_pause(struct pn_consumer *c, int level)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    bool idle = pthread_mutex_trylock(&c->mutex) == 0; /* else it sleeps, with nothing ahead */
+    int rc = pn_conn_check(c->conn);
+    if (rc == 0)
+        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0) {
+        if (idle)
+            pthread_mutex_unlock(&c->mutex);
+        return rc;
+    }
+    rc = check_channel(c, &ch);
+    if (rc == 0) {
+        uint32_t max = c->me->max_in_flight;
+        pn_topics_begin_locked(seg);
+        c->me->level = level < 0 || (uint32_t) level > max ? max : (uint32_t) level;
+        PN_CRASH("topic:level");
+        if (idle && c->me->level == 0)
+            give_back_ahead(c);
+        uint32_t wait = pn_load_relaxed(&c->me->wait);
+        if (wait == PN_CONSUMER_BLOCKED && !pn_consumer_full(c->me))
+            pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_WAITING);
+        else if (wait == PN_CONSUMER_WAITING && pn_consumer_full(c->me))
+            pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BLOCKED);
+        pn_queue_settle_locked(seg, ch);
+        pn_topics_end_locked(seg);
+    }
+    pn_lock_release(seg);
+    if (idle)
+        pthread_mutex_unlock(&c->mutex);
+    return rc;
+}
+
+void pn_consume_interrupt(struct pn_consumer *c)
+{
+    pn_store_release(&c->closing, 1);
+    set_latch(c);
+}
+
+/* The last of what made the connection sleep here: who ends their walk at us is told. */
+static bool leave_watch_locked(struct pn_conn *conn)
+{
+    if (pn_load_relaxed(&conn->nconsumers) != 0 || pn_load_relaxed(&conn->nlistening) != 0 ||
+        pn_load_relaxed(&conn->me->watches) == 0)
+        return false;
+    pn_store_relaxed(&conn->me->watches, 0);
+    pn_members_changed_locked(conn->seg);
+    return true;
+}
+
+static int detach(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    bool more = true, leaves = false;
+    int rc = 0;
+    while (rc == 0 && more) {
+        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        if (rc != 0)
+            break;
+        more = false;
+        pn_topics_begin_locked(seg);
+        if (pn_load_relaxed(&c->me->state) == PN_RECORD_USED && c->me->generation == c->generation) {
+            bool there = check_channel(c, &ch) == 0;
+            more = there && pn_consumer_drain_locked(seg, c->ci, PN_TOPIC_STEPS);
+            if (there)
+                pn_queue_settle_locked(seg, ch);
+            if (!more)
+                pn_consumer_free_locked(seg, c->ci);
+        }
+        pn_topics_end_locked(seg);
+        leaves = !more && leave_watch_locked(c->conn);
+        pn_lock_release(seg);
+    }
+    if (leaves)
+        pn_watch_tell(seg, c->conn->slot);
+    return rc;
+}
+
+static void free_consumer(struct pn_consumer *c)
+{
+    const int fds[] = {pn_load_relaxed(&c->efd), c->epfd, c->tfd};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(c->buf);
+    free(c);
+}
+
+int pn_consume_close(struct pn_consumer *c)
+{
+    int rc = 0;
+    if (c->conn->pid == pn_my_pid) {
+        pn_consume_interrupt(c);
+        pthread_mutex_lock(&c->mutex); /* until the thread in it has left */
+        pthread_mutex_unlock(&c->mutex);
+        unregister_consumer(c);
+        if (pn_conn_check(c->conn) == 0)
+            rc = detach(c);
+    }
+    free_consumer(c);
+    return rc;
+}

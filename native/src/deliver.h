@@ -1,0 +1,78 @@
+/*
+ * deliver.h - deliveries: where each stands, how it moves, and who is woken for it.
+ *
+ * Everything needs the writer lock; what changes a delivery also `topics_dirty`.
+ */
+#ifndef PN_DELIVER_H
+#define PN_DELIVER_H
+
+#include "topic.h"
+
+struct pn_sleeper;
+
+/* A delivery that exists and stands nowhere: put it where its state says. */
+void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref);
+/* It ceases to exist; its message, too, if it was the last. */
+void pn_delivery_end_locked(struct pn_segment *seg, uint32_t ref);
+/* What pn_delivery_end_locked() does after its store of the state, which was `was`. */
+void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was);
+
+/* The next one for consumer `ci` of the channel, in flight from now on; 0: none. */
+uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t now);
+
+/* Where what is in flight goes back to. */
+enum pn_back { PN_BACK_TAIL, PN_BACK_HEAD, PN_BACK_LATER };
+/* In flight or held -> ready, or deferred until `due` (one entry must be lent to it). */
+void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
+                             int64_t due, uint32_t attempts);
+/* The state words of that move, without making it (for redo records). */
+struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref,
+                                            enum pn_back where, int64_t due, uint32_t attempts);
+/* Make a move whose words are known: in flight or held -> whatever redo->word says. */
+void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
+                              const struct pn_answer_redo *redo);
+/* It would go back; if it has been delivered often enough it is a dead letter instead. */
+void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
+/* In flight -> held, and back. */
+void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref);
+void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
+/* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
+                                  struct pn_topic_channel *to, int64_t now, bool lent);
+/* A new deadline. */
+void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
+
+/* Whatever is due in the channel by now, in bounded steps; true: there is more. */
+bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
+/* When something is due next; INT64_MAX. */
+int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+/* I24: after anything that may have broken it. */
+void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+/* Up to `steps` of what is void in the channel; true: there is more. */
+bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps);
+
+/* Consumers: how it waits, whom it belongs to. */
+void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait);
+void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
+/* It is no more: what it has in flight goes back, in bounded steps unless `all`; true: more. */
+bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps);
+void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci);
+/* The slot's owner is no more. */
+void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot);
+bool pn_consumer_full(const struct pn_consumer_slot *c);
+
+/* Signal those who were notified; the hook of lock.c.  Lock not held. */
+void pn_consumers_signal(struct pn_segment *seg, const uint32_t *slots, uint32_t n);
+/* Signal whoever has been notified for that long and has not come.  Lock not held. */
+void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns);
+
+/* A signal handler, or a thread of this process's, tells its connection's consumers that they were
+ * notified; `all`: that they are to look in any case.  Async-signal-safe. */
+void pn_consumers_woken(struct pn_conn *conn, struct pn_sleeper *sleeper, bool all);
+
+static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
+{
+    return d->order < ch->void_below;
+}
+
+#endif

@@ -1,0 +1,226 @@
+/*
+ * layout_topic.h - what of topics lives in shared memory; the model is in topic.c.
+ *
+ * The topic area is the last part of the segment, and its pages are not allocated before somebody
+ * uses a topic: nothing in it may be touched unless AsyncQueueControl.topics_ready is set.
+ *
+ *   page aligned      struct pn_topic_control
+ *                     struct pn_topic          topic[max_topics]
+ *                     struct pn_topic_channel  channel[max_topics + max_topic_channels]
+ *                     struct pn_consumer_slot  consumer[max_consumers]
+ *                     struct pn_arena_page     page[]
+ *   page aligned      the arena                topic_memory (layout_topicmem.h)
+ *
+ * channel[i] of i < max_topics is the queue of topic[i] itself, its backlog; the channels that
+ * have a name follow.  A "ref" is an offset into the arena in units of 64 bytes, 0: none.  Links
+ * between topics, channels and consumers are index + 1, 0: none.
+ *
+ * Who writes: the holder of the writer lock, everything, except where noted.  "truth" is what
+ * recovery believes; what is "derived" it makes anew (topic_recover.c).
+ *
+ *  I20 A delivery exists iff its kind is not FREE, its message is LIVE or PREPARED, its channel is
+ *      in use, and its order is not below the channel's void_below.
+ *  I21 A message that is LIVE has a delivery.
+ *  I22 Each delivery that exists stands in one place: READY in its channel's ready list, which is
+ *      sorted by order; IN_FLIGHT in its consumer's list, sorted by deadline; DEFERRED, or READY
+ *      with a time to live, in its channel's timed set; HELD nowhere.
+ *      A message has a delivery in its topic's backlog, or in channels, never both.
+ *  I23 Counters of deliveries and messages (depth and the like) are exact.
+ *  I24 Whenever the lock is free: no consumer waits while its channel has more ready messages than
+ *      notified consumers; and if something of the channel falls due, and consumers wait, then one
+ *      of them sleeps no longer than until then.
+ */
+#ifndef PN_LAYOUT_TOPIC_H
+#define PN_LAYOUT_TOPIC_H
+
+#include "layout_topicmem.h"
+#include "pynotify.h"
+
+#define PN_HEADERS_MAX 65536U
+
+/* ---- messages and deliveries ---------------------------------------------------------------- */
+
+enum pn_message_life {
+    PN_MSG_FREE = 0,
+    PN_MSG_STAGED = 1, /* being published by the holder of the lock: dies with it */
+    PN_MSG_LIVE = 2,   /* published */
+    PN_MSG_PREPARED = 4 /* of a prepared transaction: lives as long as its slot */
+};
+
+/*
+ * The head of a message, at the start of its first BODY cell; headers and body follow in the
+ * chain.  `state` is the truth of whether the message exists; it is stored last.
+ */
+struct pn_message {
+    _Atomic(uint16_t) state; /* enum pn_message_life; truth */
+    uint16_t topic;          /* index; truth */
+    uint32_t chain;          /* next cell or page, 0: none; truth */
+    uint64_t id;             /* truth */
+    int64_t published_ns;    /* CLOCK_REALTIME; truth */
+    int64_t expires;         /* CLOCK_MONOTONIC, 0: never; truth */
+    int64_t published_mono;  /* truth */
+    uint32_t body_len, headers_len; /* truth */
+    uint32_t first;                 /* delivery; derived, but for STAGED and PREPARED */
+    uint16_t refs, firm;            /* deliveries; of them not in ephemeral channels; derived */
+    /* LIVE: the topic's list, oldest first; derived.  STAGED: `next` is the chain of what is
+     * published together.  PREPARED: owner's slot and generation; truth. */
+    uint32_t prev, next;
+};
+_Static_assert(sizeof(struct pn_message) == 64, "one cache line");
+_Static_assert(offsetof(struct pn_message, chain) == offsetof(struct pn_body_cell, next),
+               "begins as a body cell");
+
+enum pn_delivery_kind {
+    PN_KIND_FREE = 0,
+    PN_KIND_READY = 1,
+    PN_KIND_DEFERRED = 2,
+    PN_KIND_IN_FLIGHT = 3,
+    PN_KIND_HELD = 4 /* in flight, and answered by a prepared transaction: no time-out */
+};
+
+/* The state word: kind 3 | attempts 16 | consumer 16 | tag 29, from the top. */
+#define PN_TAG_BITS 29
+#define PN_TAG_MASK ((1U << PN_TAG_BITS) - 1)
+static inline uint64_t pn_state_word(enum pn_delivery_kind kind, uint32_t attempts,
+                                     uint32_t consumer, uint32_t tag)
+{
+    return (uint64_t) kind << 61 | (uint64_t) (attempts & 0xffff) << 45 |
+           (uint64_t) (consumer & 0xffff) << PN_TAG_BITS | (tag & PN_TAG_MASK);
+}
+static inline enum pn_delivery_kind pn_state_kind(uint64_t word)
+{
+    return (enum pn_delivery_kind) (word >> 61);
+}
+static inline uint32_t pn_state_attempts(uint64_t word)
+{
+    return (uint32_t) (word >> 45) & 0xffff;
+}
+static inline uint32_t pn_state_consumer(uint64_t word)
+{
+    return (uint32_t) (word >> PN_TAG_BITS) & 0xffff;
+}
+static inline uint32_t pn_state_tag(uint64_t word)
+{
+    return (uint32_t) word & PN_TAG_MASK;
+}
+
+/* One message in one channel: a DELIVERY cell. */
+struct pn_delivery {
+    pn_atomic_u64 state; /* truth; the tag counts claims and survives FREE.  R: any (acquire) */
+    uint64_t order;      /* place in the ready queue; truth */
+    int64_t due; /* CLOCK_MONOTONIC; truth.  DEFERRED: when it is ready; IN_FLIGHT: its deadline;
+                  * in a backlog: until when it is to be deferred, or 0; READY: nothing */
+    int64_t delivered_ns; /* CLOCK_MONOTONIC; truth */
+    uint32_t message;     /* ref; truth */
+    uint32_t channel;     /* index; truth */
+    uint32_t prev, next;  /* ready list, or the consumer's in-flight list; derived */
+    uint32_t of_message;  /* the next delivery of the message; derived, but for STAGED */
+    uint32_t timed;       /* place in the channel's timed set, + 1; 0: not in it; derived */
+    uint32_t claim; /* number of this claim of its consumer's; truth while it is in flight */
+    uint32_t lent; /* entries of the channel's timed set that are reserved for it; derived */
+};
+_Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
+_Static_assert(offsetof(struct pn_delivery, timed) == PN_TIMED_OFFSET, "timedset.c");
+
+/* ---- topics, channels, consumers -------------------------------------------------------------- */
+
+enum pn_record_state {
+    PN_RECORD_FREE = 0,
+    PN_RECORD_USED = 1,
+    PN_RECORD_DELETED = 2 /* what it holds is being swept */
+};
+
+/* All of it truth but where noted.  `state` is stored last. */
+struct pn_topic {
+    pn_atomic_u32 state;
+    uint32_t generation; /* counts the uses of this record */
+    uint32_t dboid, name_len;
+    char name[64];
+    uint32_t paused, ephemeral, durable, fsync, overflow;
+    uint32_t first_channel, nchannels; /* with a name; derived */
+    uint32_t oldest, newest;           /* messages; derived */
+    uint32_t messages, firm; /* LIVE ones; of them not only in ephemeral channels; derived */
+    uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
+    uint64_t max_depth;
+    uint64_t message_count, message_bytes, dropped, expired;
+};
+
+struct pn_topic_channel {
+    pn_atomic_u32 state;
+    uint32_t generation;
+    uint32_t topic, topic_generation;
+    uint32_t name_len; /* 0: a backlog */
+    char name[64];
+    uint32_t paused, ephemeral, max_consumers;
+    uint64_t next_order; /* never less than any order + 1; truth */
+    uint64_t void_below; /* what has a smaller order is void: empty() */
+    uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
+    /* from here on derived */
+    uint64_t swept_below; /* nothing with a smaller order is in any list */
+    uint32_t sibling;     /* the topic's next channel */
+    uint32_t first, last; /* ready */
+    uint32_t ready, deferred, in_flight, held; /* how many */
+    uint32_t first_consumer, consumers, samplers;
+    uint32_t waiting, notified; /* consumers; of those that wait, with room */
+    int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
+    uint32_t histogram;         /* page, 0: none yet (topic_stat.c) */
+    uint32_t pad;
+    int64_t histogram_since;
+    struct pn_timedset timed;
+};
+
+enum pn_consumer_wait {
+    PN_CONSUMER_BUSY = 0,
+    PN_CONSUMER_WAITING = 1,  /* it sleeps, and has room */
+    PN_CONSUMER_BLOCKED = 2,  /* it sleeps, and has as much in flight as it may */
+    PN_CONSUMER_NOTIFIED = 3  /* it slept and was woken; it has not come yet */
+};
+
+struct pn_consumer_slot {
+    pn_atomic_u32 state; /* FREE or USED; truth */
+    uint32_t generation;
+    uint32_t channel, channel_generation; /* truth */
+    uint32_t slot, slot_generation;       /* whose it is; truth */
+    int32_t pid;
+    uint32_t max_in_flight, max_attempts, sample_rate; /* truth */
+    uint32_t level; /* of max_in_flight, at present (RDY); truth */
+    uint32_t dead_letter_len;
+    int64_t msg_timeout, max_msg_timeout; /* truth */
+    char dead_letter[64];
+    uint64_t delivered, finished, requeued, timed_out;
+    /* W: holder.  R: the consumer's process, its signal handler too (acquire) */
+    pn_atomic_u32 wait; /* enum pn_consumer_wait; truth */
+    uint32_t in_flight; /* HELD ones included; derived */
+    int64_t armed;      /* until when it sleeps; CLOCK_MONOTONIC */
+    uint32_t claims;    /* number of its last claim; truth */
+    /* Number of the last claim that the program has seen.  W: the consumer's process, without the
+     * lock.  R: holder: what nobody saw is not counted in attempts. */
+    pn_atomic_u32 handed;
+    pn_atomic_u64 notified_at;
+    uint32_t first, last;   /* in flight; derived */
+    uint32_t next, prev;    /* the channel's consumers; derived */
+    uint32_t cursor;        /* sampling: it has passed over all ready ones up to here; derived */
+    uint32_t pad;
+};
+
+/* What is to be done together, by the store of `valid`; recovery does it again (topic_recover.c) */
+struct pn_topic_redo {
+    pn_atomic_u32 valid;
+    uint32_t messages; /* chain of STAGED ones: to be LIVE */
+    uint32_t delivery; /* to be FREE, if its state is still `expected`; 0: none */
+    uint32_t pad;
+    uint64_t expected;
+};
+
+struct pn_topic_control {
+    pn_atomic_u64 next_id; /* W: any (an add) */
+    uint32_t deleted;      /* records that are DELETED, or more */
+    uint32_t prepared;     /* messages that are PREPARED, or more; derived */
+    uint32_t topic_hint, channel_hint, consumer_hint; /* none below is free; derived */
+    uint32_t topic_end;    /* no topic was ever made from here on; truth */
+    uint32_t seed;         /* of the random choice of a consumer */
+    struct pn_topic_redo redo;
+    struct pn_arena_control arena;
+};
+
+#endif

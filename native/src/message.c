@@ -1,0 +1,634 @@
+/*
+ * message.c - messages: publishing, the fan-out to channels, the backlog, and their end.
+ *
+ * 1. A message is staged first: its cells, and a delivery for each channel, with everything that
+ *    can fail.  STAGED it does not exist, and neither do its deliveries; if its publisher dies,
+ *    recovery frees them.  The store of LIVE publishes it; then the lists follow.
+ * 2. Several messages at once are a chain of STAGED ones, and the store of redo.valid publishes
+ *    them; a transaction's, the store of `head` behind an entry that names the chain (async.c).
+ *    All become LIVE before the first goes into a list, since the chain runs through the links of
+ *    the lists.
+ * 3. The backlog.  Where a topic has no channel, is paused, or keeps something already, a message
+ *    gets one delivery, in the topic's own queue.  The pump moves on what stands there, the oldest
+ *    first, to the channels that there are then: a delivery is written for each but the last, and
+ *    the backlog's own delivery becomes the last one's, by the store of its `channel`.  A message
+ *    that has a delivery in the backlog and others as well was left so by somebody who died:
+ *    recovery frees the others (I22).
+ * 4. Memory.  A publisher leaves PN_ARENA_RESERVE pages to those who move what is there: the pump
+ *    and whoever requeues with a delay.
+ * 5. The end of a message as a whole (cancel, drop-oldest) is the store of FREE: what it still has
+ *    of deliveries does not exist from then on (I20).
+ */
+#define _GNU_SOURCE
+#include "message.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "crashpoint.h"
+#include "deliver.h"
+#include "timedset.h"
+
+enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
+
+struct pn_moment pn_moment_now(void)
+{
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    return (struct pn_moment){.mono = pn_now_ns(),
+                              .real = (int64_t) real.tv_sec * 1000000000 + real.tv_nsec};
+}
+
+int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len)
+{
+    if (body_len == 0)
+        return pn_fail(PN_EBODY, "the body of a message cannot be empty");
+    if (body_len > seg->topics.max_body)
+        return pn_fail(PN_EBODYLONG,
+                       "message body too long\n"
+                       "It has %zu bytes; max_body of the segment is %u.",
+                       body_len, seg->topics.max_body);
+    if (headers_len > PN_HEADERS_MAX)
+        return pn_fail(PN_EBODYLONG, "the headers of a message have %zu bytes, at most %u",
+                       headers_len, PN_HEADERS_MAX);
+    return 0;
+}
+
+/* ---- staging --------------------------------------------------------------------------------- */
+
+static int64_t later_ns(int64_t now, int64_t by)
+{
+    return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
+}
+
+/* An ephemeral channel that is full: it goes without this message. */
+static bool goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch)
+{
+    return ch->ephemeral != 0 && topic->max_depth != 0 &&
+           (uint64_t) ch->ready + ch->deferred + ch->in_flight >= topic->max_depth;
+}
+
+static bool add_delivery(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
+                         struct pn_topic_channel *ch, int64_t due)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    bool backlog = pn_is_backlog(seg, ch);
+    bool timed = m->expires != 0 || (due != 0 && !backlog);
+    if (timed && !pn_timedset_reserve_locked(mem, &ch->timed, 1))
+        return false;
+    uint32_t at = pn_arena_take_locked(mem, PN_PAGE_DELIVERY);
+    if (at == 0) {
+        if (timed)
+            pn_timedset_unreserve_locked(mem, &ch->timed, 1);
+        return false;
+    }
+    struct pn_delivery *d = pn_delivery_at(seg, at);
+    uint64_t word = pn_load_relaxed(&d->state);
+    d->order = ch->next_order++;
+    d->due = due;
+    d->delivered_ns = 0;
+    d->message = ref;
+    d->channel = pn_queue_index(seg, ch);
+    d->prev = d->next = d->timed = 0;
+    d->lent = timed;
+    d->of_message = m->first;
+    m->first = at;
+    m->refs++;
+    m->firm = (uint16_t) (m->firm + (ch->ephemeral == 0));
+    PN_CRASH("publish:delivery");
+    pn_store_release(&d->state, pn_state_word(due != 0 && !backlog ? PN_KIND_DEFERRED
+                                                                   : PN_KIND_READY,
+                                              0, 0, pn_state_tag(word)));
+    PN_CRASH("publish:delivery-state");
+    return true;
+}
+
+static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
+                           uint32_t ref, int64_t due, bool backlog)
+{
+    struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
+    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0)
+        return add_delivery(seg, m, ref, own, due);
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        if (goes_without(topic, ch))
+            ch->dropped++;
+        else if (!add_delivery(seg, m, ref, ch, due))
+            return false;
+    }
+    return true;
+}
+
+uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                 const struct pn_new_message *in, const struct pn_moment *now,
+                                 bool backlog)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
+    struct pn_arena_need need = {.deliveries = topic->nchannels + 1U,
+                                 .pages = PN_ARENA_RESERVE};
+    pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
+    if (!pn_arena_has_locked(mem, &need))
+        return 0;
+    uint32_t ref = pn_arena_take_body_locked(mem, sizeof(struct pn_message), bytes);
+    if (ref == 0)
+        return 0;
+    struct pn_message *m = pn_message_at(seg, ref);
+    m->topic = (uint16_t) (topic - seg->topics.topic);
+    m->id = in->id;
+    m->published_ns = now->real;
+    m->published_mono = now->mono;
+    m->expires = later_ns(now->mono, in->ttl_ns);
+    m->body_len = in->body_len;
+    m->headers_len = in->headers_len;
+    m->first = 0;
+    m->refs = m->firm = 0;
+    m->prev = m->next = 0;
+    const struct pn_piece pieces[] = {{in->headers, in->headers_len}, {in->body, in->body_len}};
+    PN_CRASH("publish:cells");
+    pn_store_release(&m->state, PN_MSG_STAGED);
+    PN_CRASH("publish:staged");
+    if (pn_arena_write_body(mem, ref, sizeof(struct pn_message), pieces, 2) != 0 ||
+        !add_deliveries(seg, topic, m, ref, later_ns(now->mono, in->delay_ns), backlog)) {
+        pn_message_unstage_locked(seg, ref);
+        return 0;
+    }
+    return ref;
+}
+
+void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    struct pn_message *m = pn_message_at(seg, ref);
+    if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
+        pn_topic_at(seg, m->topic)->staged--;
+        seg->topics.ctl->prepared--;
+    }
+    for (uint32_t at = m->first, next; at != 0; at = next) {
+        struct pn_delivery *d = pn_delivery_at(seg, at);
+        next = d->of_message;
+        pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
+                                                  pn_state_tag(pn_load_relaxed(&d->state))));
+        if (d->lent != 0)
+            pn_timedset_unreserve_locked(mem, &pn_queue_at(seg, d->channel)->timed, d->lent);
+        pn_arena_give_locked(mem, at);
+        PN_CRASH("publish:unstaged");
+    }
+    m->first = 0;
+    pn_arena_give_body_locked(mem, ref);
+}
+
+void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref)
+{
+    for (uint32_t next; ref != 0; ref = next) {
+        next = pn_message_at(seg, ref)->next;
+        pn_message_unstage_locked(seg, ref);
+    }
+}
+
+/* ---- going live ------------------------------------------------------------------------------ */
+
+void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    struct pn_topic *topic = pn_topic_at(seg, m->topic);
+    m->next = 0;
+    m->prev = topic->newest;
+    if (m->prev != 0)
+        pn_message_at(seg, m->prev)->next = ref;
+    else
+        topic->oldest = ref;
+    topic->newest = ref;
+    topic->messages++;
+    topic->firm += m->firm != 0;
+    topic->message_count++;
+    topic->message_bytes += m->body_len;
+    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+        ch->message_count++;
+        pn_delivery_enqueue_locked(seg, at);
+    }
+    PN_CRASH("publish:linked");
+}
+
+void pn_message_golive_locked(struct pn_segment *seg, uint32_t first)
+{
+    for (uint32_t ref = first; ref != 0; ref = pn_message_at(seg, ref)->next) {
+        pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
+        PN_CRASH("publish:live");
+    }
+    pn_store_release(&seg->topics.ctl->redo.valid, 0);
+    PN_CRASH("publish:redone");
+    for (uint32_t ref = first, next; ref != 0; ref = next) {
+        next = pn_message_at(seg, ref)->next;
+        pn_message_link_locked(seg, ref);
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    struct pn_topic *topic = pn_topic_at(seg, m->topic);
+    pn_store_release(&m->state, PN_MSG_FREE);
+    PN_CRASH("topic:message-free");
+    if (m->prev != 0)
+        pn_message_at(seg, m->prev)->next = m->next;
+    else
+        topic->oldest = m->next;
+    if (m->next != 0)
+        pn_message_at(seg, m->next)->prev = m->prev;
+    else
+        topic->newest = m->prev;
+    topic->messages--;
+    pn_arena_give_body_locked(&seg->topics.arena, ref);
+}
+
+void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    uint32_t refs = m->refs;
+    pn_store_release(&m->state, PN_MSG_FREE);
+    PN_CRASH("topic:discarded");
+    while (refs-- > 0)
+        pn_delivery_end_locked(seg, m->first);
+}
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+static bool any_in_flight(const struct pn_segment *seg, const struct pn_message *m)
+{
+    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+        if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, at)->state)) >= PN_KIND_IN_FLIGHT)
+            return true;
+    return false;
+}
+
+/* Of those that nobody works on; false: there is none among the first. */
+static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
+{
+    uint32_t ref = topic->oldest;
+    for (uint32_t i = 0; ref != 0 && i < PN_DROP_TRIES; i++) {
+        const struct pn_message *m = pn_message_at(seg, ref);
+        if (m->firm != 0 && !any_in_flight(seg, m)) {
+            for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+                pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->dropped++;
+            topic->dropped++;
+            pn_message_discard_locked(seg, ref);
+            return true;
+        }
+        ref = m->next;
+    }
+    return false;
+}
+
+static int topic_full(const struct pn_topic *topic, const char *what)
+{
+    return pn_fail(PN_ETOPICFULL,
+                   "topic \"%.*s\" is full: %s\n"
+                   "Wait until its consumers have finished some, or raise the bound.",
+                   (int) topic->name_len, topic->name, what);
+}
+
+int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
+                            size_t *skip, size_t *keep)
+{
+    uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
+    *skip = 0;
+    *keep = n;
+    if (max == 0 || n + there <= max)
+        return 0;
+    bool all_soft = topic->nchannels != 0;
+    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
+        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
+    if (all_soft)
+        return 0; /* each of them goes without, if it is full */
+    switch (topic->overflow) {
+    case PN_OVERFLOW_DROP_NEW:
+        *keep = there >= max ? 0 : max - there;
+        topic->dropped += n - *keep;
+        return 0;
+    case PN_OVERFLOW_DROP_OLDEST:
+        *skip = n > max ? n - max : 0;
+        topic->dropped += *skip;
+        while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
+            ;
+        return topic->firm + topic->staged + (n - *skip) <= max
+                   ? 0
+                   : topic_full(topic, "all is in flight");
+    default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
+        return topic_full(topic, "max_depth");
+    }
+}
+
+int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                    const struct pn_new_message *in, const struct pn_moment *now,
+                                    bool backlog, uint32_t *ref)
+{
+    bool all_soft = topic->nchannels != 0 && topic->paused == 0;
+    *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
+                    drop_oldest(seg, topic); i++)
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) { /* every channel goes without */
+        pn_message_unstage_locked(seg, *ref);
+        *ref = 0;
+        topic->message_count++;
+        topic->message_bytes += in->body_len;
+        return 0;
+    }
+    if (*ref != 0)
+        return 0;
+    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
+        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
+    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
+        pn_queue_at(seg, i - 1)->dropped++;
+    if (all_soft)
+        return 0;
+    if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
+        topic->dropped++;
+        return 0;
+    }
+    return topic_full(topic, "topic_memory");
+}
+
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        pn_queue_settle_locked(seg, pn_queue_at(seg, i - 1));
+}
+
+static int enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
+{
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    if (pn_load_relaxed(&conn->me->generation) != conn->generation)
+        rc = pn_fail(PN_EREAPED, "the backend slot of the process with PID %d was given away\n"
+                                 "Close and connect again.", conn->pid);
+    *topic = rc == 0 ? pn_topic_resolve_locked(conn, ref) : NULL;
+    if (*topic == NULL) {
+        pn_lock_release(conn->seg);
+        return rc != 0 ? rc : -PN_ETOPICDELETED;
+    }
+    pn_topics_begin_locked(conn->seg);
+    return 0;
+}
+
+static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
+                          const struct pn_new_message *m)
+{
+    struct pn_moment now = pn_moment_now();
+    size_t skip = 0, keep = 1;
+    uint32_t ref = 0;
+    int rc = pn_message_admit_locked(seg, topic, 1, &skip, &keep);
+    if (rc == 0 && skip < keep)
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
+    if (rc != 0 || ref == 0)
+        return rc;
+    PN_CRASH("publish:before-live");
+    pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE); /* published */
+    PN_CRASH("publish:after-live");
+    pn_message_link_locked(seg, ref);
+    return 0;
+}
+
+static void after_publish_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
+        pn_topic_pump_locked(seg, topic);
+    pn_topic_settle_locked(seg, topic);
+}
+
+int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in, uint64_t *id)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_topic *topic;
+    struct pn_new_message m = {.body = in->body,
+                               .headers = in->headers,
+                               .body_len = (uint32_t) in->body_len,
+                               .headers_len = (uint32_t) in->headers_len,
+                               .delay_ns = in->delay_ns,
+                               .ttl_ns = in->ttl_ns};
+    int rc = enter(conn, ref, &topic);
+    if (rc != 0)
+        return rc;
+    *id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1);
+    rc = publish_locked(seg, topic, &m);
+    if (rc == 0)
+        after_publish_locked(seg, topic);
+    pn_topics_end_locked(seg);
+    PN_CRASH("publish:done");
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* STAGED all, in a chain; *first is what to publish. */
+static int stage_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                             struct pn_new_message *m, const unsigned char *bodies,
+                             const uint32_t *lens, size_t n, uint32_t *first)
+{
+    struct pn_moment now = pn_moment_now();
+    size_t skip, keep;
+    uint32_t last = 0, ref;
+    *first = 0;
+    int rc = pn_message_admit_locked(seg, topic, n, &skip, &keep);
+    for (size_t i = 0; rc == 0 && i < keep; bodies += lens[i], i++, m->id++) {
+        if (i < skip)
+            continue;
+        m->body = bodies;
+        m->body_len = lens[i];
+        rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
+        if (rc != 0 || ref == 0)
+            continue;
+        if (last != 0)
+            pn_message_at(seg, last)->next = ref;
+        else
+            *first = ref;
+        last = ref;
+        PN_CRASH("publish:chained");
+    }
+    if (rc != 0)
+        pn_message_unstage_chain_locked(seg, *first);
+    return rc;
+}
+
+int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned char *bodies,
+                            const uint32_t *lens, size_t n, const pn_message_in *common,
+                            uint64_t *first_id)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    struct pn_topic *topic;
+    struct pn_new_message m = {.headers_len = 0};
+    uint32_t first = 0;
+    if (common != NULL)
+        m = (struct pn_new_message){.headers = common->headers,
+                                    .headers_len = (uint32_t) common->headers_len,
+                                    .delay_ns = common->delay_ns,
+                                    .ttl_ns = common->ttl_ns};
+    int rc = enter(conn, ref, &topic);
+    if (rc != 0)
+        return rc;
+    *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
+    rc = stage_many_locked(seg, topic, &m, bodies, lens, n, &first);
+    if (rc == 0 && first != 0) {
+        redo->messages = first;
+        redo->delivery = 0;
+        PN_CRASH("publish:redo");
+        pn_store_release(&redo->valid, 1); /* published, all of them */
+        PN_CRASH("publish:redo-valid");
+        pn_message_golive_locked(seg, first);
+    }
+    if (rc == 0)
+        after_publish_locked(seg, topic);
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* ---- cancel ---------------------------------------------------------------------------------- */
+
+static bool all_deferred(const struct pn_segment *seg, const struct pn_message *m, int64_t now)
+{
+    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
+        const struct pn_delivery *d = pn_delivery_at(seg, at);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
+                        pn_is_backlog(seg, ch);
+        if (!deferred || d->due <= now || pn_is_void(ch, d) ||
+            pn_state_attempts(pn_load_relaxed(&d->state)) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The heaps are looked through: that is what a cancel costs. */
+static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint64_t id)
+{
+    struct pn_timed entry;
+    uint32_t i = 0;
+    while ((i = pn_timedset_find(&seg->topics.arena, &ch->timed, (uint32_t) id, i)) <
+           ch->timed.n) {
+        if (!pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry))
+            break;
+        uint32_t ref = pn_delivery_at(seg, entry.ref)->message;
+        if (pn_message_at(seg, ref)->id == id)
+            return ref;
+        i++;
+    }
+    return 0;
+}
+
+uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                         uint64_t id)
+{
+    const struct pn_topic_channel *own =
+        pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+    uint32_t found = 0;
+    for (uint32_t i = topic->first_channel; found == 0 && i != 0;
+         i = pn_queue_at(seg, i - 1)->sibling)
+        found = find_timed(seg, pn_queue_at(seg, i - 1), id);
+    for (uint32_t at = own->first; found == 0 && at != 0; at = pn_delivery_at(seg, at)->next)
+        if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
+            found = pn_delivery_at(seg, at)->message;
+    return found != 0 && all_deferred(seg, pn_message_at(seg, found), pn_now_ns()) ? found : 0;
+}
+
+int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
+{
+    struct pn_topic *topic;
+    int rc = enter(conn, ref, &topic);
+    if (rc != 0)
+        return rc;
+    uint32_t found = pn_message_find_deferred_locked(conn->seg, topic, id);
+    if (found != 0)
+        pn_message_discard_locked(conn->seg, found);
+    pn_topics_end_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    return found != 0;
+}
+
+/* ---- the pump -------------------------------------------------------------------------------- */
+
+/* One delivery out of the backlog.  False: there is no memory for it. */
+static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    struct pn_delivery *own = pn_delivery_at(seg, at);
+    struct pn_message *m = pn_message_at(seg, own->message);
+    struct pn_topic_channel *last = NULL;
+    uint32_t before = m->first;
+    bool timed = m->expires != 0 || own->due > now, room = true;
+    for (uint32_t i = topic->first_channel; room && i != 0; i = last->sibling) {
+        last = pn_queue_at(seg, i - 1);
+        if (last->sibling != 0)
+            room = add_delivery(seg, m, own->message, last, own->due > now ? own->due : 0);
+        else if (timed)
+            room = pn_timedset_reserve_locked(mem, &last->timed, 1);
+    }
+    if (!room) {
+        while (m->first != before) {
+            struct pn_delivery *d = pn_delivery_at(seg, m->first);
+            uint32_t ref = m->first;
+            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+            pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
+                                                      pn_state_tag(pn_load_relaxed(&d->state))));
+            m->first = d->of_message;
+            m->refs--;
+            m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
+            if (d->lent != 0)
+                pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
+            pn_arena_give_locked(mem, ref);
+        }
+        return false;
+    }
+    m->firm = (uint16_t) (m->firm - 1 + (last->ephemeral == 0));
+    topic->firm -= m->firm == 0;
+    PN_CRASH("topic:pump");
+    pn_delivery_take_over_locked(seg, at, last, now, timed);
+    last->message_count++;
+    for (uint32_t ref = m->first; ref != before; ref = pn_delivery_at(seg, ref)->of_message) {
+        pn_queue_at(seg, pn_delivery_at(seg, ref)->channel)->message_count++;
+        pn_delivery_enqueue_locked(seg, ref);
+    }
+    return true;
+}
+
+bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    struct pn_topic_channel *own = pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+    int64_t now = pn_now_ns();
+    for (uint32_t steps = 0; topic->paused == 0 && topic->nchannels != 0 && own->first != 0;
+         steps++) {
+        uint32_t at = own->first;
+        const struct pn_message *m = pn_message_at(seg, pn_delivery_at(seg, at)->message);
+        if (steps == PN_TOPIC_STEPS)
+            return true;
+        if (pn_is_void(own, pn_delivery_at(seg, at))) {
+            pn_delivery_end_locked(seg, at);
+        } else if (m->expires != 0 && m->expires <= now) {
+            topic->expired++;
+            pn_delivery_end_locked(seg, at);
+        } else if (!pump_one(seg, topic, at, now)) {
+            return false; /* when there is room again */
+        }
+    }
+    return false;
+}
+
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
+            continue;
+        if (seg->topics.channel[i].ready != 0)
+            pn_topic_pump_locked(seg, topic);
+        pn_topic_settle_locked(seg, topic);
+    }
+}

@@ -1,0 +1,74 @@
+/*
+ * message.h - messages: publishing, the fan-out to channels, the backlog, and their end.
+ *
+ * Everything with _locked needs the writer lock, and what changes something `topics_dirty`.
+ */
+#ifndef PN_MESSAGE_H
+#define PN_MESSAGE_H
+
+#include "topic.h"
+
+/* What is to be staged. */
+struct pn_new_message {
+    const void *body, *headers;
+    uint32_t body_len, headers_len;
+    uint64_t id;
+    int64_t delay_ns, ttl_ns;
+};
+
+/* The two clocks of one moment. */
+struct pn_moment {
+    int64_t mono, real;
+};
+struct pn_moment pn_moment_now(void);
+
+int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len);
+
+/* One that is a transaction of its own. */
+int pn_message_publish(struct pn_conn *conn, pn_ref topic, const pn_message_in *in, uint64_t *id);
+int pn_message_publish_many(struct pn_conn *conn, pn_ref topic, const unsigned char *bodies,
+                            const uint32_t *lens, size_t n, const pn_message_in *common,
+                            uint64_t *first_id);
+int pn_message_cancel(struct pn_conn *conn, pn_ref topic, uint64_t id);
+
+/*
+ * May n more messages be published?  The topic's bound and policy: *skip of them, from the front,
+ * and all after *keep are dropped.  Older ones may be dropped here.  0 or -PN_ETOPICFULL.
+ */
+int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
+                            size_t *skip, size_t *keep);
+/* Write it, with its deliveries, STAGED; 0: no memory. */
+uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                 const struct pn_new_message *m, const struct pn_moment *now,
+                                 bool backlog);
+/* The same, and where there is no room the topic's policy decides: 0 with *ref 0: dropped. */
+int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                    const struct pn_new_message *m, const struct pn_moment *now,
+                                    bool backlog, uint32_t *ref);
+/* Not published after all. */
+void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref);
+void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref);
+/* It is LIVE now: into the lists with it. */
+void pn_message_link_locked(struct pn_segment *seg, uint32_t ref);
+/* A chain of staged ones, whose commit point has passed: LIVE, and into the lists. */
+void pn_message_golive_locked(struct pn_segment *seg, uint32_t ref);
+/* The end of a whole message, whatever its deliveries are at. */
+void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref);
+/* Its last delivery has ended. */
+void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
+/* A deferred message of that id, deferred in all its channels; 0: none. */
+uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                         uint64_t id);
+
+/* From the backlog to the channels, in bounded steps; true: there is more. */
+bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* The same, and I24, for all topics of a database. */
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid);
+/* I24 for all channels of the topic. */
+void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* Publish a copy of it in another topic and end the delivery, both or neither. */
+int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
+                                  size_t reason_len);
+
+#endif

@@ -1,0 +1,364 @@
+/*
+ * topic_stat.c - statistics of topics, channels and consumers; peeking.
+ *
+ * 1. Depths are derived counters, exact under the lock.  Counters of events (message_count and the
+ *    like) stand in the records; one that was about to be raised by a process that was killed may
+ *    be one too low.
+ * 2. The time from publish to finish goes into a histogram of 32 octaves in 16 steps each, in two
+ *    halves of five minutes: the one that is written, and the one before it.  It is a page of the
+ *    arena, taken with the channel's first finish if there is one.
+ */
+#include "topic_stat.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "crashpoint.h"
+#include "deliver.h"
+#include "timedset.h"
+
+#define PN_E2E_HALF_NS 300000000000LL
+
+enum { E2E_SUB = 16, E2E_OCTAVES = 32, E2E_FIRST = 11, E2E_BUCKETS = E2E_SUB * E2E_OCTAVES };
+
+/* ---- end to end ------------------------------------------------------------------------------ */
+
+struct e2e {
+    uint32_t half[2][E2E_BUCKETS];
+};
+_Static_assert(sizeof(struct e2e) == PN_ARENA_PAGE, "a page");
+
+static uint32_t bucket_of(uint64_t ns)
+{
+    uint32_t octave = 63 - (uint32_t) __builtin_clzll(ns | 1);
+    if (octave < E2E_FIRST)
+        return 0;
+    if (octave >= E2E_FIRST + E2E_OCTAVES)
+        return E2E_BUCKETS - 1;
+    return (octave - E2E_FIRST) * E2E_SUB + (uint32_t) (ns >> (octave - 4) & (E2E_SUB - 1));
+}
+
+static double bucket_begin(uint32_t bucket)
+{
+    return (double) ((uint64_t) (E2E_SUB + bucket % E2E_SUB)
+                     << (bucket / E2E_SUB + E2E_FIRST - 4));
+}
+
+/* The halves as of now: what is older than both is forgotten. */
+static struct e2e *histogram(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
+{
+    if (!pn_arena_taken(&seg->topics.arena, ch->histogram, PN_PAGE_WHOLE))
+        return NULL;
+    struct e2e *h = pn_arena_at(&seg->topics.arena, ch->histogram);
+    int64_t age = now - ch->histogram_since;
+    if (age < PN_E2E_HALF_NS)
+        return h;
+    if (age < 2 * PN_E2E_HALF_NS)
+        memcpy(h->half[1], h->half[0], sizeof h->half[0]);
+    else
+        memset(h->half[1], 0, sizeof h->half[1]);
+    memset(h->half[0], 0, sizeof h->half[0]);
+    ch->histogram_since = now;
+    return h;
+}
+
+void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,
+                          int64_t now)
+{
+    if (ch->histogram == 0) {
+        const struct pn_arena_need need = {.pages = 8};
+        if (!pn_arena_has_locked(&seg->topics.arena, &need))
+            return; /* messages need them more */
+        uint32_t ref = pn_arena_take_locked(&seg->topics.arena, PN_PAGE_WHOLE);
+        if (ref == 0)
+            return;
+        memset(pn_arena_at(&seg->topics.arena, ref), 0, PN_ARENA_PAGE);
+        ch->histogram_since = now;
+        ch->histogram = ref;
+        PN_CRASH("topic:histogram");
+    }
+    struct e2e *h = histogram(seg, ch, now);
+    if (h != NULL)
+        h->half[0][bucket_of(ns < 0 ? 0 : (uint64_t) ns)]++;
+}
+
+static void quantiles(const struct e2e *h, uint64_t total, const double *q, size_t n,
+                      double *seconds)
+{
+    for (size_t i = 0; i < n; i++) {
+        double want = q[i] * (double) total, before = 0;
+        uint32_t b = 0;
+        for (; b < E2E_BUCKETS - 1; b++) {
+            double here = (double) h->half[0][b] + (double) h->half[1][b];
+            if (here > 0 && before + here >= want)
+                break;
+            before += here;
+        }
+        double here = (double) h->half[0][b] + (double) h->half[1][b];
+        double part = here > 0 ? (want - before) / here : 0;
+        double begin = bucket_begin(b), width = bucket_begin(b + 1) - begin;
+        seconds[i] = (begin + width * (part < 0 ? 0 : part > 1 ? 1 : part)) / 1e9;
+    }
+}
+
+/* ---- the lock -------------------------------------------------------------------------------- */
+
+static int enter(struct pn_conn *conn)
+{
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc == 0 && pn_topics_ready(conn->seg))
+        pn_topics_begin_locked(conn->seg);
+    return rc;
+}
+
+static int leave(struct pn_conn *conn, int rc)
+{
+    if (pn_topics_ready(conn->seg))
+        pn_topics_end_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!(q[i] > 0 && q[i] <= 1))
+            return pn_fail(EINVAL, "a quantile must be greater than 0 and at most 1");
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch == NULL)
+        return leave(conn, -PN_ETOPICDELETED);
+    const struct e2e *h = histogram(conn->seg, ch, pn_now_ns());
+    for (uint32_t b = 0; h != NULL && b < E2E_BUCKETS; b++)
+        total += (uint64_t) h->half[0][b] + h->half[1][b];
+    if (total != 0)
+        quantiles(h, total, q, n, seconds);
+    return leave(conn, total != 0);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void copy_name(char to[65], const char *name, uint32_t len)
+{
+    memset(to, 0, 65);
+    memcpy(to, name, len <= 64 ? len : 64);
+}
+
+static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, pn_topic_stats *out)
+{
+    uint32_t index = (uint32_t) (t - seg->topics.topic);
+    const struct pn_topic_channel *own = pn_queue_at(seg, index);
+    *out = (pn_topic_stats){.ref = pn_ref_make(index, t->generation),
+                            .paused = t->paused,
+                            .ephemeral = t->ephemeral,
+                            .durable = t->durable,
+                            .fsync = t->fsync,
+                            .overflow = t->overflow,
+                            .channels = t->nchannels,
+                            .max_depth = t->max_depth,
+                            .depth = own->ready,
+                            .unfinished = t->messages,
+                            .message_count = t->message_count,
+                            .message_bytes = t->message_bytes,
+                            .dropped = t->dropped,
+                            .expired = t->expired + own->expired};
+    copy_name(out->name, t->name, t->name_len);
+    int64_t now = pn_now_ns();
+    for (uint32_t at = own->first; at != 0; at = pn_delivery_at(seg, at)->next)
+        out->deferred += pn_delivery_at(seg, at)->due > now;
+}
+
+int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
+{
+    struct pn_segment *seg = conn->seg;
+    size_t n = 0;
+    if (!pn_topics_ready(seg))
+        return 0;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        struct pn_topic *t = &seg->topics.topic[i];
+        if (pn_load_relaxed(&t->state) != PN_RECORD_USED || t->dboid != conn->dboid)
+            continue;
+        if (n < cap)
+            fill_topic(seg, t, &rows[n]);
+        n++;
+    }
+    return leave(conn, (int) n);
+}
+
+int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    if (t != NULL)
+        fill_topic(conn->seg, t, out);
+    return leave(conn, t == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+/* What is due by now has happened. */
+static void fill_queue(struct pn_segment *seg, struct pn_topic_channel *ch,
+                       pn_topic_channel_stats *out)
+{
+    pn_queue_tick_locked(seg, ch, pn_now_ns());
+    pn_queue_settle_locked(seg, ch);
+    *out = (pn_topic_channel_stats){.ref = pn_ref_make(pn_queue_index(seg, ch), ch->generation),
+                                    .topic = pn_ref_make(ch->topic, ch->topic_generation),
+                                    .paused = ch->paused,
+                                    .ephemeral = ch->ephemeral,
+                                    .consumers = ch->consumers,
+                                    .max_consumers = ch->max_consumers,
+                                    .depth = ch->ready,
+                                    .in_flight = ch->in_flight,
+                                    .deferred = ch->deferred,
+                                    .message_count = ch->message_count,
+                                    .requeued = ch->requeued,
+                                    .timed_out = ch->timed_out,
+                                    .finished = ch->finished,
+                                    .dead_lettered = ch->dead_lettered,
+                                    .dropped = ch->dropped,
+                                    .expired = ch->expired};
+    copy_name(out->name, ch->name, ch->name_len);
+}
+
+int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+{
+    struct pn_segment *seg = conn->seg;
+    size_t n = 0;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
+         i = pn_queue_at(seg, i - 1)->sibling) {
+        if (n < cap)
+            fill_queue(seg, pn_queue_at(seg, i - 1), &rows[n]);
+        n++;
+    }
+    return leave(conn, t == NULL ? -PN_ETOPICDELETED : (int) n);
+}
+
+int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch != NULL)
+        fill_queue(conn->seg, ch, out);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+static void fill_consumer(const struct pn_segment *seg, uint32_t ci, pn_consumer_stats *out)
+{
+    const struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    *out = (pn_consumer_stats){.ref = pn_ref_make(ci, c->generation),
+                               .pid = c->pid,
+                               .backend_id = (int32_t) c->slot,
+                               .in_flight = c->in_flight,
+                               .max_in_flight = c->max_in_flight,
+                               .level = c->level,
+                               .sample_rate = c->sample_rate,
+                               .delivered = c->delivered,
+                               .finished = c->finished,
+                               .requeued = c->requeued,
+                               .timed_out = c->timed_out};
+}
+
+int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+{
+    struct pn_segment *seg = conn->seg;
+    size_t n = 0;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    for (uint32_t i = ch == NULL ? 0 : ch->first_consumer; i != 0;
+         i = pn_consumer_at(seg, i - 1)->next) {
+        if (n < cap)
+            fill_consumer(seg, i - 1, &rows[n]);
+        n++;
+    }
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : (int) n);
+}
+
+int pn_consumer_row(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *out)
+{
+    uint32_t ci = (uint32_t) ref - 1;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_consumer_slot *c = pn_consumer_at(conn->seg, ci);
+    bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->generation == ref >> 32;
+    if (there)
+        fill_consumer(conn->seg, ci, out);
+    return leave(conn, there ? 0 : pn_fail(PN_ETOPICDELETED, "the consumer is no more"));
+}
+
+/* ---- peeking --------------------------------------------------------------------------------- */
+
+struct peek {
+    struct pn_segment *seg;
+    pn_peeked *out;
+    size_t cap, n, body_max;
+    uint8_t *bodies;
+    int64_t now;
+};
+
+static void peek_one(struct peek *p, uint32_t ref)
+{
+    const struct pn_delivery *d = pn_delivery_at(p->seg, ref);
+    const struct pn_message *m = pn_message_at(p->seg, d->message);
+    uint64_t word = pn_load_relaxed(&d->state);
+    enum pn_delivery_kind kind = pn_state_kind(word);
+    if (p->n == p->cap || pn_is_void(pn_queue_at(p->seg, d->channel), d))
+        return;
+    uint64_t len = m->body_len < p->body_max ? m->body_len : p->body_max;
+    if (len != 0 && !pn_arena_read(&p->seg->topics.arena, d->message, sizeof *m, m->headers_len,
+                                   p->bodies + p->n * p->body_max, len))
+        return;
+    p->out[p->n++] = (pn_peeked){.id = m->id,
+                                 .state = kind == PN_KIND_READY      ? PN_MESSAGE_READY
+                                          : kind == PN_KIND_DEFERRED ? PN_MESSAGE_DEFERRED
+                                                                     : PN_MESSAGE_IN_FLIGHT,
+                                 .attempts = pn_state_attempts(word),
+                                 .due_in_ns = kind == PN_KIND_READY ? 0 : d->due - p->now,
+                                 .published_ns = m->published_ns,
+                                 .body_len = m->body_len};
+}
+
+int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, uint8_t *bodies,
+                  size_t body_max)
+{
+    struct pn_segment *seg = conn->seg;
+    struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
+    struct pn_timed entry;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch == NULL)
+        return leave(conn, -PN_ETOPICDELETED);
+    p.now = pn_now_ns();
+    pn_queue_tick_locked(seg, ch, p.now);
+    pn_queue_settle_locked(seg, ch);
+    for (uint32_t at = ch->first; at != 0 && p.n < cap; at = pn_delivery_at(seg, at)->next)
+        peek_one(&p, at);
+    for (uint32_t i = 0; p.n < cap && pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry);
+         i++)
+        if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, entry.ref)->state)) ==
+            PN_KIND_DEFERRED)
+            peek_one(&p, entry.ref);
+    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+        for (uint32_t at = pn_consumer_at(seg, i - 1)->first; at != 0 && p.n < cap;
+             at = pn_delivery_at(seg, at)->next)
+            peek_one(&p, at);
+    return leave(conn, (int) p.n);
+}
