@@ -104,6 +104,22 @@ static int remove_until(struct pn_diskqueue *q, struct pn_diskqueue_files *files
     return 0;
 }
 
+int pn_diskqueue_remove(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+{
+    return remove_until(q, files, pn_diskqueue_now(q)->write_file + 2);
+}
+
+bool pn_diskqueue_possible(const struct pn_diskqueue *q, uint64_t base)
+{
+    const struct pn_diskqueue_state *s = pn_diskqueue_now(q);
+    const uint64_t many = 1 << 20; /* files */
+    return q->base == base && q->max_file != 0 && s->write_file >= base &&
+           s->write_file - base < UINT32_MAX && q->first_file > base &&
+           q->first_file <= s->read_file && s->read_file <= s->write_file + 1 &&
+           s->write_file + 1 - q->first_file < many && s->read_seq <= s->write_seq &&
+           s->read_sum <= s->write_sum && s->write_seq - s->read_seq < 1ULL << 48;
+}
+
 int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
@@ -185,13 +201,14 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     return rc;
 }
 
-int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                       const struct pn_record_in *records, size_t n, uint64_t *seq)
+static int stage_from(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                      const struct pn_diskqueue_state *from, const struct pn_record_in *records,
+                      size_t n, uint64_t *seq)
 {
-    struct pn_diskqueue_state next = *pn_diskqueue_now(q);
+    struct pn_diskqueue_state next = *from;
     int rc = n == 0 ? 0 : write_records(q, files, records, n, &next);
-    if (rc == -ENOENT) { /* somebody has removed the file: it is lost */
-        next = *pn_diskqueue_now(q);
+    if (rc == -ENOENT && from != spare(q)) { /* somebody has removed the file: it is lost */
+        next = *from;
         next.write_at = 0;
         rc = write_records(q, files, records, n, &next);
     }
@@ -202,6 +219,18 @@ int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
     *seq = next.write_seq;
     PN_CRASH("diskqueue:staged");
     return 0;
+}
+
+int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                       const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    return stage_from(q, files, pn_diskqueue_now(q), records, n, seq);
+}
+
+int pn_diskqueue_stage_more(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                            const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    return stage_from(q, files, spare(q), records, n, seq);
 }
 
 void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq)
@@ -254,6 +283,19 @@ static void pass(struct pn_diskqueue_state *s, uint64_t seq, uint64_t sum)
     s->corrupt += seq - s->read_seq;
     s->read_seq = seq;
     s->read_sum = sum;
+}
+
+void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint64_t seq,
+                       uint64_t sum)
+{
+    struct pn_diskqueue_state next = *pn_diskqueue_now(q);
+    if (next.read_seq > seq)
+        return;
+    pass(&next, seq, sum);
+    next.read_seq++;
+    next.read_file = file;
+    next.read_at = at;
+    commit(q, &next);
 }
 
 /* Does this record come next, or after some that are lost?  What is neither was got before. */
@@ -310,7 +352,7 @@ static void tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
         return;
     }
     remove_until(q, files, s.read_file); /* or later */
-    if (s.write_at == 0)
+    if (s.write_at == 0 || files->unmarked)
         return;
     const struct pn_recfile_mark mark = {s.read_at, s.read_seq, s.read_sum};
     pn_recfile_set_mark(&files->dir, &files->reader.file, s.read_file, &mark);
@@ -336,7 +378,8 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
         s.read_at = record.next;
         s.read_seq++;
         s.read_sum += record.length;
-        commit(q, &s);
+        if (pn_diskqueue_now(q)->read_seq < s.read_seq) /* else take() has done it */
+            commit(q, &s);
         taken++;
     }
     const struct pn_diskqueue_state *now = pn_diskqueue_now(q);

@@ -44,6 +44,7 @@ struct pn_diskqueue_files {
     struct pn_segfile_dir dir;
     struct pn_recfile writer;
     struct pn_recfile_reader reader, peeker;
+    bool unmarked; /* nobody will recover() it: save the marks */
     /* Writes what each file begins with (pn_diskqueue_write), or NULL.  0 or -errno. */
     int (*at_begin)(void *arg, struct pn_diskqueue_writing *w);
     void *arg;
@@ -69,6 +70,9 @@ int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
  */
 int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
+/* The same behind what is staged, for the same commit. */
+int pn_diskqueue_stage_more(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                            const struct pn_record_in *records, size_t n, uint64_t *seq);
 /* May be called again, also by a successor: does nothing if that was committed. */
 void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq);
 
@@ -92,12 +96,24 @@ typedef int pn_diskqueue_take(void *arg, const struct pn_record_out *record);
  */
 int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint32_t max,
                          pn_diskqueue_take *take, void *arg);
+/*
+ * For a take() that has a commit point of its own: the queue moves past record `seq`, whose body
+ * ends at `sum`, to `at` in `file`; it may be called again, also by a successor.
+ */
+void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint64_t seq,
+                       uint64_t sum);
 /* The same without forgetting; and without the oldest `skip`. */
 int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                           uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg);
 
 /* Forget all of them, and remove the files: when that fails, later calls do it. */
 int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
+
+/* The files, of who forgets the queue as well. */
+int pn_diskqueue_remove(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
+
+/* Can that be a queue?  In shared memory anything may stand. */
+bool pn_diskqueue_possible(const struct pn_diskqueue *q, uint64_t base);
 
 static inline const struct pn_diskqueue_state *pn_diskqueue_now(const struct pn_diskqueue *q)
 {

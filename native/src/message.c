@@ -29,6 +29,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
+#include "topic_disk.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
 
@@ -318,8 +319,8 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return topic->firm + topic->staged + (n - *skip) <= max
                    ? 0
                    : topic_full(topic, "all is in flight");
-    default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
-        return topic_full(topic, "max_depth");
+    default:
+        return pn_topic_may_spill(seg, topic) ? 0 : topic_full(topic, "max_depth");
     }
 }
 
@@ -385,9 +386,12 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     struct pn_moment now = pn_moment_now();
     size_t skip = 0, keep = 1;
     uint32_t ref = 0;
-    int rc = pn_message_admit_locked(seg, topic, 1, &skip, &keep);
-    if (rc == 0 && skip < keep)
+    bool spill = pn_topic_spills_locked(seg, topic, 1);
+    int rc = spill ? 0 : pn_message_admit_locked(seg, topic, 1, &skip, &keep);
+    if (rc == 0 && skip < keep && !spill)
         rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
+    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
+        return pn_topic_spill_many_locked(seg, topic, m, m->body, &m->body_len, 1);
     if (rc != 0 || ref == 0)
         return rc;
     PN_CRASH("publish:before-live");
@@ -475,10 +479,17 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
-    rc = stage_many_locked(seg, topic, &m, bodies, lens, n, &first);
+    const struct pn_new_message common_of_all = m;
+    bool spill = pn_topic_spills_locked(seg, topic, n);
+    if (!spill)
+        rc = stage_many_locked(seg, topic, &m, bodies, lens, n, &first);
+    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic))) {
+        rc = pn_topic_spill_many_locked(seg, topic, &common_of_all, bodies, lens, n);
+        first = 0;
+    }
     if (rc == 0 && first != 0) {
         redo->messages = first;
-        redo->delivery = 0;
+        redo->delivery = redo->disk = 0;
         PN_CRASH("publish:redo");
         pn_store_release(&redo->valid, 1); /* published, all of them */
         PN_CRASH("publish:redo-valid");

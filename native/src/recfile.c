@@ -358,10 +358,11 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
     if (at >= end)
         return PN_RECFILE_END;
     rc = find_header(dir, reader, number, &at, end, &h);
-    *out = (struct pn_record_out) {.at = at, .next = at};
+    *out = (struct pn_record_out) {.file = number, .at = at, .next = at};
     if (rc != PN_RECFILE_RECORD)
         return rc;
-    *out = (struct pn_record_out) {.at = at, .next = at + pn_record_size(h.length), .seq = h.seq,
+    *out = (struct pn_record_out) {.file = number, .at = at,
+                                   .next = at + pn_record_size(h.length), .seq = h.seq,
                                    .sum = h.sum, .type = h.type, .more = h.more,
                                    .length = h.length};
     int64_t have = fill(dir, reader, number, at, sizeof h + h.length, end);

@@ -37,6 +37,7 @@ struct pn_record_in {
 };
 
 struct pn_record_out {
+    uint64_t file;
     uint64_t at, next; /* of this record and of what follows it */
     uint64_t seq, sum; /* records, and bytes in bodies, that were written before it */
     uint32_t type, more, length;

@@ -35,6 +35,7 @@ struct pn_topics {
     /* whom the holder of the lock has notified, to be signalled after the release */
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
+    struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
 };
 
 struct pn_segment {
