@@ -18,13 +18,14 @@ from bench import (
     native_programs,
     pubsub,
     throughput,
+    topics,
 )
 from bench.figures import Figure, line, markdown
 from bench.settings import Settings
 
 _TOPICS = {
     module.TOPIC: module.run
-    for module in (throughput, fanout, idle, latency, generation, guest, pubsub)
+    for module in (throughput, fanout, idle, latency, generation, guest, pubsub, topics)
 }
 
 
@@ -48,6 +49,7 @@ def main() -> None:
             report=report,
             quick=options.quick,
             postgres=options.postgres,
+            nsqd=options.nsqd,
         )
         if options.what == "native":
             native_programs.run(settings, native_programs.find(options.native_dir))
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a look, not a figure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--postgres", metavar="DSN", help="measure a PostgreSQL too, for scale")
+    parser.add_argument("--nsqd", type=Path, metavar="PATH", help="the binary: measure it too")
     parser.add_argument("--native-dir", type=Path, help="where the native programs are")
     return parser
 

@@ -31,7 +31,7 @@ _PAIRS = 11
 _SCALE_PAIRS = 3
 _QUANTILES = (("p50", 0.50, 1.2), ("p99", 0.99, 1.5))
 # Sender's CPU, receiver's CPU; "two CPUs" turns round with every pair.
-_PLACES = {"one CPU": ((0, 0), (1, 1)), "two CPUs": ((0, 1), (1, 0))}
+PLACES = {"one CPU": ((0, 0), (1, 1)), "two CPUs": ((0, 1), (1, 0))}
 
 
 def run(settings: Settings) -> None:
@@ -39,16 +39,16 @@ def run(settings: Settings) -> None:
     peers: list[Peer] = [kind(settings.directory, 0) for kind in (Pynotify, PosixQueue)]
     with ExitStack() as stack:
         ours, queue = (stack.enter_context(Rig(peer)) for peer in peers)
-        for place in _PLACES:
-            ours_ns, queue_ns = _alternate(settings, [ours, queue], place, _PAIRS)
-            for label, quantile, bar in _QUANTILES:
+        for place in PLACES:
+            ours_ns, queue_ns = alternate_rigs(settings, [ours, queue], place, _PAIRS)
+            for label, share, bar in _QUANTILES:
                 settings.report(
                     compare(
                         TOPIC,
                         f"{label}, {place}",
                         UNIT,
-                        _quantile(ours_ns, quantile),
-                        _quantile(queue_ns, quantile),
+                        quantile(ours_ns, share),
+                        quantile(queue_ns, share),
                         against=PosixQueue.name,
                         command=COMMAND,
                         bar=bar,
@@ -64,10 +64,10 @@ def _for_scale(settings: Settings) -> None:
         kinds.append(Redis)
     for kind in kinds:
         with Rig(kind(settings.directory, 0)) as rig:
-            for place in _PLACES:
-                (passes,) = _alternate(settings, [rig], place, _SCALE_PAIRS)
-                for label, quantile, _bar in _QUANTILES:
-                    values = _quantile(passes, quantile)
+            for place in PLACES:
+                (passes,) = alternate_rigs(settings, [rig], place, _SCALE_PAIRS)
+                for label, share, _bar in _QUANTILES:
+                    values = quantile(passes, share)
                     settings.report(
                         Figure(
                             topic=TOPIC,
@@ -82,13 +82,13 @@ def _for_scale(settings: Settings) -> None:
                     )
 
 
-def _alternate(
+def alternate_rigs(
     settings: Settings, rigs: Sequence[Rig], place: str, pairs: int
 ) -> list[list[list[int]]]:
     """Sorted latencies of each pass of each rig; one warm-up, both orders, both placements."""
     samples: list[list[list[int]]] = [[] for _ in rigs]
     for repetition in range(settings.pairs(pairs) + 1):
-        cpus = _PLACES[place][repetition // 2 % 2]
+        cpus = PLACES[place][repetition // 2 % 2]
         order = list(range(len(rigs)))
         if repetition % 2:
             order.reverse()
@@ -100,6 +100,6 @@ def _alternate(
     return samples
 
 
-def _quantile(passes: Sequence[Sequence[int]], quantile: float) -> list[float]:
+def quantile(passes: Sequence[Sequence[int]], share: float) -> list[float]:
     """Of each pass, in us."""
-    return [taken[min(int(len(taken) * quantile), len(taken) - 1)] / 1000 for taken in passes]
+    return [taken[min(int(len(taken) * share), len(taken) - 1)] / 1000 for taken in passes]

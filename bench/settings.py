@@ -17,6 +17,7 @@ class Settings:
     report: Callable[[Figure], None]
     quick: bool = False
     postgres: str | None = None
+    nsqd: Path | None = None
 
     def pairs(self, number: int) -> int:
         """Repetitions: odd, so that the median is one of them."""

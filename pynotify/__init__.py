@@ -49,27 +49,52 @@ from pynotify.errors import (
     Timeout,
     TooManyBackends,
     TooManyChannels,
+    TooManyConsumers,
     TooManyGenerations,
+    TooManyTopics,
     TopicDeleted,
     TopicFull,
+)
+from pynotify.topics import (
+    AsyncChannel,
+    AsyncMessage,
+    AsyncTopic,
+    Channel,
+    ChannelStats,
+    Consumer,
+    ConsumerStats,
+    Message,
+    MessageIds,
+    PeekedMessage,
+    Topic,
+    TopicStats,
 )
 
 if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._async_subscription import AsyncSubscription
     from pynotify.pubsub import AsyncPubSub, PubSub, PubSubStats
+    from pynotify.topics._async_consumer import AsyncConsumer
 
 __all__ = [
     "ActiveTransaction",
+    "AsyncChannel",
     "AsyncConnection",
+    "AsyncConsumer",
     "AsyncGeneration",
+    "AsyncMessage",
     "AsyncPubSub",
     "AsyncSubscription",
+    "AsyncTopic",
     "AsyncTransaction",
     "BackendStat",
+    "Channel",
+    "ChannelStats",
     "CheckReport",
     "Connection",
     "ConnectionLost",
+    "Consumer",
+    "ConsumerStats",
     "Engine",
     "EngineStat",
     "Error",
@@ -83,6 +108,8 @@ __all__ = [
     "InvalidTopicName",
     "LayoutMismatch",
     "LockTimeout",
+    "Message",
+    "MessageIds",
     "MessageNotInFlight",
     "NoActiveTransaction",
     "NotOwner",
@@ -92,6 +119,7 @@ __all__ = [
     "OutOfOrderTransactionNesting",
     "PayloadDecodeError",
     "PayloadTooLong",
+    "PeekedMessage",
     "ProgrammingError",
     "PubSub",
     "PubSubStats",
@@ -106,9 +134,13 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyConsumers",
     "TooManyGenerations",
+    "TooManyTopics",
+    "Topic",
     "TopicDeleted",
     "TopicFull",
+    "TopicStats",
     "Transaction",
     "connect",
     "get",
@@ -132,6 +164,7 @@ del _name
 #: What needs asyncio, which takes longer to import than all the rest, or json.
 _LATER = {
     "AsyncConnection": "pynotify._async_connection",
+    "AsyncConsumer": "pynotify.topics._async_consumer",
     "AsyncSubscription": "pynotify._async_subscription",
     "AsyncPubSub": "pynotify.pubsub",
     "PubSub": "pynotify.pubsub",

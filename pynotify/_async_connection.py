@@ -30,6 +30,8 @@ from pynotify._ffi import ffi, lib
 from pynotify._generation import AsyncGeneration
 from pynotify._transaction import FAILED, AsyncTransaction, OpenTransaction
 from pynotify.errors import InFailedTransaction, InterfaceError, LockTimeout, WouldWait
+from pynotify.topics._options import OMITTED
+from pynotify.topics._topic import AsyncTopic, topic_names, topic_ref
 
 if TYPE_CHECKING:
     import os
@@ -291,6 +293,28 @@ class AsyncConnection(BaseConnection):
     def generation(self, name: str) -> AsyncGeneration:
         """As `Connection.generation`.  The first one of a name takes the writer lock."""
         return AsyncGeneration(self, name)
+
+    # ---- topics --------------------------------------------------------------------------
+
+    def topic(
+        self,
+        name: str,
+        *,
+        durable: bool = OMITTED,
+        fsync: str = OMITTED,
+        max_depth: int | None = OMITTED,
+        overflow: str = OMITTED,
+    ) -> AsyncTopic:
+        """As `Connection.topic`.  It takes the writer lock."""
+        given = {"durable": durable, "fsync": fsync, "max_depth": max_depth, "overflow": overflow}
+        ref = topic_ref(self, name, given)
+        made = self._topics_made
+        found: AsyncTopic = made.get(ref) or made.setdefault(ref, AsyncTopic(self, name, ref))
+        return found
+
+    async def topics(self) -> list[str]:
+        """As `Connection.topics`."""
+        return await self._patiently(partial(topic_names, self))
 
     # ---- transactions --------------------------------------------------------------------
 

@@ -151,7 +151,8 @@ class AsyncSubscription:
                 inbox.waiters.remove(waiter)
         if waiter.message is None and woken:
             self._check_open()
-        return waiter.message
+        handed: Notify | Gap | None = waiter.message
+        return handed
 
     def _check_open(self) -> None:
         if self._closed:

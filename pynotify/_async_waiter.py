@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from contextvars import Context
     from typing import Any
 
-    from pynotify._types import Gap, Notify
-
 
 class Turn:
     """What the loop's reader of a connection is at."""
@@ -58,7 +56,7 @@ class TaskWaiter(asyncio.Future[bool]):
     def __init__(self, turn: Turn) -> None:
         super().__init__(loop=turn.loop)
         #: What was handed to it.
-        self.message: Notify | Gap | None = None
+        self.message: Any = None
         self._turn = turn
         # What resumes the task, where that may be done at once.
         self._step: Callable[[TaskWaiter], object] | None = None

@@ -95,9 +95,13 @@ class Errands:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return await end_of(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """For whom nobody waits yet."""
         task = asyncio.get_running_loop().create_task(work)
         self._add(task)
-        return await end_of(task)
+        return task
 
     def run_in_thread(self, work: Callable[[], object]) -> None:
         """For what waits in the core, and returns nothing."""

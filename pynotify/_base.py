@@ -23,7 +23,7 @@ import os
 import time
 import weakref
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
@@ -49,8 +49,11 @@ if TYPE_CHECKING:
 
     from pynotify._encoding import Payloads
     from pynotify._engine import Engine
+    from pynotify.topics._base_consumer import BaseConsumer
 
     NotifyHandler = Callable[[Notify], object]
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("pynotify")
 
@@ -115,6 +118,9 @@ class BaseConnection:
         #: SUBSCRIBEd channels that no subscription has any more.
         self._stale: set[str] = set()
         self._handlers: list[NotifyHandler] = []
+        self._consumers: weakref.WeakSet[BaseConsumer[Any]] = weakref.WeakSet()
+        #: The same object for the same topic, while somebody has it.
+        self._topics_made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         #: The open transaction of each owner that has one.
         self._transactions: dict[Hashable, OpenTransaction] = {}
         _connections.add(self)
@@ -125,6 +131,8 @@ class BaseConnection:
         self._reader.reset()
         self._receiving, self._subscribing = RLock(), RLock()
         self._feeding = False
+        for consumer in tuple(self._consumers):
+            consumer._reset_in_child()
 
     def _owner(self) -> Hashable:
         """To whom a transaction belongs that is begun now."""
@@ -316,6 +324,38 @@ class BaseConnection:
     def _refuse_transaction(self, what: str) -> None:
         if self._open_transaction() is not None:
             raise ActiveTransaction(f"{what}() cannot be used inside a transaction")
+
+    # ---- topics: pn_...(connection, transaction or not, ...) ------------------------------
+
+    def _run_deferred(self, call: Callable[..., int], *arguments: Any) -> int:
+        """In the transaction of the caller, or outside of one.  May be repeated."""
+        transaction = self._open_transaction()
+        if transaction is not None:
+            return transaction.add(call, arguments)
+        return self._run_outside(call, ffi.NULL, *arguments)
+
+    def _run_at_once(self, call: Callable[..., int], *arguments: Any) -> int:
+        """What is no part of a transaction, but not done in a failed one.  May be repeated."""
+        transaction = self._open_transaction()
+        if transaction is not None:
+            transaction.require_unfailed()
+        return self._run_outside(call, *arguments)
+
+    def _run_outside(self, call: Callable[..., int], *arguments: Any) -> int:
+        """May be repeated."""
+        try:
+            return self._check(call(self._handle, *arguments))
+        except TypeError:  # the handle is None
+            self._check_usable()
+            raise
+
+    def _attempt(self, encode: Callable[..., _T], *values: Any) -> _T:
+        """A bad value fails the transaction of the caller."""
+        transaction = self._open_transaction()
+        if transaction is None:
+            return encode(*values)
+        transaction.require_usable()
+        return transaction.attempt(encode, *values)
 
     # ---- receiving -----------------------------------------------------------------------
 
@@ -527,7 +567,7 @@ class BaseConnection:
         return self._handle is None
 
     def _give_up(self) -> Any:
-        """Roll back everything and wake everybody; the last reference to the C connection.
+        """Roll back everything and wake everybody; the last references to what C has.
 
         None when it was closed before, or belongs to the parent of this process.
         """
@@ -538,6 +578,7 @@ class BaseConnection:
             return None
         while self._transactions:
             self._transactions.popitem()[1].abort()
+        consumers = [consumer._give_up() for consumer in tuple(self._consumers)]
         lib.pn_conn_interrupt(handle)
         with self._receiving:
             self._reader.reset()
@@ -547,7 +588,7 @@ class BaseConnection:
             for inbox in tuple(self._inboxes.all):
                 inbox.close()
         self._engine_handle = None
-        return handle
+        return consumers, handle
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"backend {self._backend_id}"

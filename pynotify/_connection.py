@@ -22,6 +22,8 @@ from pynotify._lookout import Lookout, ThreadWaiter
 from pynotify._subscription import Subscription
 from pynotify._transaction import OpenTransaction, Transaction
 from pynotify.errors import native_error
+from pynotify.topics._options import OMITTED
+from pynotify.topics._topic import Topic, topic_names, topic_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
@@ -89,6 +91,33 @@ class Connection(BaseConnection):
         name follows the rule for channels.  Raises `InvalidChannelName`, `TooManyGenerations`.
         """
         return Generation(self, name)
+
+    def topic(
+        self,
+        name: str,
+        *,
+        durable: bool = OMITTED,
+        fsync: str = OMITTED,
+        max_depth: int | None = OMITTED,
+        overflow: str = OMITTED,
+    ) -> Topic:
+        """The topic of that name in this database; made, at once, by who comes first.
+
+        `durable` (False): it is kept on disk, too; `fsync` ("interval", "none", "always"): when
+        that is synced.  `max_depth` (None): how many unfinished messages it may have; `overflow`
+        ("disk", "error", "drop-oldest", "drop-new"): what happens to more than that, or than
+        the segment's `topic_memory` holds.  Who comes later may leave them out; other values are a
+        `ProgrammingError`.  Raises `InvalidTopicName`, `TooManyTopics`.
+        """
+        given = {"durable": durable, "fsync": fsync, "max_depth": max_depth, "overflow": overflow}
+        ref = topic_ref(self, name, given)
+        made = self._topics_made
+        found: Topic = made.get(ref) or made.setdefault(ref, Topic(self, name, ref))
+        return found
+
+    def topics(self) -> list[str]:
+        """The names of the topics of this database, sorted."""
+        return topic_names(self)
 
     def queue_usage(self) -> float:
         """How full the queue is, 0 to 1, after advancing its tail (pg_notification_queue_usage)."""

@@ -37,6 +37,35 @@ class _Library:
     PN_ELOCKBUSY: Final[int]
     PN_EROOMBUSY: Final[int]
     PN_EGENERATIONS: Final[int]
+    PN_ETOPICNAME: Final[int]
+    PN_ETOPICFULL: Final[int]
+    PN_ENOTINFLIGHT: Final[int]
+    PN_ENOTOWNER: Final[int]
+    PN_ETOPICDELETED: Final[int]
+    PN_ETOPICS: Final[int]
+    PN_EBODY: Final[int]
+    PN_EBODYLONG: Final[int]
+    PN_ECONSUMERS: Final[int]
+    PN_ETOPICOPTIONS: Final[int]
+    PN_OVERFLOW_DISK: Final[int]
+    PN_OVERFLOW_ERROR: Final[int]
+    PN_OVERFLOW_DROP_OLDEST: Final[int]
+    PN_OVERFLOW_DROP_NEW: Final[int]
+    PN_FSYNC_NONE: Final[int]
+    PN_FSYNC_INTERVAL: Final[int]
+    PN_FSYNC_ALWAYS: Final[int]
+    PN_TOPIC_DURABLE: Final[int]
+    PN_TOPIC_FSYNC: Final[int]
+    PN_TOPIC_OVERFLOW: Final[int]
+    PN_TOPIC_MAX_DEPTH: Final[int]
+    PN_ANSWER_FINISH: Final[int]
+    PN_ANSWER_REQUEUE: Final[int]
+    PN_ANSWER_TOUCH: Final[int]
+    PN_ANSWER_DEAD_LETTER: Final[int]
+    PN_ANSWER_RELEASE: Final[int]
+    PN_MESSAGE_READY: Final[int]
+    PN_MESSAGE_DEFERRED: Final[int]
+    PN_MESSAGE_IN_FLIGHT: Final[int]
     PN_ROUTE_LISTEN: Final[int]
     PN_ROUTE_SUBSCRIBE: Final[int]
     PN_NOTICE: Final[int]
@@ -148,6 +177,96 @@ class _Library:
     def pn_fileno(self, conn: _Pointer, /) -> int: ...
     def pn_conn_channel(self, conn: _Pointer, channel: int, len: _Pointer, /) -> Any: ...
     def pn_conn_listening(self, conn: _Pointer, channels: _Pointer, cap: int, /) -> int: ...
+    def pn_topic_open(
+        self, conn: _Pointer, name: _Text, len: int, options: _Pointer, out: _Pointer, /
+    ) -> int: ...
+    def pn_topic_channel_open(
+        self,
+        conn: _Pointer,
+        topic: int,
+        name: _Text,
+        len: int,
+        max_consumers: int,
+        out: _Pointer,
+        /,
+    ) -> int: ...
+    def pn_topic_find(self, conn: _Pointer, name: _Text, len: int, out: _Pointer, /) -> int: ...
+    def pn_topic_channel_find(
+        self, conn: _Pointer, topic: int, name: _Text, len: int, out: _Pointer, /
+    ) -> int: ...
+    def pn_topic_publish(
+        self, conn: _Pointer, txn: _Pointer, topic: int, message: _Pointer, id: _Pointer, /
+    ) -> int: ...
+    def pn_topic_publish_body(
+        self, conn: _Pointer, topic: int, body: _Text, body_len: int, /
+    ) -> int: ...
+    def pn_topic_publish_many(
+        self,
+        conn: _Pointer,
+        txn: _Pointer,
+        topic: int,
+        bodies: _Text,
+        lens: _Pointer,
+        n: int,
+        common: _Pointer,
+        first_id: _Pointer,
+        /,
+    ) -> int: ...
+    def pn_topic_cancel(self, conn: _Pointer, txn: _Pointer, topic: int, id: int, /) -> int: ...
+    def pn_topic_pause(self, conn: _Pointer, topic: int, paused: int, /) -> int: ...
+    def pn_topic_empty(self, conn: _Pointer, topic: int, /) -> int: ...
+    def pn_topic_delete(self, conn: _Pointer, topic: int, /) -> int: ...
+    def pn_topic_channel_pause(self, conn: _Pointer, channel: int, paused: int, /) -> int: ...
+    def pn_topic_channel_empty(self, conn: _Pointer, channel: int, /) -> int: ...
+    def pn_topic_channel_delete(self, conn: _Pointer, channel: int, /) -> int: ...
+    def pn_consumer_open(
+        self, conn: _Pointer, channel: int, options: _Pointer, out: _Pointer, /
+    ) -> int: ...
+    def pn_consumer_get(self, consumer: _Pointer, timeout_ns: int, out: _Pointer, /) -> int: ...
+    def pn_consumer_fileno(self, consumer: _Pointer, /) -> int: ...
+    def pn_consumer_pause(self, consumer: _Pointer, level: int, /) -> int: ...
+    def pn_consumer_interrupt(self, consumer: _Pointer, /) -> None: ...
+    def pn_consumer_close(self, consumer: _Pointer, /) -> int: ...
+    def pn_message_answer(
+        self,
+        conn: _Pointer,
+        txn: _Pointer,
+        delivery: int,
+        tag: int,
+        id: int,
+        answer: int,
+        delay_ns: int,
+        reason: _Text,
+        reason_len: int,
+        /,
+    ) -> int: ...
+    def pn_message_finish(self, conn: _Pointer, delivery: int, tag: int, id: int, /) -> int: ...
+    def pn_message_deadline(
+        self, conn: _Pointer, delivery: int, tag: int, id: int, deadline_ns: _Pointer, /
+    ) -> int: ...
+    def pn_topic_list(self, conn: _Pointer, rows: _Pointer, cap: int, /) -> int: ...
+    def pn_topic_channel_list(
+        self, conn: _Pointer, topic: int, rows: _Pointer, cap: int, /
+    ) -> int: ...
+    def pn_consumer_list(
+        self, conn: _Pointer, channel: int, rows: _Pointer, cap: int, /
+    ) -> int: ...
+    def pn_topic_stat(self, conn: _Pointer, topic: int, out: _Pointer, /) -> int: ...
+    def pn_topic_channel_stat(self, conn: _Pointer, channel: int, out: _Pointer, /) -> int: ...
+    def pn_consumer_stat(self, consumer: _Pointer, out: _Pointer, /) -> int: ...
+    def pn_topic_channel_e2e(
+        self, conn: _Pointer, channel: int, q: _Pointer, n: int, seconds: _Pointer, /
+    ) -> int: ...
+    def pn_topic_channel_peek(
+        self,
+        conn: _Pointer,
+        channel: int,
+        out: _Pointer,
+        cap: int,
+        bodies: _Pointer,
+        body_max: int,
+        /,
+    ) -> int: ...
     def pn_engine_stat(
         self, engine: _Pointer, out: _Pointer, rows: _Pointer, cap: int, /
     ) -> int: ...

@@ -22,6 +22,11 @@ _COUNTS = {
     "max_generations": (1, _UINT32_MAX),
     "max_payload": (1, _UINT32_MAX),
     "max_channel_name": (1, 255),
+    "topic_memory": (1, 2**63 - 1),
+    "max_body": (1, _UINT32_MAX),
+    "max_topics": (1, 65536),
+    "max_topic_channels": (1, 65536),
+    "max_consumers": (1, 65535),
 }
 _CHOICES = {
     "on_full": {
@@ -31,7 +36,6 @@ _CHOICES = {
     },
     "signaling": {"targeted": lib.PN_SIGNAL_TARGETED, "broadcast": lib.PN_SIGNAL_BROADCAST},
 }
-_NOT_AVAILABLE = "is not available in this version"
 
 
 def _count(name: str, value: object) -> int:
@@ -90,8 +94,6 @@ class SegmentOptions:
             self._fields["full_timeout_ns"] = _seconds(name, value)
         elif name == "data_dir":
             self._fields[name] = b"" if value is None else _directory(name, value)
-        elif name in ("topic_memory", "max_body"):
-            raise TypeError(f"option {name!r} of topics {_NOT_AVAILABLE}")
         else:
             raise TypeError(f"unknown segment option {name!r}")
 

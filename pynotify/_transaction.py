@@ -25,7 +25,7 @@ from pynotify.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
     from pynotify._encoding import Payloads
 
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
@@ -98,15 +97,15 @@ class OpenTransaction:
 
     def notify(self, channel: str, payload: str | Buffer) -> None:
         self.require_usable()
-        name = self._attempt(encode_channel, channel)
-        data = self._attempt(encode_payload, payload)
+        name = self.attempt(encode_channel, channel)
+        data = self.attempt(encode_payload, payload)
         self._run(lib.pn_txn_notify(self._native, name, len(name), data, len(data)))
 
     def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
         """Add them all; the number left after collapsing duplicates."""
         self.require_usable()
-        name = self._attempt(encode_channel, channel)
-        blob, lengths = self._attempt(join_payloads, payloads)
+        name = self.attempt(encode_channel, channel)
+        blob, lengths = self.attempt(join_payloads, payloads)
         queued = ffi.new("uint64_t *")
         self._run(
             lib.pn_notify_many(
@@ -123,6 +122,12 @@ class OpenTransaction:
         )
         return int(queued[0])
 
+    def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:
+        """Of topics: a call of the core that takes a connection and a transaction of it."""
+        self.require_usable()
+        result = self._run(call(self._connection_handle, self._native, *arguments))
+        return result & ~lib.PN_NOTICE
+
     def bump(self, generation: int) -> None:
         """Add one to the counter of that index."""
         self.require_usable()
@@ -130,13 +135,13 @@ class OpenTransaction:
 
     def listen(self, channels: Iterable[str]) -> None:
         self.require_usable()
-        for name in [self._attempt(encode_channel, channel) for channel in channels]:
+        for name in [self.attempt(encode_channel, channel) for channel in channels]:
             self._run(lib.pn_txn_listen(self._native, name, len(name)))
 
     def unlisten(self, channels: Iterable[str]) -> None:
         self.require_usable()
         self.unlistens = True
-        for name in [self._attempt(encode_channel, channel) for channel in channels]:
+        for name in [self.attempt(encode_channel, channel) for channel in channels]:
             self._run(lib.pn_txn_unlisten(self._native, name, len(name)))
 
     def unlisten_all(self) -> None:
@@ -223,15 +228,17 @@ class OpenTransaction:
         self._native = None
         self._connection_handle = None
 
-    def _run(self, result: int) -> None:
+    def _run(self, result: int) -> int:
         if result < 0:
             error = native_error(result)
             self.failed = self.failed or not isinstance(error, WouldWait)
             raise error
+        return result
 
-    def _attempt(self, encode: Callable[[_T], _R], value: _T) -> _R:
+    def attempt(self, encode: Callable[..., _R], *values: Any) -> _R:
+        """A bad value fails the transaction."""
         try:
-            return encode(value)
+            return encode(*values)
         except (ValueError, ProgrammingError):  # but not a TypeError
             self.failed = True
             raise
@@ -246,10 +253,13 @@ class OpenTransaction:
                 "the transaction is prepared", hint="Only commit and rollback are left."
             )
 
-    def require_usable(self) -> None:
+    def require_unfailed(self) -> None:
         self.require_open()
         if self.failed:
             raise InFailedTransaction(FAILED)
+
+    def require_usable(self) -> None:
+        self.require_unfailed()
         self.require_unprepared()
 
 

@@ -45,7 +45,9 @@ __all__ = [
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
+    "TooManyConsumers",
     "TooManyGenerations",
+    "TooManyTopics",
     "TopicDeleted",
     "TopicFull",
 ]
@@ -163,6 +165,7 @@ class TopicFull(OperationalError):
     """The topic has no room for the message."""
 
     sqlstate = "54000"
+    _advice = "Let its consumers catch up, or give it more max_depth, topic_memory or a data_dir."
 
 
 class TooManyBackends(OperationalError):
@@ -184,6 +187,23 @@ class TooManyGenerations(OperationalError):
 
     sqlstate = "53200"
     _advice = "They are never removed: create the segment with a larger max_generations."
+
+
+class TooManyTopics(OperationalError):
+    """The segment has no room for another topic, channel of a topic, or consumer."""
+
+    sqlstate = "53200"
+    _advice = (
+        "Delete some, or create the segment with larger max_topics, max_topic_channels or "
+        "max_consumers."
+    )
+
+
+class TooManyConsumers(OperationalError):
+    """The channel has as many consumers as its `max_consumers` allows."""
+
+    sqlstate = "53300"
+    _advice = "Wait for one of them to end, or make the channel with more max_consumers."
 
 
 class LayoutMismatch(OperationalError):
@@ -223,13 +243,19 @@ class LockTimeout(OperationalError):
 class MessageNotInFlight(OperationalError):
     """The message has been answered already, or timed out."""
 
+    _advice = "Answer a message once; touch() one that takes longer than msg_timeout."
+
 
 class NotOwner(OperationalError):
     """The message is in flight again, in another delivery than this one."""
 
+    _advice = "It timed out and was delivered again: touch() what takes longer than msg_timeout."
+
 
 class TopicDeleted(OperationalError):
     """The topic or channel was deleted."""
+
+    _advice = "Make it again with connection.topic() and topic.channel()."
 
 
 class ConnectionLost(OperationalError):
@@ -282,6 +308,16 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_EPREPARED: ProgrammingError,
     lib.PN_ESTALE: LayoutMismatch,
     lib.PN_EREAPED: OperationalError,
+    lib.PN_ETOPICNAME: InvalidTopicName,
+    lib.PN_ETOPICFULL: TopicFull,
+    lib.PN_ENOTINFLIGHT: MessageNotInFlight,
+    lib.PN_ENOTOWNER: NotOwner,
+    lib.PN_ETOPICDELETED: TopicDeleted,
+    lib.PN_ETOPICS: TooManyTopics,
+    lib.PN_EBODY: ProgrammingError,
+    lib.PN_EBODYLONG: PayloadTooLong,
+    lib.PN_ECONSUMERS: TooManyConsumers,
+    lib.PN_ETOPICOPTIONS: ProgrammingError,
     errno.ENOSPC: SegmentFull,
     errno.EACCES: InterfaceError,
     errno.EPERM: InterfaceError,

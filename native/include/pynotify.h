@@ -448,6 +448,9 @@ typedef struct pn_message_in {
 int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic, const pn_message_in *message,
                      uint64_t *id);
 
+/* The same for nothing but a body, outside of a transaction: its id, or a negative error. */
+int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body, size_t body_len);
+
 /*
  * n messages, all or none.  `bodies` one after the other, `lens` their lengths; `common` gives
  * headers, delay and ttl, its body is not looked at; NULL: none.  The ids are *first_id ... + n-1.
@@ -546,6 +549,9 @@ enum pn_answer {
  */
 int pn_message_answer(pn_conn *conn, pn_txn *txn, uint64_t delivery, uint32_t tag, uint64_t id,
                       int answer, int64_t delay_ns, const char *reason, size_t reason_len);
+
+/* PN_ANSWER_FINISH outside of a transaction. */
+int pn_message_finish(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id);
 
 /* When the delivery times out, CLOCK_MONOTONIC ns; errors as of an answer. */
 int pn_message_deadline(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id,

@@ -116,10 +116,10 @@ static size_t dead_headers(const struct pn_segment *seg, const struct pn_deliver
     at = field(to, at, cap, "topic", topic->name, topic->name_len);
     at = field(to, at, cap, "channel", ch->name, ch->name_len);
     at = field(to, at, cap, "id", id, 16);
-    at += (size_t) snprintf(to + at, cap - at, ",\"dead-letter-attempts\":%u",
+    at += (size_t) snprintf(to + at, cap - at, ",\"dead-letter-attempts\":\"%u\"",
                             pn_state_attempts(pn_load_relaxed(&d->state)));
-    if (reason_len != 0)
-        at = field(to, at, cap, "reason", reason, reason_len);
+    at = reason_len != 0 ? field(to, at, cap, "reason", reason, reason_len)
+                         : field(to, at, cap, "reason", "max_attempts", 12);
     to[at++] = '}';
     return at;
 }

@@ -101,6 +101,15 @@ PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic,
                        : pn_topic_txn_publish(txn, topic, message, id);
 }
 
+PN_API int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body,
+                                     size_t body_len)
+{
+    pn_message_in message = {.body = body, .body_len = body_len};
+    uint64_t id;
+    int rc = pn_topic_publish(conn, NULL, topic, &message, &id);
+    return rc < 0 ? rc : (int64_t) id;
+}
+
 PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const void *bodies,
                                  const uint32_t *lens, size_t n, const pn_message_in *common,
                                  uint64_t *first_id)
@@ -174,6 +183,11 @@ PN_API int pn_message_answer(pn_conn *conn, pn_txn *txn, uint64_t delivery, uint
         return rc;
     return txn == NULL ? pn_answer(conn, &handle, answer, delay_ns, reason, reason_len)
                        : pn_topic_txn_answer(txn, &handle, answer, delay_ns, reason, reason_len);
+}
+
+PN_API int pn_message_finish(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id)
+{
+    return pn_message_answer(conn, NULL, delivery, tag, id, PN_ANSWER_FINISH, 0, NULL, 0);
 }
 
 PN_API int pn_message_deadline(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id,

@@ -35,11 +35,12 @@
 #include "procsignal.h"
 #include "watch.h"
 
-#define PN_SLOW_MIN_NS 500000000LL
 #define PN_SLOW_MAX_NS 60000000000LL
 #define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often */
 
 enum { PN_AHEAD = 64 };
+
+int64_t pn_consumer_slow_ns = 500000000;
 
 struct pn_consumer {
     struct pn_conn *conn;
@@ -234,7 +235,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
         return pn_fail(ENOMEM, "out of memory");
     c->conn = conn;
     c->epfd = c->tfd = -1;
-    c->slow_ns = PN_SLOW_MIN_NS;
+    c->slow_ns = pn_consumer_slow_ns;
     pn_store_relaxed(&c->efd, -1);
     pthread_mutex_init(&c->mutex, NULL);
     rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
@@ -454,7 +455,7 @@ static int block(struct pn_consumer *c, int64_t until)
         return pn_fail(-rc, "could not wait: %s", strerror(-rc));
     bool woken = rc == 1 || sleeper.signalled != 0;
     if (woken)
-        c->slow_ns = PN_SLOW_MIN_NS;
+        c->slow_ns = pn_consumer_slow_ns;
     else if (c->slow_ns < PN_SLOW_MAX_NS)
         c->slow_ns *= 2;
     return 0;

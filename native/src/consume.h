@@ -4,6 +4,8 @@
 
 #include "deliver.h"
 
+extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
+
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out);
 int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);

@@ -608,8 +608,8 @@ bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, 
                 return true;
             --*steps;
             pn_delivery_end_locked(seg, entry.ref);
-            if (i > ch->timed.n)
-                i = ch->timed.n;
+            if (i < ch->timed.n)
+                i++; /* what stood before it may stand there now */
         }
     if (sweep_flights(seg, ch, steps))
         return true;

@@ -215,6 +215,10 @@ struct pn_topic_redo {
     uint32_t disk;
     uint64_t expected;
     uint64_t disk_seq, disk_sum, disk_file, disk_at;
+    /* messages with ids from void_first on, so many, do not exist: they are being published, all
+     * together, by the store of 0 (message.c 2) */
+    uint64_t void_first;
+    pn_atomic_u64 void_n;
 };
 
 struct pn_topic_control {

@@ -71,7 +71,7 @@ struct pn_timed {
 };
 _Static_assert(sizeof(struct pn_timed) == 16, "four to a cache line");
 
-#define PN_TIMED_OFFSET 52U /* in a delivery: the u32 that says where its entry stands, 0: nowhere */
+#define PN_TIMED_OFFSET 52U /* in a delivery: the u32 that says where its entry is, 0: nowhere */
 #define PN_TIMED_PAGE (PN_ARENA_PAGE / 16U) /* entries */
 #define PN_TIMED_DIRECT 12U                 /* pages named by the set itself: 3069 entries */
 #define PN_TIMED_FANOUT (PN_ARENA_PAGE / 4U)

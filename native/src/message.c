@@ -4,10 +4,13 @@
  * 1. A message is staged first: its cells, and a delivery for each channel, with everything that
  *    can fail.  STAGED it does not exist, and neither do its deliveries; if its publisher dies,
  *    recovery frees them.  The store of LIVE publishes it; then the lists follow.
- * 2. Several messages at once are a chain of STAGED ones, and the store of redo.valid publishes
- *    them; a transaction's, the store of `head` behind an entry that names the chain (async.c).
- *    All become LIVE before the first goes into a list, since the chain runs through the links of
- *    the lists.
+ * 2. Several messages at once have ids one after the other.  While redo.void_n says so, those ids
+ *    do not exist; so they are published one by one, in one pass over the memory, and the store of
+ *    0 makes them exist together.  If the last does not fit the others are taken back before.
+ *    A transaction's messages are a chain of STAGED ones, and the store of `head` behind an entry
+ *    that names the chain publishes them (topic_txn.c); a dead letter, the store of redo.valid.
+ *    Of a chain all become LIVE before the first goes into a list, since the chain runs through
+ *    the links of the lists.
  * 3. The backlog.  Where a topic has no channel, is paused, or keeps something already, a message
  *    gets one delivery, in the topic's own queue.  The pump moves on what stands there, the oldest
  *    first, to the channels that there are then: a delivery is written for each but the last, and
@@ -178,14 +181,6 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
     }
     m->first = 0;
     pn_arena_give_body_locked(mem, ref);
-}
-
-void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref)
-{
-    for (uint32_t next; ref != 0; ref = next) {
-        next = pn_message_at(seg, ref)->next;
-        pn_message_unstage_locked(seg, ref);
-    }
 }
 
 /* ---- going live ------------------------------------------------------------------------------ */
@@ -431,16 +426,33 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     return rc;
 }
 
-/* STAGED all, in a chain; *first is what to publish. */
-static int stage_many_locked(struct pn_segment *seg, struct pn_topic *topic,
-                             struct pn_new_message *m, const unsigned char *bodies,
-                             const uint32_t *lens, size_t n, uint32_t *first)
+/* Those that were published so far of a publish_many that fails. */
+static void take_back_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t first_id)
 {
+    while (topic->newest != 0 && pn_message_at(seg, topic->newest)->id >= first_id) {
+        const struct pn_message *m = pn_message_at(seg, topic->newest);
+        topic->message_count--;
+        topic->message_bytes -= m->body_len;
+        for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+            pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
+        pn_message_discard_locked(seg, topic->newest);
+        PN_CRASH("publish:taken-back");
+    }
+}
+
+static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               struct pn_new_message *m, const unsigned char *bodies,
+                               const uint32_t *lens, size_t n)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_moment now = pn_moment_now();
+    uint64_t first_id = m->id;
     size_t skip, keep;
-    uint32_t last = 0, ref;
-    *first = 0;
+    uint32_t ref;
     int rc = pn_message_admit_locked(seg, topic, n, &skip, &keep);
+    redo->void_first = first_id;
+    PN_CRASH("publish:many");
+    pn_store_release(&redo->void_n, n);
     for (size_t i = 0; rc == 0 && i < keep; bodies += lens[i], i++, m->id++) {
         if (i < skip)
             continue;
@@ -449,15 +461,15 @@ static int stage_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
         if (rc != 0 || ref == 0)
             continue;
-        if (last != 0)
-            pn_message_at(seg, last)->next = ref;
-        else
-            *first = ref;
-        last = ref;
-        PN_CRASH("publish:chained");
+        pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
+        PN_CRASH("publish:one-of-many");
+        pn_message_link_locked(seg, ref);
     }
     if (rc != 0)
-        pn_message_unstage_chain_locked(seg, *first);
+        take_back_locked(seg, topic, first_id);
+    PN_CRASH("publish:before-all");
+    pn_store_release(&redo->void_n, 0); /* published, all of them */
+    PN_CRASH("publish:after-all");
     return rc;
 }
 
@@ -466,10 +478,8 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
                             uint64_t *first_id)
 {
     struct pn_segment *seg = conn->seg;
-    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_topic *topic;
     struct pn_new_message m = {.headers_len = 0};
-    uint32_t first = 0;
     if (common != NULL)
         m = (struct pn_new_message){.headers = common->headers,
                                     .headers_len = (uint32_t) common->headers_len,
@@ -479,22 +489,12 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
-    const struct pn_new_message common_of_all = m;
+    const struct pn_new_message all = m;
     bool spill = pn_topic_spills_locked(seg, topic, n);
     if (!spill)
-        rc = stage_many_locked(seg, topic, &m, bodies, lens, n, &first);
-    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic))) {
-        rc = pn_topic_spill_many_locked(seg, topic, &common_of_all, bodies, lens, n);
-        first = 0;
-    }
-    if (rc == 0 && first != 0) {
-        redo->messages = first;
-        redo->delivery = redo->disk = 0;
-        PN_CRASH("publish:redo");
-        pn_store_release(&redo->valid, 1); /* published, all of them */
-        PN_CRASH("publish:redo-valid");
-        pn_message_golive_locked(seg, first);
-    }
+        rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
+    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
+        rc = pn_topic_spill_many_locked(seg, topic, &all, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
     pn_topics_end_locked(seg);

@@ -47,7 +47,6 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
                                     bool backlog, uint32_t *ref);
 /* Not published after all. */
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref);
-void pn_message_unstage_chain_locked(struct pn_segment *seg, uint32_t ref);
 /* It is LIVE now: into the lists with it. */
 void pn_message_link_locked(struct pn_segment *seg, uint32_t ref);
 /* A chain of staged ones, whose commit point has passed: LIVE, and into the lists. */

@@ -232,25 +232,49 @@ static uint32_t least_of(const struct pn_timed *child, uint32_t n)
     return least;
 }
 
-/* Likewise, downwards; `end` is the first position that does not exist. */
+/*
+ * Where eight entries from `position` on begin, of which the first exists, and fetch their lines:
+ * the children of two siblings stand side by side.
+ */
+static inline struct pn_timed *fetch_eight(const struct pn_arena *mem,
+                                           const struct pn_timedset *set, uint64_t position,
+                                           uint32_t end)
+{
+    struct pn_timed *eight = position < end ? entry_at(mem, set, (uint32_t) position) : NULL;
+    if (eight != NULL) {
+        __builtin_prefetch(eight);
+        __builtin_prefetch(eight + 4);
+    }
+    return eight;
+}
+
+/*
+ * Likewise, downwards; `end` is the first position that does not exist.  What the four children
+ * have below them is fetched before it is known which of them is the least.
+ */
 static void sift_down(const struct pn_arena *mem, const struct pn_timedset *set,
                       struct pn_timed entry, uint32_t position, uint32_t end)
 {
     struct pn_timed *at = entry_at(mem, set, position);
-    for (uint64_t first; at != NULL && (first = 4 * ((uint64_t) position - 2)) < end;) {
-        struct pn_timed *child = entry_at(mem, set, (uint32_t) first);
-        if (child == NULL)
-            return;
+    uint64_t first = 4 * ((uint64_t) position - 2);
+    struct pn_timed *child = first < end ? entry_at(mem, set, (uint32_t) first) : NULL;
+    if (at == NULL)
+        return;
+    while (child != NULL) {
+        uint64_t below = 4 * (first - 2);
+        struct pn_timed *eight[2] = {fetch_eight(mem, set, below, end),
+                                     fetch_eight(mem, set, below + 8, end)};
         uint32_t n = end - (uint32_t) first;
         uint32_t i = n >= 4 ? least_of_four(child) : least_of(child, n);
         if (!less(&child[i], &entry))
             break;
         place(mem, at, child[i], position);
-        position = (uint32_t) first + i;
         at = &child[i];
+        position = (uint32_t) first + i;
+        first = below + 4 * i;
+        child = first < end && eight[i / 2] != NULL ? eight[i / 2] + i % 2 * 4 : NULL;
     }
-    if (at != NULL)
-        place(mem, at, entry, position);
+    place(mem, at, entry, position);
 }
 
 void pn_timedset_add_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed entry)

@@ -31,7 +31,8 @@ bool pn_timedset_pop_locked(struct pn_arena *mem, struct pn_timedset *set, struc
 
 /*
  * The i-th of n entries, in no order; false: there is none.  For cancel, empty and check; who
- * removes as he goes begins at the end.
+ * removes as he goes begins at the end, and looks again at the place of what he removed: one that
+ * stood before it may have come there.
  */
 bool pn_timedset_entry(const struct pn_arena *mem, const struct pn_timedset *set, uint32_t i,
                        struct pn_timed *out);

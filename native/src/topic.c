@@ -528,7 +528,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
             continue;
         if (sweep_queue(seg, ch))
             return true;
-        if (ch->held != 0)
+        if (ch->held != 0 || (pn_is_backlog(seg, ch) && t->topic[i].staged != 0))
             left++; /* of a prepared transaction: when that has ended */
         else
             free_queue(seg, ch);

@@ -118,8 +118,12 @@ static bool is_message(const struct pn_segment *seg, uint32_t ref)
 
 static void clear_messages(struct pn_segment *seg)
 {
+    const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    uint64_t void_n = pn_load_relaxed(&redo->void_n);
     EACH_CELL (seg, PN_PAGE_BODY, ref) {
         struct pn_message *m = pn_message_at(seg, ref);
+        if (pn_load_relaxed(&m->state) == PN_MSG_LIVE && m->id - redo->void_first < void_n)
+            pn_store_release(&m->state, PN_MSG_FREE);
         if (pn_load_relaxed(&m->state) == PN_MSG_STAGED ||
             (pn_load_relaxed(&m->state) == PN_MSG_PREPARED && !owner_lives(seg, m)))
             pn_store_release(&m->state, PN_MSG_FREE);
@@ -456,6 +460,7 @@ int pn_topics_recover_locked(struct pn_segment *seg)
     redo_record(seg);
     clear_tables(seg);
     clear_messages(seg);
+    pn_store_release(&seg->topics.ctl->redo.void_n, 0);
     chain_deliveries(seg);
     pn_arena_rebuild_begin_locked(&seg->topics.arena);
     PN_CRASH("topic-recover:marking");

@@ -131,7 +131,6 @@ static uint32_t take_page(const struct pn_arena *mem, uint32_t class)
     }
     ctl->pages_free--;
     mem->page[at].free = pn_arena_starts(class);
-    mem->page[at].chain = 0;
     pn_store_release(&mem->page[at].class, class);
     PN_CRASH("arena:classed");
     return at;

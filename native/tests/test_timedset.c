@@ -193,6 +193,31 @@ static void test_random_use_against_a_sorted_array(void)
     arena_free(&mem);
 }
 
+/* Sweeping: from the end, and again the place of what was removed; nobody is passed over. */
+static void test_some_are_swept_out(void)
+{
+    struct pn_arena mem = arena_with(1500, 20);
+    struct pn_timedset set = {0};
+    uint64_t seed = 31;
+    for (uint32_t round = 1; round < 100; round++) {
+        struct pn_timed entry;
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < 15 * round; i++)
+            add(&mem, &set, i, (int64_t)(test_random(&seed) % 1000));
+        for (uint32_t i = set.n; i-- > 0;)
+            if (pn_timedset_entry(&mem, &set, i, &entry) && entry.low % 100 < round) {
+                pn_timedset_remove_locked(&mem, &set, entry.ref);
+                if (i < set.n)
+                    i++;
+            }
+        for (; pn_timedset_pop_locked(&mem, &set, &entry); left++)
+            CHECK(entry.low % 100 >= round);
+        CHECK(left <= 15 * round);
+    }
+    check_empty(&mem, &set);
+    arena_free(&mem);
+}
+
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* Over all sizes at which a page, or a page of references, comes or goes. */
@@ -252,6 +277,41 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     pn_timedset_unreserve_locked(&mem, &other, 1);
     CHECK_EQ(other.pages, 0);
     CHECK_EQ(pop_all(&mem, &set), 4000);
+    check_empty(&mem, &set);
+    arena_free(&mem);
+}
+
+/* Thirteen pages need two of references as well: all of it, or nothing. */
+static void test_a_promise_counts_pages_of_references(void)
+{
+    for (uint32_t pages = 0; pages < 20; pages++) {
+        struct pn_arena mem = arena_with(1, 30);
+        struct pn_timedset set = {0};
+        while (mem.ctl->pages_free > pages)
+            pn_arena_take_locked(&mem, PN_PAGE_WHOLE);
+        CHECK_EQ(pn_timedset_reserve_locked(&mem, &set, 13 * 256 - 3), pages >= 15);
+        CHECK_EQ(mem.ctl->pages_free, pages >= 15 ? pages - 15 : pages);
+        pn_timedset_unreserve_locked(&mem, &set, set.reserved);
+        CHECK_EQ(mem.ctl->pages_free, pages);
+        arena_free(&mem);
+    }
+}
+
+/* At the edge of a page, one more and one less do not take and give it each time. */
+static void test_to_and_fro(void)
+{
+    struct pn_arena mem = arena_with(300, 10);
+    struct pn_timedset set = {0};
+    for (uint32_t i = 0; i < 254; i++)
+        add(&mem, &set, i, i);
+    CHECK_EQ(set.pages, 2);
+    for (uint32_t i = 0; i < 10; i++) {
+        pn_timedset_remove_locked(&mem, &set, ref_of[253]);
+        CHECK_EQ(set.pages, 2);
+        add(&mem, &set, 253, 0);
+        CHECK_EQ(set.pages, 2);
+    }
+    CHECK_EQ(pop_all(&mem, &set), 254);
     check_empty(&mem, &set);
     arena_free(&mem);
 }
@@ -390,8 +450,11 @@ int main(void)
     RUN(TestRemove);
     RUN(test_equal_times_are_in_the_order_of_ids);
     RUN(test_random_use_against_a_sorted_array);
+    RUN(test_some_are_swept_out);
     RUN(test_pages_come_and_go);
     RUN(test_a_promise_that_cannot_be_kept_is_not_made);
+    RUN(test_a_promise_counts_pages_of_references);
+    RUN(test_to_and_fro);
     RUN(test_what_is_lent_can_come_back);
     RUN(test_rebuild);
     RUN(test_contradictions_poison);

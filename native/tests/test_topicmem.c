@@ -471,10 +471,20 @@ static void test_bad_references_poison(void)
         CHECK(!pn_arena_read(&mem, bad[i], HEAD, 0, back, 1));
         CHECK(!arena_was_poisoned()); /* its caller knows what that means */
     }
-    ((struct pn_body_cell *)pn_arena_at(&mem, body))->next = ref; /* not of that class */
-    CHECK(!pn_arena_read(&mem, body, HEAD, 0, back, 2000));
-    CHECK(pn_arena_write_body(&mem, body, HEAD, &(struct pn_piece){text, 2000}, 1) < 0);
+    struct pn_body_cell *first = pn_arena_at(&mem, body);
+    struct pn_body_cell *other = pn_arena_at(&mem, pn_arena_take_body_locked(&mem, HEAD, 0));
+    other->state = 2; /* a message of its own, and a cell of another class */
+    const uint32_t next[] = {(uint32_t)(((unsigned char *)other - mem.base) / 64), ref};
+    for (int i = 0; i < 2; i++) {
+        first->next = next[i];
+        CHECK(!pn_arena_read(&mem, body, HEAD, 0, back, 300));
+        CHECK(pn_arena_write_body(&mem, body, HEAD, &(struct pn_piece){text, 300}, 1) < 0);
+        CHECK(arena_was_poisoned());
+    }
+    first->next = next[0];
+    CHECK(pn_arena_give_body_locked(&mem, body) < 0);
     CHECK(arena_was_poisoned());
+    CHECK(pn_arena_taken(&mem, next[0], PN_PAGE_BODY));
     pn_arena_give_locked(&mem, ref);
     CHECK(!arena_was_poisoned());
     pn_arena_give_locked(&mem, ref); /* twice */

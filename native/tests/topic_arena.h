@@ -12,7 +12,8 @@
 
 static struct pn_header arena_header;
 static struct AsyncQueueControl arena_queue;
-static struct pn_segment arena_segment = {.hdr = &arena_header, .ctl = &arena_queue, .name = "test"};
+static struct pn_segment arena_segment = {
+    .hdr = &arena_header, .ctl = &arena_queue, .name = "test"};
 
 /* Control, page array, pages; zero, as a file's new pages are.  Nobody gets beyond either end. */
 static inline struct pn_arena arena_make(uint32_t pages)

@@ -22,7 +22,19 @@ NOT_FOUND = "`pynotify ls` lists what there is."
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: Imported when they are called for.
-COMMANDS = ("listen", "notify", "ls", "stat", "top", "doctor", "rm", "bench", "demo", "exporter")
+COMMANDS = (
+    "listen",
+    "notify",
+    "topics",
+    "ls",
+    "stat",
+    "top",
+    "doctor",
+    "rm",
+    "bench",
+    "demo",
+    "exporter",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(name: str, words: list[str]) -> int:
     command = importlib.import_module(f"pynotify.cli.{name}")
-    if name == "demo":  # has a parser of its own
+    if name in ("demo", "topics"):  # they have parsers of their own
         return int(command.run(words))
     parser = argparse.ArgumentParser(f"pynotify {name}", description=command.SUMMARY)
     command.add_arguments(parser)

@@ -62,13 +62,13 @@ def run(options: argparse.Namespace) -> int:
         data = os.fsencode(payload)
     with connect(options.name, database=options.database) as connection:
         if options.lines:
-            connection.notify_many(channel, _lines(data))
+            connection.notify_many(channel, lines_of(data))
         else:
             connection.notify(channel, data)
     return 0
 
 
-def _lines(data: bytes) -> list[bytes]:
+def lines_of(data: bytes) -> list[bytes]:
     """An empty line is an empty payload; the end of the last line is not another one."""
     lines = data.split(b"\n")
     if not lines[-1]:

@@ -1,0 +1,1 @@
+"""The queues of work that stand beside topics: pynotify's own first."""

@@ -1,0 +1,545 @@
+/*
+ * fuzz_topics.c - sequences of calls on topics, channels and consumers, against topic_model.c.
+ *
+ * An input is three bytes a call: what, on which topic, channel or consumer, and an argument.  The
+ * clock is ours (ld --wrap=pn_now_ns) and moves only when a call says so; so every time-out,
+ * deferral and expiry happens where the input wants it.  What is received must be what the model
+ * says, in its order, to the byte; every counter must agree; pn_check() must find nothing; and in
+ * the end, when everything is deleted, no page of the memory may be taken.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "segment.h"
+#include "topic_model.h"
+
+enum { MAX_CALLS = 1000, CONNECTIONS = 2, HANDLES = 32, MAX_LEN = 12000, HEADERS = 40 };
+
+/* What a program knows of a message that it got. */
+struct handle {
+    uint64_t id, delivery, claim;
+    uint32_t tag;
+    int topic, channel;
+};
+
+static struct {
+    struct topic_model m;
+    pn_engine *engine;
+    pn_conn *conn[CONNECTIONS];
+    pn_ref topic[TM_TOPICS], channel[TM_TOPICS][TM_CHANNELS];
+    pn_consumer *consumer[TM_CONSUMERS];
+    struct handle handle[HANDLES];
+    uint32_t nhandles;
+    uint64_t ids[HANDLES]; /* of messages that were published */
+    uint32_t nids;
+} f;
+
+static const char *const topics[TM_TOPICS] = {"orders", "short#ephemeral", "dead"};
+static const char *const channels[TM_CHANNELS] = {"a", "b", "c#ephemeral"};
+static uint8_t bodies[8 * MAX_LEN];
+static char headers[HEADERS + 1];
+
+int64_t __wrap_pn_now_ns(void);
+int64_t __wrap_pn_now_coarse_ns(void);
+
+int64_t __wrap_pn_now_ns(void)
+{
+    return f.m.now;
+}
+
+int64_t __wrap_pn_now_coarse_ns(void)
+{
+    return f.m.now;
+}
+
+/* A call whose bytes say what to do. */
+struct call {
+    uint8_t what, argument;
+    int t, ch, c; /* topic, channel, consumer */
+};
+
+static pn_conn *conn_of(const struct call *call)
+{
+    return f.conn[call->c % CONNECTIONS];
+}
+
+static void expect(const struct call *call, int got, int wanted)
+{
+    FUZZ_CHECK(got == wanted, "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
+               call->what, call->t, call->ch, call->c, call->argument, got, wanted,
+               pn_error_message());
+}
+
+static bool there(const struct call *call)
+{
+    return f.m.topic[call->t].exists && f.m.topic[call->t].channel[call->ch].exists;
+}
+
+static int64_t span_of(uint8_t argument)
+{
+    static const int64_t spans[8] = {1,         1000000,    40000000,    250000000,
+                                     900000000, 5000000000, 70000000000, 4000000000000};
+    return spans[argument % 8];
+}
+
+/* ---- topics and channels --------------------------------------------------------------------- */
+
+static void open_topic(const struct call *call)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_OVERFLOW | PN_TOPIC_MAX_DEPTH,
+                                .overflow = PN_OVERFLOW_DISK + call->argument % 4,
+                                .max_depth = call->argument % 16 < 4 ? 0 : call->argument / 16 + 1};
+    bool plain = call->t == TM_TOPICS - 1 || call->argument % 16 == 3;
+    struct tm_topic *t = &f.m.topic[call->t];
+    bool others = !plain && t->exists && (t->overflow != o.overflow || t->max_depth != o.max_depth);
+    expect(call,
+           pn_topic_open(conn_of(call), topics[call->t], strlen(topics[call->t]), plain ? NULL : &o,
+                         &f.topic[call->t]),
+           others ? -PN_ETOPICOPTIONS : 0);
+    if (!t->exists)
+        tm_open_topic(&f.m, call->t, plain ? PN_OVERFLOW_DISK : o.overflow,
+                      plain ? 0 : o.max_depth);
+}
+
+static void open_channel(const struct call *call)
+{
+    int rc = pn_topic_channel_open(conn_of(call), f.topic[call->t], channels[call->ch],
+                                   strlen(channels[call->ch]), -1, &f.channel[call->t][call->ch]);
+    expect(call, rc, f.m.topic[call->t].exists ? 0 : -PN_ETOPICDELETED);
+    if (rc == 0 && !there(call))
+        tm_open_channel(&f.m, call->t, call->ch);
+}
+
+static void pause_topic(const struct call *call)
+{
+    int paused = call->argument & 1;
+    bool exists = f.m.topic[call->t].exists;
+    expect(call, pn_topic_pause(conn_of(call), f.topic[call->t], paused),
+           exists ? 0 : -PN_ETOPICDELETED);
+    f.m.topic[call->t].paused = paused;
+    if (exists && !paused)
+        tm_pump(&f.m, call->t);
+}
+
+static void pause_channel(const struct call *call)
+{
+    int paused = call->argument & 1;
+    expect(call, pn_topic_channel_pause(conn_of(call), f.channel[call->t][call->ch], paused),
+           there(call) ? 0 : -PN_ETOPICDELETED);
+    f.m.topic[call->t].channel[call->ch].paused = paused;
+}
+
+static void empty_one(const struct call *call)
+{
+    bool own = call->argument % 3 == 0, exists = own ? f.m.topic[call->t].exists : there(call);
+    int rc = own ? pn_topic_empty(conn_of(call), f.topic[call->t])
+                 : pn_topic_channel_empty(conn_of(call), f.channel[call->t][call->ch]);
+    expect(call, rc, exists ? 0 : -PN_ETOPICDELETED);
+    if (exists)
+        tm_empty(&f.m, call->t, own ? TM_OWN : call->ch);
+}
+
+static void delete_one(const struct call *call)
+{
+    bool all = call->argument % 4 == 0, exists = all ? f.m.topic[call->t].exists : there(call);
+    int rc = all ? pn_topic_delete(conn_of(call), f.topic[call->t])
+                 : pn_topic_channel_delete(conn_of(call), f.channel[call->t][call->ch]);
+    expect(call, rc, exists ? 0 : -PN_ETOPICDELETED);
+    if (exists && all)
+        tm_delete_topic(&f.m, call->t);
+    else if (exists)
+        tm_delete_channel(&f.m, call->t, call->ch);
+}
+
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+static uint32_t length_of(uint8_t argument)
+{
+    static const uint32_t lens[8] = {1, 20, 248, 256, 257, 1000, 4300, MAX_LEN};
+    return lens[argument >> 5];
+}
+
+static void fill_body(uint8_t *to, uint32_t len, uint8_t content)
+{
+    for (uint32_t i = 0; i < len; i++)
+        to[i] = (uint8_t) (content + i);
+}
+
+static void keep_id(uint64_t id)
+{
+    f.ids[f.nids++ % HANDLES] = id;
+}
+
+static void publish_with(const struct call *call, int64_t delay, int64_t ttl)
+{
+    uint32_t lens[8], n = call->what % 2 == 0 ? 1 : 1 + call->argument % 8;
+    uint32_t headers_len = call->argument % 4 == 0 ? HEADERS : 0;
+    uint8_t *at = bodies;
+    uint64_t id = 0;
+    if (!tm_has_room(&f.m))
+        return;
+    for (uint32_t i = 0; i < n; at += lens[i], i++) {
+        lens[i] = n == 1 ? length_of(call->argument) : 1 + (call->argument + i * 37) % 400;
+        fill_body(at, lens[i], (uint8_t) (call->argument + i));
+    }
+    const pn_message_in in = {.body = bodies,
+                              .body_len = lens[0],
+                              .headers = headers,
+                              .headers_len = headers_len,
+                              .delay_ns = delay,
+                              .ttl_ns = ttl};
+    int rc = n == 1 ? pn_topic_publish(conn_of(call), NULL, f.topic[call->t], &in, &id)
+                    : pn_topic_publish_many(conn_of(call), NULL, f.topic[call->t], bodies, lens, n,
+                                            &in, &id);
+    if (!f.m.topic[call->t].exists) {
+        expect(call, rc, -PN_ETOPICDELETED);
+        return;
+    }
+    FUZZ_CHECK(id == f.m.next_id, "id %llx, not %llx", (unsigned long long) id,
+               (unsigned long long) f.m.next_id);
+    const struct tm_publish p = {.topic = call->t,
+                                 .n = n,
+                                 .lens = lens,
+                                 .headers = headers_len,
+                                 .content = call->argument,
+                                 .delay = delay,
+                                 .ttl = ttl};
+    expect(call, rc, tm_publish(&f.m, &p));
+    keep_id(id + n - 1);
+}
+
+static void publish(const struct call *call)
+{
+    publish_with(call, 0, 0);
+}
+
+static void publish_later(const struct call *call)
+{
+    publish_with(call, span_of(call->argument), 0);
+}
+
+static void publish_mortal(const struct call *call)
+{
+    publish_with(call, call->argument & 16 ? span_of(call->argument >> 5) : 0,
+                 span_of(call->argument) + 1);
+}
+
+static void cancel(const struct call *call)
+{
+    uint64_t id = f.ids[call->argument % HANDLES];
+    bool exists = f.m.topic[call->t].exists;
+    int rc = pn_topic_cancel(conn_of(call), NULL, f.topic[call->t], id);
+    expect(call, rc, exists ? tm_cancel(&f.m, call->t, id) : -PN_ETOPICDELETED);
+}
+
+/* ---- consuming ------------------------------------------------------------------------------- */
+
+static void open_consumer(const struct call *call)
+{
+    struct tm_consumer *c = &f.m.consumer[call->c];
+    uint8_t a = call->argument;
+    const pn_consumer_options o = {.max_in_flight = a % 4 == 0 ? 1 : 1 + a / 4 % 20,
+                                   .max_attempts = a / 16 % 4,
+                                   .msg_timeout_ns = span_of(2 + a / 32),
+                                   .max_msg_timeout_ns = span_of(3 + a / 32 % 3),
+                                   .dead_letter = a % 3 == 0 ? topics[TM_TOPICS - 1] : NULL,
+                                   .dead_letter_len = strlen(topics[TM_TOPICS - 1])};
+    if (c->open)
+        return;
+    int rc = pn_consumer_open(conn_of(call), f.channel[call->t][call->ch], &o,
+                              &f.consumer[call->c]);
+    expect(call, rc, there(call) ? 0 : -PN_ETOPICDELETED);
+    if (rc != 0)
+        return;
+    *c = (struct tm_consumer){.topic = call->t,
+                              .channel = call->ch,
+                              .max_in_flight = o.max_in_flight,
+                              .level = o.max_in_flight,
+                              .max_attempts = o.max_attempts,
+                              .msg_timeout = o.msg_timeout_ns,
+                              .max_msg_timeout = o.max_msg_timeout_ns < o.msg_timeout_ns
+                                                     ? o.msg_timeout_ns
+                                                     : o.max_msg_timeout_ns,
+                              .dead_letter = o.dead_letter != NULL};
+    tm_open_consumer(&f.m, call->c);
+}
+
+static void close_consumer(const struct call *call)
+{
+    if (!f.m.consumer[call->c].open)
+        return;
+    expect(call, pn_consumer_close(f.consumer[call->c]), 0);
+    tm_close_consumer(&f.m, call->c);
+    f.consumer[call->c] = NULL;
+}
+
+static void set_level(const struct call *call)
+{
+    int level = call->argument % 8 - 1;
+    struct tm_consumer *c = &f.m.consumer[call->c];
+    if (!c->open)
+        return;
+    expect(call, pn_consumer_pause(f.consumer[call->c], level),
+           c->attached ? 0 : -PN_ETOPICDELETED);
+    if (c->attached)
+        tm_level(&f.m, call->c, level);
+}
+
+static void check_message(const pn_message_out *out, const struct tm_delivery *d)
+{
+    const struct tm_message *m = &f.m.message[d->message];
+    FUZZ_CHECK(out->id == m->id, "message %llx, not %llx", (unsigned long long) out->id,
+               (unsigned long long) m->id);
+    FUZZ_CHECK(out->attempts == d->attempts, "attempt %u, not %u", out->attempts, d->attempts);
+    FUZZ_CHECK(out->expires_ns == m->expires, "it expires at another time");
+    FUZZ_CHECK(out->body_len == m->len, "%llu bytes, not %u", (unsigned long long) out->body_len,
+               m->len);
+    for (uint32_t i = 0; i < m->len; i++)
+        FUZZ_CHECK(out->body[i] == (uint8_t) (m->content + i), "another body at byte %u", i);
+    char id[32], text[4096];
+    if (m->dead == 0) {
+        FUZZ_CHECK(out->headers_len == m->headers, "%llu bytes of headers, not %u",
+                   (unsigned long long) out->headers_len, m->headers);
+        FUZZ_CHECK(memcmp(out->headers, headers, m->headers) == 0, "other headers");
+        return;
+    }
+    FUZZ_CHECK(out->headers_len < sizeof text, "long headers of a dead letter");
+    memcpy(text, out->headers, out->headers_len);
+    text[out->headers_len] = '\0';
+    snprintf(id, sizeof id, "%016llx", (unsigned long long) m->dead);
+    FUZZ_CHECK(strstr(text, id) != NULL && text[0] == '{' && text[out->headers_len - 1] == '}',
+               "headers of a dead letter: %s", text);
+}
+
+static void get(const struct call *call)
+{
+    pn_message_out out;
+    if (!f.m.consumer[call->c].open || !tm_has_room(&f.m))
+        return;
+    int rc = pn_consumer_get(f.consumer[call->c], 0, &out), i = tm_get(&f.m, call->c);
+    expect(call, rc, i >= 0 ? 1 : i == -2 ? -PN_ETOPICDELETED : 0);
+    if (i < 0)
+        return;
+    const struct tm_delivery *d = &f.m.delivery[i];
+    check_message(&out, d);
+    f.handle[f.nhandles++ % HANDLES] = (struct handle){.id = out.id,
+                                                       .delivery = out.delivery,
+                                                       .tag = out.tag,
+                                                       .claim = d->claim,
+                                                       .topic = d->topic,
+                                                       .channel = d->channel};
+}
+
+static void answer_with(const struct call *call, int answer, int64_t delay)
+{
+    const struct handle *h = &f.handle[call->argument % HANDLES];
+    int error;
+    if (f.nhandles <= call->argument % HANDLES || !tm_has_room(&f.m))
+        return;
+    int rc = pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why", 3);
+    int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
+    if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
+        tm_tick(&f.m, h->topic, h->channel);
+        i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
+    }
+    expect(call, rc, i >= 0 ? 0 : error);
+    if (i >= 0)
+        tm_answer(&f.m, i, answer, delay > 3600000000000 ? 3600000000000 : delay);
+}
+
+static void finish(const struct call *call)
+{
+    answer_with(call, PN_ANSWER_FINISH, 0);
+}
+
+static void answer_otherwise(const struct call *call)
+{
+    static const int answers[8] = {PN_ANSWER_REQUEUE, PN_ANSWER_REQUEUE,     PN_ANSWER_TOUCH,
+                                   PN_ANSWER_RELEASE, PN_ANSWER_DEAD_LETTER, PN_ANSWER_REQUEUE,
+                                   PN_ANSWER_TOUCH,   PN_ANSWER_FINISH};
+    answer_with(call, answers[call->ch + call->t], call->c == 0 ? 0 : span_of((uint8_t) call->c * 2));
+}
+
+static void wait_a_while(const struct call *call)
+{
+    f.m.now += span_of(call->argument % 64 == 63 ? 6 : call->argument % 6);
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+static void same(const char *what, int t, int ch, uint64_t got, uint64_t wanted)
+{
+    FUZZ_CHECK(got == wanted, "topic %d, channel %d: %s is %llu, not %llu", t, ch, what,
+               (unsigned long long) got, (unsigned long long) wanted);
+}
+
+static void check_channel(int t, int ch)
+{
+    const struct tm_channel *c = &f.m.topic[t].channel[ch];
+    pn_topic_channel_stats s;
+    int rc = pn_topic_channel_stat(f.conn[0], f.channel[t][ch], &s);
+    FUZZ_CHECK(rc == (c->exists ? 0 : -PN_ETOPICDELETED), "channel %d of topic %d: %d", ch, t, rc);
+    if (rc != 0)
+        return;
+    tm_tick(&f.m, t, ch);
+    same("depth", t, ch, s.depth, tm_count(&f.m, t, ch, TM_READY));
+    same("deferred", t, ch, s.deferred, tm_count(&f.m, t, ch, TM_DEFERRED));
+    same("in_flight", t, ch, s.in_flight, tm_count(&f.m, t, ch, TM_IN_FLIGHT));
+    same("consumers", t, ch, s.consumers, tm_consumers(&f.m, t, ch));
+    same("message_count", t, ch, s.message_count, c->message_count);
+    same("requeued", t, ch, s.requeued, c->requeued);
+    same("timed_out", t, ch, s.timed_out, c->timed_out);
+    same("finished", t, ch, s.finished, c->finished);
+    same("dead_lettered", t, ch, s.dead_lettered, c->dead_lettered);
+    same("dropped", t, ch, s.dropped, c->dropped);
+    same("expired", t, ch, s.expired, c->expired);
+}
+
+static void check_topic(int t)
+{
+    const struct tm_topic *topic = &f.m.topic[t];
+    pn_topic_stats s;
+    int rc = pn_topic_stat(f.conn[0], f.topic[t], &s);
+    FUZZ_CHECK(rc == (topic->exists ? 0 : -PN_ETOPICDELETED), "topic %d: %d", t, rc);
+    for (int ch = 0; ch < TM_CHANNELS && topic->exists; ch++)
+        check_channel(t, ch); /* it ticks, which may move messages to the topic of dead letters */
+    if (rc != 0 || pn_topic_stat(f.conn[0], f.topic[t], &s) != 0)
+        return;
+    same("depth", t, TM_OWN, s.depth, tm_count(&f.m, t, TM_OWN, TM_READY));
+    same("unfinished", t, TM_OWN, s.unfinished, tm_unfinished(&f.m, t));
+    same("message_count", t, TM_OWN, s.message_count, topic->message_count);
+    same("message_bytes", t, TM_OWN, s.message_bytes, topic->message_bytes);
+    same("dropped", t, TM_OWN, s.dropped, topic->dropped);
+    same("expired", t, TM_OWN, s.expired, topic->expired);
+}
+
+/* Dead letters may have made their topic. */
+static void find_dead(void)
+{
+    pn_ref ref = 0;
+    int rc = pn_topic_find(f.conn[0], topics[TM_TOPICS - 1], strlen(topics[TM_TOPICS - 1]), &ref);
+    FUZZ_CHECK(rc == f.m.topic[TM_TOPICS - 1].exists, "the topic of dead letters: %d", rc);
+    if (rc == 1)
+        f.topic[TM_TOPICS - 1] = ref;
+}
+
+static void check_engine(void)
+{
+    char problems[4000];
+    if (!tm_has_room(&f.m))
+        return;
+    find_dead();
+    for (int t = 0; t < TM_TOPICS; t++) {
+        check_topic(t);
+        find_dead();
+    }
+    for (int i = 0; i < TM_CONSUMERS; i++) {
+        const struct tm_consumer *c = &f.m.consumer[i];
+        pn_consumer_stats s;
+        if (!c->open || !c->attached)
+            continue;
+        FUZZ_CHECK(pn_consumer_stat(f.consumer[i], &s) == 0, "%s", pn_error_message());
+        same("delivered", c->topic, c->channel, s.delivered, c->delivered);
+        same("finished of a consumer", c->topic, c->channel, s.finished, c->finished);
+        same("timed_out of a consumer", c->topic, c->channel, s.timed_out, c->timed_out);
+    }
+    int n = pn_check(f.engine, problems, sizeof problems);
+    FUZZ_CHECK(n == 0, "pn_check: %d: %s", n, n > 0 ? problems : pn_error_message());
+}
+
+/* ---- an input -------------------------------------------------------------------------------- */
+
+static void make_call(const struct call *call)
+{
+    static void (*const calls[32])(const struct call *) = {
+        publish,       publish,       publish_later,    publish_later,    publish_mortal,
+        publish,       get,           get,              get,              get,
+        get,           get,           finish,           finish,           answer_otherwise,
+        answer_otherwise, answer_otherwise, wait_a_while, wait_a_while,   open_consumer,
+        open_consumer, open_channel,  open_channel,     open_topic,       close_consumer,
+        set_level,     pause_topic,   pause_channel,    empty_one,        delete_one,
+        cancel,        get};
+    bool rare = calls[call->what] == delete_one || calls[call->what] == empty_one;
+    if (!rare || call->argument >= 128)
+        calls[call->what](call);
+    find_dead();
+    if (call->argument % 16 == 9)
+        check_engine();
+}
+
+static void begin(void)
+{
+    pn_options o;
+    char name[32];
+    pn_options_default(&o);
+    o.queue_pages = PN_MIN_QUEUE_PAGES;
+    o.max_backends = 8;
+    o.max_channels = 16;
+    o.max_subscriptions = 16;
+    o.max_generations = 8;
+    o.max_topics = TM_TOPICS + 1;
+    o.max_topic_channels = TM_TOPICS * TM_CHANNELS + 1;
+    o.max_consumers = TM_CONSUMERS;
+    o.topic_memory = 8 << 20;
+    o.max_body = MAX_LEN;
+    snprintf(name, sizeof name, "fuzz-%d", (int) getpid());
+    int rc = pn_open(name, &o, &f.engine);
+    FUZZ_CHECK(rc == 0, "open: %d: %s", rc, pn_error_message());
+    for (int c = 0; c < CONNECTIONS; c++) {
+        rc = pn_connect(f.engine, "x", 1, 0, NULL, &f.conn[c]);
+        FUZZ_CHECK(rc == 0, "connect: %d: %s", rc, pn_error_message());
+    }
+    for (int t = 0; t < 2; t++) {
+        open_topic(&(struct call){.t = t, .argument = 3});
+        open_channel(&(struct call){.t = t, .ch = t});
+    }
+    f.m.next_id = pn_load_relaxed(&pn_first_segment()->topics.ctl->next_id);
+}
+
+static void end(void)
+{
+    char path[64];
+    check_engine();
+    for (int c = 0; c < TM_CONSUMERS; c++)
+        close_consumer(&(struct call){.c = c});
+    check_engine();
+    find_dead();
+    for (int t = 0; t < TM_TOPICS; t++)
+        delete_one(&(struct call){.t = t});
+    check_engine();
+    const struct pn_arena *mem = &pn_first_segment()->topics.arena;
+    FUZZ_CHECK(pn_arena_bytes_used(mem) == 0, "%llu bytes are left",
+               (unsigned long long) pn_arena_bytes_used(mem));
+    for (int c = 0; c < CONNECTIONS; c++)
+        pn_conn_close(f.conn[c]);
+    pn_engine_close(f.engine);
+    snprintf(path, sizeof path, "fuzz-%d", (int) getpid());
+    pn_remove_lock_files(path);
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.fuzz-%d", (unsigned) geteuid(),
+             (int) getpid());
+    unlink(path);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct fuzz_input in = {data, size};
+    memset(&f, 0, sizeof f);
+    memset(headers, 'h', HEADERS);
+    f.m.now = 1000000000000;
+    f.m.topic[1].ephemeral = true;
+    begin();
+    for (int n = 0; n < MAX_CALLS && in.left > 0; n++) {
+        uint64_t bytes = fuzz_take(&in, 3);
+        const struct call call = {.what = bytes & 31,
+                                  .t = (int) (bytes >> 5 & 7) % TM_TOPICS,
+                                  .ch = (int) (bytes >> 8 & 15) % TM_CHANNELS,
+                                  .c = (int) (bytes >> 12 & 15) % TM_CONSUMERS,
+                                  .argument = (uint8_t) (bytes >> 16)};
+        make_call(&call);
+    }
+    end();
+    return 0;
+}

@@ -1,0 +1,618 @@
+/* topic_model.c - see topic_model.h. */
+#include "topic_model.h"
+
+#include <string.h>
+
+#include "fuzz.h"
+
+static struct tm_channel *channel_of(struct topic_model *m, const struct tm_delivery *d)
+{
+    return &m->topic[d->topic].channel[d->channel];
+}
+
+static bool is_ephemeral(int channel)
+{
+    return channel == TM_CHANNELS - 1;
+}
+
+static uint32_t channels_of(const struct topic_model *m, int topic)
+{
+    uint32_t n = 0;
+    for (int c = 0; c < TM_CHANNELS; c++)
+        n += m->topic[topic].channel[c].exists;
+    return n;
+}
+
+uint32_t tm_count(const struct topic_model *m, int topic, int channel, enum tm_kind kind)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        n += m->delivery[i].kind == kind && m->delivery[i].topic == topic &&
+             m->delivery[i].channel == channel;
+    return n;
+}
+
+uint32_t tm_unfinished(const struct topic_model *m, int topic)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < TM_MESSAGES; i++)
+        n += m->message[i].used && m->message[i].topic == topic;
+    return n;
+}
+
+static bool is_member(const struct tm_consumer *c, int topic, int channel)
+{
+    return c->open && c->attached && c->topic == topic && c->channel == channel;
+}
+
+uint32_t tm_consumers(const struct topic_model *m, int topic, int channel)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < TM_CONSUMERS; i++)
+        n += is_member(&m->consumer[i], topic, channel);
+    return n;
+}
+
+/* So much may one call need. */
+bool tm_has_room(const struct topic_model *m)
+{
+    int messages = 0, deliveries = 0;
+    for (int i = 0; i < TM_MESSAGES; i++)
+        messages += !m->message[i].used;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        deliveries += m->delivery[i].kind == TM_NONE;
+    return messages > TM_MESSAGES / 2 && deliveries > TM_DELIVERIES / 2;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void end(struct topic_model *m, int delivery)
+{
+    struct tm_delivery *d = &m->delivery[delivery];
+    bool last = true;
+    d->kind = TM_NONE;
+    for (int i = 0; i < TM_DELIVERIES && last; i++)
+        last = m->delivery[i].kind == TM_NONE || m->delivery[i].message != d->message;
+    if (last)
+        m->message[d->message].used = false;
+}
+
+static bool expired(const struct topic_model *m, const struct tm_delivery *d)
+{
+    int64_t expires = m->message[d->message].expires;
+    return expires != 0 && expires <= m->now;
+}
+
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+/* Of its deliveries, how many are in channels that are not ephemeral; the own queue is not. */
+static uint32_t firm(const struct topic_model *m, int message)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        n += m->delivery[i].kind != TM_NONE && m->delivery[i].message == message &&
+             !is_ephemeral(m->delivery[i].channel);
+    return n;
+}
+
+static uint64_t firm_messages(const struct topic_model *m, int topic)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < TM_MESSAGES; i++)
+        n += m->message[i].used && m->message[i].topic == topic && firm(m, i) != 0;
+    return n;
+}
+
+static bool any_in_flight(const struct topic_model *m, int message)
+{
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].message == message)
+            return true;
+    return false;
+}
+
+static void discard(struct topic_model *m, int message, bool count)
+{
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind != TM_NONE && m->delivery[i].message == message) {
+            channel_of(m, &m->delivery[i])->dropped += count;
+            end(m, i);
+        }
+}
+
+/* The next message of the topic after that one; -1: none. */
+static int next_message(const struct topic_model *m, int topic, uint64_t after)
+{
+    int next = -1;
+    for (int i = 0; i < TM_MESSAGES; i++)
+        if (m->message[i].used && m->message[i].topic == topic && m->message[i].number > after &&
+            (next < 0 || m->message[i].number < m->message[next].number))
+            next = i;
+    return next;
+}
+
+static bool drop_oldest(struct topic_model *m, int topic)
+{
+    uint64_t after = 0;
+    for (int tries = 0; tries < 64; tries++) {
+        int i = next_message(m, topic, after);
+        if (i < 0)
+            return false;
+        if (firm(m, i) != 0 && !any_in_flight(m, i)) {
+            m->topic[topic].dropped++;
+            discard(m, i, true);
+            return true;
+        }
+        after = m->message[i].number;
+    }
+    return false;
+}
+
+static bool only_ephemeral(const struct topic_model *m, int topic)
+{
+    bool all = channels_of(m, topic) != 0;
+    for (int c = 0; c < TM_CHANNELS; c++)
+        all &= !m->topic[topic].channel[c].exists || is_ephemeral(c);
+    return all;
+}
+
+/* Which of n are published: [*skip, *keep). */
+static int admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint64_t *keep)
+{
+    struct tm_topic *t = &m->topic[topic];
+    uint64_t there = firm_messages(m, topic), max = t->max_depth;
+    *skip = 0;
+    *keep = n;
+    if (max == 0 || there + n <= max || only_ephemeral(m, topic))
+        return 0;
+    if (t->overflow == PN_OVERFLOW_DROP_NEW) {
+        *keep = there >= max ? 0 : max - there;
+        t->dropped += n - *keep;
+        return 0;
+    }
+    if (t->overflow != PN_OVERFLOW_DROP_OLDEST)
+        return -PN_ETOPICFULL;
+    *skip = n > max ? n - max : 0;
+    t->dropped += *skip;
+    while (firm_messages(m, topic) + (n - *skip) > max && drop_oldest(m, topic))
+        ;
+    return firm_messages(m, topic) + (n - *skip) <= max ? 0 : -PN_ETOPICFULL;
+}
+
+static void deliver(struct topic_model *m, int message, int topic, int channel, int64_t due)
+{
+    struct tm_channel *c = &m->topic[topic].channel[channel];
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind == TM_NONE) {
+            m->delivery[i] =
+                (struct tm_delivery){.kind = due != 0 && channel != TM_OWN ? TM_DEFERRED : TM_READY,
+                                     .message = message,
+                                     .topic = topic,
+                                     .channel = channel,
+                                     .order = c->next_order++,
+                                     .due = due};
+            c->message_count++;
+            return;
+        }
+    FUZZ_CHECK(false, "the model is full");
+}
+
+static int new_message(struct topic_model *m, const struct tm_publish *p, uint32_t i)
+{
+    for (int k = 0; k < TM_MESSAGES; k++)
+        if (!m->message[k].used) {
+            m->message[k] = (struct tm_message){.used = true,
+                                                .id = m->next_id + i,
+                                                .number = ++m->number,
+                                                .dead = p->dead,
+                                                .len = p->lens[i],
+                                                .headers = p->headers,
+                                                .content = (uint8_t) (p->content + i),
+                                                .topic = p->topic,
+                                                .expires = p->ttl > 0 ? m->now + p->ttl : 0};
+            return k;
+        }
+    FUZZ_CHECK(false, "the model is full");
+    return -1;
+}
+
+int tm_publish(struct topic_model *m, const struct tm_publish *p)
+{
+    struct tm_topic *t = &m->topic[p->topic];
+    bool full[TM_CHANNELS], keeps = t->paused || channels_of(m, p->topic) == 0 ||
+                                    tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
+    uint64_t skip, keep;
+    int rc = admit(m, p->topic, p->n, &skip, &keep);
+    for (int c = 0; c < TM_CHANNELS; c++)
+        full[c] = is_ephemeral(c) && t->max_depth != 0 &&
+                  tm_count(m, p->topic, c, TM_READY) + tm_count(m, p->topic, c, TM_DEFERRED) +
+                          tm_count(m, p->topic, c, TM_IN_FLIGHT) >=
+                      t->max_depth;
+    for (uint64_t i = skip; rc == 0 && i < keep; i++) {
+        int message = new_message(m, p, (uint32_t) i), n = 0;
+        int64_t due = p->delay > 0 ? m->now + p->delay : 0;
+        t->message_count++;
+        t->message_bytes += p->lens[i];
+        for (int c = 0; c < TM_CHANNELS && !keeps; c++)
+            if (t->channel[c].exists && full[c])
+                t->channel[c].dropped++;
+            else if (t->channel[c].exists)
+                deliver(m, message, p->topic, c, due), n++;
+        if (keeps)
+            deliver(m, message, p->topic, TM_OWN, due);
+        else if (n == 0)
+            m->message[message].used = false;
+    }
+    m->next_id += p->n;
+    if (rc == 0)
+        tm_pump(m, p->topic);
+    return rc;
+}
+
+static int first_ready(const struct topic_model *m, int topic, int channel)
+{
+    int first = -1;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind == TM_READY && m->delivery[i].topic == topic &&
+            m->delivery[i].channel == channel &&
+            (first < 0 || m->delivery[i].order < m->delivery[first].order))
+            first = i;
+    return first;
+}
+
+void tm_pump(struct topic_model *m, int topic)
+{
+    struct tm_topic *t = &m->topic[topic];
+    for (int i; t->exists && !t->paused && channels_of(m, topic) != 0 &&
+                (i = first_ready(m, topic, TM_OWN)) >= 0;) {
+        struct tm_delivery *d = &m->delivery[i];
+        if (expired(m, d)) {
+            t->expired++;
+            end(m, i);
+            continue;
+        }
+        int64_t due = d->due > m->now ? d->due : 0;
+        d->kind = TM_NONE;
+        for (int c = 0; c < TM_CHANNELS; c++)
+            if (t->channel[c].exists)
+                deliver(m, d->message, topic, c, due);
+    }
+}
+
+bool tm_cancel(struct topic_model *m, int topic, uint64_t id)
+{
+    for (int k = 0; k < TM_MESSAGES; k++) {
+        bool deferred = true;
+        if (!m->message[k].used || m->message[k].id != id || m->message[k].topic != topic)
+            continue;
+        for (int i = 0; i < TM_DELIVERIES; i++) {
+            const struct tm_delivery *d = &m->delivery[i];
+            if (d->kind != TM_NONE && d->message == k)
+                deferred &= (d->kind == TM_DEFERRED || d->channel == TM_OWN) && d->due > m->now &&
+                            d->attempts == 0;
+        }
+        if (deferred)
+            discard(m, k, false);
+        return deferred;
+    }
+    return false;
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+static void back(struct topic_model *m, int delivery, bool head, int64_t due, uint32_t attempts)
+{
+    struct tm_delivery *d = &m->delivery[delivery];
+    d->kind = due != 0 ? TM_DEFERRED : TM_READY;
+    d->due = due;
+    d->attempts = attempts;
+    if (!head)
+        d->order = channel_of(m, d)->next_order++;
+}
+
+static void dead_letter(struct topic_model *m, int delivery)
+{
+    struct tm_delivery *d = &m->delivery[delivery];
+    const struct tm_message *message = &m->message[d->message];
+    const struct tm_publish p = {.topic = TM_TOPICS - 1,
+                                 .n = 1,
+                                 .lens = &message->len,
+                                 .headers = message->headers,
+                                 .content = message->content,
+                                 .dead = message->id};
+    if (!m->topic[TM_TOPICS - 1].exists)
+        tm_open_topic(m, TM_TOPICS - 1, PN_OVERFLOW_DISK, 0);
+    FUZZ_CHECK(tm_publish(m, &p) == 0, "the topic for dead letters has a bound");
+    channel_of(m, d)->dead_lettered++;
+    end(m, delivery);
+}
+
+/* In flight no longer, without an answer. */
+static void come_back(struct topic_model *m, int delivery, bool head)
+{
+    struct tm_delivery *d = &m->delivery[delivery];
+    const struct tm_consumer *c = &m->consumer[d->consumer];
+    if (c->handed < d->number) {
+        back(m, delivery, true, 0, d->attempts - 1);
+    } else if (c->max_attempts == 0 || d->attempts < c->max_attempts) {
+        back(m, delivery, head, 0, d->attempts);
+    } else if (c->dead_letter) {
+        dead_letter(m, delivery);
+    } else {
+        channel_of(m, d)->dropped++;
+        end(m, delivery);
+    }
+}
+
+/* The first in flight with a consumer, or the last. */
+static int flying(const struct topic_model *m, int consumer, bool last)
+{
+    int found = -1;
+    for (int i = 0; i < TM_DELIVERIES; i++) {
+        const struct tm_delivery *d = &m->delivery[i], *f = &m->delivery[found < 0 ? 0 : found];
+        if (d->kind != TM_IN_FLIGHT || d->consumer != consumer)
+            continue;
+        bool before = d->due < f->due || (d->due == f->due && d->flight < f->flight);
+        if (found < 0 || before != last)
+            found = i;
+    }
+    return found;
+}
+
+/* The consumer that was opened last before that one; -1: none. */
+static int consumer_before(const struct topic_model *m, int topic, int channel, uint64_t opened)
+{
+    int found = -1;
+    for (int i = 0; i < TM_CONSUMERS; i++)
+        if (is_member(&m->consumer[i], topic, channel) && m->consumer[i].opened < opened &&
+            (found < 0 || m->consumer[i].opened > m->consumer[found].opened))
+            found = i;
+    return found;
+}
+
+/* When it leaves the place where it waits. */
+static int64_t due_of(const struct topic_model *m, const struct tm_delivery *d)
+{
+    int64_t expires = m->message[d->message].expires;
+    int64_t due = d->kind == TM_DEFERRED ? d->due : INT64_MAX;
+    return expires != 0 && expires < due ? expires : due;
+}
+
+static int next_due(const struct topic_model *m, int topic, int channel)
+{
+    int next = -1;
+    for (int i = 0; i < TM_DELIVERIES; i++) {
+        const struct tm_delivery *d = &m->delivery[i], *n = &m->delivery[next < 0 ? 0 : next];
+        if ((d->kind != TM_READY && d->kind != TM_DEFERRED) || d->topic != topic ||
+            d->channel != channel || due_of(m, d) > m->now)
+            continue;
+        if (next < 0 || due_of(m, d) < due_of(m, n) ||
+            (due_of(m, d) == due_of(m, n) &&
+             (uint32_t) m->message[d->message].id < (uint32_t) m->message[n->message].id))
+            next = i;
+    }
+    return next;
+}
+
+void tm_tick(struct topic_model *m, int topic, int channel)
+{
+    struct tm_channel *ch = &m->topic[topic].channel[channel];
+    for (int i; (i = next_due(m, topic, channel)) >= 0;)
+        if (expired(m, &m->delivery[i])) {
+            ch->expired++;
+            end(m, i);
+        } else {
+            back(m, i, false, 0, m->delivery[i].attempts);
+        }
+    int c = consumer_before(m, topic, channel, UINT64_MAX);
+    for (; c >= 0; c = consumer_before(m, topic, channel, m->consumer[c].opened))
+        for (int i; (i = flying(m, c, false)) >= 0 && m->delivery[i].due <= m->now;) {
+            m->consumer[c].timed_out++;
+            ch->timed_out++;
+            come_back(m, i, false);
+        }
+}
+
+/* ---- consuming ------------------------------------------------------------------------------- */
+
+static uint32_t in_flight(const struct topic_model *m, int consumer)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        n += m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].consumer == consumer;
+    return n;
+}
+
+static int claim(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    struct tm_channel *ch = &m->topic[c->topic].channel[c->channel];
+    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel)) >= 0;) {
+        struct tm_delivery *d = &m->delivery[i];
+        if (expired(m, d)) {
+            ch->expired++;
+            end(m, i);
+            continue;
+        }
+        d->kind = TM_IN_FLIGHT;
+        d->attempts++;
+        d->consumer = consumer;
+        d->claim = ++m->claims;
+        d->number = ++c->claims;
+        d->flight = ++m->flights;
+        d->delivered = m->now;
+        d->due = m->now + c->msg_timeout;
+        c->delivered++;
+        return i;
+    }
+    return -1;
+}
+
+static void fetch(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    uint32_t ready = tm_count(m, c->topic, c->channel, TM_READY);
+    uint32_t sharers = tm_consumers(m, c->topic, c->channel);
+    uint32_t share = (ready + sharers - 1) / sharers;
+    c->nahead = c->at = 0;
+    while (c->nahead < TM_AHEAD && c->nahead < share && in_flight(m, consumer) < c->level) {
+        int i = claim(m, consumer);
+        if (i < 0)
+            return;
+        c->ahead[c->nahead].delivery = i;
+        c->ahead[c->nahead++].claim = m->delivery[i].claim;
+    }
+}
+
+static int next_ahead(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    while (c->at < c->nahead) {
+        int i = c->ahead[c->at].delivery;
+        bool ours = m->delivery[i].kind == TM_IN_FLIGHT &&
+                    m->delivery[i].claim == c->ahead[c->at].claim;
+        c->at++;
+        c->handed++;
+        if (ours)
+            return i;
+    }
+    return -1;
+}
+
+int tm_get(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    int i = next_ahead(m, consumer);
+    if (i >= 0)
+        return i;
+    if (!c->attached)
+        return -2;
+    tm_pump(m, c->topic);
+    tm_tick(m, c->topic, c->channel);
+    fetch(m, consumer);
+    return next_ahead(m, consumer);
+}
+
+int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim, int *error)
+{
+    *error = -PN_ENOTINFLIGHT;
+    for (int i = 0; i < TM_DELIVERIES; i++) {
+        const struct tm_delivery *d = &m->delivery[i];
+        if (d->kind != TM_IN_FLIGHT || d->topic != topic || d->channel != channel ||
+            m->message[d->message].id != id)
+            continue;
+        if (d->claim == claim)
+            return i;
+        *error = -PN_ENOTOWNER;
+    }
+    return -1;
+}
+
+void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay)
+{
+    struct tm_delivery *d = &m->delivery[delivery];
+    struct tm_consumer *c = &m->consumer[d->consumer];
+    struct tm_channel *ch = channel_of(m, d);
+    bool last = c->max_attempts != 0 && d->attempts >= c->max_attempts;
+    if (answer == PN_ANSWER_TOUCH) {
+        int64_t limit = d->delivered + c->max_msg_timeout;
+        d->due = m->now + c->msg_timeout < limit ? m->now + c->msg_timeout : limit;
+        d->flight = ++m->flights;
+        return;
+    }
+    if (answer == PN_ANSWER_FINISH) {
+        c->finished++;
+        ch->finished++;
+        end(m, delivery);
+    } else if (answer == PN_ANSWER_RELEASE) {
+        back(m, delivery, true, 0, d->attempts - 1);
+    } else {
+        c->requeued += answer == PN_ANSWER_REQUEUE;
+        ch->requeued += answer == PN_ANSWER_REQUEUE;
+        if (answer == PN_ANSWER_REQUEUE && !last) {
+            back(m, delivery, false, delay > 0 ? m->now + delay : 0, d->attempts);
+        } else if (c->dead_letter) {
+            dead_letter(m, delivery);
+        } else {
+            ch->dropped++;
+            end(m, delivery);
+        }
+    }
+}
+
+void tm_level(struct topic_model *m, int consumer, int level)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    c->level = level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight
+                                                                 : (uint32_t) level;
+    while (c->level == 0 && c->nahead > c->at) {
+        int i = c->ahead[--c->nahead].delivery;
+        if (m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].claim == c->ahead[c->nahead].claim)
+            come_back(m, i, true);
+    }
+}
+
+void tm_open_consumer(struct topic_model *m, int consumer)
+{
+    m->consumer[consumer].open = m->consumer[consumer].attached = true;
+    m->consumer[consumer].opened = ++m->opened;
+}
+
+void tm_close_consumer(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    for (int i; c->attached && (i = flying(m, consumer, true)) >= 0;)
+        come_back(m, i, true);
+    c->open = false;
+    if (c->attached && is_ephemeral(c->channel) && tm_consumers(m, c->topic, c->channel) == 0)
+        tm_delete_channel(m, c->topic, c->channel);
+}
+
+/* ---- topics and channels --------------------------------------------------------------------- */
+
+void tm_open_topic(struct topic_model *m, int topic, uint32_t overflow, uint64_t max_depth)
+{
+    bool ephemeral = m->topic[topic].ephemeral;
+    m->topic[topic] = (struct tm_topic){.exists = true,
+                                        .ephemeral = ephemeral,
+                                        .overflow = overflow,
+                                        .max_depth = max_depth,
+                                        .channel[TM_OWN] = {.exists = true, .next_order = 1}};
+}
+
+void tm_open_channel(struct topic_model *m, int topic, int channel)
+{
+    m->topic[topic].channel[channel] = (struct tm_channel){.exists = true, .next_order = 1};
+    tm_pump(m, topic);
+}
+
+void tm_empty(struct topic_model *m, int topic, int channel)
+{
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind != TM_NONE && m->delivery[i].topic == topic &&
+            m->delivery[i].channel == channel)
+            end(m, i);
+}
+
+static void remove_channel(struct topic_model *m, int topic, int channel)
+{
+    m->topic[topic].channel[channel].exists = false;
+    for (int i = 0; i < TM_CONSUMERS; i++)
+        if (is_member(&m->consumer[i], topic, channel))
+            m->consumer[i].attached = false;
+    tm_empty(m, topic, channel);
+}
+
+void tm_delete_channel(struct topic_model *m, int topic, int channel)
+{
+    remove_channel(m, topic, channel);
+    if (m->topic[topic].ephemeral && channels_of(m, topic) == 0)
+        tm_delete_topic(m, topic);
+}
+
+void tm_delete_topic(struct topic_model *m, int topic)
+{
+    for (int c = 0; c <= TM_CHANNELS; c++)
+        remove_channel(m, topic, c);
+    m->topic[topic].exists = false;
+}

@@ -1,0 +1,126 @@
+/*
+ * topic_model.h - topics and channels in arrays that are searched: what the engine promises, with
+ * nothing of how (fuzz_topics.c).
+ *
+ * Things that are due happen when somebody looks at their channel, as in the engine; everything
+ * else is exact at any time.
+ */
+#ifndef PN_FUZZ_TOPIC_MODEL_H
+#define PN_FUZZ_TOPIC_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pynotify.h"
+
+enum {
+    TM_TOPICS = 3,    /* the last one is for dead letters */
+    TM_CHANNELS = 3,  /* of a topic; the last one is ephemeral */
+    TM_OWN = 3,       /* the topic's own queue */
+    TM_CONSUMERS = 4,
+    TM_MESSAGES = 400,
+    TM_DELIVERIES = 1600,
+    TM_AHEAD = 64
+};
+
+enum tm_kind { TM_NONE, TM_READY, TM_DEFERRED, TM_IN_FLIGHT };
+
+struct tm_message {
+    bool used;
+    uint64_t id, number; /* number: in the order of publishing */
+    uint64_t dead;       /* the id of which it is the dead letter, 0: none */
+    uint32_t len, headers;
+    uint8_t content;
+    int topic;
+    int64_t expires; /* 0: never */
+};
+
+struct tm_delivery {
+    enum tm_kind kind;
+    int message, topic, channel;
+    uint64_t order;
+    int64_t due; /* until it is ready, or its deadline; in the own queue: until it is deferred */
+    uint32_t attempts;
+    int consumer;
+    uint64_t claim;  /* of all that there ever were */
+    uint32_t number; /* of its consumer's claims */
+    uint64_t flight; /* order of equal deadlines */
+    int64_t delivered;
+};
+
+struct tm_channel {
+    bool exists, paused;
+    uint64_t next_order;
+    uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
+};
+
+struct tm_topic {
+    bool exists, paused, ephemeral;
+    uint32_t overflow;
+    uint64_t max_depth;
+    uint64_t message_count, message_bytes, dropped, expired;
+    struct tm_channel channel[TM_CHANNELS + 1];
+};
+
+struct tm_consumer {
+    bool open, attached; /* attached: its channel is still there */
+    int topic, channel;
+    uint64_t opened;
+    uint32_t max_in_flight, level, max_attempts;
+    int64_t msg_timeout, max_msg_timeout;
+    bool dead_letter;
+    uint32_t claims, handed;
+    struct {
+        int delivery;
+        uint64_t claim;
+    } ahead[TM_AHEAD];
+    uint32_t nahead, at;
+    uint64_t delivered, finished, requeued, timed_out;
+};
+
+struct topic_model {
+    int64_t now;
+    uint64_t number, claims, flights, opened, next_id;
+    struct tm_topic topic[TM_TOPICS];
+    struct tm_message message[TM_MESSAGES];
+    struct tm_delivery delivery[TM_DELIVERIES];
+    struct tm_consumer consumer[TM_CONSUMERS];
+};
+
+/* What is published; ids count up from m->next_id. */
+struct tm_publish {
+    int topic;
+    uint32_t n;
+    const uint32_t *lens;
+    uint32_t headers;
+    uint8_t content; /* of the first one; the next has one more */
+    int64_t delay, ttl;
+    uint64_t dead;
+};
+
+bool tm_has_room(const struct topic_model *m);
+int tm_publish(struct topic_model *m, const struct tm_publish *p); /* 0 or -PN_ETOPICFULL */
+void tm_pump(struct topic_model *m, int topic);
+void tm_tick(struct topic_model *m, int topic, int channel);
+bool tm_cancel(struct topic_model *m, int topic, uint64_t id);
+
+/* Index of the delivery that it gets, -1: nothing, -2: the channel was deleted. */
+int tm_get(struct topic_model *m, int consumer);
+/* The delivery of a claim if it is in flight with it; else the error in *error. */
+int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim, int *error);
+void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay);
+void tm_level(struct topic_model *m, int consumer, int level);
+void tm_open_consumer(struct topic_model *m, int consumer);
+void tm_close_consumer(struct topic_model *m, int consumer);
+
+void tm_open_topic(struct topic_model *m, int topic, uint32_t overflow, uint64_t max_depth);
+void tm_open_channel(struct topic_model *m, int topic, int channel);
+void tm_empty(struct topic_model *m, int topic, int channel);
+void tm_delete_channel(struct topic_model *m, int topic, int channel);
+void tm_delete_topic(struct topic_model *m, int topic);
+
+uint32_t tm_count(const struct topic_model *m, int topic, int channel, enum tm_kind kind);
+uint32_t tm_unfinished(const struct topic_model *m, int topic);
+uint32_t tm_consumers(const struct topic_model *m, int topic, int channel);
+
+#endif

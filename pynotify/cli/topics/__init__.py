@@ -1,0 +1,63 @@
+"""`pynotify topics ACTION ...`: look at topics and channels, and work with them by hand."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+from pynotify.cli.terminal import say
+
+SUMMARY = "look at topics and channels, publish, consume, pause, empty, requeue"
+
+#: Each action's module, which has a class or function of its name.
+_MODULES = {
+    "list": "look",
+    "stats": "look",
+    "peek": "look",
+    "publish": "move",
+    "tail": "move",
+    "consume": "move",
+    "requeue": "move",
+    "pause": "change",
+    "unpause": "change",
+    "empty": "change",
+    "delete": "change",
+}
+
+
+def run(words: list[str]) -> int:
+    """Like a command of its own."""
+    name = words[0] if words else ""
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name not in _MODULES:
+        if name:
+            say(f"pynotify topics: there is no action {name!r}")
+        say(_help())
+        return 2
+    action = _action(name)
+    parser = argparse.ArgumentParser(f"pynotify topics {name}", description=action.summary)
+    action.add_arguments(parser)
+    rest = words[1:]
+    parse = parser.parse_args if "--" in rest else parser.parse_intermixed_args
+    return int(action.run(parse(rest)))
+
+
+def _action(name: str) -> Any:
+    return importlib.import_module(f"pynotify.cli.topics.{_MODULES[name]}").ACTIONS[name]
+
+
+def _help() -> str:
+    return "\n".join(
+        [
+            "usage: pynotify topics ACTION ...",
+            "",
+            SUMMARY,
+            "",
+            *(f"  {name:<10} {_action(name).summary}" for name in _MODULES),
+            "",
+            "`pynotify topics ACTION --help` says more.",
+        ]
+    )

@@ -1,0 +1,181 @@
+"""`pynotify topics list`, `stats` and `peek`: change nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pynotify.cli import arguments
+from pynotify.cli.table import duration, pairs, table, yes
+from pynotify.cli.terminal import decode
+from pynotify.cli.topics.action import (
+    Action,
+    add_topic,
+    attach,
+    existing_channel,
+    existing_topic,
+    peeked_as_json,
+)
+from pynotify.topics import ChannelStats, TopicStats
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from pynotify._connection import Connection
+
+_BODY_COLUMNS = 40
+
+
+def _add_database(parser: argparse.ArgumentParser) -> None:
+    arguments.add_connection(parser)
+    arguments.add_json(parser, "a list of objects with all of TopicStats")
+
+
+def _list(options: argparse.Namespace) -> int:
+    with attach(options) as connection:
+        found = [connection.topic(name).stats() for name in connection.topics()]
+    if options.json:
+        arguments.print_json([dataclasses.asdict(stats) for stats in found])
+    elif found:
+        print("\n".join(topic_table(found)))
+    return 0
+
+
+def topic_table(found: list[TopicStats]) -> list[str]:
+    """A row for each topic."""
+    headings = ["topic", ">channels", ">depth", ">unfinished", ">messages", ">bytes", "state"]
+    return table(
+        headings,
+        [
+            [
+                stats.name,
+                len(stats.channels),
+                f"{stats.depth:,}",
+                f"{stats.unfinished:,}",
+                f"{stats.message_count:,}",
+                f"{stats.message_bytes:,}",
+                _state(stats),
+            ]
+            for stats in found
+        ],
+    )
+
+
+def _state(stats: TopicStats | ChannelStats) -> str:
+    words = ["paused"] * stats.paused + ["ephemeral"] * stats.ephemeral
+    if isinstance(stats, TopicStats) and stats.durable:
+        words.append("durable")
+    return ", ".join(words)
+
+
+def _add_stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="a topic (default: all)")
+    _add_database(parser)
+
+
+def _stats(options: argparse.Namespace) -> int:
+    with attach(options) as connection:
+        found = list(_found(connection, options.topic))
+    if options.json:
+        arguments.print_json([dataclasses.asdict(stats) for stats in found])
+    else:
+        print("\n\n".join("\n".join(_page(stats)) for stats in found))
+    return 0
+
+
+def _found(connection: Connection, name: str | None) -> Iterator[TopicStats]:
+    names = connection.topics() if name is None else [existing_topic(connection, name).name]
+    for each in names:
+        yield connection.topic(each).stats()
+
+
+def _page(stats: TopicStats) -> Iterator[str]:
+    yield from pairs(_figures(stats))
+    if stats.channels:
+        yield ""
+        yield from channel_table(stats.channels)
+    rows = [(channel.name, each) for channel in stats.channels for each in channel.consumers]
+    if rows:
+        yield ""
+        yield from table(
+            ["consumer", ">pid", ">in flight", ">level", ">delivered", ">finished", ">requeued",
+             ">timed out"],
+            [
+                [name, each.pid, each.in_flight, f"{each.level} of {each.max_in_flight}",
+                 f"{each.delivered:,}", f"{each.finished:,}", f"{each.requeued:,}",
+                 f"{each.timed_out:,}"]
+                for name, each in rows
+            ],
+        )  # fmt: skip
+
+
+def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
+    bound = "" if stats.max_depth is None else f" of {stats.max_depth:,}"
+    yield "topic", stats.name
+    yield "messages", f"{stats.message_count:,}, {stats.message_bytes:,} bytes"
+    yield "unfinished", f"{stats.unfinished:,}{bound}, overflow {stats.overflow}"
+    yield "in the topic", f"{stats.depth:,}, {stats.deferred:,} deferred"
+    yield "lost", f"{stats.dropped:,} dropped, {stats.expired:,} expired, {stats.corrupt:,} corrupt"
+    if stats.durable or stats.on_disk:
+        yield "on disk", f"{stats.on_disk:,}, fsync {stats.fsync}"
+    yield "paused", yes(stats.paused)
+    if stats.error is not None:
+        yield "last error", stats.error
+
+
+def channel_table(channels: list[ChannelStats]) -> list[str]:
+    """A row for each channel; its latency is that of the last five to ten minutes."""
+    return table(
+        ["channel", ">depth", ">in flight", ">deferred", ">finished", ">requeued", ">timed out",
+         ">dead", ">dropped", ">expired", ">p50", ">p99", "state"],
+        [
+            [channel.name, f"{channel.depth:,}", f"{channel.in_flight:,}",
+             f"{channel.deferred:,}", f"{channel.finished:,}", f"{channel.requeued:,}",
+             f"{channel.timed_out:,}", f"{channel.dead_lettered:,}", f"{channel.dropped:,}",
+             f"{channel.expired:,}", _latency(channel, 0.5), _latency(channel, 0.99),
+             _state(channel)]
+            for channel in channels
+        ],
+    )  # fmt: skip
+
+
+def _latency(channel: ChannelStats, quantile: float) -> str:
+    if not channel.e2e:
+        return "-"
+    seconds = channel.e2e[quantile]
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return duration(seconds)
+
+
+def _add_peek(parser: argparse.ArgumentParser) -> None:
+    add_topic(parser, channel="1")
+    parser.add_argument(
+        "--count", type=arguments.count, default=10, metavar="N", help="how many (default: 10)"
+    )
+    arguments.add_json(parser, "a list of objects")
+
+
+def _peek(options: argparse.Namespace) -> int:
+    with attach(options) as connection:
+        topic = existing_topic(connection, options.topic)
+        found = existing_channel(topic, options.channel).peek(options.count)
+    if options.json:
+        arguments.print_json([peeked_as_json(message) for message in found])
+    elif found:
+        rows = [
+            [each.id, each.state.replace("_", " "), each.attempts,
+             duration(each.due_in) if each.due_in else "", decode(each.body[:_BODY_COLUMNS])]
+            for each in found
+        ]  # fmt: skip
+        print("\n".join(table(["id", "state", ">attempts", ">due in", "body"], rows)))
+    return 0
+
+
+ACTIONS = {
+    "list": Action("list the topics", _add_database, _list),
+    "stats": Action("show topics with their channels and consumers", _add_stats, _stats),
+    "peek": Action("show the first messages of a channel", _add_peek, _peek),
+}

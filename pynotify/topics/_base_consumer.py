@@ -1,0 +1,267 @@
+"""What a consumer is to threads and to tasks alike; how they wait is theirs.
+
+Ownership is as that of a connection: the C consumer is freed, and what it has in flight goes back,
+when the last reference to its handle goes.  A thread in the middle of a C call holds one.  The
+handle holds the connection's, so that the core closes them in this order.
+
+What the core hands out is in `_out` until it is made into a message.  An exception of a signal
+handler (Ctrl-C) may come in between: then it is released, that is given back as if it had never
+been delivered.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from pynotify._base import process
+from pynotify._ffi import ffi, lib
+from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
+from pynotify.errors import (
+    InterfaceError,
+    MessageNotInFlight,
+    NotOwner,
+    ProgrammingError,
+    native_error,
+)
+from pynotify.topics._backoff import Backoff, Outcome
+from pynotify.topics._message import FIELDS, BaseMessage
+from pynotify.topics._stats import ConsumerStats, consumer_stats
+
+if TYPE_CHECKING:
+    from pynotify._base import BaseConnection
+    from pynotify.topics._channel import BaseChannel
+    from pynotify.topics._options import ConsumerOptions
+
+logger = logging.getLogger("pynotify")
+
+_M = TypeVar("_M", bound=BaseMessage)
+
+_pn_consumer_get = lib.pn_consumer_get
+_EINTR = -errno.EINTR
+_unpack = FIELDS.unpack_from
+_buffer = ffi.buffer
+
+
+def _close(_connection_handle: Any, native: Any) -> None:
+    """Destructor; the connection's handle comes along so that it is freed after."""
+    lib.pn_consumer_close(native)
+
+
+class BaseConsumer(Generic[_M]):
+    """Of threads and of tasks; `_M` is their kind of message."""
+
+    _message: type[_M]
+
+    def __init__(self, channel: BaseChannel, options: ConsumerOptions) -> None:
+        self._channel = channel
+        self._connection: BaseConnection = channel._connection
+        self._options = options
+        self._handle: Any = None
+        self._out = ffi.new("pn_message_out *")
+        self._raw = memoryview(_buffer(self._out))
+        #: Its id, 0: nothing that has to be made into a message or released.
+        self._pending = self._raw.cast("Q")
+        #: drain() was called: it takes nothing more.
+        self._draining = False
+        #: What was answered while it drains.
+        self._answered = threading.Condition()
+        self._backoff: Backoff | None = None
+        self._level = -1
+
+    def _open(self) -> None:
+        """May be repeated."""
+        connection = self._connection
+        out = ffi.new("pn_consumer **")
+        with self._options.naming():
+            connection._run_at_once(
+                lib.pn_consumer_open, self._channel._ref, self._options.native, out
+            )
+        self._handle = ffi.gc(out[0], partial(_close, connection._handle))
+        connection._consumers.add(self)
+
+    @property
+    def channel(self) -> BaseChannel:
+        """Whose messages it gets."""
+        return self._channel
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many messages it may have at a time."""
+        return self._options.max_in_flight
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by `close()` or with its connection."""
+        return self._handle is None
+
+    def _take(self, timeout_ns: int) -> _M | None:
+        """The next message; None: the time is over, or Python's signal handlers have to run.
+
+        Only one thread at a time, who may be a signal handler that interrupted itself.
+        """
+        pending = self._pending
+        if pending[0]:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
+        try:
+            try:
+                result = _pn_consumer_get(self._handle, timeout_ns, self._out)
+            except TypeError:  # the handle is None
+                self._check_open()
+                raise
+            if result == 1:
+                fields = _unpack(self._raw)
+                out = self._out
+                body = _buffer(out.body, fields[7])[:]
+                headers = _buffer(out.headers, fields[9])[:] if fields[9] else b""
+                message = self._message(self, fields, body, headers)
+                pending[0] = 0
+                return message
+        except BaseException:
+            self._release_pending()
+            raise
+        if result and result != _EINTR:
+            self._refuse(result)
+        return None
+
+    def _release_pending(self) -> None:
+        """What was taken and cannot be returned; its time-out would bring it back as well."""
+        if not self._pending[0]:
+            return
+        fields = _unpack(self._raw)
+        self._pending[0] = 0
+        handle = self._connection._handle
+        if handle is not None and process.pid == self._connection._pid:
+            lib.pn_message_answer(
+                handle,
+                ffi.NULL,
+                fields[1],
+                fields[2],
+                fields[0],
+                lib.PN_ANSWER_RELEASE,
+                0,
+                ffi.NULL,
+                0,
+            )
+
+    def _refuse(self, result: int) -> NoReturn:
+        error = native_error(result)  # first: it is the thread's last one
+        if result == -lib.PN_ECLOSED:
+            self._check_open()
+        raise error
+
+    def _check_open(self) -> None:
+        self._connection._check_usable()
+        if self._handle is None:
+            raise InterfaceError("the consumer is closed", hint="Make another one.")
+        if self._draining:
+            raise InterfaceError("the consumer is drained", hint="Make another one.")
+
+    def _is_over(self) -> bool:
+        """It gets nothing any more, because somebody wanted that."""
+        return self._draining or self._handle is None
+
+    # ---- draining and closing ------------------------------------------------------------
+
+    def _stop_taking(self) -> None:
+        """May be repeated."""
+        self._connection._check_usable()
+        if self._handle is None:
+            self._check_open()
+        self._draining = True
+        result = lib.pn_consumer_pause(self._handle, 0)
+        if result < 0:
+            raise native_error(result)
+        lib.pn_consumer_interrupt(self._handle)
+        self._wake()
+
+    def _answer_given(self) -> None:
+        if self._draining:
+            with self._answered:
+                self._answered.notify_all()
+
+    def _wake(self) -> None:
+        """Whoever of it waits in Python."""
+        raise NotImplementedError
+
+    def _reset_in_child(self) -> None:
+        """After a fork: a lock that another thread held is never released."""
+        self._answered = threading.Condition()
+
+    def _give_up(self) -> Any:
+        """The last reference to the C consumer; None in a forked child, or when it is closed."""
+        if process.pid != self._connection._pid:
+            return None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.pn_consumer_interrupt(handle)
+            self._connection._consumers.discard(self)
+            self._wake()
+            self._answer_given()
+        return handle
+
+    # ---- statistics ----------------------------------------------------------------------
+
+    def _stats(self) -> ConsumerStats:
+        """May be repeated."""
+        self._connection._check_usable()
+        if self._handle is None:
+            self._check_open()
+        row = ffi.new("pn_consumer_stats *")
+        result = lib.pn_consumer_stat(self._handle, row)
+        if result < 0:
+            raise native_error(result)
+        return consumer_stats(row)
+
+    # ---- run() ---------------------------------------------------------------------------
+
+    def _begin_backing_off(self, backoff: tuple[float, float]) -> Backoff:
+        """One for all threads and tasks that run this consumer."""
+        if self._backoff is None:
+            self._backoff = Backoff(*backoff)
+        return self._backoff
+
+    def _set_level(self, level: int) -> None:
+        """How many messages it takes at a time, -1: `max_in_flight`.  May be repeated."""
+        if level == self._level or self._is_over():
+            return
+        result = lib.pn_consumer_pause(self._handle, level)
+        if result < 0 and result != -lib.PN_ECLOSED:
+            raise native_error(result)
+        self._level = level
+
+    def _failed(self, message: _M, error: BaseException | None) -> float:
+        """Say so; for how long the message is put off."""
+        assert self._backoff is not None
+        delay = self._backoff.delay(message.attempts)
+        logger.error(
+            "%r: the handler %s at attempt %d of message %s, which is requeued for %g s",
+            self,
+            "returned False" if error is None else f"raised {type(error).__name__}",
+            message.attempts,
+            message.id,
+            delay,
+            exc_info=error,
+        )
+        return delay
+
+    def _outcome(self, message: _M, good: bool) -> Outcome:
+        """Of a message that its handler has answered by itself, or that was answered for it."""
+        if not good:
+            return Outcome.FAILURE
+        return Outcome.SUCCESS if message._finished else Outcome.NEUTRAL
+
+    def _too_late(self, message: _M, error: MessageNotInFlight | NotOwner) -> None:
+        logger.warning(
+            "%r: the handler took too long for message %s: %s",
+            self,
+            message.id,
+            str(error).partition("\n")[0],
+        )
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else " (drained)" if self._draining else ""
+        return f"<pynotify.{type(self).__name__} of {self._channel._path}{state}>"

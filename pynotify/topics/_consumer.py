@@ -1,0 +1,241 @@
+"""A consumer as threads use it.
+
+One thread at a time is in the core, and sleeps there if need be; the others wait for a lock, with
+their own time-outs.  Who only looks does not wait for a sleeper: it would take whatever comes.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Event, RLock
+from typing import TYPE_CHECKING
+
+from pynotify._base import nanoseconds
+from pynotify._ffi import lib
+from pynotify.errors import InterfaceError, MessageNotInFlight, NotOwner, Timeout
+from pynotify.topics._base_consumer import BaseConsumer
+from pynotify.topics._message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self, TypeAlias
+
+    from pynotify._connection import Connection
+    from pynotify.topics._backoff import Outcome
+    from pynotify.topics._channel import Channel
+    from pynotify.topics._options import ConsumerOptions
+    from pynotify.topics._stats import ConsumerStats
+
+    Handler: TypeAlias = Callable[[Message], object]
+
+_LOOK_S = 0.01
+_DRAIN_S = 0.1
+
+
+class Clock:
+    """What run() goes by; tests have another one."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def pause(self, over: Event, seconds: float) -> None:
+        """Unless it is over before."""
+        over.wait(seconds)
+
+
+class Consumer(BaseConsumer[Message]):
+    """Gets messages of one channel, made by `Channel.consumer`.
+
+    Thread-safe: each message is returned once, to one thread.  Iterating waits for the next
+    message, and ends when the consumer is closed or drained.  When it is closed, its connection is
+    closed or its process dies, all that it has not answered goes back to the head of the channel's
+    queue.  Every method raises `InterfaceError` after `close()`, `TopicDeleted` when the channel
+    was deleted, and `ForkedConnectionError` in a forked child.
+    """
+
+    _message = Message
+    _connection: Connection
+    _channel: Channel
+
+    def __init__(self, channel: Channel, options: ConsumerOptions) -> None:
+        super().__init__(channel, options)
+        # Re-entrant, so that a signal handler of Python that interrupted get() does not hang.
+        self._taking = RLock()
+        #: Somebody sleeps in the core, or is about to.
+        self._asleep = False
+        self._ended = Event()
+        self._clock = Clock()
+        self._open()
+
+    def get(self, timeout: float | None = None) -> Message:
+        """The next message, which is then in flight until it is answered or times out.
+
+        `timeout` in seconds: None: no limit, 0: what is there.  Raises `Timeout`, and
+        `ActiveTransaction` while the calling thread has a transaction open.  Python's signal
+        handlers run meanwhile, and their exceptions (Ctrl-C) are raised here.
+        """
+        if self._connection._transactions:
+            self._connection._refuse_transaction("get")
+        if self._taking.acquire(False):
+            try:
+                message = self._take(0)
+            finally:
+                self._taking.release()
+            if message is not None:
+                return message
+        if timeout is not None and timeout <= 0:
+            message = self._look()
+        else:
+            message = self._wait(nanoseconds(timeout))
+        if message is None:
+            raise Timeout(f"nothing came from {self._channel._path} in {timeout} s")
+        return message
+
+    def _wait(self, timeout_ns: int) -> Message | None:
+        deadline = time.monotonic_ns() + timeout_ns
+        left = timeout_ns
+        while timeout_ns < 0 or left > 0:
+            if not self._taking.acquire(timeout=-1 if timeout_ns < 0 else left / 1e9):
+                return None
+            try:
+                self._asleep = True
+                if timeout_ns >= 0:
+                    left = max(deadline - time.monotonic_ns(), 0)
+                message = self._take(left if timeout_ns >= 0 else -1)
+            finally:
+                self._asleep = False
+                self._taking.release()
+            if message is not None:
+                return message
+            if timeout_ns >= 0:
+                left = deadline - time.monotonic_ns()
+        return None
+
+    def _look(self) -> Message | None:
+        """Without waiting for who sleeps."""
+        while not self._asleep:
+            if self._taking.acquire(timeout=_LOOK_S):
+                try:
+                    return self._take(0)
+                finally:
+                    self._taking.release()
+        self._check_open()
+        return None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            return self.get()
+        except InterfaceError:
+            if self._is_over():
+                raise StopIteration from None
+            raise
+
+    def run(self, handler: Handler, backoff: tuple[float, float] = (1.0, 120.0)) -> None:
+        """Call `handler(message)` for each message, until the consumer is closed or drained.
+
+        The message is finished when the handler returns, unless it has answered it.  When it
+        raises, or returns False, that is logged and the message is requeued, and consumer and
+        message back off: for `backoff[0]` seconds, doubled with every further failure, up to
+        `backoff[1]`.  After a pause the consumer takes one message; the pauses get shorter with
+        each success.  Several threads may run a consumer.
+        """
+        state = self._begin_backing_off(backoff)
+        while not self._is_over():
+            pause = state.pause(self._clock.now())
+            if pause > 0:
+                self._set_level(0)
+                self._clock.pause(self._ended, pause)
+                continue
+            self._set_level(state.in_flight)
+            try:
+                message = self.get()
+            except InterfaceError:
+                if self._is_over():
+                    return
+                raise
+            state.record(self._handle_one(handler, message), self._clock.now())
+
+    def _handle_one(self, handler: Handler, message: Message) -> Outcome:
+        error: Exception | None = None
+        try:
+            good = handler(message) is not False
+        except Exception as caught:
+            good, error = False, caught
+        except BaseException:
+            message._leave(good=False)
+            raise
+        try:
+            if not good:
+                delay = self._failed(message, error)
+                if not message._answered:
+                    message.requeue(delay)
+            elif not message._answered:
+                message.finish()
+        except (MessageNotInFlight, NotOwner) as late:
+            self._too_late(message, late)
+        return self._outcome(message, good)
+
+    def drain(self, timeout: float | None = 0) -> bool:
+        """Take nothing more; what is in flight can still be answered.
+
+        `get` in other threads and iterating end, and what was fetched ahead goes back.  Waits up
+        to `timeout` seconds (None: no limit) until everything was answered or has timed out, and
+        returns whether that is so.
+        """
+        nanoseconds(timeout)
+        self._stop_taking()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.closed and self._stats().in_flight:
+            left = _DRAIN_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            with self._answered:
+                # A time-out tells nobody: look now and then.
+                self._answered.wait(min(left, _DRAIN_S))
+        return True
+
+    def fileno(self) -> int:
+        """A descriptor for event loops: readable when `get(0)` may return a message.
+
+        Also through a timer, or the death of another consumer; look again until it raises
+        `Timeout`.
+        """
+        self._check_open()
+        descriptor = lib.pn_consumer_fileno(self._handle)
+        if descriptor < 0:
+            self._refuse(descriptor)
+        return descriptor
+
+    def stats(self) -> ConsumerStats:
+        """What it has in flight now, and what it did until now."""
+        return self._stats()
+
+    def close(self) -> None:
+        """Give back what is in flight, to the head of the queue in its old order.
+
+        Threads in `get()` are woken and raise `InterfaceError`.  Closing twice is allowed; in a
+        forked child it does nothing, the consumer is the parent's.
+        """
+        self._give_up()
+
+    def _wake(self) -> None:
+        self._ended.set()
+
+    def _reset_in_child(self) -> None:
+        super()._reset_in_child()
+        self._taking, self._ended, self._asleep = RLock(), Event(), False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,281 @@
+"""A message in the hands of a consumer, and how it is answered."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pynotify._ffi import ffi, lib
+from pynotify.errors import MessageNotInFlight, NotOwner
+from pynotify.topics._content import decode_headers
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from pynotify._transaction import OpenTransaction
+    from pynotify.topics._async_consumer import AsyncConsumer
+    from pynotify.topics._base_consumer import BaseConsumer
+    from pynotify.topics._consumer import Consumer
+
+_pn_message_finish = lib.pn_message_finish
+_FINISHED = lib.PN_ANSWER_FINISH
+
+#: A pn_message_out, whose fields one call of this makes into numbers: through cffi, each costs
+#: as much as all of them here.
+FIELDS: Final = struct.Struct("@QQIIqqQQQQ")
+_ID, _DELIVERY, _TAG, _ATTEMPTS, _PUBLISHED, _EXPIRES = range(6)
+
+_NO_REASON: Final = "given up"
+_LONGEST_NS: Final = 4_000_000_000_000_000_000
+
+
+class BaseMessage:
+    """Of threads and of tasks."""
+
+    __slots__ = ("_answered", "_consumer", "_fields", "_headers", "body")
+
+    # Made for every message: it may do no more than assign.
+    def __init__(
+        self, consumer: BaseConsumer[Any], fields: tuple[int, ...], body: bytes, headers: bytes
+    ) -> None:
+        self._consumer = consumer
+        self._fields = fields
+        self._headers: bytes | dict[str, str] = headers
+        #: How it was answered, 0: not yet; or the transaction in which it was.
+        self._answered: OpenTransaction | int = 0
+        #: What was published, as bytes.
+        self.body = body
+
+    @property
+    def id(self) -> str:
+        """16 hex digits; the same in every channel and every delivery."""
+        return f"{self._fields[_ID]:016x}"
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._fields[_ATTEMPTS]
+
+    @property
+    def published_ns(self) -> int:
+        """CLOCK_REALTIME when it was published, nanoseconds."""
+        return self._fields[_PUBLISHED]
+
+    @property
+    def expires_in(self) -> float | None:
+        """Seconds until its ttl is over, negative afterwards; None without one."""
+        expires = self._fields[_EXPIRES]
+        return (expires - time.monotonic_ns()) / 1e9 if expires else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What it was published with; a dead letter has more."""
+        if isinstance(self._headers, bytes):
+            self._headers = decode_headers(self._headers)
+        return self._headers
+
+    def _answer(self, answer: int, delay_ns: int = 0, reason: bytes | None = None) -> None:
+        """May be repeated."""
+        connection, fields = self._consumer._connection, self._fields
+        if answer == lib.PN_ANSWER_TOUCH:
+            connection._run_at_once(lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0)
+            return
+        transaction = connection._open_transaction()
+        connection._run_deferred(
+            lib.pn_message_answer,
+            fields[_DELIVERY],
+            fields[_TAG],
+            fields[_ID],
+            answer,
+            delay_ns,
+            ffi.NULL if reason is None else reason,
+            0 if reason is None else len(reason),
+        )
+        self._answered = transaction or answer
+        if transaction is None:
+            self._consumer._answer_given()
+
+    @property
+    def _finished(self) -> bool:
+        """By the program, in a transaction perhaps, for what that is worth."""
+        return self._answered == _FINISHED or not isinstance(self._answered, int)
+
+    def _address(self) -> tuple[Any, int, int, int]:
+        fields = self._fields
+        return ffi.NULL, fields[_DELIVERY], fields[_TAG], fields[_ID]
+
+    def _finish_alone(self) -> None:
+        """Outside of a transaction, in as few steps as possible.  May be repeated."""
+        consumer, fields = self._consumer, self._fields
+        connection = consumer._connection
+        try:
+            result = _pn_message_finish(
+                connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
+            )
+        except TypeError:  # the handle is None
+            connection._check_usable()
+            raise
+        if result:
+            connection._check(result)
+        self._answered = _FINISHED
+        if consumer._draining:
+            consumer._answer_given()
+
+    def _finish(self) -> None:
+        if self._consumer._connection._transactions:
+            self._answer(lib.PN_ANSWER_FINISH)
+        else:
+            self._finish_alone()
+
+    def _requeue(self, delay: float | None) -> None:
+        self._answer(lib.PN_ANSWER_REQUEUE, _delay_ns(delay))
+
+    def _touch(self) -> None:
+        self._answer(lib.PN_ANSWER_TOUCH)
+
+    def _dead_letter(self, reason: str | None) -> None:
+        if reason is not None and not isinstance(reason, str):
+            raise TypeError(f"reason must be a str or None, not {type(reason).__name__}")
+        encoded = (reason or _NO_REASON).encode("utf-8", "replace")
+        self._answer(lib.PN_ANSWER_DEAD_LETTER, 0, encoded)
+
+    def _answer_outside(self, answer: int) -> None:
+        """Not in the transaction of the caller, if there is one.  May be repeated."""
+        self._consumer._connection._run_outside(
+            lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0
+        )
+        self._answered = answer
+        self._consumer._answer_given()
+
+    def _release(self) -> None:
+        """Back to the head of the queue, as if it had not been delivered.  May be repeated."""
+        self._answer_outside(lib.PN_ANSWER_RELEASE)
+
+    def _leave(self, *, good: bool) -> None:
+        """The end of a `with` block: what the program has not answered is answered now.
+
+        May be repeated.
+        """
+        answered = self._answered
+        if isinstance(answered, int):
+            if answered:
+                return
+        elif not answered.ended:
+            return  # it stands or falls with its transaction
+        try:
+            if good:
+                self._finish()
+            else:
+                # The exception is on its way to undo a transaction around us.
+                self._answer_outside(lib.PN_ANSWER_REQUEUE)
+        except (MessageNotInFlight, NotOwner):
+            if good and not answered:
+                raise
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot pickle a {type(self).__name__}: it is in flight with a consumer of this "
+            "process\nPickle its body, or requeue it for another process."
+        )
+
+    def __repr__(self) -> str:
+        return f"<pynotify.{type(self).__name__} {self.id} attempt {self.attempts}>"
+
+
+class Message(BaseMessage):
+    """A message that a `Consumer` got.  It is answered once: finished, requeued, or given up.
+
+    As a `with` block it is finished when the block ends, and requeued when it raises.  Every
+    method raises `MessageNotInFlight` when it was answered already or has timed out,
+    `NotOwner` when it is in flight again, and `TopicDeleted`.  In a transaction of the calling
+    thread `finish`, `requeue` and `dead_letter` take effect when that commits.
+    """
+
+    __slots__ = ()
+    _consumer: Consumer
+
+    def finish(self) -> None:
+        """It is done, for this channel."""
+        if self._consumer._connection._transactions:
+            self._answer(lib.PN_ANSWER_FINISH)
+        else:
+            self._finish_alone()
+
+    def requeue(self, delay: float | None = None) -> None:
+        """Deliver it again, after `delay` seconds: at most 3,600; None or 0: at once.
+
+        When that was the last of the consumer's `max_attempts` it is a dead letter instead.
+        """
+        self._requeue(delay)
+
+    def touch(self) -> None:
+        """It takes longer: `msg_timeout` from now on, `max_msg_timeout` since its delivery at most.
+
+        At once, also in a transaction.
+        """
+        self._touch()
+
+    def dead_letter(self, reason: str | None = None) -> None:
+        """Give it up: into the consumer's `dead_letter` topic, or without one drop it.
+
+        `reason` ("given up") is the header dead-letter-reason there.
+        """
+        self._dead_letter(reason)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave(good=exc is None)
+
+
+class AsyncMessage(BaseMessage):
+    """The same for tasks, with `await` and `async with`."""
+
+    __slots__ = ()
+    _consumer: AsyncConsumer
+
+    async def finish(self) -> None:
+        """As `Message.finish`."""
+        await self._consumer._connection._patiently(self._finish)
+
+    async def requeue(self, delay: float | None = None) -> None:
+        """As `Message.requeue`."""
+        await self._consumer._connection._patiently(partial(self._requeue, delay))
+
+    async def touch(self) -> None:
+        """As `Message.touch`."""
+        await self._consumer._connection._patiently(self._touch)
+
+    async def dead_letter(self, reason: str | None = None) -> None:
+        """As `Message.dead_letter`."""
+        await self._consumer._connection._patiently(partial(self._dead_letter, reason))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._consumer._connection._patiently(partial(self._leave, good=exc is None))
+
+
+def _delay_ns(delay: float | None) -> int:
+    """Of a requeue, which the core bounds."""
+    if delay is None:
+        return 0
+    if math.isnan(delay):
+        raise ValueError("delay must be a number of seconds, not NaN")
+    return int(max(0.0, min(delay * 1e9, _LONGEST_NS)))

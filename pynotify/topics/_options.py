@@ -1,0 +1,177 @@
+"""What a caller may ask of a topic, a channel or a consumer, checked and turned into C's terms."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pynotify._ffi import ffi, lib
+from pynotify.errors import InvalidTopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_OVERFLOW = {
+    "disk": lib.PN_OVERFLOW_DISK,
+    "error": lib.PN_OVERFLOW_ERROR,
+    "drop-oldest": lib.PN_OVERFLOW_DROP_OLDEST,
+    "drop-new": lib.PN_OVERFLOW_DROP_NEW,
+}
+_FSYNC = {
+    "none": lib.PN_FSYNC_NONE,
+    "interval": lib.PN_FSYNC_INTERVAL,
+    "always": lib.PN_FSYNC_ALWAYS,
+}
+OVERFLOW_NAMES: Final = {number: name for name, number in _OVERFLOW.items()}
+FSYNC_NAMES: Final = {number: name for name, number in _FSYNC.items()}
+
+_BILLION = 1_000_000_000
+#: Seconds that are as good as for ever, and leave room for a reading of the clock in 63 bits.
+_LONGEST = 4e9
+_MOST_IN_FLIGHT = 65535
+
+
+class _Omitted:
+    """Not given; told from every value that can be given."""
+
+    def __repr__(self) -> str:
+        return "as it was made"
+
+
+#: The default of an option of a topic: the default of the documents for who makes it, and
+#: whatever it was made with for everybody else.
+OMITTED: Any = _Omitted()
+
+
+def encode_name(name: str, what: str) -> bytes:
+    """For the core, which judges it."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} name must be a str, not {type(name).__name__}")
+    return name.encode("utf-8", "surrogatepass")
+
+
+@contextmanager
+def naming(name: str, what: str) -> Iterator[None]:
+    """The core does not repeat a bad name, which may be anything."""
+    try:
+        yield
+    except InvalidTopicName as error:
+        raise InvalidTopicName(f"bad {what} name {name!r}", hint=error.hint or "") from None
+
+
+def seconds_to_ns(name: str, value: float, *, at_least: float = 0.0) -> int:
+    """Finite seconds; what is longer than a century is a century."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not math.isfinite(value) or value < at_least:
+        raise ValueError(f"{name} must be finite and at least {at_least:g} seconds, is {value}")
+    return round(min(value, _LONGEST) * _BILLION)
+
+
+def positive_to_ns(name: str, value: float) -> int:
+    """Finite seconds above 0, however short."""
+    result = seconds_to_ns(name, value)
+    if not value:
+        raise ValueError(f"{name} must be more than 0 seconds")
+    return max(result, 1)
+
+
+def topic_options(given: Mapping[str, Any]) -> Any:
+    """A pn_topic_options with what was not omitted."""
+    native = ffi.new("pn_topic_options *")
+    for name, value in given.items():
+        if value is not OMITTED:
+            _SET[name](native, value)
+    return native
+
+
+def _set_durable(native: Any, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"durable must be True or False, not {value!r}")
+    native.durable = value
+    native.given |= lib.PN_TOPIC_DURABLE
+
+
+def _set_fsync(native: Any, value: object) -> None:
+    native.fsync = _one_of("fsync", value, _FSYNC)
+    native.given |= lib.PN_TOPIC_FSYNC
+
+
+def _set_overflow(native: Any, value: object) -> None:
+    native.overflow = _one_of("overflow", value, _OVERFLOW)
+    native.given |= lib.PN_TOPIC_OVERFLOW
+
+
+def _set_max_depth(native: Any, value: object) -> None:
+    native.max_depth = 0 if value is None else _whole("max_depth", value, 1, 2**63 - 1)
+    native.given |= lib.PN_TOPIC_MAX_DEPTH
+
+
+_SET: Final = {
+    "durable": _set_durable,
+    "fsync": _set_fsync,
+    "overflow": _set_overflow,
+    "max_depth": _set_max_depth,
+}
+
+
+def channel_bound(max_consumers: object) -> int:
+    """Of pn_topic_channel_open(): 0, the default, leaves it as it was made."""
+    return _whole("max_consumers", max_consumers, 0, _MOST_IN_FLIGHT) or -1
+
+
+class ConsumerOptions:
+    """Of one consumer; `native` lives as long as this."""
+
+    __slots__ = ("_dead_letter", "_name", "max_in_flight", "native")
+
+    def __init__(
+        self,
+        *,
+        max_in_flight: int,
+        msg_timeout: float,
+        max_msg_timeout: float,
+        max_attempts: int,
+        sample_rate: int | None,
+        dead_letter: str | None,
+    ) -> None:
+        native = ffi.new("pn_consumer_options *")
+        self.max_in_flight = _whole("max_in_flight", max_in_flight, 1, _MOST_IN_FLIGHT)
+        native.max_in_flight = self.max_in_flight
+        native.msg_timeout_ns = positive_to_ns("msg_timeout", msg_timeout)
+        native.max_msg_timeout_ns = positive_to_ns("max_msg_timeout", max_msg_timeout)
+        if native.msg_timeout_ns > native.max_msg_timeout_ns:
+            raise ValueError(
+                f"msg_timeout ({msg_timeout}) must not be longer than max_msg_timeout "
+                f"({max_msg_timeout})"
+            )
+        native.max_attempts = _whole("max_attempts", max_attempts, 0, _MOST_IN_FLIGHT)
+        if sample_rate is not None:
+            native.sample_rate = _whole("sample_rate", sample_rate, 1, 99)
+        self._name = None
+        if dead_letter is not None:
+            name = encode_name(dead_letter, "dead letter topic")
+            self._name = ffi.new("char[]", name)
+            native.dead_letter = self._name
+            native.dead_letter_len = len(name)
+        self.native = native
+        self._dead_letter = dead_letter
+
+    def naming(self) -> AbstractContextManager[None]:
+        """Of the one name among them."""
+        return naming(self._dead_letter or "", "dead letter topic")
+
+
+def _one_of(name: str, value: object, choices: Mapping[str, int]) -> int:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return choices[value]
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, is {value}")
+    return value
