@@ -1,6 +1,6 @@
 /*
- * fuzz_diskqueue.c - files of a queue on disk and of a log of topics are overwritten, cut, made long
- * and removed; then used, with the segment and without it.
+ * fuzz_diskqueue.c - files of a queue on disk and of a log of topics are overwritten, cut, made
+ * long and removed; then used, with the segment and without it.
  *
  * What is got is a record that was put, in order, and depth says how many there are; or the file
  * system's error.  What is put after the damage is got again.  A log is read to its end.

@@ -2,9 +2,9 @@
  * topic_disk.c - overflow="disk": messages of a topic for which there is no room in memory.
  *
  * 1. Each topic has a queue on disk (diskqueue.c), in the segment's data_dir.  Once something is
- *    in it, what is published goes behind it; the oldest come back as soon as there is room: whenever
- *    an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the queue on
- *    disk holds something only while memory is full: nobody waits for what is there.
+ *    in it, what is published goes behind it; the oldest come back as soon as there is room:
+ *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
+ *    queue on disk holds something only while memory is full: nobody waits for what is there.
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).

@@ -1,6 +1,6 @@
 /*
- * A process that publishes to a topic that overflows to disk, alone, in batches and in transactions,
- * and consumes from it, is killed at each label on that way, at its first and at later hits.  Who
+ * A process that publishes to a topic that overflows to disk, in batches and in transactions, and
+ * consumes from it, is killed at each label on that way, at its first and at later hits.  Who
  * comes next gets every message that was published and not finished, once and in order; of what the
  * victim died in, all or none.
  */
@@ -155,8 +155,8 @@ int main(void)
         if (!ours || strcmp(label, "diskqueue:marked") == 0)
             continue;
         bool rare = strcmp(label, "diskqueue:emptied") == 0 ||
-                    strcmp(label, "diskqueue:removed") == 0 || strncmp(label, "recfile:m", 9) == 0 ||
-                    strncmp(label, "recfile:h", 9) == 0;
+                    strcmp(label, "diskqueue:removed") == 0 ||
+                    strncmp(label, "recfile:m", 9) == 0 || strncmp(label, "recfile:h", 9) == 0;
         for (size_t hit = 0; hit < (rare ? 1 : sizeof hits / sizeof hits[0]); hit++, cases++) {
             nth = hits[hit];
             CHECK_CHILD(spawn(crash_case, NULL), 0);
