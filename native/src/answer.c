@@ -283,8 +283,11 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     int rc = pn_answer_check_locked(conn, h, false);
     if (rc != 0)
         return rc;
-    struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, h->delivery)->channel);
-    if (pn_delivery_at(seg, h->delivery)->due <= now) {
+    struct pn_delivery *d = pn_delivery_at(seg, h->delivery);
+    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_consumer_slot *c =
+        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    if (d->due <= now) {
         while (pn_queue_tick_locked(seg, ch, now))
             ;
         pn_queue_settle_locked(seg, ch);
@@ -303,8 +306,10 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
         return 0;
     case PN_OUTCOME_DEAD:
         rc = pn_message_dead_letter_locked(seg, h->delivery, reason, reason_len);
-        if (rc == 0 && answer == PN_ANSWER_REQUEUE)
+        if (rc == 0 && answer == PN_ANSWER_REQUEUE) {
             ch->requeued++;
+            c->requeued++;
+        }
         return rc;
     case PN_OUTCOME_BACK:
         rc = go_back(seg, h->delivery, answer, delay, now);

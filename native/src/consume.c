@@ -29,37 +29,14 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend.h"
 #include "crashpoint.h"
-#include "logging.h"
 #include "procsignal.h"
 #include "watch.h"
 
 #define PN_SLOW_MAX_NS 60000000000LL
 #define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often */
 
-enum { PN_AHEAD = 64 };
-
 int64_t pn_consumer_slow_ns = 500000000;
-
-struct pn_consumer {
-    struct pn_conn *conn;
-    struct pn_consumer_slot *me;
-    uint32_t ci, generation;
-    pthread_mutex_t mutex; /* one thread gets at a time */
-    pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
-    pn_atomic_u32 has_fd, closing;
-    int epfd, tfd;
-    int64_t slow_ns;
-    struct {
-        uint32_t ref;
-        uint64_t word;
-    } ahead[PN_AHEAD];
-    uint32_t nahead, at;
-    uint8_t *buf;
-    size_t cap;
-    _Atomic(struct pn_consumer *) next; /* of the connection's */
-};
 
 struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer)
 {
@@ -73,7 +50,7 @@ pn_ref pn_consume_ref(const struct pn_consumer *consumer)
 
 /* ---- the latch ------------------------------------------------------------------------------- */
 
-static void set_latch(struct pn_consumer *c)
+void pn_consume_set_latch(struct pn_consumer *c)
 {
     const uint64_t one = 1;
     int fd = pn_load_acquire(&c->efd);
@@ -110,151 +87,9 @@ void pn_consumers_woken(struct pn_conn *conn, struct pn_sleeper *sleeper, bool a
             sleeper->timeout = (struct timespec){0};
             sleeper->signalled |= PN_FD_SIGNALLED;
         } else {
-            set_latch(c);
+            pn_consume_set_latch(c);
         }
     }
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-static int check_options(const pn_consumer_options *o)
-{
-    if (o->max_in_flight > 65535)
-        return pn_fail(EINVAL, "max_in_flight must be between 1 and 65535");
-    if (o->sample_rate > 99)
-        return pn_fail(EINVAL, "sample_rate must be between 1 and 99");
-    if (o->msg_timeout_ns < 0 || o->max_msg_timeout_ns < 0)
-        return pn_fail(EINVAL, "msg_timeout and max_msg_timeout must be positive");
-    return o->dead_letter == NULL
-               ? 0
-               : pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len);
-}
-
-static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
-                      struct pn_topic_channel *ch, const pn_consumer_options *o)
-{
-    uint32_t generation = c->generation + 1;
-    memset((char *) c + sizeof c->state, 0, sizeof *c - sizeof c->state);
-    c->generation = generation;
-    c->channel = pn_queue_index(conn->seg, ch);
-    c->channel_generation = ch->generation;
-    c->slot = conn->slot;
-    c->slot_generation = conn->generation;
-    c->pid = conn->pid;
-    c->max_in_flight = c->level = o->max_in_flight == 0 ? 1 : o->max_in_flight;
-    c->max_attempts = o->max_attempts;
-    c->sample_rate = o->sample_rate;
-    c->msg_timeout = o->msg_timeout_ns == 0 ? 60000000000LL : o->msg_timeout_ns;
-    c->max_msg_timeout = o->max_msg_timeout_ns == 0 ? 900000000000LL : o->max_msg_timeout_ns;
-    if (c->max_msg_timeout < c->msg_timeout)
-        c->max_msg_timeout = c->msg_timeout;
-    c->dead_letter_len = o->dead_letter == NULL ? 0 : (uint32_t) o->dead_letter_len;
-    if (c->dead_letter_len != 0)
-        memcpy(c->dead_letter, o->dead_letter, c->dead_letter_len);
-}
-
-static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_consumer_options *o)
-{
-    struct pn_conn *conn = consumer->conn;
-    struct pn_segment *seg = conn->seg;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
-    uint32_t i = seg->topics.ctl->consumer_hint;
-    if (ch == NULL)
-        return -PN_ETOPICDELETED;
-    if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
-        pn_backend_reap_all_locked(seg); /* a dead one may be among them */
-    if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
-        return pn_fail(PN_ECONSUMERS, "consumers for %.*s:%.*s exceeds limit of %u",
-                       (int) pn_topic_of(seg, ch)->name_len, pn_topic_of(seg, ch)->name,
-                       (int) ch->name_len, ch->name, ch->max_consumers);
-    while (i < seg->topics.max_consumers &&
-           pn_load_relaxed(&seg->topics.consumer[i].state) != PN_RECORD_FREE)
-        i++;
-    if (i >= seg->topics.max_consumers)
-        return pn_fail(PN_ETOPICS,
-                       "too many consumers (max_consumers is %u)\n"
-                       "Close some, or create the segment with a larger max_consumers.",
-                       seg->topics.max_consumers);
-    seg->topics.ctl->consumer_hint = i + 1;
-    struct pn_consumer_slot *c = &seg->topics.consumer[i];
-    fill_slot(c, conn, ch, o);
-    pn_fetch_or(&seg->consuming[conn->slot / 64], 1ULL << (conn->slot % 64));
-    PN_CRASH("topic:consumer-entry");
-    pn_store_release(&c->state, PN_RECORD_USED);
-    PN_CRASH("topic:consumer-used");
-    c->next = ch->first_consumer;
-    if (c->next != 0)
-        pn_consumer_at(seg, c->next - 1)->prev = i + 1;
-    ch->first_consumer = i + 1;
-    ch->consumers++;
-    ch->samplers += c->sample_rate != 0;
-    consumer->me = c;
-    consumer->ci = i;
-    consumer->generation = c->generation;
-    return 0;
-}
-
-/* Into the connection's list, which its signal handler walks. */
-static void register_consumer(struct pn_consumer *c)
-{
-    struct pn_conn *conn = c->conn;
-    pn_process_lock();
-    pn_store_relaxed(&c->next, pn_load_relaxed(&conn->consumers));
-    pn_store_release(&conn->consumers, c);
-    pn_fetch_add_relaxed(&conn->nconsumers, 1);
-    pn_process_unlock();
-}
-
-static void unregister_consumer(struct pn_consumer *c)
-{
-    struct pn_conn *conn = c->conn;
-    pn_process_lock();
-    pthread_mutex_lock(&conn->seg->signal_mutex);
-    _Atomic(struct pn_consumer *) *link = &conn->consumers;
-    while (pn_load_relaxed(link) != c)
-        link = &pn_load_relaxed(link)->next;
-    pn_store_release(link, pn_load_relaxed(&c->next));
-    pn_fetch_add_relaxed(&conn->nconsumers, (uint32_t) -1);
-    pthread_mutex_unlock(&conn->seg->signal_mutex);
-    pn_process_unlock();
-    pn_procsignal_quiesce(); /* a handler in another thread may still be at it */
-}
-
-int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
-                    struct pn_consumer **out)
-{
-    const pn_consumer_options none = {0};
-    struct pn_segment *seg = conn->seg;
-    int rc = check_options(options == NULL ? &none : options);
-    if (rc == 0)
-        rc = pn_procsignal_arm(conn);
-    if (rc != 0)
-        return rc;
-    struct pn_consumer *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return pn_fail(ENOMEM, "out of memory");
-    c->conn = conn;
-    c->epfd = c->tfd = -1;
-    c->slow_ns = pn_consumer_slow_ns;
-    pn_store_relaxed(&c->efd, -1);
-    pthread_mutex_init(&c->mutex, NULL);
-    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
-    if (rc == 0 && !pn_topics_ready(seg)) {
-        pn_lock_release(seg);
-        rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
-    } else if (rc == 0) {
-        pn_topics_begin_locked(seg);
-        rc = attach_locked(c, channel, options == NULL ? &none : options);
-        pn_topics_end_locked(seg);
-        pn_lock_release(seg);
-    }
-    if (rc != 0) {
-        free(c);
-        return rc;
-    }
-    register_consumer(c);
-    *out = c;
-    return 0;
 }
 
 /* ---- what is ahead --------------------------------------------------------------------------- */
@@ -336,7 +171,7 @@ static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 
 /* ---- fetching (lock held) -------------------------------------------------------------------- */
 
-static int check_channel(struct pn_consumer *c, struct pn_topic_channel **ch)
+int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch)
 {
     *ch = pn_queue_at(c->conn->seg, c->me->channel);
     if (pn_load_relaxed(&c->me->state) != PN_RECORD_USED || c->me->generation != c->generation)
@@ -390,7 +225,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
-    rc = check_channel(c, &ch);
+    rc = pn_consume_check_channel(c, &ch);
     if (rc != 0) {
         pn_lock_release(seg);
         return rc;
@@ -423,7 +258,7 @@ static void stop_waiting(struct pn_consumer *c)
         return;
     struct pn_topic_channel *ch;
     pn_topics_begin_locked(seg);
-    if (check_channel(c, &ch) == 0) {
+    if (pn_consume_check_channel(c, &ch) == 0) {
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
         pn_queue_settle_locked(seg, ch);
     }
@@ -543,7 +378,7 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
     if (rc == 0)
         rc = get_slowly(c, timeout_ns, out);
     if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
-        set_latch(c); /* there may be more */
+        pn_consume_set_latch(c); /* there may be more */
     pthread_mutex_unlock(&c->mutex);
     return rc;
 }
@@ -557,7 +392,7 @@ static int expire_ahead(struct pn_consumer *c)
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
-    rc = check_channel(c, &ch);
+    rc = pn_consume_check_channel(c, &ch);
     struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
     if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
         pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
@@ -595,7 +430,7 @@ static int make_descriptor(struct pn_consumer *c)
     c->epfd = epfd;
     c->tfd = tfd;
     pn_store_release(&c->has_fd, 1);
-    set_latch(c); /* nobody has looked yet */
+    pn_consume_set_latch(c); /* nobody has looked yet */
     return 0;
 }
 
@@ -610,124 +445,4 @@ int pn_consume_fileno(struct pn_consumer *c)
         rc = make_descriptor(c);
     pthread_mutex_unlock(&c->mutex);
     return rc != 0 ? rc : c->epfd;
-}
-
-/* ---- pausing, closing ------------------------------------------------------------------------ */
-
-/* What the caller has not seen goes back.  Lock and `mutex` held. */
-static void give_back_ahead(struct pn_consumer *c)
-{
-    struct pn_segment *seg = c->conn->seg;
-    while (c->nahead > c->at) {
-        uint32_t ref = c->ahead[--c->nahead].ref;
-        struct pn_delivery *d = pn_delivery_at(seg, ref);
-        if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
-            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
-    }
-}
-
-int pn_consume_pause(struct pn_consumer *c, int level)
-{
-    struct pn_segment *seg = c->conn->seg;
-    struct pn_topic_channel *ch;
-    bool idle = pthread_mutex_trylock(&c->mutex) == 0; /* else it sleeps, with nothing ahead */
-    int rc = pn_conn_check(c->conn);
-    if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0) {
-        if (idle)
-            pthread_mutex_unlock(&c->mutex);
-        return rc;
-    }
-    rc = check_channel(c, &ch);
-    if (rc == 0) {
-        uint32_t max = c->me->max_in_flight;
-        pn_topics_begin_locked(seg);
-        c->me->level = level < 0 || (uint32_t) level > max ? max : (uint32_t) level;
-        PN_CRASH("topic:level");
-        if (idle && c->me->level == 0)
-            give_back_ahead(c);
-        uint32_t wait = pn_load_relaxed(&c->me->wait);
-        if (wait == PN_CONSUMER_BLOCKED && !pn_consumer_full(c->me))
-            pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_WAITING);
-        else if (wait == PN_CONSUMER_WAITING && pn_consumer_full(c->me))
-            pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BLOCKED);
-        pn_queue_settle_locked(seg, ch);
-        pn_topics_end_locked(seg);
-    }
-    pn_lock_release(seg);
-    if (idle)
-        pthread_mutex_unlock(&c->mutex);
-    return rc;
-}
-
-void pn_consume_interrupt(struct pn_consumer *c)
-{
-    pn_store_release(&c->closing, 1);
-    set_latch(c);
-}
-
-/* The last of what made the connection sleep here: who ends their walk at us is told. */
-static bool leave_watch_locked(struct pn_conn *conn)
-{
-    if (pn_load_relaxed(&conn->nconsumers) != 0 || pn_load_relaxed(&conn->nlistening) != 0 ||
-        pn_load_relaxed(&conn->me->watches) == 0)
-        return false;
-    pn_store_relaxed(&conn->me->watches, 0);
-    pn_members_changed_locked(conn->seg);
-    return true;
-}
-
-static int detach(struct pn_consumer *c)
-{
-    struct pn_segment *seg = c->conn->seg;
-    struct pn_topic_channel *ch;
-    bool more = true, leaves = false;
-    int rc = 0;
-    while (rc == 0 && more) {
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
-        if (rc != 0)
-            break;
-        more = false;
-        pn_topics_begin_locked(seg);
-        if (pn_load_relaxed(&c->me->state) == PN_RECORD_USED && c->me->generation == c->generation) {
-            bool there = check_channel(c, &ch) == 0;
-            more = there && pn_consumer_drain_locked(seg, c->ci, PN_TOPIC_STEPS);
-            if (there)
-                pn_queue_settle_locked(seg, ch);
-            if (!more)
-                pn_consumer_free_locked(seg, c->ci);
-        }
-        pn_topics_end_locked(seg);
-        leaves = !more && leave_watch_locked(c->conn);
-        pn_lock_release(seg);
-    }
-    if (leaves)
-        pn_watch_tell(seg, c->conn->slot);
-    return rc;
-}
-
-static void free_consumer(struct pn_consumer *c)
-{
-    const int fds[] = {pn_load_relaxed(&c->efd), c->epfd, c->tfd};
-    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-    free(c->buf);
-    free(c);
-}
-
-int pn_consume_close(struct pn_consumer *c)
-{
-    int rc = 0;
-    if (c->conn->pid == pn_my_pid) {
-        pn_consume_interrupt(c);
-        pthread_mutex_lock(&c->mutex); /* until the thread in it has left */
-        pthread_mutex_unlock(&c->mutex);
-        unregister_consumer(c);
-        if (pn_conn_check(c->conn) == 0)
-            rc = detach(c);
-    }
-    free_consumer(c);
-    return rc;
 }

@@ -6,6 +6,27 @@
 
 extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
 
+enum { PN_AHEAD = 64 };
+
+struct pn_consumer {
+    struct pn_conn *conn;
+    struct pn_consumer_slot *me;
+    uint32_t ci, generation;
+    pthread_mutex_t mutex; /* one thread gets at a time */
+    pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
+    pn_atomic_u32 has_fd, closing;
+    int epfd, tfd;
+    int64_t slow_ns;
+    struct {
+        uint32_t ref;
+        uint64_t word;
+    } ahead[PN_AHEAD];
+    uint32_t nahead, at;
+    uint8_t *buf;
+    size_t cap;
+    _Atomic(struct pn_consumer *) next; /* of the connection's */
+};
+
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out);
 int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
@@ -14,6 +35,10 @@ int pn_consume_pause(struct pn_consumer *consumer, int level);
 void pn_consume_interrupt(struct pn_consumer *consumer);
 int pn_consume_close(struct pn_consumer *consumer);
 struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer);
+/* Is the consumer ours still, and its channel there?  Lock held. */
+int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch);
+/* Make its latch readable.  Async-signal-safe. */
+void pn_consume_set_latch(struct pn_consumer *c);
 pn_ref pn_consume_ref(const struct pn_consumer *consumer);
 
 #endif

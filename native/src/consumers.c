@@ -214,6 +214,7 @@ void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
     bool consuming = (pn_load_relaxed(&seg->consuming[slot / 64]) >> (slot % 64) & 1) != 0;
     if (!consuming && t->ctl->prepared == 0)
         return;
+    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* somebody is at it already */
     pn_topics_begin_locked(seg);
     PN_CRASH("topic:reap");
     if (t->ctl->prepared != 0) {
@@ -230,7 +231,8 @@ void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
         pn_queue_settle_locked(seg, ch);
         PN_CRASH("topic:reaped");
     }
-    pn_topics_end_locked(seg);
+    if (!inside)
+        pn_topics_end_locked(seg);
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */

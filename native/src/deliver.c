@@ -383,6 +383,9 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
     uint64_t word = pn_load_relaxed(&d->state);
     take_out(seg, ref, word);
     timed_give_back(seg, channel_of(seg, d), d);
+    /* until the store of `channel` the backlog's void_below is what counts */
+    if (to->next_order < channel_of(seg, d)->void_below)
+        to->next_order = channel_of(seg, d)->void_below;
     d->order = to->next_order++;
     PN_CRASH("topic:pump-order");
     pn_store_release(&d->state,

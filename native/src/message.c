@@ -288,6 +288,15 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* What has expired makes room. */
+static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    int64_t now = pn_now_ns();
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        pn_queue_tick_locked(seg, pn_queue_at(seg, i - 1), now);
+    pn_queue_tick_locked(seg, pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)), now);
+}
+
 int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
                             size_t *skip, size_t *keep)
 {
@@ -295,6 +304,10 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     *skip = 0;
     *keep = n;
     if (max == 0 || n + there <= max)
+        return 0;
+    expire_locked(seg, topic);
+    there = (uint64_t) topic->firm + topic->staged;
+    if (n + there <= max)
         return 0;
     bool all_soft = topic->nchannels != 0;
     for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
@@ -308,12 +321,12 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
-        topic->dropped += *skip;
         while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
             ;
-        return topic->firm + topic->staged + (n - *skip) <= max
-                   ? 0
-                   : topic_full(topic, "all is in flight");
+        if (topic->firm + topic->staged + (n - *skip) > max)
+            return topic_full(topic, "all is in flight");
+        topic->dropped += *skip;
+        return 0;
     default:
         return pn_topic_may_spill(seg, topic) ? 0 : topic_full(topic, "max_depth");
     }
@@ -325,6 +338,10 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 {
     bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    if (*ref == 0) {
+        expire_locked(seg, topic);
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    }
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
                     drop_oldest(seg, topic); i++)
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
@@ -511,8 +528,7 @@ static bool all_deferred(const struct pn_segment *seg, const struct pn_message *
         const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
                         pn_is_backlog(seg, ch);
-        if (!deferred || d->due <= now || pn_is_void(ch, d) ||
-            pn_state_attempts(pn_load_relaxed(&d->state)) != 0)
+        if (!deferred || d->due <= now || pn_is_void(ch, d))
             return false;
     }
     return true;

@@ -144,8 +144,12 @@ static bool exists(struct pn_segment *seg, const struct pn_delivery *d)
         !pn_arena_valid(&seg->topics.arena, d->message, PN_PAGE_BODY))
         return false;
     const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-    return pn_load_relaxed(&ch->state) == PN_RECORD_USED && is_message(seg, d->message) &&
-           (!pn_is_void(ch, d) || pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_HELD);
+    if (!is_message(seg, d->message))
+        return false;
+    if (pn_load_relaxed(&pn_message_at(seg, d->message)->state) == PN_MSG_PREPARED ||
+        pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_HELD)
+        return pn_load_relaxed(&ch->state) != PN_RECORD_FREE; /* its transaction will see */
+    return pn_load_relaxed(&ch->state) == PN_RECORD_USED && !pn_is_void(ch, d);
 }
 
 static void free_word(struct pn_delivery *d)
@@ -294,6 +298,8 @@ static void clear_tables(struct pn_segment *seg)
              topic->generation != ch->topic_generation))
             pn_store_release(&ch->state, PN_RECORD_DELETED);
         ch->swept_below = ch->void_below;
+        if (ch->next_order < ch->void_below && ch->void_below != UINT64_MAX)
+            ch->next_order = ch->void_below;
         ch->first = ch->last = ch->ready = ch->deferred = ch->in_flight = ch->held = 0;
         ch->first_consumer = ch->consumers = ch->samplers = ch->waiting = ch->notified = 0;
         ch->next_deadline = INT64_MAX;

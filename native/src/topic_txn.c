@@ -388,6 +388,7 @@ static bool revive(struct staging *s, uint32_t ref)
     seg->topics.ctl->prepared--;
     struct pn_delivery *d = pn_delivery_at(seg, m->first);
     m->prev = m->next = 0;
+    d->order = pn_queue_at(seg, d->channel)->next_order++; /* it may have been emptied meanwhile */
     d->due = d->due == 0 ? 0 : s->now.mono + (d->due - m->published_mono);
     m->expires = m->expires == 0 ? 0 : s->now.mono + (m->expires - m->published_mono);
     m->published_mono = s->now.mono;

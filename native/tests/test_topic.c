@@ -468,7 +468,7 @@ static void test_cancel(void)
 static void test_dead_letters(void)
 {
     static const char want[] = "{\"k\":1,\"dead-letter-topic\":\"t\",\"dead-letter-channel\":\"c\","
-                               "\"dead-letter-id\":\"%016llx\",\"dead-letter-attempts\":%u,"
+                               "\"dead-letter-id\":\"%016llx\",\"dead-letter-attempts\":\"%u\","
                                "\"dead-letter-reason\":\"a \\\"b\\\"\"}";
     open_scene();
     const pn_consumer_options o = {.max_attempts = 2, .dead_letter = "dead", .dead_letter_len = 4};
