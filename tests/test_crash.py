@@ -45,8 +45,9 @@ HOLDS_THE_LOCK = "commit:after-head"
 NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
+    *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:"),
 )
-"""Labels of full queues have native tests: test_crash_full.c, _room.c and _segfile.c."""
+"""They have native tests: native/tests/test_crash_*.c."""
 
 
 def labels() -> list[str]:

@@ -195,6 +195,7 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     redo->messages = ref;
     redo->delivery = delivery;
     redo->expected = word;
+    redo->disk = 0;
     PN_CRASH("answer:redo");
     pn_store_release(&redo->valid, 1); /* both, from here on */
     PN_CRASH("answer:redo-valid");

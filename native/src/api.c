@@ -28,6 +28,7 @@
 #include "receive.h"
 #include "recover.h"
 #include "spill.h"
+#include "topic_disk.h"
 #include "watch.h"
 
 static void after_release(struct pn_segment *seg, uint32_t what)
@@ -203,6 +204,7 @@ PN_API int pn_remove_lock_files(const char *name)
 PN_API void pn_remove_spill_files(pn_engine *engine)
 {
     pn_spill_remove_all(engine->seg);
+    pn_topics_remove_files(engine->seg);
 }
 
 PN_API int pn_set_never_wait(int never)

@@ -33,6 +33,7 @@
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
 
+#include "diskqueue.h"
 #include "layout_topicmem.h"
 #include "pynotify.h"
 
@@ -143,6 +144,8 @@ struct pn_topic {
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
+    uint64_t disk_staged; /* where its queue on disk ends if the commit on its way is one; derived */
+    struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };
 
 struct pn_topic_channel {
@@ -208,8 +211,10 @@ struct pn_topic_redo {
     pn_atomic_u32 valid;
     uint32_t messages; /* chain of STAGED ones: to be LIVE */
     uint32_t delivery; /* to be FREE, if its state is still `expected`; 0: none */
-    uint32_t pad;
+    /* Of that topic (index + 1) the queue on disk moves past a record; 0: of none (topic_disk.c) */
+    uint32_t disk;
     uint64_t expected;
+    uint64_t disk_seq, disk_sum, disk_file, disk_at;
     /* messages with ids from void_first on, so many, do not exist: they are being published, all
      * together, by the store of 0 (message.c 2) */
     uint64_t void_first;
@@ -223,6 +228,7 @@ struct pn_topic_control {
     uint32_t topic_hint, channel_hint, consumer_hint; /* none below is free; derived */
     uint32_t topic_end;    /* no topic was ever made from here on; truth */
     uint32_t seed;         /* of the random choice of a consumer */
+    uint32_t spilled;      /* 0: no topic has anything on disk */
     struct pn_topic_redo redo;
     struct pn_arena_control arena;
 };

@@ -32,6 +32,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
+#include "topic_disk.h"
 #include "topic_log.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
@@ -333,8 +334,8 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
             return topic_full(topic, "all is in flight");
         topic->dropped += *skip;
         return 0;
-    default: /* PN_OVERFLOW_DISK is asked here for its queue (diskqueue.c), once that is there */
-        return topic_full(topic, "max_depth");
+    default:
+        return pn_topic_may_spill(seg, topic) ? 0 : topic_full(topic, "max_depth");
     }
 }
 
@@ -402,9 +403,12 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     struct pn_moment now = pn_moment_now();
     size_t skip = 0, keep = 1;
     uint32_t ref = 0;
-    int rc = pn_message_admit_locked(seg, topic, 1, &skip, &keep);
-    if (rc == 0 && skip < keep)
+    bool spill = pn_topic_spills_locked(seg, topic, 1);
+    int rc = spill ? 0 : pn_message_admit_locked(seg, topic, 1, &skip, &keep);
+    if (rc == 0 && skip < keep && !spill)
         rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
+    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
+        return pn_topic_spill_many_locked(seg, topic, m, m->body, &m->body_len, 1);
     if (rc != 0 || ref == 0)
         return rc;
     PN_CRASH("publish:before-live");
@@ -513,7 +517,12 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
-    rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
+    const struct pn_new_message all = m;
+    bool spill = pn_topic_spills_locked(seg, topic, n);
+    if (!spill)
+        rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
+    if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
+        rc = pn_topic_spill_many_locked(seg, topic, &all, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
     bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);

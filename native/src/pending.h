@@ -67,6 +67,7 @@ struct pn_pending_op {
     uint32_t message;  /* staged, or to be cancelled; 0: none */
     uint64_t was;      /* state word of the delivery; 0: it is not to be touched */
     int outcome;       /* enum pn_outcome */
+    uint64_t spilled;  /* where its topic's queue on disk ends with it; 0: it is in memory */
     struct pn_answer_redo redo;
     struct pn_topic_note *note; /* for the latency log, if there is one */
 };

@@ -58,7 +58,8 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
         break; /* later, in redo_counters() */
     case PN_ENTRY_PUBLISH:
     case PN_ENTRY_ANSWER:
-    case PN_ENTRY_CANCEL: {
+    case PN_ENTRY_CANCEL:
+    case PN_ENTRY_SPILL: {
         int rc = pn_topic_redo_entry_locked(seg, qe);
         if (rc != 0)
             return rc;

@@ -23,8 +23,7 @@
  *     has not checked.  The page cache is shared: nothing is synced, since a segment does not
  *     outlive a reboot either.
  *  5. The directory belongs to the effective user and nobody else may write to it; this is looked
- *     at on every call (1 us of the 100 that a file takes).  A file is made O_EXCL|O_NOFOLLOW and
- *     0600 under any umask; one that is there already must be a regular file, ours, with one name.
+ *     at on every call (1 us of the 100 that a file takes): datafile.c.
  *  6. A damaged page costs itself, a damaged header its file; a damaged tag reads as 0.
  */
 #define _GNU_SOURCE
@@ -33,16 +32,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "crashpoint.h"
 #include "crc32c.h"
+#include "datafile.h"
 #include "err.h"
 #include "layout.h"
 
@@ -73,47 +70,9 @@ static void file_name(const struct pn_segfile_dir *dir, uint64_t number, char na
     snprintf(name, NAME_SIZE, "%s%016llx", dir->prefix, (unsigned long long) number);
 }
 
-/* "could not <what> <directory>/<name>: <why>"; returns -error. */
-static int file_failed(const struct pn_segfile_dir *dir, const char *name, const char *what,
-                       int error)
-{
-    return pn_fail(error, "could not %s %s/%s: %s", what, dir->path, name, strerror(error));
-}
-
-static int open_dir(const char *path)
-{
-    struct stat st;
-    if (path[0] != '/' || strlen(path) > PN_DATA_DIR_MAX)
-        return pn_fail(EINVAL, "the data directory \"%.100s\" is not an absolute path of at most "
-                               "%u bytes", path, PN_DATA_DIR_MAX);
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-        int error = errno;
-        bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
-        return link ? pn_fail(EACCES, "the data directory %s is a symbolic link of user %u\n"
-                                      "Name the directory itself.", path, (unsigned) st.st_uid)
-                    : pn_fail(error, "could not open the data directory %s: %s", path,
-                              strerror(error));
-    }
-    const char *wrong = NULL;
-    if (fstat(fd, &st) != 0)
-        wrong = strerror(errno);
-    else if (st.st_uid != geteuid())
-        wrong = "it belongs to somebody else";
-    else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        wrong = "others may write to it";
-    if (wrong == NULL)
-        return fd;
-    close(fd);
-    return pn_fail(EACCES, "the data directory %s (of user %u, mode %04o) cannot be used by user "
-                           "%u: %s\nMake a directory of your own for it, with mode 0700.",
-                   path, (unsigned) st.st_uid, (unsigned) st.st_mode & 07777U,
-                   (unsigned) geteuid(), wrong);
-}
-
 int pn_segfile_check_dir(const char *path)
 {
-    int fd = open_dir(path);
+    int fd = pn_data_dir_open(path);
     if (fd >= 0)
         close(fd);
     return fd < 0 ? fd : 0;
@@ -134,40 +93,6 @@ int pn_segfile_open_dir(struct pn_segfile_dir *dir, const char *path, uint32_t u
     if (length < 0 || (size_t) length >= sizeof dir->prefix)
         return pn_fail(ENAMETOOLONG, "the segment name \"%.100s\" is too long for files", segment);
     return 0;
-}
-
-/* Is what stands under that name a file of ours?  Names the owner of what is not. */
-static int check_file(const struct pn_segfile_dir *dir, const char *name, const struct stat *st)
-{
-    const char *wrong = NULL;
-    if (S_ISLNK(st->st_mode))
-        wrong = "a symbolic link";
-    else if (!S_ISREG(st->st_mode))
-        wrong = "not a regular file";
-    else if (st->st_uid != geteuid())
-        wrong = "not ours";
-    else if (st->st_nlink > 1)
-        wrong = "a file with a second name";
-    if (wrong == NULL)
-        return st->st_nlink == 0 ? file_failed(dir, name, "use", ENOENT) : 0;
-    return pn_fail(EACCES, "%s/%s is %s; it belongs to user %u, we are user %u\nNobody but "
-                           "pynotify makes files of such names: find out who did, and remove it.",
-                   dir->path, name, wrong, (unsigned) st->st_uid, (unsigned) geteuid());
-}
-
-/* openat() of a file that should be there, and look at what it is. */
-static int open_existing(const struct pn_segfile_dir *dir, int dirfd, const char *name, int flags,
-                         struct stat *st)
-{
-    int fd = openat(dirfd, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    int error = errno;
-    bool known = (fd >= 0 ? fstat(fd, st) : fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW)) == 0;
-    int rc = known ? check_file(dir, name, st) : 0;
-    if (rc == 0 && (fd < 0 || !known))
-        rc = file_failed(dir, name, "open", fd < 0 ? error : errno);
-    if (rc != 0 && fd >= 0)
-        close(fd);
-    return rc != 0 ? rc : fd;
 }
 
 /* ---- the header ---------------------------------------------------------------------------- */
@@ -212,66 +137,10 @@ static off_t page_offset(uint32_t page)
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
-static int write_all(int fd, struct iovec *iov, int n, off_t at)
-{
-    while (n > 0) {
-        ssize_t done = pwritev(fd, iov, n, at);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return done < 0 ? -errno : -EIO;
-        for (at += done; n > 0 && (size_t) done >= iov->iov_len; n--, iov++)
-            done -= (ssize_t) iov->iov_len;
-        if (n > 0) {
-            iov->iov_base = (char *) iov->iov_base + done;
-            iov->iov_len -= (size_t) done;
-        }
-    }
-    return 0;
-}
-
 static int write_at(int fd, void *bytes, size_t n, off_t at)
 {
     struct iovec one = {.iov_base = bytes, .iov_len = n};
-    return write_all(fd, &one, 1, at);
-}
-
-/*
- * A new file, or the one that is there.  One of ours that we may not open is that of a creator
- * with a strange umask who was killed before its fchmod(): nobody was told of it.
- */
-static int open_for_writing(const struct pn_segfile_dir *dir, int dirfd, const char *name,
-                            struct stat *st)
-{
-    const int new = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    for (int tries = 0;; tries++) {
-        int fd = openat(dirfd, name, new, 0600);
-        if (fd >= 0) {
-            PN_CRASH("segfile:created");
-            if (fchmod(fd, 0600) == 0 && fstat(fd, st) == 0)
-                return fd;
-            int error = errno;
-            unlinkat(dirfd, name, 0);
-            close(fd);
-            return file_failed(dir, name, "make", error);
-        }
-        if (errno != EEXIST)
-            return file_failed(dir, name, "make", errno);
-        fd = open_existing(dir, dirfd, name, O_RDWR, st);
-        if (fd >= 0) {
-            if ((st->st_mode & 07777) != 0600 && fchmod(fd, 0600) != 0) {
-                int error = errno;
-                close(fd);
-                return file_failed(dir, name, "set the mode of", error);
-            }
-            return fd;
-        }
-        bool unfinished = fd == -EACCES && fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                          S_ISREG(st->st_mode) && st->st_uid == geteuid() && st->st_size == 0;
-        if (tries > 0 || (fd != -ENOENT && !unfinished))
-            return fd;
-        unlinkat(dirfd, name, 0);
-    }
+    return pn_data_file_write(fd, &one, 1, at);
 }
 
 static int fill(const struct pn_segfile_dir *dir, int fd, uint64_t number, uint32_t first_page,
@@ -295,7 +164,7 @@ static int fill(const struct pn_segfile_dir *dir, int fd, uint64_t number, uint3
         page[i].tag = tags != NULL ? tags[i] : 0;
         page[i].tag_crc = pn_crc32c(begun, &page[i].tag, sizeof page[i].tag);
     }
-    rc = write_all(fd, iov, (int) n, page_offset(first_page));
+    rc = pn_data_file_write(fd, iov, (int) n, page_offset(first_page));
     if (rc != 0)
         return rc;
     PN_CRASH("segfile:pages");
@@ -304,51 +173,29 @@ static int fill(const struct pn_segfile_dir *dir, int fd, uint64_t number, uint3
     return rc;
 }
 
-/* Beyond RLIMIT_FSIZE a write raises SIGXFSZ, which kills who did not ask for it. */
-static void block_sigxfsz(sigset_t *xfsz, sigset_t *before)
-{
-    sigemptyset(xfsz);
-    sigaddset(xfsz, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, xfsz, before);
-}
-
-static void unblock_sigxfsz(const sigset_t *xfsz, const sigset_t *before, bool raised)
-{
-    const struct timespec at_once = {0};
-    if (sigismember(before, SIGXFSZ) == 1)
-        return;
-    if (raised)
-        while (sigtimedwait(xfsz, NULL, &at_once) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, before, NULL);
-}
-
 int pn_segfile_write(const struct pn_segfile_dir *dir, uint64_t number, uint32_t first_page,
                      const void *const pages[], const uint32_t tags[], uint32_t n)
 {
     char name[NAME_SIZE];
-    sigset_t xfsz, before;
     struct stat st;
     if (n == 0 || n > PN_SEGFILE_PAGES || first_page > PN_SEGFILE_PAGES - n)
         return pn_fail(EINVAL, "a file has no pages %u to %u", first_page, first_page + n);
-    int dirfd = open_dir(dir->path);
+    int dirfd = pn_data_dir_open(dir->path);
     if (dirfd < 0)
         return dirfd;
     file_name(dir, number, name);
-    int fd = open_for_writing(dir, dirfd, name, &st);
+    int fd = pn_data_file_make(dir->path, dirfd, name, &st);
     if (fd < 0) {
         close(dirfd);
         return fd;
     }
-    block_sigxfsz(&xfsz, &before);
     int rc = fill(dir, fd, number, first_page, pages, tags, n);
-    unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
     if (rc != 0) {
         if (st.st_size == 0)
             unlinkat(dirfd, name, 0); /* a full disk has better uses for it */
         else if (ftruncate(fd, st.st_size) != 0)
             errno = 0; /* then it is overwritten the next time */
-        file_failed(dir, name, "write to", -rc);
+        pn_data_file_failed(dir->path, name, "write to", -rc);
     }
     close(fd);
     close(dirfd);
@@ -361,11 +208,11 @@ int pn_segfile_open_read(const struct pn_segfile_dir *dir, uint64_t number)
 {
     char name[NAME_SIZE];
     struct stat st;
-    int dirfd = open_dir(dir->path);
+    int dirfd = pn_data_dir_open(dir->path);
     if (dirfd < 0)
         return dirfd;
     file_name(dir, number, name);
-    int fd = open_existing(dir, dirfd, name, O_RDONLY, &st);
+    int fd = pn_data_file_open(dir->path, dirfd, name, O_RDONLY, &st);
     close(dirfd);
     int rc = fd < 0 ? fd : compare_header(dir, fd, number);
     if (rc == 0)
@@ -373,31 +220,15 @@ int pn_segfile_open_read(const struct pn_segfile_dir *dir, uint64_t number)
     if (fd < 0)
         return fd;
     close(fd);
-    return rc < 0 ? file_failed(dir, name, "read", -rc)
+    return rc < 0 ? pn_data_file_failed(dir->path, name, "read", -rc)
                   : pn_fail(EBADMSG, "%s/%s is damaged: its header is not that of this file",
                             dir->path, name);
-}
-
-/* -ENODATA: the file ends before. */
-static int read_all(int fd, void *out, size_t n, off_t at)
-{
-    while (n > 0) {
-        ssize_t got = pread(fd, out, n, at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got < 0 ? -errno : -ENODATA;
-        out = (char *) out + got;
-        n -= (size_t) got;
-        at += got;
-    }
-    return 0;
 }
 
 /* Read at each call, since it grows; and since programs close and reuse what is not theirs. */
 static int read_header(int fd, struct segfile_header *h)
 {
-    int rc = read_all(fd, h, sizeof *h, 0);
+    int rc = pn_data_file_read(fd, h, sizeof *h, 0);
     if (rc != 0 && rc != -ENODATA)
         return pn_fail(-rc, "could not read the file of descriptor %d: %s", fd, strerror(-rc));
     if (rc == 0 && h->magic == SEGFILE_MAGIC && h->version == SEGFILE_VERSION &&
@@ -424,7 +255,7 @@ int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, vo
                      (unsigned long long) h.number, (unsigned long long) number);
     if (rc != 0)
         return rc;
-    rc = read_all(fd, out, (size_t) n * PN_QUEUE_PAGE, page_offset(first_page));
+    rc = pn_data_file_read(fd, out, (size_t) n * PN_QUEUE_PAGE, page_offset(first_page));
     if (rc != 0 && rc != -ENODATA)
         return pn_fail(-rc, "could not read file %llu: %s", (unsigned long long) number,
                        strerror(-rc));
@@ -467,13 +298,13 @@ int pn_segfile_tags(int fd, uint32_t tags[PN_SEGFILE_PAGES])
 int pn_segfile_remove(const struct pn_segfile_dir *dir, uint64_t number)
 {
     char name[NAME_SIZE];
-    int dirfd = open_dir(dir->path);
+    int dirfd = pn_data_dir_open(dir->path);
     if (dirfd < 0)
         return dirfd;
     file_name(dir, number, name);
     int rc = unlinkat(dirfd, name, 0) == 0 || errno == ENOENT
                  ? 0
-                 : file_failed(dir, name, "remove", errno);
+                 : pn_data_file_failed(dir->path, name, "remove", errno);
     close(dirfd);
     PN_CRASH("segfile:removed");
     return rc;
@@ -507,7 +338,7 @@ int pn_segfile_remove_all(const char *path, uint32_t uid, const char *segment, u
     int length = snprintf(prefix, sizeof prefix, "pynotify.%u.%s.", uid, segment);
     if (length < 0 || (size_t) length >= sizeof prefix)
         return pn_fail(ENAMETOOLONG, "the segment name \"%.100s\" is too long for files", segment);
-    int fd = open_dir(path);
+    int fd = pn_data_dir_open(path);
     if (fd < 0)
         return fd;
     DIR *dir = fdopendir(fd);

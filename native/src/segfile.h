@@ -18,9 +18,10 @@
 
 #include <stdint.h>
 
+#include "datafile.h"
+
 #define PN_SEGFILE_PAGES 32U /* SLRU_PAGES_PER_SEGMENT */
 #define PN_SEGFILE_HEADER 4096U
-#define PN_DATA_DIR_MAX 511U /* bytes of a directory's path at the most */
 
 /* What names a sequence of files.  No descriptor: programs close those that are not theirs. */
 struct pn_segfile_dir {

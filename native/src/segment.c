@@ -533,6 +533,9 @@ static void free_segment(struct pn_segment *seg)
             close(seg->pidfds[i].fd);
     if (seg->fd >= 0)
         close(seg->fd);
+    if (seg->topics.disk != NULL)
+        pn_diskqueue_close(seg->topics.disk);
+    free(seg->topics.disk);
     free(seg->lock_fd);
     free(seg->pidfds);
     free(seg->own);

@@ -37,6 +37,7 @@ struct pn_topics {
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
     struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
+    struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
 };
 
 struct pn_segment {

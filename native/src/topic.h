@@ -27,8 +27,11 @@ static inline void pn_topics_begin_locked(struct pn_segment *seg)
     pn_store_relaxed(&seg->ctl->topics_dirty, 1);
     atomic_signal_fence(memory_order_seq_cst);
 }
+void pn_topics_refill_locked(struct pn_segment *seg); /* topic_disk.c */
 static inline void pn_topics_end_locked(struct pn_segment *seg)
 {
+    if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
+        pn_topics_refill_locked(seg);
     atomic_signal_fence(memory_order_seq_cst);
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
 }

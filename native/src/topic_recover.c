@@ -21,6 +21,7 @@
 #include "deliver.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_disk.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 
@@ -45,6 +46,7 @@ static void redo_record(struct pn_segment *seg)
     if (redo->delivery != 0 && pn_load_relaxed(&d->state) == redo->expected)
         pn_store_release(&d->state,
                          pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(redo->expected)));
+    pn_topic_disk_redo_locked(seg);
     PN_CRASH("topic-recover:redo");
     pn_store_release(&redo->valid, 0);
     PN_CRASH("topic-recover:redone");
@@ -53,6 +55,8 @@ static void redo_record(struct pn_segment *seg)
 bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
     const struct pn_arena *mem = &seg->topics.arena;
+    if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_SPILL)
+        return qe->channel_hash < seg->topics.max_topics && qe->payload_len == 0;
     if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
         return false;
     if (qe->kind == PN_ENTRY_ANSWER)
@@ -69,6 +73,10 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
     if (qe->kind == PN_ENTRY_PUBLISH) {
         if (pn_message_at(seg, qe->channel_hash)->id == qe->chan_seq)
             redo_publish(seg, qe->channel_hash);
+        return 0;
+    }
+    if (qe->kind == PN_ENTRY_SPILL) {
+        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, qe->channel_hash), qe->chan_seq);
         return 0;
     }
     if (qe->kind == PN_ENTRY_CANCEL) {
@@ -280,6 +288,7 @@ static void clear_tables(struct pn_segment *seg)
     for (uint32_t i = 0; i < t->max_topics; i++) {
         t->topic[i].oldest = t->topic[i].newest = 0;
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
+        t->topic[i].disk_staged = 0;
     }
     for (uint32_t i = 0; i < t->max_channels; i++) {
         struct pn_topic_channel *ch = &t->channel[i];
@@ -298,7 +307,7 @@ static void clear_tables(struct pn_segment *seg)
     }
     t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = 0;
     t->ctl->channel_hint = t->max_topics;
-    t->ctl->deleted = 1; /* perhaps */
+    t->ctl->deleted = t->ctl->spilled = 1; /* perhaps */
 }
 
 static void attach_consumers(struct pn_segment *seg)

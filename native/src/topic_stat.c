@@ -17,6 +17,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
+#include "topic_disk.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 
@@ -160,12 +161,18 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, pn_topi
                             .overflow = t->overflow,
                             .channels = t->nchannels,
                             .max_depth = t->max_depth,
-                            .depth = own->ready,
+                            .depth = own->ready + pn_topic_on_disk(t),
                             .unfinished = t->messages,
-                            .message_count = t->message_count,
-                            .message_bytes = t->message_bytes,
+                            .message_count = t->message_count + pn_topic_on_disk(t) +
+                                             pn_diskqueue_now(&t->disk)->corrupt,
+                            .message_bytes = t->message_bytes + pn_topic_disk_bytes(t),
+                            .on_disk = pn_topic_on_disk(t),
+                            .corrupt = (uint32_t) pn_diskqueue_now(&t->disk)->corrupt,
                             .dropped = t->dropped,
                             .expired = t->expired + own->expired};
+    int error = pn_load_relaxed(&t->disk.error);
+    if (error != 0)
+        snprintf(out->error, sizeof out->error, "%s", strerror(error));
     copy_name(out->name, t->name, t->name_len);
     int64_t now = pn_now_ns();
     for (uint32_t at = own->first; at != 0; at = pn_delivery_at(seg, at)->next)

@@ -25,6 +25,7 @@
 #include "message.h"
 #include "queue.h"
 #include "timedset.h"
+#include "topic_disk.h"
 #include "topic_log.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -181,6 +182,25 @@ static void keep(struct staging *s, uint32_t ref)
     PN_CRASH("commit:staged");
 }
 
+/* Behind what this commit has staged there before. */
+static int stage_on_disk(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op,
+                         const struct pn_new_message *m)
+{
+    int rc = pn_topic_spill_stage_locked(s->conn->seg, topic, m, &s->now, &topic->disk_staged);
+    if (rc == 0)
+        op->spilled = topic->disk_staged;
+    return rc;
+}
+
+/* The topic whose queue on disk is to end where this op says; NULL: that is none, or a later's. */
+static struct pn_topic *spilled_by(const struct pn_segment *seg, const struct pn_pending_op *op)
+{
+    struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
+    return op->kind == PN_OP_PUBLISH && op->spilled != 0 && topic->disk_staged == op->spilled
+               ? topic
+               : NULL;
+}
+
 static int stage_publish(struct staging *s, struct pn_pending_op *op)
 {
     struct pn_segment *seg = s->conn->seg;
@@ -197,10 +217,14 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
     op->message = 0;
     if (topic == NULL)
         return -PN_ETOPICDELETED;
+    if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
+        return stage_on_disk(s, topic, op, &m);
     int rc = pn_message_admit_locked(seg, topic, 1, &skip, &room);
     if (rc != 0 || skip >= room)
         return rc;
     rc = pn_message_stage_or_drop_locked(seg, topic, &m, &s->now, s->prepare, &op->message);
+    if (rc == -PN_ETOPICFULL && !s->prepare && pn_topic_may_spill(seg, topic))
+        return stage_on_disk(s, topic, op, &m);
     if (rc == 0 && op->message != 0)
         keep(s, op->message);
     return rc;
@@ -320,6 +344,10 @@ static void undo(struct staging *s, size_t n)
             seg->topics.ctl->prepared--;
             pn_queue_settle_locked(seg, ch);
         }
+        struct pn_topic *spilled = spilled_by(seg, op);
+        if (spilled != NULL)
+            spilled->disk_staged = 0;
+        op->spilled = 0;
         op->was = 0;
         PN_CRASH("commit:undone");
     }
@@ -332,6 +360,7 @@ static int stage_all(struct staging *s)
     for (size_t i = 0; i < p->nops; i++) {
         struct pn_pending_op *op = &p->ops[i];
         op->message = 0;
+        op->spilled = 0;
         op->was = 0;
         if (op->kind == PN_OP_PUBLISH)
             rc = stage_publish(s, op);
@@ -466,8 +495,15 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
                                           .chan_seq = op->was,
                                           .payload = &op->redo,
                                           .payload_len = sizeof op->redo};
-        if (op->kind == PN_OP_ANSWER ? op->was != 0
-                                     : op->kind == PN_OP_CANCEL && op->message != 0)
+        const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
+        if (spilled != NULL)
+            entry = (struct pn_new_entry){
+                .kind = PN_ENTRY_SPILL,
+                .channel_hash = (uint32_t) (spilled - c->conn->seg->topics.topic),
+                .chan_seq = op->spilled};
+        if (spilled != NULL || (op->kind == PN_OP_ANSWER
+                                    ? op->was != 0
+                                    : op->kind == PN_OP_CANCEL && op->message != 0))
             pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
     }
     if (pos == pn_load_relaxed(&c->conn->seg->ctl->head))
@@ -525,7 +561,11 @@ void pn_topic_apply_locked(struct pn_commit *c)
         pn_message_golive_locked(seg, c->messages);
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
-        if (op->kind == PN_OP_ANSWER && op->was != 0) {
+        struct pn_topic *spilled = spilled_by(seg, op);
+        if (spilled != NULL) {
+            pn_topic_spill_commit_locked(seg, spilled, op->spilled);
+            spilled->disk_staged = 0;
+        } else if (op->kind == PN_OP_ANSWER && op->was != 0) {
             apply_answer(c, op);
         } else if (op->kind == PN_OP_CANCEL && op->message != 0 &&
                    pn_message_at(seg, op->message)->id == op->id &&

@@ -438,12 +438,15 @@ static void run_creation(void *arg)
 /* Labels of a module that has a program of its own for them: test_crash_<module>.c. */
 static bool tested_elsewhere(const char *label)
 {
-    static const char *const full[] = {"copy:",        "evict:",          "spill:",
-                                       "block:ticket", "block:passed-on", "recover:mem-tail"};
-    for (size_t i = 0; i < sizeof full / sizeof full[0]; i++)
-        if (strncmp(label, full[i], strlen(full[i])) == 0)
-            return true; /* test_crash_full.c */
-    return strncmp(label, "segfile:", 8) == 0 || is_topic_label(label);
+    static const char *const others[] = {
+        "copy:",           "evict:",   "spill:",   "block:ticket", "block:passed-on",
+        "recover:mem-tail", /* test_crash_full.c */
+        "segfile:",        "recfile:", "diskqueue:", "topiclog:", /* test_crash_<module>.c */
+        "spilled:",        "refill:" /* test_crash_topic_disk.c */};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strncmp(label, others[i], strlen(others[i])) == 0)
+            return true;
+    return is_topic_label(label);
 }
 
 struct job {

@@ -1,0 +1,277 @@
+/*
+ * topic_disk.c - overflow="disk": messages of a topic for which there is no room in memory.
+ *
+ * 1. Each topic has a queue on disk (diskqueue.c), in the segment's data_dir.  Once something is
+ *    in it, what is published goes behind it; the oldest come back as soon as there is room:
+ *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
+ *    queue on disk holds something only while memory is full: nobody waits for what is there.
+ * 2. In files a message has no channels yet.  When it comes back it is given to those that
+ *    there are then, or to the backlog, as if it were published at that moment; its times are those
+ *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
+ * 3. Publishing to disk is committed by the one store of diskqueue.c; a transaction's by `head`,
+ *    with an entry that names the topic and how far its queue goes from there on.
+ * 4. Coming back changes two truths, the message and the queue: one redo record has both
+ *    (message.c 2), so nothing is lost or doubled by a death in between.
+ * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
+ *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
+ * 6. The files of all topics are read and written through one set of descriptors per process.
+ */
+#include "topic_disk.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crashpoint.h"
+#include "deliver.h"
+
+/* What stands in a record before headers and body. */
+struct spilled {
+    uint64_t id;
+    int64_t published_ns, published_mono, due, expires;
+    uint32_t headers_len, body_len;
+};
+
+bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    return topic->overflow == PN_OVERFLOW_DISK && topic->ephemeral == 0 &&
+           seg->data_dir[0] != '\0';
+}
+
+bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n)
+{
+    uint64_t there = (uint64_t) topic->firm + topic->staged;
+    bool all_soft = topic->nchannels != 0;
+    if (!pn_topic_may_spill(seg, topic))
+        return false;
+    if (pn_topic_on_disk(topic) != 0)
+        return true;
+    if (topic->max_depth == 0 || there + n <= topic->max_depth)
+        return false;
+    for (uint32_t i = topic->first_channel; i != 0 && all_soft;
+         i = pn_queue_at(seg, i - 1)->sibling)
+        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
+    return !all_soft;
+}
+
+uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
+{
+    return pn_diskqueue_bytes(&topic->disk) - pn_topic_on_disk(topic) * sizeof(struct spilled);
+}
+
+/* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
+static int use_files(struct pn_segment *seg, struct pn_topic *topic)
+{
+    struct pn_segfile_dir dir;
+    uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    uint64_t base = (uint64_t) (topic->generation & 0xffff) << 48 | (uint64_t) index << 32;
+    if (topic->disk.max_file == 0)
+        pn_diskqueue_init(&topic->disk, base, 0);
+    if (!pn_diskqueue_possible(&topic->disk, base))
+        return pn_segment_poison(seg, "the queue on disk of topic %u is broken", index);
+    if (seg->topics.disk != NULL)
+        return 0;
+    int rc = pn_segfile_open_dir(&dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'd');
+    if (rc != 0)
+        return rc;
+    seg->topics.disk = malloc(sizeof *seg->topics.disk);
+    if (seg->topics.disk == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    rc = pn_diskqueue_open(seg->topics.disk, &dir,
+                           seg->topics.max_body + PN_HEADERS_MAX +
+                               (uint32_t) sizeof(struct spilled));
+    if (rc != 0) {
+        free(seg->topics.disk);
+        seg->topics.disk = NULL;
+    } else {
+        seg->topics.disk->unmarked = true;
+    }
+    return rc;
+}
+
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+static int64_t later_ns(int64_t now, int64_t by)
+{
+    return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
+}
+
+int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *now,
+                                uint64_t *seq)
+{
+    struct spilled head = {.id = m->id,
+                           .published_ns = now->real,
+                           .published_mono = now->mono,
+                           .due = later_ns(now->mono, m->delay_ns),
+                           .expires = later_ns(now->mono, m->ttl_ns),
+                           .headers_len = m->headers_len,
+                           .body_len = m->body_len};
+    struct pn_record_in record = {.parts = 3};
+    record.part[0] = (struct iovec) {&head, sizeof head};
+    record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
+    record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
+    int rc = use_files(seg, topic);
+    if (rc == 0 && *seq != 0)
+        rc = pn_diskqueue_stage_more(&topic->disk, seg->topics.disk, &record, 1, seq);
+    else if (rc == 0)
+        rc = pn_diskqueue_stage(&topic->disk, seg->topics.disk, &record, 1, seq);
+    PN_CRASH("spilled:staged");
+    return rc;
+}
+
+void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq)
+{
+    seg->topics.ctl->spilled = 1;
+    PN_CRASH("spilled:told");
+    pn_diskqueue_commit(&topic->disk, seq);
+    PN_CRASH("spilled:committed");
+}
+
+int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               const struct pn_new_message *common, const unsigned char *bodies,
+                               const uint32_t *lens, size_t n)
+{
+    const struct pn_moment now = pn_moment_now();
+    struct pn_new_message m = *common;
+    uint64_t seq = 0;
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; bodies += lens[i], i++, m.id++) {
+        m.body = bodies;
+        m.body_len = lens[i];
+        rc = pn_topic_spill_stage_locked(seg, topic, &m, &now, &seq);
+    }
+    if (rc == 0)
+        pn_topic_spill_commit_locked(seg, topic, seq);
+    return rc;
+}
+
+/* ---- coming back ----------------------------------------------------------------------------- */
+
+struct refill {
+    struct pn_segment *seg;
+    struct pn_topic *topic;
+    int64_t now;
+};
+
+/* The message is in memory, and the queue has moved past it: both, or neither. */
+static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
+                 const struct pn_record_out *record)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    redo->messages = ref;
+    redo->delivery = 0;
+    redo->disk_seq = record->seq;
+    redo->disk_sum = record->sum + record->length;
+    redo->disk_file = record->file;
+    redo->disk_at = record->next;
+    redo->disk = (uint32_t) (topic - seg->topics.topic) + 1;
+    PN_CRASH("refill:redo");
+    pn_store_release(&redo->valid, 1); /* it has moved */
+    PN_CRASH("refill:redo-valid");
+    pn_topic_disk_redo_locked(seg);
+    pn_message_golive_locked(seg, ref);
+    redo->disk = 0;
+}
+
+static int take(void *arg, const struct pn_record_out *record)
+{
+    const struct refill *r = arg;
+    struct pn_segment *seg = r->seg;
+    struct pn_topic *topic = r->topic;
+    struct spilled head;
+    if (record->length < sizeof head)
+        return 1;
+    memcpy(&head, record->body, sizeof head);
+    if (head.body_len > seg->topics.max_body || head.headers_len > PN_HEADERS_MAX ||
+        sizeof head + (uint64_t) head.headers_len + head.body_len != record->length)
+        return 1;
+    if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
+        return 0;
+    const struct pn_moment then = {.mono = head.published_mono, .real = head.published_ns};
+    const struct pn_new_message m = {
+        .body = record->body + sizeof head + head.headers_len,
+        .headers = record->body + sizeof head,
+        .body_len = head.body_len,
+        .headers_len = head.headers_len,
+        .id = head.id,
+        .delay_ns = head.due == 0 ? 0 : head.due - then.mono,
+        .ttl_ns = head.expires == 0 ? 0 : head.expires - then.mono};
+    bool expired = head.expires != 0 && head.expires <= r->now;
+    uint32_t ref = expired ? 0 : pn_message_stage_locked(seg, topic, &m, &then, false);
+    if (ref == 0 && !expired)
+        return 0; /* there is no room yet */
+    if (ref != 0 && pn_message_at(seg, ref)->refs != 0) {
+        move(seg, topic, ref, record);
+        return 1;
+    }
+    if (ref != 0) /* every channel goes without */
+        pn_message_unstage_locked(seg, ref);
+    topic->expired += expired;
+    topic->message_count++;
+    topic->message_bytes += head.body_len;
+    return 1;
+}
+
+void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    struct refill r = {seg, topic, pn_now_ns()};
+    uint32_t before = topic->messages;
+    if (pn_topic_on_disk(topic) == 0 || use_files(seg, topic) != 0)
+        return;
+    for (int tries = 0; tries < 16; tries++)
+        if (pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r) != -EAGAIN)
+            break;
+    if (topic->messages == before)
+        return;
+    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
+        pn_topic_pump_locked(seg, topic);
+    pn_topic_settle_locked(seg, topic);
+}
+
+void pn_topics_refill_locked(struct pn_segment *seg)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    bool more = false;
+    for (uint32_t i = 0; i < ctl->topic_end && i < seg->topics.max_topics; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || pn_topic_on_disk(topic) == 0)
+            continue;
+        if (topic->disk_staged == 0) /* else a commit is on its way, which holds both copies */
+            pn_topic_refill_locked(seg, topic);
+        more = more || pn_topic_on_disk(topic) != 0;
+    }
+    ctl->spilled = more;
+}
+
+void pn_topic_disk_redo_locked(struct pn_segment *seg)
+{
+    const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    if (redo->disk == 0)
+        return;
+    struct pn_topic *topic = pn_topic_at(seg, redo->disk - 1);
+    pn_diskqueue_pass(&topic->disk, redo->disk_file, redo->disk_at, redo->disk_seq,
+                      redo->disk_sum);
+    PN_CRASH("refill:passed");
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    if (topic->disk.max_file == 0)
+        return 0; /* it was never used */
+    int rc = use_files(seg, topic);
+    return rc != 0 ? rc : pn_diskqueue_empty(&topic->disk, seg->topics.disk);
+}
+
+void pn_topics_remove_files(struct pn_segment *seg)
+{
+    if (!pn_topics_ready(seg) || seg->data_dir[0] == '\0')
+        return;
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end && i < seg->topics.max_topics; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (topic->disk.max_file != 0 && use_files(seg, topic) == 0)
+            pn_diskqueue_remove(&topic->disk, seg->topics.disk);
+    }
+}

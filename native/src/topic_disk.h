@@ -1,0 +1,47 @@
+/*
+ * topic_disk.h - overflow="disk": messages of a topic for which there is no room in memory.
+ *
+ * Everything needs the writer lock and, where something changes, `topics_dirty`.
+ */
+#ifndef PN_TOPIC_DISK_H
+#define PN_TOPIC_DISK_H
+
+#include "message.h"
+
+/* May messages of that topic go to files at all? */
+bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic);
+/* Do the next n have to? */
+bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n);
+
+/* Write one behind those staged so far (*seq 0: none); not there before the commit. */
+int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *now,
+                                uint64_t *seq);
+/* n of them, of consecutive ids: all, or none. */
+int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               const struct pn_new_message *common, const unsigned char *bodies,
+                               const uint32_t *lens, size_t n);
+/* It is the commit point, or comes after it; again and again if need be. */
+void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
+
+/* Messages in files. */
+static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->disk);
+}
+
+uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
+
+/* As many as there is room for come back into memory, in bounded steps. */
+void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* All of them are forgotten. */
+int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* What a valid redo record says of a queue on disk. */
+void pn_topic_disk_redo_locked(struct pn_segment *seg);
+
+/* The files of all topics, when the segment is unlinked. */
+void pn_topics_remove_files(struct pn_segment *seg);
+
+#endif

@@ -1,0 +1,300 @@
+/*
+ * topiclog.c - see topiclog.h.
+ *
+ * THE MODEL
+ *
+ *  1. The log is a queue on disk (diskqueue.c) of which nothing is got: the records from its
+ *     reading end on, front to back, say what durable topics there are and what is in them.  It
+ *     stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
+ *  2. **A change has happened when its batch is committed**: diskqueue.c's one store, after
+ *     the bytes were given to the kernel.  A batch is a transaction's bracket: without its last
+ *     record none of it counts, wherever everybody was killed.  With the segment alive what was
+ *     staged and not committed is cut off by the next append; who has a commit point of his own
+ *     in the ring stages before it and commits after it, again if need be.
+ *  3. A file begins with OPENED and with all topics and channels of that moment, so what stands
+ *     before it can be dropped without it.  OPENED says also where the older file ended for whom
+ *     it was written: what a process of an unlinked segment may still write there does not count.
+ *  4. Reading again (topiclog_replay.c) needs no order but that of the log: FINISHED of what is
+ *     not known says nothing, CARRIED says all of a message, again and again.  So compaction is
+ *     nothing but: begin a file; carry all live messages, a few at a time, while others
+ *     write; drop what stands before that file.  Killed anywhere, it begins anew or goes on.
+ *  5. It begins when the log has three times the bytes of what is live (and 16 MiB): what is
+ *     written twice is at most half of what was written once.  A queue that is drained
+ *     as fast as it is filled carries next to nothing.
+ *  6. fsync: `written` and `synced` count records.  A sync takes what is written when it begins,
+ *     so those who wait for one together are done with the next; no lock is held, and a SIGKILL
+ *     leaves nothing.  "always": the call returns after its records are synced.  "interval": the
+ *     first operation on a durable topic a second or more after the last sync does one (so
+ *     a lone one does its own), and so does who closes; there is no thread for it.  "none":
+ *     never.  Consumers may see a message before it is on the disk, under each of them.
+ *  7. pwrite() and no mapping: recfile.c (6).
+ */
+#define _GNU_SOURCE
+#include "topiclog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "crashpoint.h"
+#include "err.h"
+#include "os.h"
+
+/* ---- the directory -------------------------------------------------------------------------- */
+
+static const char hex_digits[] = "0123456789abcdef";
+
+/* log.<16 digits>.<16 digits> */
+static bool parse_name(const char *name, uint64_t *instance)
+{
+    if (strlen(name) != 37 || strncmp(name, "log.", 4) != 0 || name[20] != '.')
+        return false;
+    *instance = 0;
+    for (int i = 4; i < 37; i++) {
+        const char *digit = strchr(hex_digits, name[i]);
+        if (i == 20)
+            continue;
+        if (digit == NULL)
+            return false;
+        if (i < 20)
+            *instance = *instance << 4 | (uint64_t) (digit - hex_digits);
+    }
+    return true;
+}
+
+/* The random part of the names of files that are there; if there are none, a new one. */
+static int find_instance(const char *path, uint64_t *instance)
+{
+    int fd = pn_data_dir_open(path);
+    if (fd < 0)
+        return fd;
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        int error = errno;
+        close(fd);
+        return pn_data_file_failed(path, "", "read", error);
+    }
+    *instance = 0;
+    for (struct dirent *d; *instance == 0 && (d = readdir(dir)) != NULL;)
+        if (!parse_name(d->d_name, instance))
+            *instance = 0;
+    closedir(dir);
+    while (*instance == 0)
+        *instance = pn_os_random();
+    return 0;
+}
+
+static int at_begin(void *arg, struct pn_diskqueue_writing *w)
+{
+    struct pn_topiclog_files *files = arg;
+    struct pn_record_in opened = {.type = PN_LOG_OPENED, .parts = 1};
+    opened.part[0] = (struct iovec) {&files->opened, sizeof files->opened};
+    int rc = pn_topiclog_emit(w, &opened);
+    PN_CRASH("topiclog:opened");
+    if (rc == 0 && files->source.describe != NULL)
+        rc = files->source.describe(files->source.arg, w);
+    PN_CRASH("topiclog:described");
+    return rc;
+}
+
+static int name_files(struct pn_segfile_dir *dir)
+{
+    dir->kind = 'l';
+    return snprintf(dir->prefix, sizeof dir->prefix, "log.%016llx.",
+                    (unsigned long long) dir->instance);
+}
+
+int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
+                     uint32_t longest, const struct pn_topiclog_source *source)
+{
+    struct pn_segfile_dir dir = {.kind = 'l'};
+    struct stat st;
+    int fd = pn_data_dir_open(data_dir);
+    if (fd < 0)
+        return fd;
+    int rc = mkdirat(fd, segment, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+    if (rc == 0 && fstatat(fd, segment, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) &&
+        st.st_uid == geteuid() && (st.st_mode & 0777) == 0) /* made under a strange umask */
+        rc = fchmodat(fd, segment, 0700, 0) == 0 ? 0 : -errno;
+    close(fd);
+    if (rc != 0)
+        return pn_data_file_failed(data_dir, segment, "make", -rc);
+    int length = snprintf(dir.path, sizeof dir.path, "%s/%s", data_dir, segment);
+    if (length < 0 || (size_t) length >= sizeof dir.path)
+        return pn_fail(ENAMETOOLONG, "the path %s/%s is too long", data_dir, segment);
+    rc = find_instance(dir.path, &dir.instance);
+    if (rc != 0)
+        return rc;
+    name_files(&dir);
+    memset(files, 0, sizeof *files);
+    rc = pn_diskqueue_open(&files->queue, &dir, longest);
+    files->queue.at_begin = at_begin;
+    files->queue.arg = files;
+    if (source != NULL)
+        files->source = *source;
+    return rc;
+}
+
+void pn_topiclog_close(struct pn_topiclog_files *files)
+{
+    pn_diskqueue_close(&files->queue);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* Who writes for a log that another process has started: its names, and what a file begins with. */
+static void follow(const struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    files->opened.instance = log->instance;
+    files->opened.last_file = pn_diskqueue_now(&log->queue)->write_file;
+    files->opened.last_end = pn_diskqueue_now(&log->queue)->write_at;
+    if (files->queue.dir.instance != log->random) {
+        files->queue.dir.instance = log->random;
+        name_files(&files->queue.dir);
+    }
+}
+
+int pn_topiclog_stage(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                      const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    follow(log, files);
+    return pn_diskqueue_stage(&log->queue, &files->queue, records, n, seq);
+}
+
+static void tell_written(struct pn_topiclog *log)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    pn_store_relaxed(&log->written_file, now->write_file);
+    PN_CRASH("topiclog:written");
+    pn_store_release(&log->written, now->write_seq);
+}
+
+void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq)
+{
+    pn_diskqueue_commit(&log->queue, seq);
+    tell_written(log);
+}
+
+int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                       const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    int rc = pn_topiclog_stage(log, files, records, n, seq);
+    if (rc == 0)
+        pn_topiclog_commit(log, *seq);
+    return rc;
+}
+
+int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t instance,
+                      uint64_t max_file, const struct pn_topiclog_replay *replay, void *arg,
+                      uint64_t *damaged)
+{
+    memset(log, 0, sizeof *log);
+    int rc = pn_diskqueue_recover(&log->queue, &files->queue, 0, max_file);
+    if (rc == 0)
+        rc = pn_topiclog_read(files, pn_diskqueue_now(&log->queue), replay, arg, damaged);
+    if (rc != 0)
+        return rc;
+    log->instance = instance;
+    log->random = files->queue.dir.instance;
+    log->compact_from = PN_TOPICLOG_COMPACT;
+    follow(log, files);
+    rc = pn_diskqueue_roll(&log->queue, &files->queue);
+    if (rc != 0)
+        return rc;
+    tell_written(log);
+    return 0;
+}
+
+/* ---- syncing -------------------------------------------------------------------------------- */
+
+static void raise_to(pn_atomic_u64 *word, uint64_t value)
+{
+    uint64_t old = pn_load_relaxed(word);
+    while (old < value && !pn_cas_u64(word, &old, value))
+        ;
+}
+
+int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq)
+{
+    uint64_t written = pn_load_acquire(&log->written);
+    uint64_t last = pn_load_relaxed(&log->written_file); /* stored before `written` */
+    uint64_t first = pn_load_acquire(&log->synced_file);
+    if (pn_load_acquire(&log->synced) >= (seq < written ? seq : written))
+        return 0;
+    struct pn_segfile_dir dir = files->queue.dir;
+    dir.instance = log->random;
+    name_files(&dir);
+    pn_store_relaxed(&log->synced_at, (uint64_t) pn_now_ns());
+    int rc = first < last ? pn_recfile_sync_dir(&dir) : 0;
+    for (uint64_t file = first > 0 ? first : last; rc == 0 && file <= last; file++) {
+        rc = pn_recfile_sync(&dir, file);
+        rc = rc == -ENOENT ? 0 : rc; /* it was compacted away meanwhile */
+    }
+    PN_CRASH("topiclog:synced");
+    if (rc != 0)
+        return rc;
+    pn_fetch_add_relaxed(&log->syncs, 1);
+    raise_to(&log->synced_file, last);
+    raise_to(&log->synced, written);
+    return 0;
+}
+
+bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now)
+{
+    uint64_t last = pn_load_relaxed(&log->synced_at);
+    return pn_load_relaxed(&log->written) > pn_load_relaxed(&log->synced) &&
+           now - (int64_t) last >= PN_TOPICLOG_INTERVAL &&
+           pn_cas_u64(&log->synced_at, &last, (uint64_t) now);
+}
+
+/* ---- compaction ----------------------------------------------------------------------------- */
+
+static int begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    follow(log, files);
+    int rc = pn_diskqueue_roll(&log->queue, &files->queue);
+    if (rc != 0)
+        return rc;
+    tell_written(log);
+    log->compact_seq = before.write_seq;
+    log->compact_sum = before.write_sum;
+    log->compact_cursor[0] = log->compact_cursor[1] = 0;
+    PN_CRASH("topiclog:begun");
+    log->compact_file = pn_diskqueue_now(&log->queue)->write_file;
+    return 1;
+}
+
+int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                        uint64_t live_bytes, uint32_t messages)
+{
+    uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue);
+    if (log->compact_file == 0)
+        return bytes < log->compact_from || bytes / 3 < live_bytes ? 0
+                                                                     : begin_compaction(log, files);
+    for (uint32_t i = 0; i < messages; i++) {
+        struct pn_record_in record;
+        uint64_t cursor[2] = {log->compact_cursor[0], log->compact_cursor[1]};
+        int rc = files->source.carry(files->source.arg, cursor, &record);
+        if (rc > 0)
+            rc = pn_topiclog_append(log, files, &record, 1, &seq);
+        else if (rc == 0)
+            break;
+        if (rc < 0)
+            return rc;
+        PN_CRASH("topiclog:carried");
+        log->compact_cursor[0] = cursor[0];
+        log->compact_cursor[1] = cursor[1];
+        if (i + 1 == messages)
+            return 1;
+    }
+    uint64_t file = log->compact_file;
+    log->compact_file = 0;
+    PN_CRASH("topiclog:compacted");
+    log->compactions++;
+    return pn_diskqueue_drop(&log->queue, &files->queue, file, log->compact_seq,
+                             log->compact_sum);
+}

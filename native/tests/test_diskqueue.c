@@ -1,0 +1,664 @@
+/*
+ * A queue on disk: what is put is got, in order, by whichever process; damage costs the record that
+ * it hits; a full disk is an error and nothing more; without the segment the files say the same.
+ * The names with a capital are those of go-diskqueue's tests.  test_crash_diskqueue.c kills.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "records.h"
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+static char path[512];
+
+/* ---- go-diskqueue's -------------------------------------------------------------------------- */
+
+static void TestDiskQueue(void)
+{
+    queue_start();
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    CHECK_EQ(get(1).n, 0);
+    CHECK_OK(put(1));
+    CHECK_EQ(pn_diskqueue_depth(q), 1);
+    CHECK_EQ(pn_diskqueue_bytes(q), length_of(1));
+    get_these(1, 1);
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    CHECK_EQ(pn_diskqueue_bytes(q), 0);
+    for (uint64_t i = 2; i < 1000; i++)
+        CHECK_OK(put(i));
+    CHECK_EQ(pn_diskqueue_depth(q), 998);
+    get_these(2, 998);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    CHECK_EQ(pn_diskqueue_bytes(q), 0);
+    queue_end();
+}
+
+static void TestDiskQueueRoll(void)
+{
+    const uint64_t before = max_file, ten = 10 * pn_record_size(100) + PN_RECFILE_START;
+    max_file = ten;
+    queue_start();
+    max_file = before;
+    for (uint64_t i = 0; i < 10; i++)
+        CHECK_OK(put_sized(i, 100));
+    CHECK_EQ(pn_diskqueue_now(q)->write_file, BASE + 1);
+    CHECK_OK(put_sized(10, 100));
+    CHECK_EQ(pn_diskqueue_now(q)->write_file, BASE + 2);
+    CHECK_EQ(files_in(data_dir), 2);
+    for (uint64_t i = 0; i < 11; i++) {
+        struct taken t = {.sized = true, .stop = 1};
+        CHECK_EQ(pn_diskqueue_get(q, &files, 1, take, &t), 1);
+        CHECK_EQ(t.first, i);
+        CHECK_EQ(pn_diskqueue_depth(q), 10 - i);
+    }
+    CHECK_EQ(files_in(data_dir), 1);
+    queue_end();
+}
+
+static int refuse(void *arg, const struct pn_record_out *record)
+{
+    (void)arg;
+    (void)record;
+    return 0;
+}
+
+static int fail_to_take(void *arg, const struct pn_record_out *record)
+{
+    (void)arg;
+    (void)record;
+    return -ENOMEM;
+}
+
+static void TestDiskQueuePeek(void)
+{
+    queue_start();
+    for (uint64_t i = 0; i < 300; i++)
+        CHECK_OK(put(i));
+    for (uint64_t at = 0; at < 300; at += 50) {
+        struct taken t = {0}, skipped = {0};
+        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 300, take, &t), 300 - at);
+        CHECK_EQ(t.first, at);
+        CHECK_EQ(pn_diskqueue_peek(q, &files, 45, 3, take, &skipped), 3);
+        CHECK_EQ(skipped.first, at + 45);
+        CHECK_EQ(pn_diskqueue_depth(q), 300 - at);
+        CHECK_EQ(pn_diskqueue_get(q, &files, 1, refuse, NULL), 0);
+        CHECK_EQ(pn_diskqueue_get(q, &files, 1, fail_to_take, NULL), -ENOMEM);
+        get_these(at, 50);
+    }
+    queue_end();
+}
+
+static void TestDiskQueueEmpty(void)
+{
+    queue_start();
+    CHECK_OK(pn_diskqueue_empty(q, &files));
+    for (int again = 0; again < 3; again++) {
+        for (uint64_t i = 0; i < 100; i++)
+            CHECK_OK(put(i));
+        get_these(0, 3);
+        CHECK_EQ(pn_diskqueue_depth(q), 97);
+        CHECK(files_in(data_dir) > 1);
+        CHECK_OK(pn_diskqueue_empty(q, &files));
+        CHECK_EQ(pn_diskqueue_depth(q), 0);
+        CHECK_EQ(pn_diskqueue_bytes(q), 0);
+        CHECK_EQ(files_in(data_dir), 0);
+        CHECK_EQ(get(10).n, 0);
+    }
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    queue_end();
+}
+
+static void TestDiskQueueCorruption(void)
+{
+    const uint64_t before = max_file;
+    uint32_t size = 123;
+    max_file = 6 * pn_record_size(size) + PN_RECFILE_START;
+    queue_start();
+    for (uint64_t i = 0; i < 25; i++)
+        CHECK_OK(put_sized(i, size));
+    CHECK_EQ(files_in(data_dir), 5);
+    file_path(2, path);
+    CHECK_EQ(truncate(path, 500), 0); /* two of its records stay */
+    struct taken t = {.sized = true};
+    while (pn_diskqueue_depth(q) > 1)
+        CHECK_OK(pn_diskqueue_get(q, &files, 1, take, &t));
+    CHECK_EQ(t.n, 20);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 4);
+    file_path(5, path); /* the present one: what is left in it is cut away */
+    CHECK_EQ(truncate(path, PN_RECFILE_START + 10), 0);
+    drop_cache();
+    CHECK_EQ(pn_diskqueue_get(q, &files, 1, take, &t), 0);
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 5);
+    CHECK_OK(put_sized(25, size));
+    CHECK_EQ(pn_diskqueue_get(q, &files, 1, take, &t), 1);
+    CHECK_EQ(t.last, 25);
+    max_file = before;
+    queue_end();
+}
+
+static void TestDiskQueueSyncAfterRead(void)
+{
+    queue_start();
+    for (uint64_t i = 0; i < 100; i++)
+        CHECK_OK(put(i));
+    for (uint64_t i = 0; i < 100; i++) {
+        get_these(i, 1);
+        queue_recover();
+        CHECK_EQ(pn_diskqueue_depth(q), 99 - i);
+    }
+    CHECK_EQ(pn_diskqueue_bytes(q), 0);
+    CHECK_OK(put(100));
+    queue_recover();
+    get_these(100, 1);
+    queue_end();
+}
+
+/* Four writers and then four readers, as processes, under one lock. */
+struct torture {
+    pthread_mutex_t lock;
+    uint64_t put, got, sum;
+};
+static struct torture *torture;
+
+static void torture_write(void *arg)
+{
+    (void)arg;
+    for (int n = 0; n < 250; n++) {
+        pthread_mutex_lock(&torture->lock);
+        CHECK_OK(put(torture->put));
+        torture->put++;
+        pthread_mutex_unlock(&torture->lock);
+    }
+}
+
+static void torture_read(void *arg)
+{
+    bool more = true;
+    (void)arg;
+    while (more) {
+        pthread_mutex_lock(&torture->lock);
+        struct taken t = get(7);
+        CHECK(t.n == 0 || t.first == torture->got);
+        torture->got += t.n;
+        more = pn_diskqueue_depth(q) > 0;
+        pthread_mutex_unlock(&torture->lock);
+    }
+}
+
+static void in_four(void (*body)(void *))
+{
+    pid_t pid[4];
+    for (int i = 0; i < 4; i++)
+        pid[i] = spawn(body, NULL);
+    for (int i = 0; i < 4; i++)
+        CHECK_CHILD(pid[i], 0);
+}
+
+static void TestDiskQueueTorture(void)
+{
+    pthread_mutexattr_t attr;
+    torture = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(torture != MAP_FAILED);
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&torture->lock, &attr);
+    queue_start();
+    in_four(torture_write);
+    CHECK_EQ(pn_diskqueue_depth(q), 1000);
+    queue_recover();
+    CHECK_EQ(pn_diskqueue_depth(q), 1000);
+    in_four(torture_write);
+    CHECK_EQ(pn_diskqueue_depth(q), 2000);
+    in_four(torture_read);
+    CHECK_EQ(torture->got, 2000);
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    munmap(torture, 4096);
+    queue_end();
+}
+
+static void TestDiskQueueResize(void)
+{
+    const uint64_t before = max_file;
+    queue_start();
+    uint64_t put_so_far = 0;
+    for (uint64_t size = 1000; size < 200000; size *= 5) {
+        for (uint64_t end = put_so_far + 100; put_so_far < end; put_so_far++)
+            CHECK_OK(put(put_so_far));
+        max_file = size;
+        queue_recover();
+        CHECK_EQ(pn_diskqueue_depth(q), put_so_far);
+    }
+    max_file = before;
+    get_these(0, put_so_far);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    queue_end();
+}
+
+/* Read right after each write, by who has read to the end of the file that the writer leaves. */
+static void roll_sizes(uint32_t from, uint32_t to, uint32_t ahead)
+{
+    for (uint32_t size = from; size <= to; size++) {
+        queue_start();
+        q->max_file = PN_RECFILE_START + 3 * pn_record_size(size) + size % 3;
+        for (uint64_t i = 0, got = 0; i < 40; i++) {
+            CHECK_OK(put_sized(i, size));
+            for (; got + ahead <= i; got++) {
+                struct taken t = {.sized = true};
+                CHECK_EQ(pn_diskqueue_get(q, &files, 1, take, &t), 1);
+                CHECK_EQ(t.first, got);
+                CHECK_EQ(pn_diskqueue_depth(q), i - got);
+            }
+        }
+        CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+        CHECK(files_in(data_dir) <= 2 + ahead / 3);
+        queue_end();
+    }
+}
+
+static void TestDiskQueueRollAsync(void)
+{
+    roll_sizes(20, 40, 0);
+}
+
+static void TestWriteRollReadEOF(void)
+{
+    roll_sizes(20, 30, 1);
+    roll_sizes(20, 25, 3);
+    roll_sizes(20, 25, 7);
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+static void flip_byte(int fd, off_t at, uint8_t with)
+{
+    uint8_t byte;
+    CHECK_EQ(pread(fd, &byte, 1, at), 1);
+    byte ^= with;
+    CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
+}
+
+enum { FEW = 5, SIZE = 60 };
+
+static off_t few_records(void)
+{
+    queue_start();
+    q->max_file = 1 << 20;
+    for (uint64_t i = 0; i < FEW; i++)
+        CHECK_OK(put_sized(i, SIZE));
+    file_path(1, path);
+    return (off_t)pn_diskqueue_now(q)->write_at;
+}
+
+/* Which record a byte of the file belongs to; -1: none, and nothing is lost with it. */
+static int owner_of(off_t at)
+{
+    off_t size = (off_t)pn_record_size(SIZE), in = (at - PN_RECFILE_START) % size;
+    return at < PN_RECFILE_START || in >= PN_RECORD_HEADER + SIZE
+               ? -1
+               : (int)((at - PN_RECFILE_START) / size);
+}
+
+static int note(void *arg, const struct pn_record_out *record)
+{
+    struct taken t = {.sized = true};
+    *(unsigned *)arg |= 1U << record->type;
+    return take(&t, record);
+}
+
+static unsigned all_records(void)
+{
+    unsigned seen = 0;
+    int64_t rc;
+    while ((rc = pn_diskqueue_get(q, &files, 1, note, &seen)) == -EAGAIN || rc > 0)
+        ;
+    CHECK_OK(rc);
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    CHECK_EQ(pn_diskqueue_bytes(q), 0);
+    return seen;
+}
+
+static void test_each_byte_that_is_flipped_costs_its_record_alone(void)
+{
+    off_t end = few_records();
+    const struct pn_diskqueue saved = *q;
+    int fd = open(path, O_RDWR);
+    for (off_t at = 0; at < end; at++)
+        for (uint8_t with = 1; with != 0; with = with == 1 ? 0xff : with == 0xff ? 0x80 : 0) {
+            int owner = owner_of(at);
+            *q = saved;
+            flip_byte(fd, at, with);
+            drop_cache();
+            CHECK_EQ(all_records(), 31U & ~(owner < 0 ? 0 : 1U << owner));
+            CHECK_EQ(pn_diskqueue_now(q)->corrupt, owner >= 0);
+            flip_byte(fd, at, with);
+        }
+    close(fd);
+    queue_end();
+}
+
+/* Without the segment the last record has nobody behind it that would tell of it. */
+static void test_each_byte_that_is_flipped_costs_its_record_without_the_segment(void)
+{
+    off_t end = few_records();
+    int fd = open(path, O_RDWR);
+    uint8_t whole[4096];
+    CHECK_EQ(pread(fd, whole, sizeof whole, 0), end);
+    for (off_t at = 0; at < end; at++) {
+        int owner = owner_of(at);
+        CHECK_EQ(pwrite(fd, whole, (size_t)end, 0), end);
+        CHECK_EQ(ftruncate(fd, end), 0);
+        flip_byte(fd, at, 0xff);
+        queue_recover();
+        if (owner > 0) /* of the first its number is known from the file's header */
+            CHECK_EQ(pn_diskqueue_depth(q), owner == FEW - 1 ? FEW - 1 : FEW);
+        CHECK_EQ(all_records(), 31U & ~(owner < 0 ? 0 : 1U << owner));
+        CHECK_OK(put_sized(FEW, SIZE));
+        CHECK_EQ(all_records(), 1U << FEW);
+    }
+    close(fd);
+    queue_end();
+}
+
+static void test_a_file_that_was_cut_at_any_length_keeps_what_is_whole(void)
+{
+    for (int recovered = 0; recovered < 2; recovered++)
+        for (off_t length = 0;; length++) {
+            off_t end = few_records(), size = (off_t)pn_record_size(SIZE);
+            if (length > end)
+                break;
+            CHECK_EQ(truncate(path, length), 0);
+            if (recovered)
+                queue_recover();
+            unsigned whole = 0;
+            for (int i = 0; i < FEW; i++)
+                whole += PN_RECFILE_START + i * size + PN_RECORD_HEADER + SIZE <= length;
+            CHECK_EQ(all_records(), (1U << whole) - 1);
+            if (!recovered)
+                CHECK_EQ(pn_diskqueue_now(q)->corrupt, FEW - whole);
+            CHECK_OK(put_sized(9, SIZE));
+            CHECK_EQ(all_records(), 1U << 9);
+            queue_end();
+        }
+}
+
+static void test_a_removed_file_costs_its_records_alone(void)
+{
+    for (uint64_t gone = 1; gone <= 4; gone++) {
+        queue_start();
+        q->max_file = PN_RECFILE_START + 5 * pn_record_size(SIZE);
+        for (uint64_t i = 0; i < 20; i++)
+            CHECK_OK(put_sized(i, SIZE));
+        CHECK_EQ(files_in(data_dir), 4);
+        file_path(gone, path);
+        CHECK_EQ(unlink(path), 0);
+        CHECK_OK(put_sized(20, SIZE));
+        CHECK_EQ(all_records(), 0x1fffffU & ~(31U << (gone - 1) * 5));
+        CHECK_EQ(pn_diskqueue_now(q)->corrupt, 5);
+        queue_end();
+    }
+}
+
+/* A body that looks like records, in a place where they would be looked for. */
+static void test_records_within_a_damaged_record_are_not_taken(void)
+{
+    static uint8_t fake[2048];
+    off_t end = few_records();
+    int fd = open(path, O_RDWR);
+    CHECK_EQ(pread(fd, fake, (size_t)(end - PN_RECFILE_START), PN_RECFILE_START),
+             end - PN_RECFILE_START);
+    struct pn_record_in record = {.type = 20, .parts = 1, .part = {{fake, sizeof fake}}};
+    CHECK_OK(pn_diskqueue_put(q, &files, &record, 1));
+    CHECK_OK(put_sized(6, SIZE));
+    flip_byte(fd, end + 4, 0xff); /* its length */
+    close(fd);
+    CHECK_EQ(all_records(), 31U | 1U << 6);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 1);
+    queue_end();
+}
+
+static void test_a_long_damaged_part_is_passed_in_steps(void)
+{
+    queue_start();
+    q->max_file = 1 << 30;
+    for (uint64_t i = 0; i < 200; i++)
+        CHECK_OK(put_sized(i, LONGEST));
+    file_path(1, path);
+    uint64_t end = pn_diskqueue_now(q)->write_at;
+    CHECK_OK(put_sized(200, SIZE));
+    enum { NOISE = 1 << 16 };
+    static const uint8_t noise[NOISE] = {1};
+    int fd = open(path, O_RDWR), again = 0;
+    for (uint64_t at = PN_RECFILE_START; at + NOISE < end; at += NOISE)
+        CHECK_EQ(pwrite(fd, noise, NOISE, (off_t)at), NOISE);
+    close(fd);
+    struct taken t = {.sized = true};
+    while (pn_diskqueue_get(q, &files, 1, take, &t) == -EAGAIN)
+        again++;
+    CHECK_EQ(t.first, 200);
+    CHECK(again > 10);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 200);
+    queue_end();
+}
+
+/* ---- no room, no descriptor, no permission --------------------------------------------------- */
+
+/* Nothing of what failed can be read; what was there can; it works as soon as there is room. */
+static void check_no_room(int error)
+{
+    int64_t rc = 0;
+    uint64_t n = 0;
+    while (n < 5000 && (rc = put(n)) == 0)
+        n++;
+    CHECK_EQ(rc, -error);
+    CHECK(strstr(pn_error_message(), strerror(error)) != NULL);
+    CHECK(strstr(pn_error_message(), data_dir) != NULL);
+    CHECK_EQ(pn_load_relaxed(&q->error), error);
+    CHECK_EQ(pn_diskqueue_depth(q), n);
+    CHECK_EQ(put_sized(n, LONGEST), -error);
+    queue_recover();
+    CHECK_EQ(pn_diskqueue_depth(q), n);
+    get_these(0, n);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    CHECK_OK(pn_diskqueue_empty(q, &files));
+}
+
+static void limited(void *arg)
+{
+    struct rlimit limit;
+    (void)arg;
+    q->max_file = max_file = 1 << 20;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 50000;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, SIG_DFL); /* would kill */
+    check_no_room(EFBIG);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_OK(put(1));
+    CHECK_EQ(pn_load_relaxed(&q->error), 0);
+    get_these(1, 1);
+}
+
+static void test_a_file_size_limit_is_an_error_and_no_signal(void)
+{
+    queue_start();
+    CHECK_CHILD(spawn(limited, NULL), 0);
+    queue_end();
+}
+
+enum { MAY_NOT_MOUNT = 77 };
+
+static void on_a_small_disk(void *arg)
+{
+    (void)arg;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", data_dir, "tmpfs", MS_NOSUID | MS_NODEV, "size=300k,mode=0700") != 0)
+        _exit(MAY_NOT_MOUNT);
+    check_no_room(ENOSPC);
+    CHECK_OK(put(1));
+    get_these(1, 1);
+}
+
+static void test_a_full_disk_loses_nothing(void)
+{
+    queue_start();
+    int status = reap(spawn(on_a_small_disk, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == MAY_NOT_MOUNT)
+        printf("not for us: mounting a small disk\n");
+    else
+        CHECK_EQ(status, 0);
+    queue_end();
+}
+
+static void without_descriptors(void *arg)
+{
+    struct rlimit limit, none = {0, 0};
+    struct taken t = {0};
+    (void)arg;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none.rlim_max = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    CHECK_EQ(pn_diskqueue_get(q, &files, 10, take, &t), -EMFILE);
+    CHECK_EQ(put(100), -EMFILE);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    get_these(0, 100);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+}
+
+static void test_no_descriptor_is_an_error_and_no_damage(void)
+{
+    queue_start();
+    for (uint64_t i = 0; i < 100; i++)
+        CHECK_OK(put(i));
+    pn_recfile_close(&files.writer);
+    CHECK_CHILD(spawn(without_descriptors, NULL), 0);
+    queue_end();
+}
+
+static void test_descriptors_that_were_closed_and_used_again_are_noticed(void)
+{
+    queue_start();
+    for (uint64_t i = 0; i < 20; i++) {
+        CHECK_OK(put(i));
+        struct taken t = {0};
+        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 1, take, &t), 1);
+        int null = open("/dev/null", O_RDWR);
+        CHECK_EQ(dup2(null, files.writer.fd), files.writer.fd);
+        CHECK_EQ(close(files.peeker.file.fd), 0);
+        CHECK_EQ(close(null), 0);
+    }
+    get_these(0, 20);
+    queue_end();
+}
+
+static void test_a_squatted_name_is_refused(void)
+{
+    struct taken t = {0};
+    queue_start();
+    file_path(1, path);
+    CHECK_EQ(symlink("/dev/null", path), 0);
+    CHECK_EQ(put(0), -EACCES);
+    CHECK_EQ(unlink(path), 0);
+    CHECK_OK(put(0));
+    CHECK_EQ(chmod(data_dir, 0777), 0);
+    pn_recfile_close(&files.writer);
+    CHECK_EQ(put(1), -EACCES);
+    CHECK_EQ(pn_diskqueue_get(q, &files, 1, take, &t), -EACCES);
+    CHECK_EQ(chmod(data_dir, 0700), 0);
+    get_these(0, 1);
+    queue_end();
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static int put_batch(uint64_t first, size_t n, bool staged)
+{
+    static struct pn_record_in records[300];
+    static uint8_t bodies[300][64];
+    uint64_t seq;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(bodies[i], body_of(first + i, SIZE), SIZE);
+        records[i] = (struct pn_record_in){
+            .type = (uint32_t)(first + i), .parts = 1, .part = {{bodies[i], SIZE}}};
+    }
+    return staged ? pn_diskqueue_stage(q, &files, records, n, &seq)
+                  : pn_diskqueue_put(q, &files, records, n);
+}
+
+static void test_a_batch_is_there_whole_or_not_at_all(void)
+{
+    queue_start();
+    q->max_file = max_file = 1 << 20;
+    CHECK_OK(put_batch(0, 3, false));
+    CHECK_OK(put_batch(3, 300, false));
+    file_path(1, path);
+    off_t end = (off_t)pn_diskqueue_now(q)->write_at, size = (off_t)pn_record_size(SIZE);
+    for (int cut = 1; cut < 300; cut += 29) {
+        CHECK_EQ(truncate(path, end - cut * size), 0);
+        queue_recover();
+        CHECK_EQ(pn_diskqueue_depth(q), 3);
+    }
+    CHECK_OK(put_batch(3, 2, false));
+    CHECK_EQ(all_records(), 31);
+    max_file = 4096;
+    queue_end();
+}
+
+static void test_what_was_staged_and_not_committed_is_never_seen(void)
+{
+    uint64_t seq;
+    queue_start();
+    CHECK_OK(put_sized(0, SIZE));
+    CHECK_OK(put_batch(1, 3, true));
+    CHECK_EQ(pn_diskqueue_depth(q), 1);
+    CHECK_OK(put_sized(4, SIZE)); /* as long as the first of those: the others stood behind it */
+    queue_recover();
+    CHECK_EQ(pn_diskqueue_depth(q), 2);
+    CHECK_EQ(all_records(), 1U | 1U << 4);
+    struct pn_record_in record = {.type = 5, .parts = 1};
+    record.part[0] = (struct iovec){(void *)(uintptr_t)body_of(5, SIZE), SIZE};
+    CHECK_OK(pn_diskqueue_stage(q, &files, &record, 1, &seq));
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    for (int again = 0; again < 3; again++) {
+        pn_diskqueue_commit(q, seq);
+        CHECK_EQ(pn_diskqueue_depth(q), 1);
+    }
+    CHECK_EQ(all_records(), 1U << 5);
+    pn_diskqueue_commit(q, seq);
+    CHECK_EQ(pn_diskqueue_depth(q), 0);
+    queue_end();
+}
+
+int main(void)
+{
+    data_dir_make();
+    test_watchdog(280);
+    RUN(TestDiskQueue);
+    RUN(TestDiskQueueRoll);
+    RUN(TestDiskQueuePeek);
+    RUN(TestDiskQueueEmpty);
+    RUN(TestDiskQueueCorruption);
+    RUN(TestDiskQueueSyncAfterRead);
+    RUN(TestDiskQueueTorture);
+    RUN(TestDiskQueueResize);
+    RUN(TestDiskQueueRollAsync);
+    RUN(TestWriteRollReadEOF);
+    RUN(test_each_byte_that_is_flipped_costs_its_record_alone);
+    RUN(test_each_byte_that_is_flipped_costs_its_record_without_the_segment);
+    RUN(test_a_file_that_was_cut_at_any_length_keeps_what_is_whole);
+    RUN(test_a_removed_file_costs_its_records_alone);
+    RUN(test_records_within_a_damaged_record_are_not_taken);
+    RUN(test_a_long_damaged_part_is_passed_in_steps);
+    RUN(test_a_file_size_limit_is_an_error_and_no_signal);
+    RUN(test_a_full_disk_loses_nothing);
+    RUN(test_no_descriptor_is_an_error_and_no_damage);
+    RUN(test_descriptors_that_were_closed_and_used_again_are_noticed);
+    RUN(test_a_squatted_name_is_refused);
+    RUN(test_a_batch_is_there_whole_or_not_at_all);
+    RUN(test_what_was_staged_and_not_committed_is_never_seen);
+    return tests_done();
+}

@@ -1,0 +1,382 @@
+/*
+ * test_topic_disk.c - overflow="disk": what has no room in memory goes to files and comes back, in
+ * order, with its times, once; alone, in batches and in transactions.
+ */
+#include "segfiles.h"
+#include "recfile.h"
+#include "topics.h"
+
+#include <sys/resource.h>
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref topic, channel;
+static pn_consumer *consumer;
+
+static void open_with(uint64_t max_depth, uint64_t memory)
+{
+    pn_options o = test_options();
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    if (memory != 0)
+        o.topic_memory = memory;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", max_depth, PN_OVERFLOW_DISK);
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 2);
+}
+
+static void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_consumer_close(consumer));
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_remove_spill_files(engine);
+    CHECK_EQ(files_in(data_dir), 0);
+    pn_engine_close(engine);
+}
+
+static void publish_numbers(int first, int last)
+{
+    char text[16];
+    for (int i = first; i <= last; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        publish(conn, topic, text);
+    }
+}
+
+static void finish_numbers(int first, int last)
+{
+    pn_message_out m;
+    char text[16];
+    for (int i = first; i <= last; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        GET(consumer, &m, text);
+        CHECK_EQ(m.attempts, 1);
+        FINISH(conn, &m);
+    }
+}
+
+static void check_counts(uint64_t unfinished, uint64_t on_disk)
+{
+    pn_topic_stats s = topic_stat(conn, topic);
+    CHECK_EQ(s.unfinished, unfinished);
+    CHECK_EQ(s.on_disk, on_disk);
+}
+
+static void test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept(void)
+{
+    open_with(4, 0);
+    publish_numbers(1, 4);
+    check_counts(4, 0);
+    CHECK_EQ(files_in(data_dir), 0);
+    publish_numbers(5, 300);
+    check_counts(4, 296);
+    CHECK_EQ(topic_stat(conn, topic).message_count, 300);
+    CHECK_EQ(topic_stat(conn, topic).depth, 296);
+    finish_numbers(1, 100);
+    check_counts(4, 196);
+    publish_numbers(301, 400);
+    check_counts(4, 296);
+    CHECK_ENGINE(engine);
+    finish_numbers(101, 400);
+    check_counts(0, 0);
+    CHECK_EQ(topic_stat(conn, topic).message_count, 400);
+    CHECK_EQ(channel_stat(conn, channel).message_count, 400);
+    NOTHING(consumer);
+    publish_numbers(1, 3);
+    check_counts(3, 0);
+    finish_numbers(1, 3);
+    close_scene();
+}
+
+static void test_memory_that_is_full_goes_on_on_disk(void)
+{
+    static char body[3000];
+    pn_message_out m;
+    open_with(0, 256 << 10);
+    memset(body, 'x', sizeof body - 1);
+    for (int i = 0; i < 500; i++)
+        publish(conn, topic, body);
+    uint64_t kept = topic_stat(conn, topic).unfinished;
+    CHECK(kept > 20 && kept < 100);
+    check_counts(kept, 500 - kept);
+    for (int i = 0; i < 500; i++) {
+        GET(consumer, &m, body);
+        FINISH(conn, &m);
+    }
+    NOTHING(consumer);
+    close_scene();
+}
+
+static void test_delays_and_times_to_live_are_those_of_publishing(void)
+{
+    pn_message_out m;
+    open_with(1, 0);
+    publish(conn, topic, "first");
+    CHECK_OK(publish_in(conn, NULL, topic, "late", 300 * MS, 0, NULL));
+    CHECK_OK(publish_in(conn, NULL, topic, "gone", 0, 1, NULL));
+    CHECK_OK(publish_in(conn, NULL, topic, "lasts", 0, 3600000 * MS, NULL));
+    check_counts(1, 3);
+    int64_t begun = test_now_ns();
+    GET(consumer, &m, "first");
+    FINISH(conn, &m);
+    check_counts(1, 2); /* it waits in memory, as deferred */
+    GET(consumer, &m, "late");
+    CHECK(test_now_ns() - begun < 300 * MS + TEST_PATIENCE_MS * MS);
+    FINISH(conn, &m);
+    GET(consumer, &m, "lasts");
+    CHECK(m.expires_ns > test_now_ns() && m.expires_ns < begun + 3600000 * MS);
+    FINISH(conn, &m);
+    CHECK_EQ(topic_stat(conn, topic).expired, 1);
+    CHECK_EQ(topic_stat(conn, topic).message_count, 4);
+    close_scene();
+}
+
+static void test_a_batch_goes_to_memory_or_to_disk_as_a_whole(void)
+{
+    enum { N = 1000 };
+    static unsigned char bodies[N * 4];
+    static uint32_t lens[N];
+    pn_message_out m;
+    uint64_t id;
+    char text[8];
+    for (int i = 0; i < N; i++) {
+        snprintf(text, sizeof text, "%04d", i);
+        memcpy(bodies + i * 4, text, 4);
+        lens[i] = 4;
+    }
+    open_with(10, 0);
+    CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens, 8, NULL, &id));
+    check_counts(8, 0);
+    CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies + 32, lens, 92, NULL, &id));
+    check_counts(10, 90); /* some came back at once */
+    CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies + 400, lens, N - 100, NULL, &id));
+    for (int i = 0; i < N; i++) {
+        snprintf(text, sizeof text, "%04d", i);
+        GET(consumer, &m, text);
+        FINISH(conn, &m);
+    }
+    close_scene();
+}
+
+static void test_a_channel_that_was_made_meanwhile_gets_what_comes_back(void)
+{
+    pn_message_out m;
+    open_with(20, 0);
+    publish_numbers(1, 40);
+    pn_ref other = channel_of(conn, topic, "other");
+    pn_consumer *late = consumer_of(conn, other, 10);
+    finish_numbers(1, 40);
+    for (int i = 21; i <= 40; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", i);
+        GET(late, &m, text);
+        FINISH(conn, &m);
+    }
+    CHECK_OK(pn_consumer_close(late));
+    close_scene();
+}
+
+static void test_a_transaction_takes_both_places(void)
+{
+    pn_message_out m;
+    open_with(3, 0);
+    pn_ref second = topic_with(conn, "u", 1, PN_OVERFLOW_DISK);
+    pn_consumer *others = consumer_of(conn, channel_of(conn, second, "c"), 9);
+    publish_numbers(1, 2);
+    pn_txn *txn = test_begin(conn);
+    for (int i = 3; i <= 8; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", i);
+        CHECK_OK(publish_in(conn, txn, topic, text, 0, 0, NULL));
+        CHECK_OK(publish_in(conn, txn, second, text, 0, 0, NULL));
+    }
+    check_counts(2, 0);
+    GET(consumer, &m, "1");
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_txn_commit(txn));
+    check_counts(3, 4);
+    CHECK_EQ(topic_stat(conn, second).on_disk, 5);
+    txn = test_begin(conn);
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
+    pn_txn_abort(txn);
+    check_counts(3, 4);
+    CHECK_ENGINE(engine);
+    finish_numbers(2, 8);
+    NOTHING(consumer);
+    for (int i = 3; i <= 8; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", i);
+        GET(others, &m, text);
+        FINISH(conn, &m);
+    }
+    CHECK_OK(pn_consumer_close(others));
+    close_scene();
+}
+
+/* What fails in the middle has staged something on disk already. */
+static void test_a_commit_that_fails_leaves_nothing_on_disk(void)
+{
+    pn_message_out m;
+    open_with(1, 0);
+    publish(conn, topic, "1");
+    GET(consumer, &m, "1");
+    pn_txn *txn = test_begin(conn);
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_RELEASE, 0));
+    CHECK_EQ(pn_txn_commit(txn), -PN_ENOTINFLIGHT);
+    check_counts(1, 0);
+    publish_numbers(2, 5);
+    check_counts(1, 4);
+    CHECK_EQ(topic_stat(conn, topic).message_count, 5);
+    finish_numbers(1, 5);
+    close_scene();
+}
+
+static void test_prepared_messages_stay_in_memory(void)
+{
+    open_with(1, 0);
+    publish_numbers(1, 1);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "2", 0, 0, NULL));
+    CHECK_OK(publish_in(conn, txn, topic, "3", 0, 0, NULL));
+    CHECK_OK(pn_txn_prepare(txn));
+    CHECK_OK(pn_txn_commit(txn));
+    check_counts(3, 0);
+    finish_numbers(1, 3);
+    close_scene();
+}
+
+static void test_empty_and_delete_take_the_files(void)
+{
+    open_with(2, 0);
+    publish_numbers(1, 50);
+    CHECK_OK(pn_topic_empty(conn, topic));
+    check_counts(2, 0);
+    CHECK_EQ(files_in(data_dir), 0);
+    publish_numbers(3, 50);
+    finish_numbers(1, 10);
+    CHECK(files_in(data_dir) > 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    CHECK_OK(pn_topic_delete(conn, topic));
+    CHECK_EQ(files_in(data_dir), 0);
+    topic = topic_with(conn, "t", 2, PN_OVERFLOW_DISK);
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 2);
+    publish_numbers(1, 20);
+    check_counts(2, 18);
+    finish_numbers(1, 20);
+    close_scene();
+}
+
+static void limited(void *arg)
+{
+    struct rlimit limit;
+    (void)arg;
+    open_with(1, 0);
+    publish_numbers(1, 3);
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 2000;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    int n = 3, rc = 0;
+    while (rc == 0) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", n + 1);
+        rc = publish_in(conn, NULL, topic, text, 0, 0, NULL);
+        n += rc == 0;
+    }
+    CHECK_EQ(rc, -EFBIG);
+    CHECK(strlen(topic_stat(conn, topic).error) > 0);
+    check_counts(1, (uint64_t)n - 1);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
+    CHECK_EQ(pn_txn_commit(txn), -EFBIG);
+    check_counts(1, (uint64_t)n - 1);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    publish_numbers(n + 1, n + 5);
+    CHECK_STR(topic_stat(conn, topic).error, "");
+    finish_numbers(1, n + 5);
+    close_scene();
+}
+
+static void test_a_full_disk_is_the_publishers_error(void)
+{
+    CHECK_CHILD(spawn(limited, NULL), 0);
+}
+
+static void test_a_damaged_record_is_counted_and_the_others_come(void)
+{
+    char name[512];
+    open_with(1, 0);
+    publish_numbers(1, 20);
+    DIR *dir = opendir(data_dir);
+    for (struct dirent *d; (d = readdir(dir)) != NULL;)
+        if (d->d_name[0] != '.')
+            snprintf(name, sizeof name, "%s/%s", data_dir, d->d_name);
+    closedir(dir);
+    int fd = open(name, O_RDWR);
+    off_t each = (off_t)pn_record_size(49), ten = PN_RECFILE_START + 8 * each;
+    CHECK_EQ(pwrite(fd, "x", 1, ten + PN_RECORD_HEADER), 1);
+    close(fd);
+    finish_numbers(1, 9);
+    finish_numbers(11, 20);
+    pn_topic_stats s = topic_stat(conn, topic);
+    CHECK_EQ(s.corrupt, 1);
+    CHECK_EQ(s.message_count, 20);
+    close_scene();
+}
+
+static void finish_all(void *arg)
+{
+    const int last = *(const int *)arg;
+    pn_message_out m;
+    pn_conn *mine = test_connect(engine);
+    pn_consumer *c = consumer_of(mine, channel_of(mine, topic_of(mine, "t"), "c"), 3);
+    for (int i = 1; i <= last; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", i);
+        GET(c, &m, text);
+        FINISH(mine, &m);
+    }
+    CHECK_OK(pn_consumer_close(c));
+    pn_conn_close(mine);
+}
+
+static void test_a_waiting_consumer_of_another_process_gets_all(void)
+{
+    int last = 500;
+    open_with(3, 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    pid_t pid = spawn(finish_all, &last);
+    publish_numbers(1, last);
+    CHECK_CHILD(pid, 0);
+    check_counts(0, 0);
+    consumer = consumer_of(conn, channel, 2);
+    close_scene();
+}
+
+int main(void)
+{
+    data_dir_make();
+    test_watchdog(100);
+    RUN(test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept);
+    RUN(test_memory_that_is_full_goes_on_on_disk);
+    RUN(test_delays_and_times_to_live_are_those_of_publishing);
+    RUN(test_a_batch_goes_to_memory_or_to_disk_as_a_whole);
+    RUN(test_a_channel_that_was_made_meanwhile_gets_what_comes_back);
+    RUN(test_a_transaction_takes_both_places);
+    RUN(test_a_commit_that_fails_leaves_nothing_on_disk);
+    RUN(test_prepared_messages_stay_in_memory);
+    RUN(test_empty_and_delete_take_the_files);
+    RUN(test_a_full_disk_is_the_publishers_error);
+    RUN(test_a_damaged_record_is_counted_and_the_others_come);
+    RUN(test_a_waiting_consumer_of_another_process_gets_all);
+    return tests_done();
+}

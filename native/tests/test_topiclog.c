@@ -1,0 +1,441 @@
+/*
+ * The log of durable topics: read again, it says what a plain model says, wherever it was cut or
+ * damaged, however often it was opened, rolled and compacted; and it is synced when it should be.
+ * test_crash_topiclog.c kills.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "topiclogs.h"
+
+#include <sys/resource.h>
+
+static struct told told;
+
+static void work(unsigned batches)
+{
+    struct op ops[MOST];
+    for (unsigned i = 0; i < batches; i++) {
+        size_t n = random_batch(ops);
+        CHECK_OK(append_ops(ops, n));
+        apply_all(plain, ops, n);
+    }
+}
+
+static void set_up(void)
+{
+    for (uint32_t t = 0; t < TOPICS; t++)
+        for (uint32_t c = 0; c < CHANNELS; c++) {
+            const struct op ops[2] = {{.kind = PN_LOG_TOPIC, .topic = t},
+                                      {.kind = PN_LOG_CHANNEL, .topic = t, .channel = c}};
+            CHECK_OK(append_ops(ops, 2));
+            apply_all(plain, ops, 2);
+        }
+}
+
+static void test_what_is_read_again_is_what_was_done(void)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        log_make();
+        op_random = seed;
+        for (int opened = 0; opened < 4; opened++) {
+            work((unsigned)seed * 4);
+            CHECK_EQ(log_start(&told), 0);
+            check_same(&told.p, plain);
+        }
+    }
+}
+
+static void test_many_files_say_the_same(void)
+{
+    log_max_file = 8000;
+    for (uint64_t seed = 100; seed < 120; seed++) {
+        log_make();
+        op_random = seed;
+        set_up();
+        work(800);
+        CHECK(files_in(log_dir) > 5);
+        CHECK_EQ(log_start(&told), 0);
+        check_same(&told.p, plain);
+    }
+    log_max_file = 1 << 20;
+}
+
+/* ---- cut and damaged ------------------------------------------------------------------------- */
+
+enum { SMALL = 40 };
+
+static struct op all_ops[SMALL * MOST];
+static struct {
+    off_t begin, end;
+    bool last; /* of its batch */
+    size_t batch; /* where that begins */
+} where[SMALL * MOST];
+static char path[512];
+static uint8_t whole[1 << 18];
+
+static off_t log_end(void)
+{
+    return (off_t)pn_diskqueue_now(&tlog->queue)->write_at;
+}
+
+/* Some batches in one file; how many operations. */
+static size_t small_log(uint64_t seed)
+{
+    struct op_record space;
+    size_t total = 0;
+    log_make();
+    op_random = seed;
+    set_up();
+    memset(plain, 0, sizeof *plain);
+    log_dir_empty();
+    CHECK_EQ(log_start(&told), 0);
+    for (int i = 0; i < SMALL; i++) {
+        struct op *ops = all_ops + total;
+        off_t at = log_end();
+        size_t n = random_batch(ops);
+        if (i == 0)
+            ops[0] = (struct op){.kind = PN_LOG_TOPIC};
+        if (i == 1)
+            ops[0] = (struct op){.kind = PN_LOG_CHANNEL};
+        CHECK_OK(append_ops(ops, n));
+        for (size_t k = 0; k < n; k++) {
+            struct pn_record_in record = record_of(&ops[k], &space);
+            where[total + k].begin = at;
+            at += (off_t)pn_record_size(pn_record_length(&record));
+            where[total + k].end = at - (off_t)pn_record_size(pn_record_length(&record)) +
+                                   PN_RECORD_HEADER + (off_t)pn_record_length(&record);
+            where[total + k].last = k + 1 == n;
+            where[total + k].batch = total;
+        }
+        CHECK_EQ(at, log_end());
+        total += n;
+    }
+    path_of(&tfiles.queue.dir, pn_diskqueue_now(&tlog->queue)->write_file, path);
+    int fd = open(path, O_RDONLY);
+    CHECK_EQ(pread(fd, whole, sizeof whole, 0), log_end());
+    close(fd);
+    return total;
+}
+
+/* The file as it was, and no other. */
+static int restore(off_t length)
+{
+    char saved[sizeof path];
+    memcpy(saved, path, sizeof saved);
+    DIR *dir = opendir(log_dir);
+    for (struct dirent *d; (d = readdir(dir)) != NULL;)
+        if (d->d_name[0] != '.')
+            CHECK_EQ(unlinkat(dirfd(dir), d->d_name, 0), 0);
+    closedir(dir);
+    int fd = open(saved, O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0);
+    CHECK_EQ(pwrite(fd, whole, (size_t)length, 0), length);
+    return fd;
+}
+
+static void test_a_log_that_was_cut_at_any_byte_has_what_is_whole(void)
+{
+    size_t n = small_log(7);
+    off_t end = log_end();
+    struct plain *want = calloc(1, sizeof *want);
+    size_t applied = 0, upto = 0;
+    for (off_t length = PN_RECFILE_START; length <= end; length++) {
+        while (upto < n && where[upto].end <= length) {
+            upto++;
+            if (where[upto - 1].last) {
+                apply_all(want, all_ops + applied, upto - applied);
+                applied = upto;
+            }
+        }
+        close(restore(length));
+        log_start(&told);
+        check_same(&told.p, want);
+    }
+    CHECK_EQ(applied, n);
+    free(want);
+}
+
+static void test_a_flipped_byte_costs_its_record(void)
+{
+    size_t n = small_log(8), hit = 0;
+    off_t end = log_end();
+    struct plain *want = calloc(1, sizeof *want);
+    for (off_t at = 0; at < end; at++) {
+        while (hit < n && at >= where[hit].end)
+            hit++;
+        bool costs = hit < n && at >= where[hit].begin;
+        size_t stop = costs && hit == n - 1 ? where[hit].batch : n;
+        memset(want, 0, sizeof *want);
+        for (size_t i = 0; i < stop; i++)
+            if (!costs || i != hit)
+                plain_apply(want, &all_ops[i]);
+        int fd = restore(end);
+        uint8_t byte = (uint8_t)(whole[at] ^ (1U << at % 8));
+        CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        uint64_t damaged = log_start(&told);
+        if (costs)
+            CHECK_EQ(damaged, hit < n - 1);
+        check_same(&told.p, want);
+    }
+    free(want);
+}
+
+/* Who still writes to a segment that was unlinked and made again. */
+static void test_what_an_unlinked_segment_writes_does_not_count(void)
+{
+    static struct pn_topiclog_files zombie;
+    struct pn_topiclog *current = tlog, old;
+    log_make();
+    set_up();
+    work(50);
+    old = *tlog;
+    CHECK_OK(pn_topiclog_open(&zombie, data_dir, log_segment, 10000, &plain_source));
+    CHECK_EQ(log_start(&told), 0);
+    struct pn_topiclog_files mine = tfiles;
+    tlog = &old;
+    tfiles = zombie;
+    const struct op late = {.kind = PN_LOG_PUBLISH, .id = IDS - 1};
+    for (int i = 0; i < 10; i++)
+        CHECK_OK(append_ops(&late, 1));
+    zombie = tfiles;
+    tlog = current;
+    tfiles = mine;
+    work(50);
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+    pn_topiclog_close(&zombie);
+}
+
+/* ---- compaction ------------------------------------------------------------------------------ */
+
+static void compact_while_working(uint64_t seed, uint32_t step)
+{
+    uint64_t before = 0, rounds = 0;
+    log_make();
+    op_random = seed;
+    tlog->compact_from = 4000;
+    set_up();
+    while (tlog->compactions < 3) {
+        work(5);
+        if (op_next_id >= IDS - 20) { /* the numbers are used up: all of it is finished */
+            const struct op ops[] = {{.kind = PN_LOG_TOPIC_DELETED, .topic = 0},
+                                     {.kind = PN_LOG_TOPIC_DELETED, .topic = 1},
+                                     {.kind = PN_LOG_TOPIC_DELETED, .topic = 2}};
+            CHECK_OK(append_ops(ops, 3));
+            apply_all(plain, ops, 3);
+            op_next_id = 1;
+            set_up();
+        }
+        uint64_t bytes = pn_diskqueue_bytes(&tlog->queue);
+        before = bytes > before ? bytes : before;
+        CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, step));
+        CHECK(rounds++ < 5000);
+        if (rounds % 40 == 0) {
+            struct pn_topiclog saved = *tlog;
+            CHECK_EQ(log_start(&told), 0);
+            check_same(&told.p, plain);
+            tlog->compact_from = 4000;
+            tlog->compactions = saved.compactions;
+        }
+    }
+    CHECK(pn_diskqueue_bytes(&tlog->queue) < before);
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+}
+
+static void test_compaction_changes_nothing_but_the_size(void)
+{
+    compact_while_working(200, 4);
+    compact_while_working(201, 1);
+    compact_while_working(202, 1000);
+}
+
+static void test_a_log_of_live_messages_is_not_compacted(void)
+{
+    log_make();
+    tlog->compact_from = 4000;
+    set_up();
+    work(300);
+    uint64_t bytes = pn_diskqueue_bytes(&tlog->queue);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 2, 10), 0);
+    CHECK_EQ(tlog->compact_file, 0);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 4, 10), 1);
+    CHECK(tlog->compact_file != 0);
+}
+
+/* ---- syncing --------------------------------------------------------------------------------- */
+
+static unsigned file_syncs, dir_syncs;
+static int sync_error;
+
+/* In place of the C library's, to be counted. */
+int fdatasync(int fd)
+{
+    (void)fd;
+    file_syncs++;
+    errno = sync_error;
+    return sync_error != 0 ? -1 : 0;
+}
+
+int fsync(int fd)
+{
+    (void)fd;
+    dir_syncs++;
+    return 0;
+}
+
+static void publish_one(uint64_t *seq)
+{
+    struct op op = {.kind = PN_LOG_PUBLISH, .id = 5};
+    CHECK_OK(append_ops(&op, 1));
+    *seq = pn_diskqueue_now(&tlog->queue)->write_seq;
+}
+
+static void test_a_sync_is_for_all_that_is_written(void)
+{
+    uint64_t seq[4];
+    log_make();
+    set_up();
+    file_syncs = dir_syncs = 0;
+    for (int i = 0; i < 3; i++)
+        publish_one(&seq[i]);
+    CHECK_EQ(file_syncs, 0); /* fsync="none" */
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[0]));
+    CHECK_EQ(file_syncs, 1);
+    CHECK_EQ(dir_syncs, 1); /* the file is new */
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[i]));
+    CHECK_EQ(file_syncs, 1); /* the others of the group */
+    publish_one(&seq[3]);
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[3]));
+    CHECK_EQ(file_syncs, 2);
+    CHECK_EQ(dir_syncs, 1);
+    CHECK_EQ(pn_load_relaxed(&tlog->syncs), 2);
+}
+
+static void test_a_sync_over_several_files_takes_each(void)
+{
+    uint64_t seq;
+    log_max_file = 4000;
+    log_make();
+    log_max_file = 1 << 20;
+    set_up();
+    publish_one(&seq);
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    uint64_t first = pn_diskqueue_now(&tlog->queue)->write_file;
+    while (pn_diskqueue_now(&tlog->queue)->write_file < first + 3)
+        publish_one(&seq);
+    file_syncs = dir_syncs = 0;
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    CHECK_EQ(file_syncs, 4);
+    CHECK_EQ(dir_syncs, 1);
+}
+
+static void test_a_sync_that_failed_is_told_and_tried_again(void)
+{
+    uint64_t seq;
+    log_make();
+    set_up();
+    publish_one(&seq);
+    file_syncs = 0;
+    sync_error = EIO;
+    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq), -EIO);
+    CHECK(strstr(pn_error_message(), log_dir) != NULL);
+    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq), -EIO);
+    sync_error = 0;
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    CHECK_EQ(file_syncs, 3);
+}
+
+static void test_an_interval_is_synced_by_one_after_it_has_passed(void)
+{
+    uint64_t seq;
+    int64_t now = test_now_ns();
+    log_make();
+    set_up();
+    publish_one(&seq);
+    CHECK(pn_topiclog_sync_due(tlog, now));
+    CHECK(!pn_topiclog_sync_due(tlog, now)); /* somebody does it */
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX));
+    CHECK(!pn_topiclog_sync_due(tlog, now + 10 * PN_TOPICLOG_INTERVAL)); /* nothing to be done */
+    publish_one(&seq);
+    now = (int64_t)pn_load_relaxed(&tlog->synced_at);
+    CHECK(!pn_topiclog_sync_due(tlog, now + PN_TOPICLOG_INTERVAL - 1));
+    CHECK(pn_topiclog_sync_due(tlog, now + PN_TOPICLOG_INTERVAL));
+}
+
+/* ---- no room --------------------------------------------------------------------------------- */
+
+static void limited(void *arg)
+{
+    struct rlimit limit;
+    struct op op = {.kind = PN_LOG_PUBLISH, .id = IDS - 1};
+    uint64_t seq = 0;
+    (void)arg;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 20000;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    int rc = 0;
+    while (rc == 0 && seq++ < 1000) {
+        rc = append_ops(&op, 1);
+        if (rc == 0)
+            plain_apply(plain, &op);
+        op.id--;
+    }
+    CHECK_EQ(rc, -EFBIG);
+    CHECK_EQ(pn_load_relaxed(&tlog->queue.error), EFBIG);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+}
+
+static void test_a_full_disk_is_an_error_and_loses_nothing(void)
+{
+    log_make();
+    set_up();
+    CHECK_CHILD(spawn(limited, NULL), 0);
+}
+
+static void test_a_topic_in_its_directory_is_not_touched_by_unlink(void)
+{
+    log_make();
+    set_up();
+    work(10);
+    unsigned files = files_in(log_dir);
+    CHECK_EQ(pn_segfile_remove_all(data_dir, geteuid(), log_segment, 0), 0);
+    CHECK_EQ(pn_segfile_remove_all(log_dir, geteuid(), log_segment, 0), 0);
+    CHECK_EQ(files_in(log_dir), files);
+    struct stat st;
+    CHECK_EQ(stat(log_dir, &st), 0);
+    CHECK_EQ(st.st_mode & 07777, 0700);
+}
+
+static void remove_log_dir(void)
+{
+    if (data_dir_owner == getpid())
+        log_dir_empty();
+}
+
+int main(void)
+{
+    data_dir_make();
+    atexit(remove_log_dir);
+    test_watchdog(280);
+    RUN(test_what_is_read_again_is_what_was_done);
+    RUN(test_many_files_say_the_same);
+    RUN(test_a_log_that_was_cut_at_any_byte_has_what_is_whole);
+    RUN(test_a_flipped_byte_costs_its_record);
+    RUN(test_what_an_unlinked_segment_writes_does_not_count);
+    RUN(test_compaction_changes_nothing_but_the_size);
+    RUN(test_a_log_of_live_messages_is_not_compacted);
+    RUN(test_a_sync_is_for_all_that_is_written);
+    RUN(test_a_sync_over_several_files_takes_each);
+    RUN(test_a_sync_that_failed_is_told_and_tried_again);
+    RUN(test_an_interval_is_synced_by_one_after_it_has_passed);
+    RUN(test_a_full_disk_is_an_error_and_loses_nothing);
+    RUN(test_a_topic_in_its_directory_is_not_touched_by_unlink);
+    return tests_done();
+}
