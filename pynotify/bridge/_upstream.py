@@ -156,6 +156,7 @@ class Upstream:
             self._events = select.POLLIN
             self._pgconn.nonblocking = 1
             self.execute(_WHO_AM_I, [], self._introduce)
+            self._exchange(0)  # nothing comes before something was asked
         else:
             reading = status == pq.PollingStatus.READING
             self._events = select.POLLIN if reading else select.POLLOUT
