@@ -5,7 +5,8 @@
    dropped; what it published it does not send on.  So nothing goes in circles, through any number
    of bridges.
 2. The loop waits in one place, for all: the segment, questions, PostgreSQL, close(), and the next
-   attempt to connect.  It blocks for nobody but the segment's writer lock.
+   attempt to connect.  Nothing else blocks it but the segment's writer lock and, with
+   on_full="block", its queue.
 3. A lost connection is made again, with more and more time between the attempts.  When the new one
    listens, and before anything that comes on it, each channel that the old one listened to gets a
    `Gap`: PostgreSQL keeps nothing for who is away.  So does each channel that had listeners before
@@ -31,7 +32,7 @@ from pynotify.bridge._backoff import Backoff
 from pynotify.bridge._control import Asked, Desk, max_payload
 from pynotify.bridge._local import LocalSide
 from pynotify.bridge._outgoing import Outgoing
-from pynotify.errors import InterfaceError, InvalidChannelName, ProgrammingError
+from pynotify.errors import InterfaceError, InvalidChannelName, LockTimeout, ProgrammingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,6 +122,8 @@ class PostgresBridge:
         self._questions: list[Asked] = []
         #: Those who know that there is no connection.
         self._told_down: set[Asked] = set()
+        #: When an answer is tried again for which there was no room.
+        self._tell_at: float | None = None
         self._received = self._sent = self._refused = self._connections = 0
         self._stopping = self._closed = False
         self._running = threading.Lock()
@@ -181,8 +184,9 @@ class PostgresBridge:
                 self._connect_when_due()
             if self._upstream is not None:
                 self._go_on(self._upstream, ready.get(self._upstream_fd, 0))
-        except self._postgres.Lost as error:
-            self._lose(str(error))
+        except (self._postgres.Lost, LockTimeout) as error:
+            self._lose(str(error).partition("\n")[0])
+        self._tell_at = None
         self._answer()
         if self._local.owes and self._clock() >= self._pay_at:
             self._pay()
@@ -207,6 +211,8 @@ class PostgresBridge:
                 times.append(self._send_at)
         if self._local.owes:
             times.append(self._pay_at)
+        if self._tell_at is not None:
+            times.append(self._tell_at)
         left = min([_LONG, *(at - self._clock() for at in times)])
         # Rounded up, or the last millisecond would be waited for with the processor.
         return dict(poll.poll(int(left * 1000) + 1 if left > 0 else 0))
@@ -312,22 +318,29 @@ class PostgresBridge:
 
     def _answer(self) -> None:
         """Those who wait for what is settled by now; the others stay."""
-        ready = self._upstream is not None and self._upstream.ready
-        waiting = []
-        for asked in self._questions:
-            if asked.channel not in self._channels:
-                known = ", ".join(self._channels)
-                self._desk.answer(asked, "refused", f"{asked.channel} is none of {known}")
-            elif asked.channel in self._listening and not self._moving[asked.channel]:
-                self._desk.answer(asked, "listening")
-            elif not ready or asked.channel in self._asked:  # else who asked has gone
-                waiting.append(asked)
-                if not ready and asked not in self._told_down:
-                    self._desk.answer(asked, "down", self._down or "connecting")
-                    self._told_down.add(asked)
+        waiting = [asked for asked in self._questions if not self._is_answered(asked)]
         self._questions = waiting
-        if not waiting:
-            self._told_down.clear()
+        self._told_down.intersection_update(waiting)
+
+    def _is_answered(self, asked: Asked) -> bool:
+        """False: it has to wait; or the answer has, as there is no room for it."""
+        ready = self._upstream is not None and self._upstream.ready
+        if asked.channel not in self._channels:
+            known = ", ".join(self._channels)
+            return self._tell(asked, "refused", f"{asked.channel} is none of {known}")
+        if asked.channel in self._listening and not self._moving[asked.channel]:
+            return self._tell(asked, "listening")
+        if ready:
+            return asked.channel not in self._asked  # who asked has gone
+        if asked not in self._told_down and self._tell(asked, "down", self._down):
+            self._told_down.add(asked)
+        return False
+
+    def _tell(self, asked: Asked, state: str, detail: str = "") -> bool:
+        told = self._desk.answer(asked, state, detail)
+        if not told:
+            self._tell_at = self._clock() + self._local_backoff.next()
+        return told
 
     # ---- what goes upstream --------------------------------------------------------------------
 

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynotify._engine import Engine
 from pynotify._ffi import ffi, lib
 from pynotify._types import Notify
-from pynotify.errors import Error, OperationalError, ProgrammingError, Timeout, native_error
+from pynotify.errors import (
+    Error,
+    LockTimeout,
+    OperationalError,
+    ProgrammingError,
+    QueueFull,
+    Timeout,
+    native_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -186,10 +194,15 @@ class Desk:
         documents = map(_document, self._connection.poll())
         return [Asked(str(d["ask"]), str(d.get("channel"))) for d in documents if "ask" in d]
 
-    def answer(self, asked: Asked, state: str, detail: str = "") -> None:
-        """state: "listening"; "down": wait on; "refused"."""
+    def answer(self, asked: Asked, state: str, detail: str = "") -> bool:
+        """state: "listening"; "down": wait on; "refused".  False: not now, the queue is full."""
         document = {"answer": asked.by, "channel": asked.channel, "state": state}
-        self._connection.notify(self._channel, json.dumps({**document, "detail": detail[:500]}))
+        document["detail"] = detail[:500]
+        try:
+            self._connection.notify(self._channel, json.dumps(document))
+        except (QueueFull, LockTimeout):
+            return False
+        return True
 
     def close(self) -> None:
         """Tell those who wait."""

@@ -37,7 +37,7 @@ _TERMINATE_MS: Final = b"5000"
 _TERMINATE_WAITS: Final = 140000  # server_version
 
 _WHO_AM_I: Final = (
-    b"SELECT extract(epoch FROM backend_start)::text, current_setting('server_encoding')"
+    b"SELECT pid, extract(epoch FROM backend_start)::text, current_setting('server_encoding')"
     b" FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()"
 )
 _SELECTED: Final = (
@@ -156,6 +156,7 @@ class Upstream:
             self._events = select.POLLIN
             self._pgconn.nonblocking = 1
             self.execute(_WHO_AM_I, [], self._introduce)
+            self._exchange(0)  # nothing comes before something was asked
         else:
             reading = status == pq.PollingStatus.READING
             self._events = select.POLLIN if reading else select.POLLOUT
@@ -226,9 +227,10 @@ class Upstream:
     # ---- before it is ready --------------------------------------------------------------------
 
     def _introduce(self, results: Sequence[pq.abc.PGresult]) -> None:
-        started = results[0].get_value(0, 0) if results[0].ntuples else None
-        self.identity = Identity(self._pgconn.backend_pid, started or b"")
-        self.encoding = (results[0].get_value(0, 1) or b"").decode() if results[0].ntuples else ""
+        # Asked for, since a pooler in between tells libpq another pid than notifications bear.
+        pid, started, encoding = (results[0].get_value(0, column) or b"" for column in range(3))
+        self.identity = Identity(int(pid), started)
+        self.encoding = encoding.decode()
         if self._previous is None:
             self._be_ready(results)
             return
