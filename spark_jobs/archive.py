@@ -63,14 +63,14 @@ DICTIONARY: Final = "DICTIONARY"
 ENCODINGS: Final = {
     "event_time": ("DELTA_BINARY_PACKED", "LZ4"),
     "ts": ("DELTA_BINARY_PACKED", "LZ4"),
-    "lat_ns": ("DELTA_BINARY_PACKED", "LZ4"),
-    "lat_b": (DICTIONARY, "LZ4"),
+    "lat_ns": ("BYTE_STREAM_SPLIT", "LZ4"),
+    "lat_b": ("BYTE_STREAM_SPLIT", "ZSTD"),
     "commit_seq": ("BYTE_STREAM_SPLIT", "LZ4"),
-    "chan_seq": ("BYTE_STREAM_SPLIT", "LZ4"),
+    "chan_seq": ("BYTE_STREAM_SPLIT", "ZSTD"),
     "channel": (DICTIONARY, "LZ4"),
-    "database": (DICTIONARY, "LZ4"),
-    "bytes": ("PLAIN", "ZSTD"),
-    "peer": ("DELTA_BINARY_PACKED", "LZ4"),
+    "database": ("PLAIN", "LZ4"),
+    "bytes": ("PLAIN", "LZ4"),
+    "peer": ("DELTA_BINARY_PACKED", "NONE"),
     "lag": ("PLAIN", "ZSTD"),
     "batch": ("PLAIN", "ZSTD"),
     "aux": ("PLAIN", "NONE"),
@@ -87,6 +87,8 @@ ENCODINGS: Final = {
 work. What is the same for long is not worth a dictionary: LZ4 leaves next to nothing of it. Nothing
 makes checksums smaller. Spark 4.3 cannot read unsigned numbers that are split by bytes.
 """
+REPEATED: Final = ("PLAIN", "ZSTD")
+"""Of the time stamps where most are those of the record before."""
 STATISTICS: Final = ("event_time", "ts", "commit_seq", "pid", "kind")
 """Columns by which a query may leave out row groups; of channels their dictionary tells."""
 

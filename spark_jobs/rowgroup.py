@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from spark_jobs.archive import DICTIONARY, ENCODINGS, EVENT_SCHEMA, STATISTICS
+from spark_jobs.archive import DICTIONARY, ENCODINGS, EVENT_SCHEMA, REPEATED, STATISTICS
 from spark_jobs.histogram import bucket
 from spark_jobs.logs import CHUNK_RECORDS, Chunk, Log
 
@@ -33,17 +33,21 @@ _AUX: Final = -2
 """The last word but one of a record: `aux` without the record's own CRC."""
 
 
-def writer(sink: Any) -> Any:
-    """Writes row groups to an open file."""
+def writer(sink: Any, first: pa.Table) -> Any:
+    """Writes row groups to an open file, of which this will be the first."""
+    ts = first["ts"].to_numpy()
+    # A batch of messages has one time stamp, which ZSTD finds. Without any, differences are small.
+    repeated = 2 * np.count_nonzero(ts[1:] == ts[:-1]) > len(ts)
+    encodings = ENCODINGS | (dict.fromkeys(("ts", "event_time"), REPEATED) if repeated else {})
     return pyarrow.parquet.ParquetWriter(
         sink,
         _WRITTEN,
         store_schema=False,
         write_statistics=list(STATISTICS),
         write_batch_size=CHUNK_RECORDS,
-        use_dictionary=[name for name, (how, _) in ENCODINGS.items() if how == DICTIONARY],
-        column_encoding={name: how for name, (how, _) in ENCODINGS.items() if how != DICTIONARY},
-        compression={name: codec for name, (_, codec) in ENCODINGS.items()},
+        use_dictionary=[name for name, (how, _) in encodings.items() if how == DICTIONARY],
+        column_encoding={name: how for name, (how, _) in encodings.items() if how != DICTIONARY},
+        compression={name: codec for name, (_, codec) in encodings.items()},
         memory_pool=pa.system_memory_pool(),  # Arrow's own returns its pages
     )
 
@@ -69,10 +73,11 @@ class RowGroup:
         self._columns = {
             field.name: np.empty(ROWS, dtype=field.type.to_pandas_dtype())
             for field in EVENT_SCHEMA
-            if field.name not in (*_CONSTANT, "event_time", "channel")
+            if field.name not in (*_CONSTANT, "event_time", "channel", "database")
         }
         self._columns["event_time"] = np.empty(ROWS, dtype=np.int64)
         self._columns["channel"] = np.empty(ROWS, dtype=np.int32)
+        self._one_database = np.zeros(ROWS, dtype=np.int64)
         self._sent = np.empty(CHUNK_RECORDS, dtype=np.int64)
         self._there = {name: np.empty(ROWS, dtype=bool) for name in ("lat_ns", "lat_b", "channel")}
 
@@ -80,8 +85,8 @@ class RowGroup:
         """Whether so many more do."""
         return self.rows + rows <= ROWS
 
-    def add(self, chunk: Chunk, databases: NDArray[np.int64]) -> None:
-        """A chunk that fits; `databases` of the channels, and one more for records of none."""
+    def add(self, chunk: Chunk) -> None:
+        """A chunk that fits."""
         records, count = chunk.records, len(chunk.records)
         here = slice(self.rows, self.rows + count)
         self.rows += count
@@ -101,21 +106,29 @@ class RowGroup:
         into["event_time"] //= 1000
         into["channel"][:] = chunk.channel
         np.greater_equal(chunk.channel, 0, out=there["channel"])
-        np.take(databases, chunk.channel, out=into["database"], mode="wrap")
 
-    def _array(self, name: str) -> pa.Array[Any]:
+    def _array(self, name: str, column: NDArray[Any]) -> pa.Array[Any]:
         kind = pa.int32() if name == "channel" else EVENT_SCHEMA.field(name).type
         there = self._there.get("channel" if name == "database" else name)
         bits = None
         if there is not None and not there[: self.rows].all():
             bits = pa.py_buffer(np.packbits(there[: self.rows], bitorder="little"))
-        return pa.Array.from_buffers(kind, self.rows, [bits, pa.py_buffer(self._columns[name])])
+        return pa.Array.from_buffers(kind, self.rows, [bits, pa.py_buffer(column)])
 
-    def table(self, channels: Sequence[str]) -> pa.Table:
-        """All rows, until the next chunk is added; numbers of channels mean these names."""
+    def _database(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        """Of each record; of those without a channel any."""
+        if len(set(numbers)) > 1:
+            return np.array(numbers, dtype=np.int64)[self._columns["channel"][: self.rows]]
+        if numbers and self._one_database[0] != numbers[0]:
+            self._one_database = np.full(ROWS, numbers[0], dtype=np.int64)
+        return self._one_database
+
+    def table(self, channels: Sequence[tuple[int, str]]) -> pa.Table:
+        """All rows, until the next chunk is added; `channels` are what `Chunk.channel` indexes."""
         columns = {name: array.slice(0, self.rows) for name, array in self._constants.items()}
-        columns |= {name: self._array(name) for name in self._columns}
-        names = pa.array(channels, pa.string())
+        arrays = self._columns | {"database": self._database([number for number, _ in channels])}
+        columns |= {name: self._array(name, column) for name, column in arrays.items()}
+        names = pa.array([name for _, name in channels], pa.string())
         columns["channel"] = pa.DictionaryArray.from_arrays(columns["channel"], names)
         return pa.Table.from_arrays([columns[name] for name in _WRITTEN.names], schema=_WRITTEN)
 

@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from spark_jobs import archive
 from spark_jobs.archive import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
@@ -37,7 +36,7 @@ from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
 from spark_jobs.quality import FileReport
 from spark_jobs.rowgroup import RowGroup, writer
 from spark_jobs.schema import FIELD_NAMES, Kind
-from spark_jobs.source import file_reports, load
+from spark_jobs.source import load, reports_of
 from spark_jobs.storage import Directory, is_local, local_path
 
 TITLE = "archives raw logs as Parquet, which the other jobs read as well"
@@ -61,13 +60,13 @@ class _EventFiles:
     def add(self, chunk: Chunk) -> None:
         if len(chunk.records) == 0:
             return
-        ts = chunk.records["ts"].view(np.int64)
+        ts = chunk.signed("ts")
         first, last = ((int(end) + chunk.clock_ns) // _DAY_NS for end in (ts.min(), ts.max()))
         if first == last >= self._today:
             self._today = last
             self._put(last, chunk)
             return
-        days = (chunk.signed("ts") + chunk.clock_ns) // _DAY_NS
+        days = (ts + chunk.clock_ns) // _DAY_NS
         # A straggler stays with the day of those before it: the order of the log matters more.
         days = np.maximum.accumulate(np.maximum(days, self._today))
         self._today = int(days[-1])
@@ -81,16 +80,15 @@ class _EventFiles:
         group = self._groups[day]
         if not group.fits(len(chunk.records)):
             self._write(day)
-        databases = [*(number for number, _ in self._reader.channels), 0]
-        group.add(chunk, np.array(databases, dtype=np.int64))
+        group.add(chunk)
 
     def _write(self, day: int) -> None:
+        group = self._groups[day]
+        table = group.table(self._reader.channels)
         if day not in self._writers:
             path = f"{self._root}/{archive.STAGING}/{uuid4().hex}"
             sink = self._system.open_output_stream(path)
-            self._writers[day] = path, sink, writer(sink)
-        group = self._groups[day]
-        table = group.table([name for _, name in self._reader.channels])
+            self._writers[day] = path, sink, writer(sink, table)
         self._writers[day][2].write_table(table, row_group_size=group.rows)
         group.clear()
 
@@ -150,7 +148,8 @@ class Partials:
         short = len(self._reader.channels) - self._counts.shape[1]
         if short:
             self._counts = np.pad(self._counts, ((0, 0), (0, short)))
-        code = (chunk.channel + 1) * _KINDS + chunk.records["kind"]
+        code = (chunk.channel + 1) * _KINDS
+        code += chunk.records["kind"]
         counts = np.bincount(code, minlength=_KINDS * (self._counts.shape[1] + 1))
         by_kind = counts.reshape(-1, _KINDS)[1:]
         self._counts += [by_kind.sum(axis=1), by_kind[:, Kind.SEND], by_kind[:, Kind.RECV]]
@@ -303,26 +302,23 @@ def run(
         system.create_dir(f"{base}/{name}", recursive=True)
     known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
     fresh = _fresh(survey.segments, known)
-    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root).persist()
-    try:
-        done = partials.where(sf.col("segment").isNotNull()).select("segment", "status", "bytes")
-        put = {row.segment: row for row in done.collect()}
-        reports = file_reports(partials, survey)
-    finally:
-        partials.unpersist()
+    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root)
+    found = [row.asDict() for row in partials.collect()]  # two of each segment
+    put = {row["segment"]: row for row in found if row["segment"] is not None}
+    reports = reports_of((row for row in found if row["file"] is not None), survey)
     by_file = {report.file: report for report in reports}
     rows = []
     for segment in fresh:
         _release(root, segment.file.path)
-        file, (_, status, size) = segment.file.path, put[segment.name]
+        file, done = segment.file.path, put[segment.name]
         records = by_file[file].records
         rows.append(
             {
                 "segment": segment.name,
-                "status": status,
+                "status": done["status"],
                 "file": file,
                 "records": records,
-                "bytes": size,
+                "bytes": done["bytes"],
             }
         )
     unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
