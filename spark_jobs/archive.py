@@ -64,7 +64,7 @@ ENCODINGS: Final = {
     "event_time": ("DELTA_BINARY_PACKED", "LZ4"),
     "ts": ("DELTA_BINARY_PACKED", "LZ4"),
     "lat_ns": ("BYTE_STREAM_SPLIT", "LZ4"),
-    "lat_b": ("BYTE_STREAM_SPLIT", "ZSTD"),
+    "lat_b": (DICTIONARY, "LZ4"),
     "commit_seq": ("BYTE_STREAM_SPLIT", "LZ4"),
     "chan_seq": ("BYTE_STREAM_SPLIT", "ZSTD"),
     "channel": (DICTIONARY, "LZ4"),

@@ -335,6 +335,9 @@ def _print_report(report: dict[str, Any]) -> None:
             note.append(f"{row['bytes_per_record']:.2f} bytes a record (<= {row['bar_bytes']:g})")
         speed = [f"{row['records'] / row[name] / 1e6:.2f}" for name in ("cpu_s", "wall_s")]
         print("|", " | ".join([row["name"], *speed, *ratios, ", ".join(note)]), "|")
+    print("\n| most memory of one process, MiB | driver | JVM | worker |\n|---|---:|---:|---:|")
+    for row in report["figures"]:
+        print("|", " | ".join([row["name"], *map(str, row["peak_mib"].values())]), "|")
     text = f"{report['status']}: the floor moved by {report['floor_drift']:.1%}"
     print(text + (f", more than {TOLERANCE:.0%}" if report["status"] == "rejected" else ""))
 
