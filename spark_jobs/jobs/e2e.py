@@ -3,7 +3,7 @@
 What the log of a consumer holds: FIN (finished), REQ (requeued), TIMEOUT (taken away). Each has
 ``ts``; ``ref_ts``, when the message was published by the same clock, or 0 when that is not known
 (published before the last boot); ``commit_seq``, the message; ``attempts``, which delivery it was;
-and a channel named TOPIC/CHANNEL, where neither part can contain a slash.
+and a channel named TOPIC:CHANNEL, where neither part can contain a colon.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ class Partials:
 
 def table(partials: DataFrame, *keys: str) -> DataFrame:
     """One row per key with all figures; the quantiles are null where nothing was timed."""
-    slash = "instr(channel, '/')"
+    colon = "instr(channel, ':')"
     named = partials.where(sf.col("window").isNotNull()).withColumns(
         {
-            "topic": sf.expr(f"if({slash} > 0, substring(channel, 1, {slash} - 1), channel)"),
-            "channel": sf.expr(f"if({slash} > 0, substring(channel, {slash} + 1), NULL)"),
+            "topic": sf.expr(f"if({colon} > 0, substring(channel, 1, {colon} - 1), channel)"),
+            "channel": sf.expr(f"if({colon} > 0, substring(channel, {colon} + 1), NULL)"),
         }
     )
     low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
