@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs import floor
-from spark_jobs.cputime import tree_cpu_s
 from spark_jobs.jobs import NAMES, runner
+from spark_jobs.processes import Clock, Peaks, forget_peaks, peaks
 from spark_jobs.startup import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Figure:
     bar_bytes: float | None = None
     bar_rate: float | None = None
     walls_s: list[float] = field(default_factory=list)
+    cpus_s: list[float] = field(default_factory=list)
+    peak_mib: Peaks | None = None
 
     @property
     def rate_cpu(self) -> float:
@@ -90,14 +92,17 @@ def measure(name: str, records: int, work: Callable[[], object], *, warm_up: boo
     print(f"bench: {name}", file=sys.stderr, flush=True)
     if warm_up:
         work()
-    cpu, wall = [], []
+    cpu, wall, clock = [], [], Clock()
+    forget_peaks()
     for _ in range(RUNS):
-        begin, used = time.monotonic(), tree_cpu_s()
+        begin, used = time.monotonic(), clock.seconds()
         work()
         wall.append(time.monotonic() - begin)
-        cpu.append(max(tree_cpu_s() - used, 0.001))
-    walls = [round(each, 3) for each in wall]
-    return Figure(name, records, statistics.median(cpu), statistics.median(wall), walls_s=walls)
+        cpu.append(max(clock.seconds() - used, 0.001))
+    figure = Figure(name, records, statistics.median(cpu), statistics.median(wall))
+    figure.walls_s, figure.cpus_s = ([round(each, 3) for each in times] for times in (wall, cpu))
+    figure.peak_mib = peaks()
+    return figure
 
 
 # ---- the logs
@@ -330,6 +335,9 @@ def _print_report(report: dict[str, Any]) -> None:
             note.append(f"{row['bytes_per_record']:.2f} bytes a record (<= {row['bar_bytes']:g})")
         speed = [f"{row['records'] / row[name] / 1e6:.2f}" for name in ("cpu_s", "wall_s")]
         print("|", " | ".join([row["name"], *speed, *ratios, ", ".join(note)]), "|")
+    print("\n| most memory of one process, MiB | driver | JVM | worker |\n|---|---:|---:|---:|")
+    for row in report["figures"]:
+        print("|", " | ".join([row["name"], *map(str, row["peak_mib"].values())]), "|")
     text = f"{report['status']}: the floor moved by {report['floor_drift']:.1%}"
     print(text + (f", more than {TOLERANCE:.0%}" if report["status"] == "rejected" else ""))
 

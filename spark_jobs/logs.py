@@ -390,8 +390,7 @@ class LogReader:
                 records = room[:count]
                 good = record_ok(records)
                 whole = records if good.all() else records[good]
-                chunk = self._resolve(whole, file.clock_ns)
-                definitions = int(np.count_nonzero(whole["kind"] == Kind.CHANDEF))
+                chunk, definitions = self._resolve(whole, file.clock_ns)
                 bad += count - len(whole)
                 unknown += len(whole) - len(chunk.records) - definitions
                 report.records += len(chunk.records) + definitions
@@ -402,13 +401,16 @@ class LogReader:
         if unknown:
             report.problems.append(f"{unknown} records of a channel or kind that is not defined")
 
-    def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> Chunk:
+    def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> tuple[Chunk, int]:
+        """Also how many definitions were among them."""
+        count = len(records)
         kind = records["kind"].copy()  # every pass over a column of records costs like all of it
         definition = kind == Kind.CHANDEF
         if definition.any():
             for record in records[definition]:
                 self._define(record)
             records, kind = records[~definition], kind[~definition]
+        definitions = count - len(records)
         ids = records["channel"].astype(np.int64)
         channel = self._ids.take(ids, mode="clip")
         bad = (channel < 0) & (ids != 0)
@@ -416,7 +418,7 @@ class LogReader:
         bad |= records["chan_seq"] >= 1 << SEQUENCE_BITS
         if bad.any():
             records, channel = records[~bad], channel[~bad]
-        return Chunk(records, channel, clock_ns)
+        return Chunk(records, channel, clock_ns), definitions
 
     def register(self, database: int, name: bytes) -> int:
         """The index of that channel in `channels`, where it is entered when it is new."""

@@ -66,7 +66,7 @@ class TailReader(LogReader):
                 self._define(record)
         for block in self._blocks(file, self._first, self._last):
             whole = block[record_ok(block)]
-            chunk = self._resolve(whole)
+            chunk, _ = self._resolve(whole)
             definitions = int(np.count_nonzero(whole["kind"] == Kind.CHANDEF))
             self.records += len(chunk.records) + definitions
             yield chunk

@@ -21,6 +21,21 @@ MAX_ROWS = 10_000
 Ints = NDArray[np.int64]
 
 
+def numbers(*names: str) -> tuple[pa.Field[Any], ...]:
+    """Columns of whole numbers."""
+    return tuple(pa.field(name, pa.int64()) for name in names)
+
+
+WINDOW_COLUMNS = (
+    *(pa.field(name, pa.string()) for name in ("host", "boot_id", "engine")),
+    *numbers("database"),
+    pa.field("channel", pa.string()),
+    *numbers("window", "n"),
+)
+"""What `place` and `channel_columns` fill in, the window, and how many records."""
+BUCKET_COLUMN = pa.field("bucket", pa.int32())
+
+
 class Buffer:
     """Columns of numbers, collected until there are enough of them for one sort."""
 

@@ -3,7 +3,7 @@
 What the log of a consumer holds: FIN (finished), REQ (requeued), TIMEOUT (taken away). Each has
 ``ts``; ``ref_ts``, when the message was published by the same clock, or 0 when that is not known
 (published before the last boot); ``commit_seq``, the message; ``attempts``, which delivery it was;
-and a channel named TOPIC/CHANNEL, where neither part can contain a slash.
+and a channel named TOPIC:CHANNEL, where neither part can contain a colon.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -24,10 +23,13 @@ from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
 from spark_jobs.storage import Directory
 from spark_jobs.windows import (
+    BUCKET_COLUMN,
+    WINDOW_COLUMNS,
     Buffer,
     channel_columns,
     dense,
     nanoseconds,
+    numbers,
     place,
     reduce_by,
     window_of,
@@ -48,19 +50,9 @@ class Partials:
     """Rows with ``bucket``: n latencies in that bucket. Rows without: the other figures."""
 
     COLUMNS = (
-        pa.field("host", pa.string()),
-        pa.field("boot_id", pa.string()),
-        pa.field("engine", pa.string()),
-        pa.field("database", pa.int64()),
-        pa.field("channel", pa.string()),
-        pa.field("window", pa.int64()),
-        pa.field("bucket", pa.int32()),
-        pa.field("n", pa.int64()),
-        *(pa.field(name, pa.int64()) for name in COUNTS),
-        pa.field("min_ns", pa.int64()),
-        pa.field("max_ns", pa.int64()),
-        pa.field("max_attempts", pa.int64()),
-        *(pa.field(name, pa.int64()) for name in LEFT_OUT),
+        *WINDOW_COLUMNS,
+        BUCKET_COLUMN,
+        *numbers(*COUNTS, "min_ns", "max_ns", "max_attempts", *LEFT_OUT),
     )
     FIELDS = ("ts", "ref_ts", "kind", "attempts", "peer")
 
@@ -139,11 +131,11 @@ class Partials:
 
 def table(partials: DataFrame, *keys: str) -> DataFrame:
     """One row per key with all figures; the quantiles are null where nothing was timed."""
-    slash = "instr(channel, '/')"
+    colon = "instr(channel, ':')"
     named = partials.where(sf.col("window").isNotNull()).withColumns(
         {
-            "topic": sf.expr(f"if({slash} > 0, substring(channel, 1, {slash} - 1), channel)"),
-            "channel": sf.expr(f"if({slash} > 0, substring(channel, {slash} + 1), NULL)"),
+            "topic": sf.expr(f"if({colon} > 0, substring(channel, 1, {colon} - 1), channel)"),
+            "channel": sf.expr(f"if({colon} > 0, substring(channel, {colon} + 1), NULL)"),
         }
     )
     low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))

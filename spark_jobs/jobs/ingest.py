@@ -27,41 +27,22 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from numpy.typing import NDArray
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from spark_jobs import archive
-from spark_jobs.archive import ARCHIVED, EVENT_SCHEMA, QUARANTINED, SEGMENT_SCHEMA
-from spark_jobs.histogram import bucket
+from spark_jobs.archive import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
 from spark_jobs.jobs import CannotRunError, JobResult
 from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
 from spark_jobs.quality import FileReport
+from spark_jobs.rowgroup import RowGroup, writer
 from spark_jobs.schema import FIELD_NAMES, Kind
-from spark_jobs.source import file_reports, load
+from spark_jobs.source import load, reports_of
 from spark_jobs.storage import Directory, is_local, local_path
 
 TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 
-_ROW_GROUP = 1 << 17
 _KINDS = len(Kind) + 1
 _DAY_NS = 86_400 * 10**9
-_UNITS = ("kind", "wake", "attempts", "flags")
-_SEQUENCES = ("commit_seq", "chan_seq")
-_COUNTS = ("bytes", "peer", "lag", "batch")
-
-_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
-_WRITTEN = pa.schema(
-    [field.with_type(_DICTIONARY) if field.type == pa.string() else field for field in EVENT_SCHEMA]
-)
-"""What is handed to Arrow: strings as dictionaries, so that it need not find equal ones."""
-
-
-def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array[Any]:
-    if isinstance(value, str):
-        index = pa.array(np.zeros(rows, dtype=np.int32))
-        return pa.DictionaryArray.from_arrays(index, pa.array([value]))
-    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 class _EventFiles:
@@ -70,30 +51,22 @@ class _EventFiles:
     def __init__(self, reader: LogReader, root: str) -> None:
         self._reader = reader
         self._system, self._root = archive.filesystem(root)
-        self._pending: dict[int, list[pa.RecordBatch]] = {}
-        self._rows: dict[int, int] = {}
+        self._groups: dict[int, RowGroup] = {}
         self._writers: dict[int, tuple[str, Any, Any]] = {}
         self._today = np.iinfo(np.int64).min
         log = reader.log
         self.name = f"{log.log_id}-{log.files[0].part:05}"
-        self._constants: dict[str, str | int] = {
-            "engine": log.engine,
-            "boot_id": log.boot_id,
-            "pid": log.pid,
-            "log_id": log.log_id,
-        }
-        self._repeated = pa.table({})
 
     def add(self, chunk: Chunk) -> None:
         if len(chunk.records) == 0:
             return
-        ts = chunk.records["ts"].view(np.int64)
+        ts = chunk.signed("ts")
         first, last = ((int(end) + chunk.clock_ns) // _DAY_NS for end in (ts.min(), ts.max()))
         if first == last >= self._today:
             self._today = last
             self._put(last, chunk)
             return
-        days = (chunk.signed("ts") + chunk.clock_ns) // _DAY_NS
+        days = (ts + chunk.clock_ns) // _DAY_NS
         # A straggler stays with the day of those before it: the order of the log matters more.
         days = np.maximum.accumulate(np.maximum(days, self._today))
         self._today = int(days[-1])
@@ -102,83 +75,33 @@ class _EventFiles:
             self._put(int(day), Chunk(chunk.records[which], chunk.channel[which], chunk.clock_ns))
 
     def _put(self, day: int, chunk: Chunk) -> None:
-        self._pending.setdefault(day, []).append(self._batch(chunk))
-        self._rows[day] = self._rows.get(day, 0) + len(chunk.records)
-        if self._rows[day] >= _ROW_GROUP:
+        if day not in self._groups:
+            self._groups[day] = RowGroup(self._reader.log)
+        group = self._groups[day]
+        if not group.fits(len(chunk.records)):
             self._write(day)
-
-    def _batch(self, chunk: Chunk) -> pa.RecordBatch:
-        records = chunk.records
-        ts, sent = chunk.signed("ts"), chunk.signed("ref_ts")
-        latency = ts - sent
-        unknown = sent == 0
-        columns: dict[str, pa.Array[Any]] = {
-            "event_time": pa.array(
-                (ts + chunk.clock_ns) // 1000, EVENT_SCHEMA.field("event_time").type
-            ),
-            "ts": pa.array(ts),
-            "lat_ns": pa.array(latency, mask=unknown),
-            "lat_b": pa.array(bucket(latency).astype(np.int16), mask=unknown | (latency < 0)),
-            "aux": pa.array(records["aux"].astype(np.uint32)),
-            **self._channel(chunk.channel),
-        }
-        columns |= {name: pa.array(records[name].astype(np.int64)) for name in _SEQUENCES}
-        columns |= {name: pa.array(records[name].astype(np.int16)) for name in _UNITS}
-        columns |= {name: pa.array(np.ascontiguousarray(records[name])) for name in _COUNTS}
-        if len(ts) > self._repeated.num_rows:
-            self._repeated = pa.table(
-                {
-                    name: _constant(value, EVENT_SCHEMA.field(name).type, len(ts))
-                    for name, value in self._constants.items()
-                }
-            )
-        for name in self._constants:
-            columns[name] = self._repeated[name].chunk(0).slice(0, len(ts))
-        arrays = [columns[field.name] for field in _WRITTEN]
-        return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
-
-    def _channel(self, channel: NDArray[np.int64]) -> dict[str, pa.Array[Any]]:
-        known = self._reader.channels
-        names = pa.array([name for _, name in known], pa.string())
-        database = np.array([*(number for number, _ in known), 0], dtype=np.int64)
-        none = channel < 0
-        number = pa.array(channel.astype(np.int32), mask=none)
-        return {
-            "channel": pa.DictionaryArray.from_arrays(number, names),
-            "database": pa.array(database[channel], mask=none),
-        }
+        group.add(chunk)
 
     def _write(self, day: int) -> None:
+        group = self._groups[day]
+        table = group.table(self._reader.channels)
         if day not in self._writers:
             path = f"{self._root}/{archive.STAGING}/{uuid4().hex}"
             sink = self._system.open_output_stream(path)
-            plain = {*archive.DELTA, *archive.PLAIN}
-            writer = pyarrow.parquet.ParquetWriter(
-                sink,
-                _WRITTEN,
-                store_schema=False,
-                write_statistics=list(archive.STATISTICS),
-                compression={
-                    name: "NONE" if name in archive.PLAIN else "ZSTD" for name in EVENT_SCHEMA.names
-                },
-                use_dictionary=[name for name in EVENT_SCHEMA.names if name not in plain],
-                column_encoding=dict.fromkeys(archive.DELTA, "DELTA_BINARY_PACKED"),
-            )
-            self._writers[day] = path, sink, writer
-        batches = self._pending.pop(day)
-        self._rows[day] = 0
-        self._writers[day][2].write_table(pa.Table.from_batches(batches), row_group_size=_ROW_GROUP)
+            self._writers[day] = path, sink, writer(sink, table)
+        self._writers[day][2].write_table(table, row_group_size=group.rows)
+        group.clear()
 
     def close(self) -> tuple[list[str], int]:
         """Puts the files in place; returns their names in the archive, and their size."""
-        for day in list(self._pending):
+        for day in self._groups:
             self._write(day)
         names, size = [], 0
         host = quote(self._reader.log.host, safe=" ")
         channels = json.dumps(self._reader.channels)
-        for day, (path, sink, writer) in sorted(self._writers.items()):
-            writer.add_key_value_metadata({"channels": channels})
-            writer.close()
+        for day, (path, sink, file) in sorted(self._writers.items()):
+            file.add_key_value_metadata({"channels": channels})
+            file.close()
             sink.close()
             date = np.datetime64(day, "D")
             folder = f"{archive.EVENTS}/date={date}/host={host}"
@@ -223,8 +146,10 @@ class Partials:
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         self._files.add(chunk)
         short = len(self._reader.channels) - self._counts.shape[1]
-        self._counts = np.pad(self._counts, ((0, 0), (0, short)))
-        code = (chunk.channel + 1) * _KINDS + chunk.records["kind"]
+        if short:
+            self._counts = np.pad(self._counts, ((0, 0), (0, short)))
+        code = (chunk.channel + 1) * _KINDS
+        code += chunk.records["kind"]
         counts = np.bincount(code, minlength=_KINDS * (self._counts.shape[1] + 1))
         by_kind = counts.reshape(-1, _KINDS)[1:]
         self._counts += [by_kind.sum(axis=1), by_kind[:, Kind.SEND], by_kind[:, Kind.RECV]]
@@ -377,26 +302,23 @@ def run(
         system.create_dir(f"{base}/{name}", recursive=True)
     known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
     fresh = _fresh(survey.segments, known)
-    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root).persist()
-    try:
-        done = partials.where(sf.col("segment").isNotNull()).select("segment", "status", "bytes")
-        put = {row.segment: row for row in done.collect()}
-        reports = file_reports(partials, survey)
-    finally:
-        partials.unpersist()
+    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root)
+    found = [row.asDict() for row in partials.collect()]  # two of each segment
+    put = {row["segment"]: row for row in found if row["segment"] is not None}
+    reports = reports_of((row for row in found if row["file"] is not None), survey)
     by_file = {report.file: report for report in reports}
     rows = []
     for segment in fresh:
         _release(root, segment.file.path)
-        file, (_, status, size) = segment.file.path, put[segment.name]
+        file, done = segment.file.path, put[segment.name]
         records = by_file[file].records
         rows.append(
             {
                 "segment": segment.name,
-                "status": status,
+                "status": done["status"],
                 "file": file,
                 "records": records,
-                "bytes": size,
+                "bytes": done["bytes"],
             }
         )
     unchanged = len({segment.name for segment in survey.segments}) - len(fresh)

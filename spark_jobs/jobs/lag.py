@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -25,11 +24,13 @@ from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
 from spark_jobs.storage import Directory
 from spark_jobs.windows import (
+    WINDOW_COLUMNS,
     Buffer,
     Ints,
     channel_columns,
     dense,
     nanoseconds,
+    numbers,
     place,
     reduce_by,
     window_of,
@@ -49,20 +50,9 @@ class Partials:
     """
 
     COLUMNS = (
-        pa.field("host", pa.string()),
-        pa.field("boot_id", pa.string()),
-        pa.field("engine", pa.string()),
-        pa.field("database", pa.int64()),
-        pa.field("channel", pa.string()),
-        pa.field("pid", pa.int64()),
-        pa.field("backend_id", pa.int64()),
-        pa.field("window", pa.int64()),
-        pa.field("n", pa.int64()),
-        pa.field("sum_lag", pa.int64()),
-        pa.field("max_lag", pa.int64()),
-        pa.field("max_age_ns", pa.int64()),
-        pa.field("tail_age_ns", pa.int64()),
-        pa.field("other_clock", pa.int64()),
+        *WINDOW_COLUMNS,
+        *numbers("pid", "backend_id", "sum_lag", "max_lag", "max_age_ns"),
+        *numbers("tail_age_ns", "other_clock"),
     )
     FIELDS = ("ts", "ref_ts", "kind", "lag", "peer")
 

@@ -21,11 +21,14 @@ from spark_jobs.schema import Kind
 from spark_jobs.source import file_reports, load
 from spark_jobs.storage import Directory
 from spark_jobs.windows import (
+    BUCKET_COLUMN,
+    WINDOW_COLUMNS,
     Buffer,
     channel_columns,
     dense,
     listed,
     nanoseconds,
+    numbers,
     place,
     reduce_by,
     window_of,
@@ -42,20 +45,10 @@ class Partials:
     """Rows with ``bucket``: n latencies of RECV in that bucket. Rows without: the other figures."""
 
     COLUMNS = (
-        pa.field("host", pa.string()),
-        pa.field("boot_id", pa.string()),
-        pa.field("engine", pa.string()),
-        pa.field("database", pa.int64()),
-        pa.field("channel", pa.string()),
+        *WINDOW_COLUMNS,
+        BUCKET_COLUMN,
         pa.field("kind", pa.string()),
-        pa.field("window", pa.int64()),
-        pa.field("bucket", pa.int32()),
-        pa.field("n", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("timed", pa.int64()),
-        pa.field("min_ns", pa.int64()),
-        pa.field("max_ns", pa.int64()),
-        pa.field("untimed", pa.int64()),
+        *numbers("bytes", "timed", "min_ns", "max_ns", "untimed"),
     )
     FIELDS = ("ts", "ref_ts", "kind", "bytes", "peer")
 

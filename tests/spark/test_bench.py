@@ -12,18 +12,68 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import bench, cputime, floor
+from spark_jobs import bench, floor
 from spark_jobs.cli import main
+from spark_jobs.processes import Clock, forget_peaks, peaks
 from spark_jobs.schema import Kind
 
 
+def python(work: str, **options: Any) -> subprocess.Popen[bytes]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", work], **pipes, **options)
+
+
+BUSY = "import time\nwhile time.process_time() < 0.5: pass"
+
+
 def test_processor_time_counts_the_dead_and_their_children() -> None:
-    """A second of work in a grandchild that is gone by the time it is looked for."""
-    work = "import time\nwhile time.process_time() < 0.5: pass"
-    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
-    before = cputime.tree_cpu_s()
-    subprocess.run([sys.executable, "-c", nested], check=True)
-    assert cputime.tree_cpu_s() - before >= 0.5
+    """Half a second of work in a grandchild that is gone by the time it is looked for."""
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+    clock = Clock()
+    before = clock.seconds()
+    with python(nested):
+        pass
+    assert clock.seconds() - before >= 0.5
+
+
+def test_processor_time_of_those_that_nobody_waits_for_stays() -> None:
+    """As the workers of Spark's daemon end, which ignores SIGCHLD."""
+    worker = f"{BUSY}\nprint(flush=True); input()"
+    daemon = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        f"worker = subprocess.Popen([sys.executable, '-c', {worker!r}])\n"
+        "try: worker.wait()\nexcept ChildProcessError: pass\nprint(flush=True); sys.stdin.read()"
+    )
+    clock = Clock()
+    before = clock.seconds()
+    with python(daemon) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        busy = clock.seconds()
+        assert busy - before >= 0.5
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()  # the worker has ended
+        assert clock.seconds() >= busy
+        process.stdin.close()
+
+
+def test_peaks_of_memory_are_those_since_they_were_forgotten() -> None:
+    work = (
+        "import sys; x = bytearray(200 << 20); del x; print(flush=True); input(); "
+        "x = bytearray(100 << 20); print(flush=True); sys.stdin.read()"
+    )
+    with python(work) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        assert peaks().worker >= 200
+        forget_peaks()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert 100 <= peaks().worker < 200
+        process.stdin.close()
+    assert peaks().driver > 0
 
 
 def test_the_numpy_audit_finds_faults(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from logwriter import LogWriter, receives
 
-from spark_jobs import archive, windows
+from spark_jobs import archive, rowgroup, windows
 from spark_jobs.jobs import audit, e2e, ingest, lag, latency, timeline, wakeups
 from spark_jobs.logs import Log, LogReader, survey
 from spark_jobs.schema import Kind
@@ -60,7 +60,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (windows, latency, audit):
         name = "BUFFERED" if module is windows else "_BUFFERED"
         monkeypatch.setattr(module, name, 1 << 15)
-    monkeypatch.setattr(ingest, "_ROW_GROUP", 1 << 15)
+    monkeypatch.setattr(rowgroup, "ROWS", 1 << 15)
     return
 
 

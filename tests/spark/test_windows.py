@@ -135,16 +135,16 @@ def test_publish_to_finish_against_numpy(spark: Any, tmp_path: Path) -> None:
             log.add(
                 Kind.FIN,
                 count,
-                channel=f"{topic}/{channel}",
+                channel=f"{topic}:{channel}",
                 ts=published + values,
                 ref_ts=published,
                 attempts=attempts,
             )
-            log.add(Kind.REQ, 7, channel=f"{topic}/{channel}", ts=SECOND, ref_ts=1, attempts=9)
-            log.add(Kind.TIMEOUT, 3, channel=f"{topic}/{channel}", ts=SECOND, attempts=1)
+            log.add(Kind.REQ, 7, channel=f"{topic}:{channel}", ts=SECOND, ref_ts=1, attempts=9)
+            log.add(Kind.TIMEOUT, 3, channel=f"{topic}:{channel}", ts=SECOND, attempts=1)
             truth.setdefault((topic, channel), []).append(np.stack([values, attempts]))
-        log.add(Kind.FIN, 2, channel="x.y/z", ts=5, ref_ts=9, attempts=1)
-        log.add(Kind.FIN, 4, channel="x.y/z", ts=5, ref_ts=0, attempts=1)
+        log.add(Kind.FIN, 2, channel="x.y:z", ts=5, ref_ts=9, attempts=1)
+        log.add(Kind.FIN, 4, channel="x.y:z", ts=5, ref_ts=0, attempts=1)
         log.write()
     result = e2e.run(spark, survey([tmp_path]), tmp_path / "out")
     assert {(row["topic"], row["channel"]) for row in result.rows} == set(truth)
@@ -167,7 +167,7 @@ def test_publish_to_finish_against_numpy(spark: Any, tmp_path: Path) -> None:
 def test_what_is_buffered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogWriter(tmp_path, clock=CLOCK)
     receives(log, "c", np.arange(100_000), ts=SECOND, ref_ts=1, lag=2)
-    log.add(Kind.FIN, 100_000, channel="t/c", ts=SECOND, ref_ts=1)
+    log.add(Kind.FIN, 100_000, channel="t:c", ts=SECOND, ref_ts=1)
     log.write()
     reader = LogReader(survey([tmp_path]).logs[0])
     monkeypatch.setattr(windows, "BUFFERED", 30_000)
@@ -193,7 +193,7 @@ def test_clocks_of_other_hosts_and_boots_are_not_compared(spark: Any, tmp_path: 
         for peer, count in ((1, 30), (2, 40), (3, 50)):  # of 3 there is no log
             seq = np.arange(count)
             receives(log, "c", seq, ts=9 * SECOND, ref_ts=SECOND, peer=peer)
-            log.add(Kind.FIN, count, channel="t/c", ts=9 * SECOND, ref_ts=SECOND, peer=peer)
+            log.add(Kind.FIN, count, channel="t:c", ts=9 * SECOND, ref_ts=SECOND, peer=peer)
         log.add(Kind.WAKE, 1, wake=Wake.SIGNAL, flags=USEFUL, ts=2 * SECOND)
         receives(log, "c", np.array([99]), ts=9 * SECOND, ref_ts=SECOND, peer=3 - backend)
         log.write()

@@ -1,0 +1,62 @@
+"""Memory of the driver, the JVM and the workers at one and at ten million records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from spark_jobs import bench
+from spark_jobs.processes import Peaks, forget_peaks, peaks
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.full,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
+    pytest.mark.timeout(900),
+]
+
+SMALL, LARGE = 1_000_000, 10_000_000
+BUFFERS_MIB = 96
+"""What a worker's and the driver's buffers may still grow by: they are not full with the small
+logs. All that is read beyond is 550 MiB, of which a worker gets half."""
+HEAP_MIB = 24
+
+
+def _live_heap_mib(spark: Any) -> int:
+    """What the JVM cannot let go."""
+    runtime = spark._jvm.java.lang.Runtime.getRuntime()
+    spark._jvm.java.lang.System.gc()
+    return int(runtime.totalMemory() - runtime.freeMemory()) >> 20
+
+
+def _measured(spark: Any, place: Path, job: str, records: int) -> tuple[Peaks, int]:
+    logs_there, out = bench.logs_of(records, place / str(records)), TemporaryDirectory(dir=place)
+    with logs_there as (logs, contents), out as results:
+        assert contents["records"] >= records
+        work = bench.Bench(spark, logs, Path(results), records, contents["received"]).job(job)
+        forget_peaks()
+        work()
+        return peaks(), _live_heap_mib(spark)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        bench.find_writer()
+    except bench.CannotMeasureError as error:
+        pytest.skip(str(error))
+    return tmp_path_factory.mktemp("memory")
+
+
+@pytest.mark.parametrize("job", ["latency", "audit", "timeline", "wakeups", "lag", "ingest"])
+def test_ten_times_the_records_take_the_same_memory(spark: Any, place: Path, job: str) -> None:
+    _measured(spark, place, job, SMALL)  # modules, tables, compiled code
+    small, heap = _measured(spark, place, job, SMALL)
+    large, heap_after = _measured(spark, place, job, LARGE)
+    assert large.worker < small.worker + BUFFERS_MIB, (small, large)
+    assert large.driver < small.driver + BUFFERS_MIB, (small, large)
+    assert heap_after < heap + HEAP_MIB
