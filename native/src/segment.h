@@ -21,6 +21,7 @@ struct pn_pidfd_cache_entry {
 };
 
 enum { PN_TOPIC_WAKES = 16 };
+struct pn_topic_notes;
 
 /* The topic area: pointers into the mapping, not to be followed before topics_ready, and copies
  * of what does not change. */
@@ -35,6 +36,7 @@ struct pn_topics {
     /* whom the holder of the lock has notified, to be signalled after the release */
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
+    struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
 };
 
 struct pn_segment {
