@@ -242,7 +242,7 @@ static bool goes_without(const struct topic_model *m, int topic, int channel)
 {
     uint64_t max = m->topic[topic].max_depth, n = tm_count(m, topic, channel, TM_READY);
     n += tm_count(m, topic, channel, TM_DEFERRED) + tm_count(m, topic, channel, TM_IN_FLIGHT) +
-         tm_count(m, topic, channel, TM_HELD) + tm_count(m, topic, channel, TM_STAGED);
+         tm_count(m, topic, channel, TM_HELD); /* and not what the same transaction brings */
     return is_ephemeral(channel) && max != 0 && n >= max;
 }
 
@@ -285,18 +285,15 @@ void tm_go_live(struct topic_model *m, int message)
 
 int tm_publish(struct topic_model *m, struct tm_publish *p)
 {
-    int staged[8], n = 0;
     uint64_t skip, keep;
     p->id = m->next_id;
     m->next_id += p->n;
-    int rc = tm_admit(m, p->topic, p->n, &skip, &keep);
+    int rc = tm_admit(m, p->topic, p->n, &skip, &keep), message;
     if (rc != 0)
         return rc;
     for (uint64_t i = skip; i < keep; i++)
-        if ((staged[n] = tm_stage(m, p, (uint32_t) i, false)) >= 0)
-            n++;
-    for (int i = 0; i < n; i++)
-        tm_go_live(m, staged[i]);
+        if ((message = tm_stage(m, p, (uint32_t) i, false)) >= 0)
+            tm_go_live(m, message);
     tm_pump(m, p->topic);
     return rc;
 }
