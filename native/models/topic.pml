@@ -347,6 +347,7 @@ inline stage()
 {
     STEP(m = 0; do :: !IN(freem, m) -> m++ :: else -> break od;
         DEL(freem, m); mid[m] = nextid; nextid++; mowner[m] = me; refs[m] = 0; mstate[m] = STAGED)
+    /* PN_CRASH("publish:staged") */
 }
 
 inline enqueue(c)
@@ -357,7 +358,9 @@ inline enqueue(c)
 #else
     STEP(d = 0; do :: !IN(freed, d) -> d++ :: else -> break od;
         DEL(freed, d); dmsg[d] = m; ch[d] = c; ord[d] = next[c]; next[c] = next[c] + 1);
+    /* PN_CRASH("publish:delivery") */
     STEP(att[d] = 0; kind[d] = READY; refs[m]++; d = 0)
+    /* PN_CRASH("publish:delivery-state") */
 #endif
 }
 
@@ -423,6 +426,7 @@ publish_backlog:
     enqueue(B);
     STEP(mstate[m] = LIVE; COMMITTED(mid[m], 1));
 list_it:
+    /* PN_CRASH("publish:after-live") */
 #ifdef DIRTY_EARLY
     STEP(dirty = 0);
 #endif
@@ -511,6 +515,7 @@ send_back:
     STEP(dirty = 1);
     STEP(ord[d] = next[ch[d]]; next[ch[d]] = next[ch[d]] + 1);
     STEP(kind[d] = READY);
+    /* PN_CRASH("answer:back") */
     STEP(ADD(ready, d); d = 0);
     goto done;
 
@@ -530,6 +535,7 @@ dead_letter:
 #else
     STEP(rdel = hd; rtag = ht; rmsg = m; rid = mid[m]);
     STEP(rvalid = 1; ANSWERED(hd); COMMITTED(mid[m], 2));
+    /* PN_CRASH("answer:redo-valid") */
 #endif
     apply_record();
 #endif
@@ -550,6 +556,7 @@ empty_it:
         :: else -> break
         od;
         voids[k] = next[k]; k = 0; d = 0; again = 1);
+    /* PN_CRASH("topic:emptied") */
     goto done;
 
 transaction:
@@ -590,6 +597,7 @@ commit:
 prepare:
     STEP(if :: OURS(hd, ht) -> skip :: else -> hd = NONE; ht = 0 fi; dirty = 1);
     STEP(if :: hd != NONE -> kind[hd] = HELD; pd = hd; pt = ht; hid = mid[dmsg[hd]]; pc = ch[hd] :: else fi; hd = NONE; ht = 0);
+    /* PN_CRASH("prepare:held") */
     stage();
     enqueue(B);
     STEP(pm = m; m = 0);

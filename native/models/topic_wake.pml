@@ -118,7 +118,6 @@ inline settle()
         STEP(ADD(owed, i); ADD(col, i))
 #else
         STEP(ADD(owed, i));
-        /* topic:owed */
         STEP(DEL(waiting, i); ADD(col, i))
 #endif
     od
@@ -200,7 +199,7 @@ next:
     if :: atomic { n < M -> skip } :: atomic { n == M -> goto over } fi;
     acquire();
     STEP(if :: st[n] = READY :: st[n] = DEFERRED; due[n] = 1 :: st[n] = DEFERRED; due[n] = 2 fi; n++);
-    /* topic:live */
+    /* PN_CRASH("publish:after-live") */
 #ifdef DIRTY_CLEARED_FIRST
     STEP(dirty = 0);
 #endif
@@ -254,7 +253,7 @@ get:
         :: mine == M && leaving -> skip
 #endif
         fi);
-    /* topic:claimed topic:waiting */
+    /* PN_CRASH("claim:in-flight") PN_CRASH("topic:wait") */
 #ifdef NO_SETTLE_CLAIM
     if :: atomic { mine < M -> goto settled } :: atomic { mine == M -> skip } fi;
 #endif
@@ -324,7 +323,7 @@ hold:
     acquire();
     STEP(if :: st[mine] == FLIGHT && own[mine] == me -> st[mine] = DONE; own[mine] = 0; due[mine] = 0 :: else fi;
         mine = 0);
-    /* topic:finished */
+    /* PN_CRASH("topic:delivery-free") */
 #ifndef NO_SETTLE_FINISH
     settle();
 #endif

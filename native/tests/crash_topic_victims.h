@@ -129,11 +129,19 @@ static void reaping(void)
 }
 
 static const char *const holding[] = {
-    "publish:delivery-state", "publish:after-live", "publish:redo-valid", "claim:in-flight",
+    "publish:delivery-state", "publish:after-live", "publish:one-of-many", "claim:in-flight",
     "answer:back",            "answer:redo-valid",  "topic:pump",         "topic:emptied",
     "commit:after-head",      "arena:taken",        "topic:returned",     "prepare:held",
     "topic:channel-deleted",  "answer:free",        "commit:after-head",  "publish:live"};
 enum { HOLDING = sizeof holding / sizeof holding[0] };
+
+static void check_label(const char *label)
+{
+    int i = 0;
+    while (i < pn_crash_label_count() && strcmp(pn_crash_label(i), label) != 0)
+        i++;
+    REQUIRE(i < pn_crash_label_count(), "there is no crash label %s", label);
+}
 
 static void die_holding_the_lock(void *arg)
 {
@@ -156,6 +164,8 @@ static void die_in_recovery(void *arg)
 
 static void recovering(void)
 {
+    for (int i = 0; i < HOLDING; i++)
+        check_label(holding[i]);
     for (uint32_t round = 0; round < 4 * HOLDING && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         pn_ref topic = topic_named(conn, "work");

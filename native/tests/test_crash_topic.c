@@ -350,11 +350,14 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
 
 static size_t add_unhelped(struct job *jobs, size_t n)
 {
-    static const char *const publisher[] = {"publish:after-live", "publish:linked", "topic:wait",
-                                            "topic:notified",     "publish:done",   "topic:unlocked",
-                                            "publish:redo-valid", "publish:live",   "signal:flag"};
+    static const char *const publisher[] = {"publish:after-live", "publish:linked",
+                                            "topic:wait",         "topic:notified",
+                                            "publish:done",       "topic:unlocked",
+                                            "publish:after-all",  "signal:flag"};
     static const char *const consumer[] = {"claim:in-flight", "claim:listed", "claim:handed",
-                                           "lock:acquired",   "topic:wait",   "nothing"};
+                                           "lock:acquired", "topic:wait"};
+    static const char *const pump[] = {"topic:pump", "topic:pump-order", "topic:pump-kind",
+                                       "topic:pumped"};
     for (size_t i = 0; i < sizeof publisher / sizeof publisher[0]; i++)
         for (uintptr_t kind = 0; kind < 2; kind++)
             jobs[n++] = (struct job){.c = {.label = publisher[i], .nth = 1},
@@ -362,14 +365,18 @@ static size_t add_unhelped(struct job *jobs, size_t n)
                                      .arg = (void *)kind};
     for (size_t i = 0; i < sizeof consumer / sizeof consumer[0]; i++)
         for (uintptr_t kind = 0; kind < 2; kind++)
-            jobs[n++] = (struct job){.c = {.label = consumer[i], .nth = 2},
-                                     .run = strcmp(consumer[i], "nothing") == 0 ? run_timekeeper
-                                                                                : run_heir,
-                                     .arg = (void *)kind};
+            jobs[n++] = (struct job){
+                .c = {.label = consumer[i], .nth = 2}, .run = run_heir, .arg = (void *)kind};
+    for (uintptr_t kind = 0; kind < 2; kind++)
+        jobs[n++] = (struct job){
+            .c = {.label = "nothing", .nth = 1}, .run = run_timekeeper, .arg = (void *)kind};
+    for (size_t i = 0; i < sizeof pump / sizeof pump[0]; i++)
+        for (uint32_t nth = 1; nth <= 2; nth++)
+            jobs[n++] = (struct job){.c = {.label = pump[i], .nth = nth}, .run = run_late_channel};
     return n;
 }
 
-/* Without an argument, all; "unhelped"; else a label, then perhaps which hit, and the action's number. */
+/* Without an argument, all; "unhelped"; else a label, then perhaps which hit, and the action. */
 int main(int argc, char **argv)
 {
     static struct job jobs[1024];

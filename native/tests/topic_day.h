@@ -1,6 +1,6 @@
 /*
- * topic_day.h - what a mortal does in the life of topics: each call once, or more often, noted in the
- * journal (topic_journal.h).  Included once.
+ * topic_day.h - what a mortal does in the life of topics: each call once, or more often, and noted
+ * in the journal (topic_journal.h).  Included once.
  */
 #ifndef PN_TOPIC_DAY_H
 #define PN_TOPIC_DAY_H
@@ -128,8 +128,8 @@ static void in_transaction(struct mortal *v, enum end_of_txn end)
     CHECK_OK(send_one(v->conn, txn, v->own, first + 2, &(struct manner){.size = 300}, &id));
     CHECK_OK(send_one(v->conn, txn, v->own, first + 3, &(struct manner){.size = 40, .delay_ns = MS},
                       &id));
-    uint64_t deferred = publish(v->conn, v->me, OWN, v->own,
-                                &(struct manner){.size = 40, .delay_ns = 20 * MS, .optional = true});
+    const struct manner later = {.size = 40, .delay_ns = 20 * MS, .optional = true};
+    uint64_t deferred = publish(v->conn, v->me, OWN, v->own, &later);
     CHECK_OK(pn_topic_cancel(v->conn, txn, v->own, deferred));
     atomic_store(&log->fate, ABOUT);
     if (got) {

@@ -3,7 +3,7 @@
  * that outlives SIGKILL, and the judge who compares it with what came.  For test_crash_topic.c and
  * test_topic_stress.c, each of which includes it once.
  *
- * Topic "work" has the channels a and b, topic "own" x and y; "dead" has the dead letters of x and y.
+ * Topic "work" has the channels a and b, topic "own" x and y; "dead" has the dead letters of x.
  * A message is named by its serial number.  Whoever is doomed may die anywhere: what it died in
  * happened to all of it or to nothing.
  */
@@ -323,7 +323,8 @@ static void check_entry(uint32_t serial, int which)
 {
     const struct message_log *m = &j->m[serial];
     const struct entry *e = &m->in[which];
-    uint32_t ended = atomic_load(&e->finished) + atomic_load(&e->died), dead = atomic_load(&e->dead);
+    uint32_t dead = atomic_load(&e->dead);
+    uint32_t ended = atomic_load(&e->finished) + atomic_load(&e->died);
     bool doubt = ended == 0 && died_answering(serial, which, 0);
     REQUIRE(ended == 1 || doubt || atomic_load(&m->optional) != 0 || !seen(serial, which),
             "message %u was returned, and is lost (channel %d)", serial, which);
