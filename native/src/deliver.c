@@ -359,10 +359,6 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
     uint64_t word = pn_load_relaxed(&d->state);
     struct pn_topic_channel *ch = channel_of(seg, d);
     struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
-    if (pn_load_relaxed(&ch->state) != PN_RECORD_USED || pn_is_void(ch, d)) {
-        pn_delivery_end_locked(seg, ref); /* deleted or emptied meanwhile */
-        return;
-    }
     bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->channel == d->channel &&
                  c->slot + 1 == d->prev && c->slot_generation == d->next;
     if (!there || pn_is_void(ch, d)) { /* closed, or emptied, meanwhile */
