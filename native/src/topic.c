@@ -225,6 +225,10 @@ static int check_options(const pn_topic_options *o)
 {
     if (o == NULL)
         return 0;
+    if ((o->given & PN_TOPIC_DURABLE) != 0 && o->durable != 0)
+        return pn_fail(PN_ETOPICOPTIONS,
+                       "durable topics are not supported yet\n"
+                       "Leave durable out: the topic then lives as long as the segment.");
     if ((o->given & PN_TOPIC_FSYNC) != 0 &&
         (o->fsync < PN_FSYNC_NONE || o->fsync > PN_FSYNC_ALWAYS))
         return pn_fail(EINVAL, "fsync must be PN_FSYNC_NONE, _INTERVAL or _ALWAYS");
