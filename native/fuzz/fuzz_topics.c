@@ -86,8 +86,9 @@ static struct tm_op *add_op(const struct call *call, struct tm_op op)
 static void expect(const struct call *call, int got, int wanted)
 {
     FUZZ_CHECK(got == wanted,
-               "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s", call->what,
-               call->t, call->ch, call->c, call->argument, got, wanted, pn_error_message());
+               "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
+               call->what, call->t, call->ch, call->c, call->argument, got, wanted,
+               pn_error_message());
 }
 
 static bool there(const struct call *call)
