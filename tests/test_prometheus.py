@@ -147,6 +147,34 @@ def test_scrape_sees_the_state_of_all_workers(
     assert max(found["pynotify_backend_lag_bytes"].values()) > 10_000
 
 
+def test_topics_of_every_database(engine: pynotify.Engine, connect: Connect) -> None:
+    name = engine.name
+    assert not any("topic" in metric for metric in collected(PynotifyCollector(engine)))
+    topic = connect(database="one").topic("orders")
+    connect().topic("orders").publish("elsewhere")
+    channel = topic.channel("billing")
+    topic.publish_many([b"12", b"345", b"6"])
+    topic.publish("later", delay=3600)
+    with channel.consumer() as consumer:
+        consumer.get(20).finish()
+        consumer.get(20)
+        found = collected(PynotifyCollector(engine))
+    labels = {"segment": name, "database": "one", "topic": "orders"}
+    of_topic = tuple(sorted(labels.items()))
+    of_channel = tuple(sorted({**labels, "channel": "billing"}.items()))
+    assert found["pynotify_topic_messages_total"][of_topic] == 4
+    assert found["pynotify_topic_unfinished"][of_topic] == 3
+    for metric, value in {
+        "depth": 1, "in_flight": 1, "deferred": 1, "finished_total": 1, "consumers": 1,
+    }.items():  # fmt: skip
+        assert found[f"pynotify_topic_channel_{metric}"][of_channel] == value, metric
+    assert found["pynotify_topic_channel_oldest_seconds"][of_channel] >= 0
+    quantiles = found["pynotify_topic_channel_e2e_seconds"]
+    assert {dict(key)["quantile"] for key in quantiles} == {"0.5", "0.9", "0.99", "0.999"}
+    elsewhere = tuple(sorted({**labels, "database": "default"}.items()))
+    assert found["pynotify_topic_depth"] == {of_topic: 0, elsewhere: 1}
+
+
 def test_scrapes_move_on(
     engine_name: str, conn: pynotify.Connection, exporter: Callable[..., Exporter]
 ) -> None:

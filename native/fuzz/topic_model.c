@@ -167,7 +167,13 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
     uint64_t there = firm_messages(m, topic), max = t->max_depth;
     *skip = 0;
     *keep = n;
-    if (max == 0 || there + n <= max || only_ephemeral(m, topic))
+    if (max == 0 || there + n <= max)
+        return 0;
+    for (int c = 0; c <= TM_CHANNELS; c++) /* what has expired makes room */
+        if (t->channel[c].exists)
+            tm_tick(m, topic, c);
+    there = firm_messages(m, topic);
+    if (there + n <= max || only_ephemeral(m, topic))
         return 0;
     if (t->overflow == PN_OVERFLOW_DROP_NEW) {
         *keep = there >= max ? 0 : max - there;
@@ -177,10 +183,12 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
     if (t->overflow != PN_OVERFLOW_DROP_OLDEST)
         return -PN_ETOPICFULL;
     *skip = n > max ? n - max : 0;
-    t->dropped += *skip;
     while (firm_messages(m, topic) + (n - *skip) > max && drop_oldest(m, topic))
         ;
-    return firm_messages(m, topic) + (n - *skip) <= max ? 0 : -PN_ETOPICFULL;
+    if (firm_messages(m, topic) + (n - *skip) > max)
+        return -PN_ETOPICFULL;
+    t->dropped += *skip;
+    return 0;
 }
 
 /* STAGED, until tm_go_live(). */
@@ -234,7 +242,7 @@ static bool goes_without(const struct topic_model *m, int topic, int channel)
 {
     uint64_t max = m->topic[topic].max_depth, n = tm_count(m, topic, channel, TM_READY);
     n += tm_count(m, topic, channel, TM_DEFERRED) + tm_count(m, topic, channel, TM_IN_FLIGHT) +
-         tm_count(m, topic, channel, TM_HELD);
+         tm_count(m, topic, channel, TM_HELD); /* and not what the same transaction brings */
     return is_ephemeral(channel) && max != 0 && n >= max;
 }
 
@@ -277,18 +285,15 @@ void tm_go_live(struct topic_model *m, int message)
 
 int tm_publish(struct topic_model *m, struct tm_publish *p)
 {
-    int staged[8], n = 0;
     uint64_t skip, keep;
     p->id = m->next_id;
     m->next_id += p->n;
-    int rc = tm_admit(m, p->topic, p->n, &skip, &keep);
+    int rc = tm_admit(m, p->topic, p->n, &skip, &keep), message;
     if (rc != 0)
         return rc;
     for (uint64_t i = skip; i < keep; i++)
-        if ((staged[n] = tm_stage(m, p, (uint32_t) i, false)) >= 0)
-            n++;
-    for (int i = 0; i < n; i++)
-        tm_go_live(m, staged[i]);
+        if ((message = tm_stage(m, p, (uint32_t) i, false)) >= 0)
+            tm_go_live(m, message);
     tm_pump(m, p->topic);
     return rc;
 }
@@ -333,8 +338,7 @@ int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id)
         for (int i = 0; i < TM_DELIVERIES; i++) {
             const struct tm_delivery *d = &m->delivery[i];
             if (d->kind != TM_NONE && d->message == k)
-                deferred &= (d->kind == TM_DEFERRED || d->channel == TM_OWN) && d->due > m->now &&
-                            d->attempts == 0;
+                deferred &= (d->kind == TM_DEFERRED || d->channel == TM_OWN) && d->due > m->now;
         }
         return deferred ? k : -1;
     }

@@ -149,9 +149,11 @@ static void revive(struct topic_model *m, struct tm_op *op)
     }
     what->expires = op->kind == TM_PUBLISH && op->ttl > 0 ? m->now + op->ttl : 0;
     for (int i = 0; i < TM_DELIVERIES; i++)
-        if (m->delivery[i].kind == TM_STAGED && m->delivery[i].message == op->message)
+        if (m->delivery[i].kind == TM_STAGED && m->delivery[i].message == op->message) {
+            m->delivery[i].order = m->topic[what->topic].channel[TM_OWN].next_order++;
             m->delivery[i].due =
                 op->kind == TM_PUBLISH && op->delay > 0 ? m->now + op->delay : 0;
+        }
 }
 
 static void apply_answer(struct topic_model *m, const struct tm_op *op)

@@ -109,6 +109,26 @@ static int grow(struct pn_consumer *c, size_t need)
     return 0;
 }
 
+/*
+ * The arena cannot be followed while somebody rebuilds it (topic_recover.c), though nothing of the
+ * message changes.  With the lock it can, or it is broken indeed.  1, 0 as in copy_out.
+ */
+static int copy_again(struct pn_consumer *c, const struct pn_delivery *d, uint64_t word,
+                      uint64_t bytes)
+{
+    struct pn_segment *seg = c->conn->seg;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    if (pn_load_relaxed(&d->state) == word) {
+        bool read = pn_arena_read(&seg->topics.arena, d->message, sizeof(struct pn_message), 0,
+                                  c->buf, bytes);
+        rc = read ? 1 : pn_segment_poison(seg, "the body of message %u is broken", d->message);
+    }
+    pn_lock_release(seg);
+    return rc;
+}
+
 /* 1: copied; 0: it is not ours any more. */
 static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_message_out *out)
 {
@@ -139,12 +159,10 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
     atomic_thread_fence(memory_order_acquire);
     if (pn_load_relaxed(&d->state) != word)
         return 0;
-    if (!read)
-        return pn_segment_poison(seg, "the body of message %016llx is broken",
-                                 (unsigned long long) out->id);
+    rc = read ? 1 : copy_again(c, d, word, bytes);
     out->headers = c->buf;
     out->body = c->buf + out->headers_len;
-    return 1;
+    return rc;
 }
 
 static int expire_ahead(struct pn_consumer *c);

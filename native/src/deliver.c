@@ -361,7 +361,7 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
     struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->channel == d->channel &&
                  c->slot + 1 == d->prev && c->slot_generation == d->next;
-    if (!there) { /* the consumer was closed meanwhile */
+    if (!there || pn_is_void(ch, d)) { /* closed, or emptied, meanwhile */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, pn_state_attempts(word));
         return;
     }

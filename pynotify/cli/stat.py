@@ -8,6 +8,8 @@ from pynotify._engine import open as open_segment
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, queue_line
 from pynotify.cli.table import pairs
+from pynotify.cli.topics.look import topic_table
+from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     import argparse
@@ -28,12 +30,15 @@ def run(options: argparse.Namespace) -> int:
     """Show it."""
     with open_segment(options.name, create=False) as engine:
         stat = engine.stat()
+        topics = [] if options.json else survey(engine, [each.database for each in stat.backends])
     if options.json:
         arguments.print_json({"name": options.name, **as_json(stat)})
         return 0
     print("\n".join(pairs(_figures(options.name, stat))))
     if stat.backends:
         print("", *backend_table(stat.backends), sep="\n")
+    if topics:
+        print("", *topic_table([topic.stats for topic in topics]), sep="\n")
     return 0
 
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from pynotify._engine import Engine, check_name, segments
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
+from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from pynotify._types import EngineStat
+    from pynotify.topics import ChannelStats, TopicStats
+    from pynotify.topics._survey import Surveyed
 
 logger = logging.getLogger("pynotify")
 
@@ -88,6 +91,37 @@ _BACKEND_GAUGES = (
         "1 when the backend has a transaction open.",
     ),
 )
+_TOPIC = ("segment", "database", "topic")
+_CHANNEL = (*_TOPIC, "channel")
+#: The same of TopicStats.
+_TOPIC_COUNTERS = (
+    ("pynotify_topic_messages", "message_count", "Messages published."),
+    ("pynotify_topic_message_bytes", "message_bytes", "Bytes of their bodies."),
+    ("pynotify_topic_dropped", "dropped", "Messages that the topic's bounds dropped."),
+    ("pynotify_topic_expired", "expired", "Messages that expired in the topic."),
+    ("pynotify_topic_corrupt", "corrupt", "Records on disk that could not be read."),
+)
+_TOPIC_GAUGES = (
+    ("pynotify_topic_depth", "depth", "Messages that no channel has yet."),
+    ("pynotify_topic_unfinished", "unfinished", "Messages that some channel still has."),
+    ("pynotify_topic_paused", "paused", "1 when the topic is paused."),
+)
+#: And of ChannelStats.
+_CHANNEL_COUNTERS = (
+    ("pynotify_topic_channel_messages", "message_count", "Messages that came."),
+    ("pynotify_topic_channel_finished", "finished", "Messages finished."),
+    ("pynotify_topic_channel_requeued", "requeued", "Times a consumer requeued one."),
+    ("pynotify_topic_channel_timed_out", "timed_out", "Deliveries that timed out."),
+    ("pynotify_topic_channel_dead_lettered", "dead_lettered", "Messages given up."),
+    ("pynotify_topic_channel_dropped", "dropped", "Messages that nobody got."),
+    ("pynotify_topic_channel_expired", "expired", "Messages that expired."),
+)
+_CHANNEL_GAUGES = (
+    ("pynotify_topic_channel_depth", "depth", "Messages ready."),
+    ("pynotify_topic_channel_in_flight", "in_flight", "Messages in flight."),
+    ("pynotify_topic_channel_deferred", "deferred", "Messages deferred."),
+    ("pynotify_topic_channel_paused", "paused", "1 when the channel is paused."),
+)
 
 
 class PynotifyCollector(Collector):
@@ -114,7 +148,8 @@ class PynotifyCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One metric family after the other."""
-        stats = self._stats()
+        looks = self._looks()
+        stats = {name: look and look[0] for name, look in looks.items()}
         yield InfoMetricFamily("pynotify_build", "Version.", {"version": version("pynotify-ipc")})
         up = GaugeMetricFamily("pynotify_up", "1 when the segment could be read.", labels=_SEGMENT)
         for name, stat in stats.items():
@@ -123,23 +158,30 @@ class PynotifyCollector(Collector):
         present = [(name, stat) for name, stat in stats.items() if stat is not None]
         yield from _of_segments(present)
         yield from _of_backends(present)
+        topics = [
+            (name, topic) for name, look in looks.items() if look is not None for topic in look[1]
+        ]
+        if topics:
+            yield from _of_topics(topics)
+            yield from _of_channels(topics)
 
-    def _stats(self) -> dict[str, EngineStat | None]:
+    def _looks(self) -> dict[str, tuple[EngineStat, list[Surveyed]] | None]:
         wanted = self._segments
         if not wanted:
             try:
                 wanted = {info.name: None for info in segments()}
             except Exception:
                 logger.exception("could not list the segments")
-        return {name: _stat(name, engine) for name, engine in wanted.items()}
+        return {name: _look(name, engine) for name, engine in wanted.items()}
 
 
-def _stat(name: str, engine: Engine | None) -> EngineStat | None:
+def _look(name: str, engine: Engine | None) -> tuple[EngineStat, list[Surveyed]] | None:
     try:
-        if engine is not None:
-            return engine.stat()
-        with open_segment(name, create=False) as opened:
-            return opened.stat()
+        if engine is None:
+            with open_segment(name, create=False) as opened:
+                return _look(name, opened)
+        stat = engine.stat()
+        return stat, survey(engine, [backend.database for backend in stat.backends])
     except Exception as error:  # one segment must not cost the figures of the others
         logger.info("no figures of segment %r: %s", name, error)
         return None
@@ -160,6 +202,55 @@ def _of_segments(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:
     for segment, stat in stats:
         backends.add_metric((segment,), len(stat.backends))
     yield backends
+
+
+def _families(
+    labels: Sequence[str],
+    rows: Sequence[tuple[tuple[str, ...], TopicStats | ChannelStats]],
+    counters: Sequence[tuple[str, str, str]],
+    gauges: Sequence[tuple[str, str, str]],
+) -> Iterable[Metric]:
+    for kind, families in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+        for name, attribute, text in families:
+            family = kind(name, text, labels=labels)
+            for values, stats in rows:
+                family.add_metric(values, getattr(stats, attribute))
+            yield family
+
+
+def _of_topics(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
+    rows = [((name, topic.database, topic.stats.name), topic.stats) for name, topic in topics]
+    yield from _families(_TOPIC, rows, _TOPIC_COUNTERS, _TOPIC_GAUGES)
+
+
+def _of_channels(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
+    rows = [
+        ((name, topic.database, topic.stats.name, channel.name), channel)
+        for name, topic in topics
+        for channel in topic.stats.channels
+    ]
+    yield from _families(_CHANNEL, rows, _CHANNEL_COUNTERS, _CHANNEL_GAUGES)
+    consumers = GaugeMetricFamily(
+        "pynotify_topic_channel_consumers", "Consumers attached.", labels=_CHANNEL
+    )
+    latency = GaugeMetricFamily(
+        "pynotify_topic_channel_e2e_seconds",
+        "From publishing to finishing, over the last five to ten minutes.",
+        labels=(*_CHANNEL, "quantile"),
+    )
+    for labels, channel in rows:
+        consumers.add_metric(labels, len(channel.consumers))
+        for quantile, seconds in channel.e2e.items():
+            latency.add_metric((*labels, str(quantile)), seconds)
+    age = GaugeMetricFamily(
+        "pynotify_topic_channel_oldest_seconds",
+        "How long ago the first ready message was published.",
+        labels=_CHANNEL,
+    )
+    for name, topic in topics:
+        for channel_name, seconds in topic.ages.items():
+            age.add_metric((name, topic.database, topic.stats.name, channel_name), seconds)
+    yield from (consumers, latency, age)
 
 
 def _of_backends(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:

@@ -73,8 +73,8 @@ class ChannelStats:
 class TopicStats:
     """One topic.  The counters are since it was made.
 
-    `depth`: messages in the topic's own queue, which no channel has yet; `deferred`: how many of
-    them are; `unfinished`: messages that some channel still has, each counted once;
+    `depth`: messages in the topic's own queue, which no channel has yet, `deferred` of them
+    deferred; `unfinished`: messages that some channel still has, each counted once;
     `message_count` and `message_bytes`: ever published; `corrupt`: records on disk that could
     not be read; `error`: the last write error, or None; `on_disk`: messages.
     """

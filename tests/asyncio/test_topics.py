@@ -320,6 +320,9 @@ async def test_descriptor(aconnect: AsyncConnections) -> None:
         with pytest.raises(pynotify.Timeout):
             await consumer.get(0)
         descriptor = consumer.fileno()
+        assert readable(descriptor), "nobody has looked yet"
+        with pytest.raises(pynotify.Timeout):
+            await consumer.get(0)
         assert not readable(descriptor)
         await topic.publish("x")
         assert readable(descriptor, PATIENCE)

@@ -60,6 +60,7 @@ def test_producers_and_consumers(new_name: Callable[[], str], method: str) -> No
         for process in consumers:
             process.start()
         for ours, _ in pipes:
+            assert ours.poll(2 * PATIENCE)
             assert ours.recv() == "ready"
         for process in producers:
             process.start()

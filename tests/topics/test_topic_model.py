@@ -239,11 +239,13 @@ class Schedule(RuleBasedStateMachine):
     def statistics_agree(self) -> None:
         stats = self.topic.stats()
         assert stats.message_count == self.published
-        assert stats.depth + stats.deferred == len(self.kept)
+        assert stats.depth == len(self.kept)
+        assert stats.deferred == sum(later for _, later in self.kept)
         assert [channel.name for channel in stats.channels] == list(CHANNELS)
         for real, model in zip(stats.channels, self.model, strict=True):
-            assert real.depth == len(model.ready)
-            assert real.in_flight == len(model.in_flight)
+            # A consumer fetches ahead, which counts as in flight.
+            assert real.depth + real.in_flight == len(model.ready) + len(model.in_flight)
+            assert len(model.in_flight) <= real.in_flight <= MOST
             assert real.deferred == len(model.deferred)
             assert real.finished == model.finished
             assert real.requeued == model.requeued
@@ -254,7 +256,8 @@ class Schedule(RuleBasedStateMachine):
     def ready_ones_agree(self) -> None:
         for channel, model in zip(self.channels, self.model, strict=True):
             peeked = [each.body for each in channel.peek(1000) if each.state == "ready"]
-            assert peeked == [each.body for each in model.ready]
+            expected = [each.body for each in model.ready]
+            assert peeked == expected[len(expected) - len(peeked) :]
 
     def teardown(self) -> None:
         assert self.engine.check().problems == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynotify._engine import live_pids, segments
 from pynotify._engine import open as open_segment
-from pynotify.cli.doctor import backends, sizing
+from pynotify.cli.doctor import backends, sizing, topics
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
 from pynotify.cli.lockfiles import lock_files
 from pynotify.cli.rates import Sample, take
@@ -43,6 +43,7 @@ def _check_segment(name: str, before: Sample, load: sizing.Load | None) -> Itera
         return
     yield from _check_invariants(name)
     yield from backends.check(name, before.stat, now.stat)
+    yield from topics.check(name, now.stat)
     if load is not None:
         yield sizing.check_load(load, name, now.stat)
     else:
