@@ -85,7 +85,8 @@ static struct tm_op *add_op(const struct call *call, struct tm_op op)
 
 static void expect(const struct call *call, int got, int wanted)
 {
-    FUZZ_CHECK(got == wanted, "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
+    FUZZ_CHECK(got == wanted,
+               "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
                call->what, call->t, call->ch, call->c, call->argument, got, wanted,
                pn_error_message());
 }
@@ -427,7 +428,8 @@ static void answer_with(const struct call *call, int answer, int64_t delay)
         answer_in_txn(call, h, answer, delay);
         return;
     }
-    int rc = pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why", 3);
+    int rc = pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why",
+                               3);
     int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
         tm_tick(&f.m, h->topic, h->channel);
@@ -448,7 +450,8 @@ static void answer_otherwise(const struct call *call)
     static const int answers[8] = {PN_ANSWER_REQUEUE, PN_ANSWER_REQUEUE,     PN_ANSWER_TOUCH,
                                    PN_ANSWER_RELEASE, PN_ANSWER_DEAD_LETTER, PN_ANSWER_REQUEUE,
                                    PN_ANSWER_TOUCH,   PN_ANSWER_FINISH};
-    answer_with(call, answers[call->ch + call->t], call->c == 0 ? 0 : span_of((uint8_t) call->c * 2));
+    answer_with(call, answers[call->ch + call->t],
+                call->c == 0 ? 0 : span_of((uint8_t) (call->c * 2)));
 }
 
 static void wait_a_while(const struct call *call)

@@ -554,7 +554,8 @@ int tm_get(struct topic_model *m, int consumer)
     return next_ahead(m, consumer);
 }
 
-int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim, int *error)
+int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim,
+            int *error)
 {
     *error = -PN_ENOTINFLIGHT;
     for (int i = 0; i < TM_DELIVERIES; i++) {
@@ -609,7 +610,8 @@ void tm_level(struct topic_model *m, int consumer, int level)
                                                                  : (uint32_t) level;
     while (c->level == 0 && c->nahead > c->at) {
         int i = c->ahead[--c->nahead].delivery;
-        if (m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].claim == c->ahead[c->nahead].claim)
+        if (m->delivery[i].kind == TM_IN_FLIGHT &&
+            m->delivery[i].claim == c->ahead[c->nahead].claim)
             come_back(m, i, true);
     }
 }

@@ -142,7 +142,8 @@ bool tm_cancel(struct topic_model *m, int topic, uint64_t id);
 /* Index of the delivery that it gets, -1: nothing, -2: the channel was deleted. */
 int tm_get(struct topic_model *m, int consumer);
 /* The delivery of a claim if it is in flight with it; else the error in *error. */
-int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim, int *error);
+int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim,
+            int *error);
 void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay);
 void tm_level(struct topic_model *m, int consumer, int level);
 void tm_open_consumer(struct topic_model *m, int consumer);

@@ -162,11 +162,12 @@ void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
-    bool attached = pn_load_relaxed(&ch->state) == PN_RECORD_USED &&
-                    ch->generation == c->channel_generation;
+    uint32_t state = pn_load_relaxed(&ch->state);
+    bool listed = state != PN_RECORD_FREE && ch->generation == c->channel_generation;
+    bool attached = listed && state == PN_RECORD_USED;
     pn_store_release(&c->state, PN_RECORD_FREE);
     PN_CRASH("topic:consumer-free");
-    if (attached)
+    if (listed) /* also of a deleted one, which stays while something in it is held */
         leave_channel(seg, c);
     count_slot(seg, c->slot);
     if (ci < seg->topics.ctl->consumer_hint)
