@@ -12,11 +12,15 @@ import time
 import tty
 from typing import TYPE_CHECKING, Any
 
+from pynotify._engine import open as open_segment
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, queue_line
 from pynotify.cli.rates import Sample, rates, take
 from pynotify.cli.table import pairs
 from pynotify.cli.terminal import Watch, can_redraw, coloured, escape, tidied_up
+from pynotify.cli.topics.look import topic_table
+from pynotify.errors import Error
+from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pynotify._types import BackendStat, EngineStat
+    from pynotify.topics import TopicStats
 
 SUMMARY = "watch the rates and backends of a segment"
 _QUIT = b"qQ\x03\x04"
@@ -108,7 +113,16 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
             ("wake-ups", f"{speed['wakeups_useful']} useful, {speed['wakeups_useless']} useless"),
         ]
     )
-    return [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
+    lines = [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
+    topics = _topics(name, now.stat)
+    return [*lines, "", *topic_table(topics)] if topics else lines
+
+
+def _topics(name: str, stat: EngineStat) -> list[TopicStats]:
+    with contextlib.suppress(Error), open_segment(name, create=False) as engine:
+        found = survey(engine, [backend.database for backend in stat.backends])
+        return [topic.stats for topic in found]
+    return []
 
 
 def _laggards_first(stat: EngineStat) -> list[BackendStat]:

@@ -159,7 +159,7 @@ def test_requeue(engine_name: str, conn: pynotify.Connection, topic: pynotify.To
     assert topic.channel("billing").stats().depth == 1
 
 
-def test_stat_and_doctor(engine_name: str, topic: pynotify.Topic) -> None:
+def test_stat_top_and_doctor(engine_name: str, topic: pynotify.Topic) -> None:
     topic.publish("x")
     assert any(line.startswith("orders ") for line in run("stat", engine_name).out.splitlines())
     done = run("doctor", engine_name, "--interval", "0.01")
@@ -167,6 +167,8 @@ def test_stat_and_doctor(engine_name: str, topic: pynotify.Topic) -> None:
     channel = topic.channel("billing")
     channel.pause()
     assert '"orders/billing" has 1 messages' in run("doctor", engine_name, "--interval", "0.01").out
+    shown = run("top", engine_name, "--once", "--interval", "0.01").out.splitlines()
+    assert any(line.split()[:3] == ["orders", "1", "0"] for line in shown)
     channel.unpause()
     done = run("doctor", engine_name, "--interval", "0.01")
     assert "it has no consumer" in done.out
