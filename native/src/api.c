@@ -27,11 +27,14 @@
 #include "recover.h"
 #include "spill.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 #include "watch.h"
 
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
+                                                 .sync = pn_durable_sync,
+                                                 .close_log = pn_durable_close,
                                                  .resignal = pn_watch_resignal,
                                                  .wake_consumers = pn_consumers_signal};
 }

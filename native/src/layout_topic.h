@@ -36,6 +36,7 @@
 #include "diskqueue.h"
 #include "layout_topicmem.h"
 #include "pynotify.h"
+#include "topiclog.h"
 
 #define PN_HEADERS_MAX 65536U
 
@@ -229,6 +230,9 @@ struct pn_topic_control {
     uint32_t topic_end;    /* no topic was ever made from here on; truth */
     uint32_t seed;         /* of the random choice of a consumer */
     uint32_t spilled;      /* 0: no topic has anything on disk */
+    uint32_t log_ready;    /* `log` is that of this segment's durable topics */
+    uint32_t log_behind;   /* it has to be written anew (topic_durable.c) */
+    struct pn_topiclog log;
     struct pn_topic_redo redo;
     struct pn_arena_control arena;
 };

@@ -153,13 +153,17 @@ static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, b
 void pn_lock_release(struct pn_segment *seg)
 {
     bool resignal = seg->resignal_owed;
+    uint32_t policy = seg->topics.sync_policy;
+    seg->topics.sync_policy = 0;
     seg->resignal_owed = false;
     if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
         release_and_wake(seg, resignal);
-        return;
+    } else {
+        PN_CRASH("lock:before-unlock");
+        pthread_mutex_unlock(&seg->lock->mutex);
+        if (__builtin_expect(resignal, 0))
+            pn_segment_hooks.resignal(seg);
     }
-    PN_CRASH("lock:before-unlock");
-    pthread_mutex_unlock(&seg->lock->mutex);
-    if (__builtin_expect(resignal, 0))
-        pn_segment_hooks.resignal(seg);
+    if (__builtin_expect(policy != 0, 0))
+        pn_segment_hooks.sync(seg, policy);
 }

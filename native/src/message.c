@@ -33,6 +33,7 @@
 #include "deliver.h"
 #include "timedset.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
 
@@ -124,9 +125,9 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     return true;
 }
 
-uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                 const struct pn_new_message *in, const struct pn_moment *now,
-                                 bool backlog)
+/* Without deliveries; 0: no memory. */
+static uint32_t stage_body(struct pn_segment *seg, const struct pn_topic *topic,
+                           const struct pn_new_message *in, const struct pn_moment *now)
 {
     struct pn_arena *mem = &seg->topics.arena;
     uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
@@ -153,12 +154,50 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
     PN_CRASH("publish:cells");
     pn_store_release(&m->state, PN_MSG_STAGED);
     PN_CRASH("publish:staged");
-    if (pn_arena_write_body(mem, ref, sizeof(struct pn_message), pieces, 2) != 0 ||
-        !add_deliveries(seg, topic, m, ref, later_ns(now->mono, in->delay_ns), backlog)) {
+    if (pn_arena_write_body(mem, ref, sizeof(struct pn_message), pieces, 2) == 0)
+        return ref;
+    pn_message_unstage_locked(seg, ref);
+    return 0;
+}
+
+uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                 const struct pn_new_message *in, const struct pn_moment *now,
+                                 bool backlog)
+{
+    uint32_t ref = stage_body(seg, topic, in, now);
+    if (ref == 0 || add_deliveries(seg, topic, pn_message_at(seg, ref), ref,
+                                   later_ns(now->mono, in->delay_ns), backlog))
+        return ref;
+    pn_message_unstage_locked(seg, ref);
+    return 0;
+}
+
+uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                         const struct pn_new_message *m,
+                                         const struct pn_moment *then, bool backlog)
+{
+    uint32_t ref = stage_body(seg, topic, m, then);
+    if (ref != 0 && backlog &&
+        !add_delivery(seg, pn_message_at(seg, ref), ref,
+                      pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)),
+                      later_ns(then->mono, m->delay_ns))) {
         pn_message_unstage_locked(seg, ref);
         return 0;
     }
     return ref;
+}
+
+bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, uint32_t channel,
+                                        int64_t due, uint32_t attempts)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    if (!add_delivery(seg, m, ref, pn_queue_at(seg, channel), due))
+        return false;
+    struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    uint64_t word = pn_load_relaxed(&d->state);
+    pn_store_release(&d->state, pn_state_word(pn_state_kind(word), attempts, 0,
+                                              pn_state_tag(word)));
+    return true;
 }
 
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
@@ -406,6 +445,12 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
         return pn_topic_spill_many_locked(seg, topic, m, m->body, &m->body_len, 1);
     if (rc != 0 || ref == 0)
         return rc;
+    pn_durable_note_publish_locked(seg, ref);
+    rc = pn_is_durable(seg, topic) ? pn_durable_flush_locked(seg) : 0;
+    if (rc != 0) {
+        pn_message_unstage_locked(seg, ref);
+        return rc;
+    }
     PN_CRASH("publish:before-live");
     pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE); /* published */
     PN_CRASH("publish:after-live");
@@ -481,7 +526,10 @@ static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
         PN_CRASH("publish:one-of-many");
         pn_message_link_locked(seg, ref);
+        pn_durable_note_publish_locked(seg, ref);
     }
+    if (rc == 0 && pn_is_durable(seg, topic))
+        rc = pn_durable_flush_locked(seg);
     if (rc != 0)
         take_back_locked(seg, topic, first_id);
     PN_CRASH("publish:before-all");

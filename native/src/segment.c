@@ -519,6 +519,8 @@ static void free_segment(struct pn_segment *seg)
 {
     if (seg->base != NULL) {
         pn_lock_files_orphaned(seg);
+        if (seg->topics.durable != NULL)
+            pn_segment_hooks.close_log(seg);
         munmap(seg->base, seg->size);
     }
     pn_lock_files_close(seg);
