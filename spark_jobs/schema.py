@@ -37,6 +37,8 @@ class Kind(IntEnum):
     UNLISTEN = 9
     DROP = 10
     CHANDEF = 11
+    PUBLISH = 12
+    DELIVER = 13
 
 
 class Wake(IntEnum):

@@ -29,6 +29,8 @@ static struct {
     struct topic_model m;
     pn_engine *engine;
     pn_conn *conn[CONNECTIONS];
+    pn_txn *txn[CONNECTIONS];
+    struct tm_txn model_txn[CONNECTIONS];
     pn_ref topic[TM_TOPICS], channel[TM_TOPICS][TM_CHANNELS];
     pn_consumer *consumer[TM_CONSUMERS];
     struct handle handle[HANDLES];
@@ -64,6 +66,21 @@ struct call {
 static pn_conn *conn_of(const struct call *call)
 {
     return f.conn[call->c % CONNECTIONS];
+}
+
+/* The transaction to which it belongs; NULL: it is one of its own. */
+static pn_txn *txn_of(const struct call *call)
+{
+    return f.model_txn[call->c % CONNECTIONS].open && call->argument % 8 != 7
+               ? f.txn[call->c % CONNECTIONS]
+               : NULL;
+}
+
+static struct tm_op *add_op(const struct call *call, struct tm_op op)
+{
+    struct tm_txn *t = &f.model_txn[call->c % CONNECTIONS];
+    t->op[t->nops] = op;
+    return &t->op[t->nops++];
 }
 
 static void expect(const struct call *call, int got, int wanted)
@@ -191,16 +208,39 @@ static void publish_with(const struct call *call, int64_t delay, int64_t ttl)
                               .headers_len = headers_len,
                               .delay_ns = delay,
                               .ttl_ns = ttl};
-    int rc = n == 1 ? pn_topic_publish(conn_of(call), NULL, f.topic[call->t], &in, &id)
-                    : pn_topic_publish_many(conn_of(call), NULL, f.topic[call->t], bodies, lens, n,
+    const struct tm_txn *open = &f.model_txn[call->c % CONNECTIONS];
+    pn_txn *txn = txn_of(call);
+    if (txn != NULL && open->nops + (int) n > TM_OPS)
+        return;
+    int rc = n == 1 ? pn_topic_publish(conn_of(call), txn, f.topic[call->t], &in, &id)
+                    : pn_topic_publish_many(conn_of(call), txn, f.topic[call->t], bodies, lens, n,
                                             &in, &id);
+    if (txn != NULL && open->prepared) {
+        expect(call, rc, -PN_EPREPARED);
+        return;
+    }
     if (!f.m.topic[call->t].exists) {
         expect(call, rc, -PN_ETOPICDELETED);
         return;
     }
     FUZZ_CHECK(id == f.m.next_id, "id %llx, not %llx", (unsigned long long) id,
                (unsigned long long) f.m.next_id);
-    const struct tm_publish p = {.topic = call->t,
+    keep_id(id + n - 1);
+    for (uint32_t i = 0; txn != NULL && i < n; i++)
+        add_op(call, (struct tm_op){.kind = TM_PUBLISH,
+                                    .topic = call->t,
+                                    .generation = f.m.topic[call->t].generation,
+                                    .id = f.m.next_id++,
+                                    .len = lens[i],
+                                    .headers = headers_len,
+                                    .content = (uint8_t) (call->argument + i),
+                                    .delay = delay,
+                                    .ttl = ttl});
+    if (txn != NULL) {
+        expect(call, rc, 0);
+        return;
+    }
+    struct tm_publish p = {.topic = call->t,
                                  .n = n,
                                  .lens = lens,
                                  .headers = headers_len,
@@ -208,7 +248,6 @@ static void publish_with(const struct call *call, int64_t delay, int64_t ttl)
                                  .delay = delay,
                                  .ttl = ttl};
     expect(call, rc, tm_publish(&f.m, &p));
-    keep_id(id + n - 1);
 }
 
 static void publish(const struct call *call)
@@ -230,9 +269,25 @@ static void publish_mortal(const struct call *call)
 static void cancel(const struct call *call)
 {
     uint64_t id = f.ids[call->argument % HANDLES];
+    pn_txn *txn = txn_of(call);
+    const struct tm_txn *open = &f.model_txn[call->c % CONNECTIONS];
     bool exists = f.m.topic[call->t].exists;
-    int rc = pn_topic_cancel(conn_of(call), NULL, f.topic[call->t], id);
-    expect(call, rc, exists ? tm_cancel(&f.m, call->t, id) : -PN_ETOPICDELETED);
+    if (txn != NULL && open->nops == TM_OPS)
+        return;
+    int rc = pn_topic_cancel(conn_of(call), txn, f.topic[call->t], id);
+    if (txn == NULL) {
+        expect(call, rc, exists ? tm_cancel(&f.m, call->t, id) : -PN_ETOPICDELETED);
+        return;
+    }
+    expect(call, rc,
+           open->prepared ? -PN_EPREPARED
+           : exists       ? tm_find_deferred(&f.m, call->t, id) >= 0
+                          : -PN_ETOPICDELETED);
+    if (rc == 1)
+        add_op(call, (struct tm_op){.kind = TM_CANCEL,
+                                    .topic = call->t,
+                                    .generation = f.m.topic[call->t].generation,
+                                    .id = id});
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */
@@ -333,12 +388,45 @@ static void get(const struct call *call)
                                                        .channel = d->channel};
 }
 
+static void answer_in_txn(const struct call *call, const struct handle *h, int answer,
+                          int64_t delay)
+{
+    const struct tm_txn *open = &f.model_txn[call->c % CONNECTIONS];
+    int error = 0;
+    if (open->nops == TM_OPS)
+        return;
+    int rc = pn_message_answer(conn_of(call), txn_of(call), h->delivery, h->tag, h->id, answer,
+                               delay, "why", 3);
+    if (open->prepared)
+        error = -PN_EPREPARED;
+    else if (answer == PN_ANSWER_TOUCH)
+        error = -EINVAL;
+    else if (tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error) >= 0)
+        error = 0;
+    for (int i = 0; i < open->nops && !open->prepared && answer != PN_ANSWER_TOUCH; i++)
+        if (open->op[i].kind == TM_ANSWER && open->op[i].claim == h->claim)
+            error = -PN_ENOTINFLIGHT;
+    expect(call, rc, error);
+    if (rc == 0)
+        add_op(call, (struct tm_op){.kind = TM_ANSWER,
+                                    .topic = h->topic,
+                                    .channel = h->channel,
+                                    .id = h->id,
+                                    .claim = h->claim,
+                                    .answer = answer,
+                                    .delay = delay});
+}
+
 static void answer_with(const struct call *call, int answer, int64_t delay)
 {
     const struct handle *h = &f.handle[call->argument % HANDLES];
     int error;
     if (f.nhandles <= call->argument % HANDLES || !tm_has_room(&f.m))
         return;
+    if (txn_of(call) != NULL) {
+        answer_in_txn(call, h, answer, delay);
+        return;
+    }
     int rc = pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why", 3);
     int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
@@ -368,6 +456,45 @@ static void wait_a_while(const struct call *call)
     f.m.now += span_of(call->argument % 64 == 63 ? 6 : call->argument % 6);
 }
 
+/* ---- transactions ---------------------------------------------------------------------------- */
+
+static void begin_or_prepare(const struct call *call)
+{
+    int c = call->c % CONNECTIONS;
+    struct tm_txn *t = &f.model_txn[c];
+    if (!t->open) {
+        expect(call, pn_txn_begin(f.conn[c], &f.txn[c]), 0);
+        *t = (struct tm_txn){.open = true};
+    } else if (t->prepared) {
+        expect(call, pn_txn_prepare(f.txn[c]), -PN_EPREPARED);
+    } else if (call->argument % 2 == 0) {
+        int rc = pn_txn_prepare(f.txn[c]);
+        expect(call, rc, tm_prepare(&f.m, t));
+    } else if (t->level < 4) {
+        expect(call, pn_txn_savepoint(f.txn[c]), t->level + 1);
+        t->mark[t->level++] = t->nops;
+    } else {
+        t->level = call->argument / 4 % 4;
+        t->nops = t->mark[t->level];
+        expect(call, pn_txn_rollback_to(f.txn[c], t->level + 1), 0);
+    }
+}
+
+static void end_txn(const struct call *call)
+{
+    int c = call->c % CONNECTIONS;
+    struct tm_txn *t = &f.model_txn[c];
+    if (!t->open || !tm_has_room(&f.m))
+        return;
+    if (call->argument % 4 == 0) {
+        pn_txn_abort(f.txn[c]);
+        tm_abort(&f.m, t);
+        return;
+    }
+    int rc = pn_txn_commit(f.txn[c]);
+    expect(call, rc, tm_commit(&f.m, t));
+}
+
 /* ---- looking --------------------------------------------------------------------------------- */
 
 static void same(const char *what, int t, int ch, uint64_t got, uint64_t wanted)
@@ -387,7 +514,8 @@ static void check_channel(int t, int ch)
     tm_tick(&f.m, t, ch);
     same("depth", t, ch, s.depth, tm_count(&f.m, t, ch, TM_READY));
     same("deferred", t, ch, s.deferred, tm_count(&f.m, t, ch, TM_DEFERRED));
-    same("in_flight", t, ch, s.in_flight, tm_count(&f.m, t, ch, TM_IN_FLIGHT));
+    same("in_flight", t, ch, s.in_flight,
+         tm_count(&f.m, t, ch, TM_IN_FLIGHT) + tm_count(&f.m, t, ch, TM_HELD));
     same("consumers", t, ch, s.consumers, tm_consumers(&f.m, t, ch));
     same("message_count", t, ch, s.message_count, c->message_count);
     same("requeued", t, ch, s.requeued, c->requeued);
@@ -455,13 +583,13 @@ static void check_engine(void)
 static void make_call(const struct call *call)
 {
     static void (*const calls[32])(const struct call *) = {
-        publish,       publish,       publish_later,    publish_later,    publish_mortal,
-        publish,       get,           get,              get,              get,
-        get,           get,           finish,           finish,           answer_otherwise,
-        answer_otherwise, answer_otherwise, wait_a_while, wait_a_while,   open_consumer,
-        open_consumer, open_channel,  open_channel,     open_topic,       close_consumer,
-        set_level,     pause_topic,   pause_channel,    empty_one,        delete_one,
-        cancel,        get};
+        publish,       publish,       publish_later, publish_later,    publish_mortal,
+        end_txn,       get,           get,           get,              get,
+        get,           end_txn,       finish,        finish,           answer_otherwise,
+        answer_otherwise, answer_otherwise, wait_a_while, wait_a_while, open_consumer,
+        open_consumer, open_channel,  open_channel,  open_topic,       close_consumer,
+        set_level,     pause_topic,   pause_channel, empty_one,        delete_one,
+        cancel,        begin_or_prepare};
     bool rare = calls[call->what] == delete_one || calls[call->what] == empty_one;
     if (!rare || call->argument >= 128)
         calls[call->what](call);
@@ -503,6 +631,8 @@ static void end(void)
 {
     char path[64];
     check_engine();
+    for (int c = 0; c < CONNECTIONS; c++)
+        end_txn(&(struct call){.c = c});
     for (int c = 0; c < TM_CONSUMERS; c++)
         close_consumer(&(struct call){.c = c});
     check_engine();

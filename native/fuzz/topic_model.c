@@ -36,7 +36,7 @@ uint32_t tm_unfinished(const struct topic_model *m, int topic)
 {
     uint32_t n = 0;
     for (int i = 0; i < TM_MESSAGES; i++)
-        n += m->message[i].used && m->message[i].topic == topic;
+        n += m->message[i].used && !m->message[i].staged && m->message[i].topic == topic;
     return n;
 }
 
@@ -66,7 +66,7 @@ bool tm_has_room(const struct topic_model *m)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static void end(struct topic_model *m, int delivery)
+void tm_end(struct topic_model *m, int delivery)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     bool last = true;
@@ -99,24 +99,27 @@ static uint64_t firm_messages(const struct topic_model *m, int topic)
 {
     uint64_t n = 0;
     for (int i = 0; i < TM_MESSAGES; i++)
-        n += m->message[i].used && m->message[i].topic == topic && firm(m, i) != 0;
+        n += m->message[i].used && m->message[i].topic == topic &&
+             m->message[i].generation == m->topic[topic].generation &&
+             (m->message[i].staged || firm(m, i) != 0);
     return n;
 }
 
 static bool any_in_flight(const struct topic_model *m, int message)
 {
     for (int i = 0; i < TM_DELIVERIES; i++)
-        if (m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].message == message)
+        if ((m->delivery[i].kind == TM_IN_FLIGHT || m->delivery[i].kind == TM_HELD) &&
+            m->delivery[i].message == message)
             return true;
     return false;
 }
 
-static void discard(struct topic_model *m, int message, bool count)
+void tm_discard(struct topic_model *m, int message, bool count)
 {
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind != TM_NONE && m->delivery[i].message == message) {
             channel_of(m, &m->delivery[i])->dropped += count;
-            end(m, i);
+            tm_end(m, i);
         }
 }
 
@@ -125,7 +128,8 @@ static int next_message(const struct topic_model *m, int topic, uint64_t after)
 {
     int next = -1;
     for (int i = 0; i < TM_MESSAGES; i++)
-        if (m->message[i].used && m->message[i].topic == topic && m->message[i].number > after &&
+        if (m->message[i].used && !m->message[i].staged && m->message[i].topic == topic &&
+            m->message[i].number > after &&
             (next < 0 || m->message[i].number < m->message[next].number))
             next = i;
     return next;
@@ -140,7 +144,7 @@ static bool drop_oldest(struct topic_model *m, int topic)
             return false;
         if (firm(m, i) != 0 && !any_in_flight(m, i)) {
             m->topic[topic].dropped++;
-            discard(m, i, true);
+            tm_discard(m, i, true);
             return true;
         }
         after = m->message[i].number;
@@ -157,7 +161,7 @@ static bool only_ephemeral(const struct topic_model *m, int topic)
 }
 
 /* Which of n are published: [*skip, *keep). */
-static int admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint64_t *keep)
+int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint64_t *keep)
 {
     struct tm_topic *t = &m->topic[topic];
     uint64_t there = firm_messages(m, topic), max = t->max_depth;
@@ -179,22 +183,30 @@ static int admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, u
     return firm_messages(m, topic) + (n - *skip) <= max ? 0 : -PN_ETOPICFULL;
 }
 
-static void deliver(struct topic_model *m, int message, int topic, int channel, int64_t due)
+/* STAGED, until tm_go_live(). */
+static int deliver(struct topic_model *m, int message, int topic, int channel, int64_t due)
 {
     struct tm_channel *c = &m->topic[topic].channel[channel];
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind == TM_NONE) {
             m->delivery[i] =
-                (struct tm_delivery){.kind = due != 0 && channel != TM_OWN ? TM_DEFERRED : TM_READY,
+                (struct tm_delivery){.kind = TM_STAGED,
+                                     .then = due != 0 && channel != TM_OWN ? TM_DEFERRED : TM_READY,
                                      .message = message,
                                      .topic = topic,
                                      .channel = channel,
                                      .order = c->next_order++,
                                      .due = due};
-            c->message_count++;
-            return;
+            return i;
         }
     FUZZ_CHECK(false, "the model is full");
+    return -1;
+}
+
+static void begin_delivery(struct topic_model *m, int delivery)
+{
+    m->delivery[delivery].kind = m->delivery[delivery].then;
+    channel_of(m, &m->delivery[delivery])->message_count++;
 }
 
 static int new_message(struct topic_model *m, const struct tm_publish *p, uint32_t i)
@@ -202,8 +214,9 @@ static int new_message(struct topic_model *m, const struct tm_publish *p, uint32
     for (int k = 0; k < TM_MESSAGES; k++)
         if (!m->message[k].used) {
             m->message[k] = (struct tm_message){.used = true,
-                                                .id = m->next_id + i,
-                                                .number = ++m->number,
+                                                .staged = true,
+                                                .generation = m->topic[p->topic].generation,
+                                                .id = p->id + i,
                                                 .dead = p->dead,
                                                 .len = p->lens[i],
                                                 .headers = p->headers,
@@ -216,36 +229,67 @@ static int new_message(struct topic_model *m, const struct tm_publish *p, uint32
     return -1;
 }
 
-int tm_publish(struct topic_model *m, const struct tm_publish *p)
+/* An ephemeral channel with as much as the topic may have. */
+static bool goes_without(const struct topic_model *m, int topic, int channel)
+{
+    uint64_t max = m->topic[topic].max_depth, n = tm_count(m, topic, channel, TM_READY);
+    n += tm_count(m, topic, channel, TM_DEFERRED) + tm_count(m, topic, channel, TM_IN_FLIGHT) +
+         tm_count(m, topic, channel, TM_HELD);
+    return is_ephemeral(channel) && max != 0 && n >= max;
+}
+
+/* The i-th of them; -1: every channel goes without it. */
+int tm_stage(struct topic_model *m, const struct tm_publish *p, uint32_t i, bool keeps)
 {
     struct tm_topic *t = &m->topic[p->topic];
-    bool full[TM_CHANNELS], keeps = t->paused || channels_of(m, p->topic) == 0 ||
-                                    tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
-    uint64_t skip, keep;
-    int rc = admit(m, p->topic, p->n, &skip, &keep);
-    for (int c = 0; c < TM_CHANNELS; c++)
-        full[c] = is_ephemeral(c) && t->max_depth != 0 &&
-                  tm_count(m, p->topic, c, TM_READY) + tm_count(m, p->topic, c, TM_DEFERRED) +
-                          tm_count(m, p->topic, c, TM_IN_FLIGHT) >=
-                      t->max_depth;
-    for (uint64_t i = skip; rc == 0 && i < keep; i++) {
-        int message = new_message(m, p, (uint32_t) i), n = 0;
-        int64_t due = p->delay > 0 ? m->now + p->delay : 0;
-        t->message_count++;
-        t->message_bytes += p->lens[i];
-        for (int c = 0; c < TM_CHANNELS && !keeps; c++)
-            if (t->channel[c].exists && full[c])
-                t->channel[c].dropped++;
-            else if (t->channel[c].exists)
-                deliver(m, message, p->topic, c, due), n++;
-        if (keeps)
-            deliver(m, message, p->topic, TM_OWN, due);
-        else if (n == 0)
-            m->message[message].used = false;
+    int message = new_message(m, p, i), n = 0;
+    int64_t due = p->delay > 0 ? m->now + p->delay : 0;
+    keeps |= t->paused || channels_of(m, p->topic) == 0 ||
+             tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
+    if (keeps) {
+        deliver(m, message, p->topic, TM_OWN, due);
+        return message;
     }
+    for (int c = 0; c < TM_CHANNELS; c++)
+        if (t->channel[c].exists && goes_without(m, p->topic, c))
+            t->channel[c].dropped++;
+        else if (t->channel[c].exists)
+            deliver(m, message, p->topic, c, due), n++;
+    if (n > 0)
+        return message;
+    m->message[message].used = false;
+    t->message_count++;
+    t->message_bytes += p->lens[i];
+    return -1;
+}
+
+void tm_go_live(struct topic_model *m, int message)
+{
+    struct tm_message *what = &m->message[message];
+    what->staged = false;
+    what->number = ++m->number;
+    m->topic[what->topic].message_count++;
+    m->topic[what->topic].message_bytes += what->len;
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].kind == TM_STAGED && m->delivery[i].message == message)
+            begin_delivery(m, i);
+}
+
+int tm_publish(struct topic_model *m, struct tm_publish *p)
+{
+    int staged[8], n = 0;
+    uint64_t skip, keep;
+    p->id = m->next_id;
     m->next_id += p->n;
-    if (rc == 0)
-        tm_pump(m, p->topic);
+    int rc = tm_admit(m, p->topic, p->n, &skip, &keep);
+    if (rc != 0)
+        return rc;
+    for (uint64_t i = skip; i < keep; i++)
+        if ((staged[n] = tm_stage(m, p, (uint32_t) i, false)) >= 0)
+            n++;
+    for (int i = 0; i < n; i++)
+        tm_go_live(m, staged[i]);
+    tm_pump(m, p->topic);
     return rc;
 }
 
@@ -268,22 +312,23 @@ void tm_pump(struct topic_model *m, int topic)
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             t->expired++;
-            end(m, i);
+            tm_end(m, i);
             continue;
         }
         int64_t due = d->due > m->now ? d->due : 0;
         d->kind = TM_NONE;
         for (int c = 0; c < TM_CHANNELS; c++)
             if (t->channel[c].exists)
-                deliver(m, d->message, topic, c, due);
+                begin_delivery(m, deliver(m, d->message, topic, c, due));
     }
 }
 
-bool tm_cancel(struct topic_model *m, int topic, uint64_t id)
+int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id)
 {
     for (int k = 0; k < TM_MESSAGES; k++) {
         bool deferred = true;
-        if (!m->message[k].used || m->message[k].id != id || m->message[k].topic != topic)
+        if (!m->message[k].used || m->message[k].staged || m->message[k].id != id ||
+            m->message[k].topic != topic)
             continue;
         for (int i = 0; i < TM_DELIVERIES; i++) {
             const struct tm_delivery *d = &m->delivery[i];
@@ -291,16 +336,22 @@ bool tm_cancel(struct topic_model *m, int topic, uint64_t id)
                 deferred &= (d->kind == TM_DEFERRED || d->channel == TM_OWN) && d->due > m->now &&
                             d->attempts == 0;
         }
-        if (deferred)
-            discard(m, k, false);
-        return deferred;
+        return deferred ? k : -1;
     }
-    return false;
+    return -1;
+}
+
+bool tm_cancel(struct topic_model *m, int topic, uint64_t id)
+{
+    int message = tm_find_deferred(m, topic, id);
+    if (message >= 0)
+        tm_discard(m, message, false);
+    return message >= 0;
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-static void back(struct topic_model *m, int delivery, bool head, int64_t due, uint32_t attempts)
+void tm_back(struct topic_model *m, int delivery, bool head, int64_t due, uint32_t attempts)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     d->kind = due != 0 ? TM_DEFERRED : TM_READY;
@@ -314,7 +365,7 @@ static void dead_letter(struct topic_model *m, int delivery)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_message *message = &m->message[d->message];
-    const struct tm_publish p = {.topic = TM_TOPICS - 1,
+    struct tm_publish p = {.topic = TM_TOPICS - 1,
                                  .n = 1,
                                  .lens = &message->len,
                                  .headers = message->headers,
@@ -324,7 +375,7 @@ static void dead_letter(struct topic_model *m, int delivery)
         tm_open_topic(m, TM_TOPICS - 1, PN_OVERFLOW_DISK, 0);
     FUZZ_CHECK(tm_publish(m, &p) == 0, "the topic for dead letters has a bound");
     channel_of(m, d)->dead_lettered++;
-    end(m, delivery);
+    tm_end(m, delivery);
 }
 
 /* In flight no longer, without an answer. */
@@ -333,14 +384,14 @@ static void come_back(struct topic_model *m, int delivery, bool head)
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_consumer *c = &m->consumer[d->consumer];
     if (c->handed < d->number) {
-        back(m, delivery, true, 0, d->attempts - 1);
+        tm_back(m, delivery, true, 0, d->attempts - 1);
     } else if (c->max_attempts == 0 || d->attempts < c->max_attempts) {
-        back(m, delivery, head, 0, d->attempts);
+        tm_back(m, delivery, head, 0, d->attempts);
     } else if (c->dead_letter) {
         dead_letter(m, delivery);
     } else {
         channel_of(m, d)->dropped++;
-        end(m, delivery);
+        tm_end(m, delivery);
     }
 }
 
@@ -400,9 +451,9 @@ void tm_tick(struct topic_model *m, int topic, int channel)
     for (int i; (i = next_due(m, topic, channel)) >= 0;)
         if (expired(m, &m->delivery[i])) {
             ch->expired++;
-            end(m, i);
+            tm_end(m, i);
         } else {
-            back(m, i, false, 0, m->delivery[i].attempts);
+            tm_back(m, i, false, 0, m->delivery[i].attempts);
         }
     int c = consumer_before(m, topic, channel, UINT64_MAX);
     for (; c >= 0; c = consumer_before(m, topic, channel, m->consumer[c].opened))
@@ -431,12 +482,13 @@ static int claim(struct topic_model *m, int consumer)
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             ch->expired++;
-            end(m, i);
+            tm_end(m, i);
             continue;
         }
         d->kind = TM_IN_FLIGHT;
         d->attempts++;
         d->consumer = consumer;
+        d->opened = c->opened;
         d->claim = ++m->claims;
         d->number = ++c->claims;
         d->flight = ++m->flights;
@@ -471,9 +523,14 @@ static int next_ahead(struct topic_model *m, int consumer)
         int i = c->ahead[c->at].delivery;
         bool ours = m->delivery[i].kind == TM_IN_FLIGHT &&
                     m->delivery[i].claim == c->ahead[c->at].claim;
+        bool late = ours && expired(m, &m->delivery[i]);
+        if (late) {
+            tm_back(m, i, true, 0, m->delivery[i].attempts - 1);
+            tm_tick(m, c->topic, c->channel);
+        }
         c->at++;
         c->handed++;
-        if (ours)
+        if (ours && !late)
             return i;
     }
     return -1;
@@ -498,11 +555,12 @@ int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, ui
     *error = -PN_ENOTINFLIGHT;
     for (int i = 0; i < TM_DELIVERIES; i++) {
         const struct tm_delivery *d = &m->delivery[i];
-        if (d->kind != TM_IN_FLIGHT || d->topic != topic || d->channel != channel ||
+        bool flies = d->kind == TM_IN_FLIGHT || (d->kind == TM_HELD && !d->emptied);
+        if (!flies || d->topic != topic || d->channel != channel ||
             m->message[d->message].id != id)
             continue;
         if (d->claim == claim)
-            return i;
+            return d->kind == TM_IN_FLIGHT ? i : -1;
         *error = -PN_ENOTOWNER;
     }
     return -1;
@@ -523,19 +581,19 @@ void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay)
     if (answer == PN_ANSWER_FINISH) {
         c->finished++;
         ch->finished++;
-        end(m, delivery);
+        tm_end(m, delivery);
     } else if (answer == PN_ANSWER_RELEASE) {
-        back(m, delivery, true, 0, d->attempts - 1);
+        tm_back(m, delivery, true, 0, d->attempts - 1);
     } else {
         c->requeued += answer == PN_ANSWER_REQUEUE;
         ch->requeued += answer == PN_ANSWER_REQUEUE;
         if (answer == PN_ANSWER_REQUEUE && !last) {
-            back(m, delivery, false, delay > 0 ? m->now + delay : 0, d->attempts);
+            tm_back(m, delivery, false, delay > 0 ? m->now + delay : 0, d->attempts);
         } else if (c->dead_letter) {
             dead_letter(m, delivery);
         } else {
             ch->dropped++;
-            end(m, delivery);
+            tm_end(m, delivery);
         }
     }
 }
@@ -573,8 +631,10 @@ void tm_close_consumer(struct topic_model *m, int consumer)
 void tm_open_topic(struct topic_model *m, int topic, uint32_t overflow, uint64_t max_depth)
 {
     bool ephemeral = m->topic[topic].ephemeral;
+    uint64_t generation = m->topic[topic].generation + 1;
     m->topic[topic] = (struct tm_topic){.exists = true,
                                         .ephemeral = ephemeral,
+                                        .generation = generation,
                                         .overflow = overflow,
                                         .max_depth = max_depth,
                                         .channel[TM_OWN] = {.exists = true, .next_order = 1}};
@@ -588,10 +648,16 @@ void tm_open_channel(struct topic_model *m, int topic, int channel)
 
 void tm_empty(struct topic_model *m, int topic, int channel)
 {
-    for (int i = 0; i < TM_DELIVERIES; i++)
-        if (m->delivery[i].kind != TM_NONE && m->delivery[i].topic == topic &&
-            m->delivery[i].channel == channel)
-            end(m, i);
+    for (int i = 0; i < TM_DELIVERIES; i++) {
+        struct tm_delivery *d = &m->delivery[i];
+        if (d->kind == TM_NONE || d->kind == TM_STAGED || d->topic != topic ||
+            d->channel != channel)
+            continue;
+        if (d->kind == TM_HELD)
+            d->emptied = true;
+        else
+            tm_end(m, i);
+    }
 }
 
 static void remove_channel(struct topic_model *m, int topic, int channel)

@@ -23,10 +23,18 @@ enum {
     TM_AHEAD = 64
 };
 
-enum tm_kind { TM_NONE, TM_READY, TM_DEFERRED, TM_IN_FLIGHT };
+enum tm_kind {
+    TM_NONE,
+    TM_READY,
+    TM_DEFERRED,
+    TM_IN_FLIGHT,
+    TM_HELD,  /* answered by a prepared transaction */
+    TM_STAGED /* of a message that is not published yet */
+};
 
 struct tm_message {
-    bool used;
+    bool used, staged;
+    uint64_t generation; /* of its topic */
     uint64_t id, number; /* number: in the order of publishing */
     uint64_t dead;       /* the id of which it is the dead letter, 0: none */
     uint32_t len, headers;
@@ -36,12 +44,14 @@ struct tm_message {
 };
 
 struct tm_delivery {
-    enum tm_kind kind;
+    enum tm_kind kind, then; /* then: what it becomes, of a staged one */
+    bool emptied;            /* while it was held */
     int message, topic, channel;
     uint64_t order;
     int64_t due; /* until it is ready, or its deadline; in the own queue: until it is deferred */
     uint32_t attempts;
     int consumer;
+    uint64_t opened; /* which consumer that was */
     uint64_t claim;  /* of all that there ever were */
     uint32_t number; /* of its consumer's claims */
     uint64_t flight; /* order of equal deadlines */
@@ -56,6 +66,7 @@ struct tm_channel {
 
 struct tm_topic {
     bool exists, paused, ephemeral;
+    uint64_t generation; /* counts the times it was made */
     uint32_t overflow;
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
@@ -78,6 +89,28 @@ struct tm_consumer {
     uint64_t delivered, finished, requeued, timed_out;
 };
 
+/* A statement of an open transaction. */
+struct tm_op {
+    enum { TM_PUBLISH, TM_ANSWER, TM_CANCEL } kind;
+    int topic, channel;
+    uint64_t generation, id, claim;
+    uint32_t len, headers;
+    uint8_t content;
+    int64_t delay, ttl;
+    int answer;
+    int message, delivery; /* found or staged when it commits or prepares; -1: none */
+    enum { TM_END, TM_BACK, TM_DEAD } outcome;
+    uint64_t order;
+};
+
+enum { TM_OPS = 40 };
+
+struct tm_txn {
+    bool open, prepared;
+    int nops, level, mark[4];
+    struct tm_op op[TM_OPS];
+};
+
 struct topic_model {
     int64_t now;
     uint64_t number, claims, flights, opened, next_id;
@@ -87,7 +120,7 @@ struct topic_model {
     struct tm_consumer consumer[TM_CONSUMERS];
 };
 
-/* What is published; ids count up from m->next_id. */
+/* What is published. */
 struct tm_publish {
     int topic;
     uint32_t n;
@@ -96,10 +129,12 @@ struct tm_publish {
     uint8_t content; /* of the first one; the next has one more */
     int64_t delay, ttl;
     uint64_t dead;
+    uint64_t id; /* of the first one */
 };
 
 bool tm_has_room(const struct topic_model *m);
-int tm_publish(struct topic_model *m, const struct tm_publish *p); /* 0 or -PN_ETOPICFULL */
+/* Its ids are the next ones.  0 or -PN_ETOPICFULL */
+int tm_publish(struct topic_model *m, struct tm_publish *p);
 void tm_pump(struct topic_model *m, int topic);
 void tm_tick(struct topic_model *m, int topic, int channel);
 bool tm_cancel(struct topic_model *m, int topic, uint64_t id);
@@ -118,6 +153,20 @@ void tm_open_channel(struct topic_model *m, int topic, int channel);
 void tm_empty(struct topic_model *m, int topic, int channel);
 void tm_delete_channel(struct topic_model *m, int topic, int channel);
 void tm_delete_topic(struct topic_model *m, int topic);
+
+/* Transactions (topic_txn_model.c); 0 or what the engine must return. */
+int tm_prepare(struct topic_model *m, struct tm_txn *t);
+int tm_commit(struct topic_model *m, struct tm_txn *t);
+void tm_abort(struct topic_model *m, struct tm_txn *t);
+
+/* Pieces of the above, for transactions. */
+int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint64_t *keep);
+int tm_stage(struct topic_model *m, const struct tm_publish *p, uint32_t i, bool keeps);
+void tm_go_live(struct topic_model *m, int message);
+void tm_end(struct topic_model *m, int delivery);
+void tm_back(struct topic_model *m, int delivery, bool head, int64_t due, uint32_t attempts);
+int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id);
+void tm_discard(struct topic_model *m, int message, bool count);
 
 uint32_t tm_count(const struct topic_model *m, int topic, int channel, enum tm_kind kind);
 uint32_t tm_unfinished(const struct topic_model *m, int topic);

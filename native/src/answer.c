@@ -23,6 +23,7 @@
 #include "message.h"
 #include "timedset.h"
 #include "topic_durable.h"
+#include "topic_log.h"
 #include "topic_stat.h"
 
 #define PN_MAX_DELAY_NS 3600000000000LL
@@ -90,8 +91,8 @@ static size_t put(char *to, size_t at, size_t cap, const char *text, size_t len)
 
 static size_t field(char *to, size_t at, size_t cap, const char *key, const char *text, size_t len)
 {
-    at += (size_t) snprintf(to + at, cap - at, "%s\"dead-letter-%s\":\"", to[at - 1] == '{' ? "" : ",",
-                            key);
+    const char *comma = to[at - 1] == '{' ? "" : ",";
+    at += (size_t) snprintf(to + at, cap - at, "%s\"dead-letter-%s\":\"", comma, key);
     at = put(to, at, cap, text, len);
     to[at++] = '"';
     return at;
@@ -336,10 +337,40 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     return rc;
 }
 
+/* The same, for who keeps a latency log: what it says of the delivery is read before. */
+static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int answer,
+                          int64_t delay, const char *reason, size_t reason_len)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_topic_notes notes = {.n = 0};
+    struct pn_topic_note note;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    bool ready = pn_topics_ready(seg);
+    if (ready)
+        pn_topics_begin_locked(seg);
+    if (pn_answer_check_locked(conn, h, false) == 0)
+        pn_note_delivery_locked(seg, &note, answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
+                                h->delivery, pn_now_ns());
+    seg->topics.notes = &notes;
+    rc = answer_locked(conn, h, answer, delay, reason, reason_len);
+    seg->topics.notes = NULL;
+    if (ready)
+        pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    pn_log_notes(conn, &notes);
+    if (rc == 0 && answer != PN_ANSWER_TOUCH)
+        pn_log_note(conn, &note);
+    return rc;
+}
+
 int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay_ns,
               const char *reason, size_t reason_len)
 {
     int rc = pn_answer_check_kind(answer, false);
+    if (rc == 0 && __builtin_expect(conn->log != NULL, 0))
+        return answer_and_log(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
     if (rc == 0)
         rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)

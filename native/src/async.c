@@ -486,8 +486,11 @@ static int commit(struct pn_commit *c)
         pn_watch_tell(conn->seg, conn->slot);
     if (actions && pn_load_relaxed(&conn->has_fd) != 0)
         pn_watch_arm(conn); /* who only watches the descriptor sleeps already */
-    if (__builtin_expect(conn->log != NULL, 0))
+    if (__builtin_expect(conn->log != NULL, 0)) {
         log_sends(c);
+        if (c->nops != 0)
+            pn_topic_log_commit(c);
+    }
     return pn_conn_notice_bit(conn);
 }
 

@@ -110,6 +110,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     consumer->me = c;
     consumer->ci = i;
     consumer->generation = c->generation;
+    consumer->name_len = pn_log_queue_name(seg, ch, consumer->name);
     return 0;
 }
 
@@ -254,7 +255,8 @@ static int detach(struct pn_consumer *c)
             break;
         more = false;
         pn_topics_begin_locked(seg);
-        if (pn_load_relaxed(&c->me->state) == PN_RECORD_USED && c->me->generation == c->generation) {
+        if (pn_load_relaxed(&c->me->state) == PN_RECORD_USED &&
+            c->me->generation == c->generation) {
             bool there = pn_consume_check_channel(c, &ch) == 0;
             more = there && pn_consumer_drain_locked(seg, c->ci, PN_TOPIC_STEPS);
             if (there)

@@ -127,6 +127,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
                             .expires_ns = m->expires,
                             .body_len = m->body_len,
                             .headers_len = m->headers_len};
+    c->published_mono = m->published_mono;
     atomic_thread_fence(memory_order_acquire);
     if (pn_load_relaxed(&d->state) != word)
         return 0;
@@ -231,6 +232,9 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
         return rc;
     }
     int64_t now = pn_now_ns();
+    struct pn_topic_notes notes;
+    notes.n = 0;
+    seg->topics.notes = c->conn->log != NULL ? &notes : NULL;
     pn_topics_begin_locked(seg);
     if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
@@ -245,7 +249,10 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     }
     pn_queue_settle_locked(seg, ch);
     pn_topics_end_locked(seg);
+    seg->topics.notes = NULL;
     pn_lock_release(seg);
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        pn_log_notes(c->conn, &notes);
     return rc;
 }
 
@@ -365,6 +372,21 @@ static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
     return pthread_mutex_clocklock(&c->mutex, CLOCK_MONOTONIC, &ts) == 0;
 }
 
+/* How long it took is on one clock only: the wall's may have been set meanwhile. */
+static void log_delivery(struct pn_consumer *c, const pn_message_out *out)
+{
+    struct pn_topic_note note = {
+        .rec = {.ts = (uint64_t) pn_now_ns(),
+                .ref_ts = (uint64_t) c->published_mono,
+                .commit_seq = out->id,
+                .bytes = (uint32_t) out->body_len,
+                .kind = PN_LAT_DELIVER,
+                .attempts = (uint8_t) (out->attempts < 255 ? out->attempts : 255)},
+        .len = c->name_len};
+    memcpy(note.name, c->name, c->name_len);
+    pn_log_note(c->conn, &note);
+}
+
 int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
 {
     int rc = pn_conn_check(c->conn);
@@ -377,6 +399,8 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
     rc = c->at < c->nahead ? next_ahead(c, out) : 0;
     if (rc == 0)
         rc = get_slowly(c, timeout_ns, out);
+    if (rc == 1 && __builtin_expect(c->conn->log != NULL, 0))
+        log_delivery(c, out);
     if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
         pn_consume_set_latch(c); /* there may be more */
     pthread_mutex_unlock(&c->mutex);

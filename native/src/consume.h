@@ -3,6 +3,7 @@
 #define PN_CONSUME_H
 
 #include "deliver.h"
+#include "topic_log.h"
 
 extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
 
@@ -24,6 +25,9 @@ struct pn_consumer {
     uint32_t nahead, at;
     uint8_t *buf;
     size_t cap;
+    int64_t published_mono; /* of the message got last, for the log */
+    uint32_t name_len;      /* "topic:channel" */
+    char name[PN_LOG_NAME];
     _Atomic(struct pn_consumer *) next; /* of the connection's */
 };
 

@@ -33,6 +33,7 @@
 #include "message.h"
 #include "timedset.h"
 #include "topic_durable.h"
+#include "topic_log.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
 {
@@ -524,7 +525,7 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
 }
 
 static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
-                     struct pn_consumer_slot *c, uint32_t ref)
+                     struct pn_consumer_slot *c, uint32_t ref, int64_t now)
 {
     bool is_void = pn_is_void(ch, pn_delivery_at(seg, ref));
     if (is_void) {
@@ -534,6 +535,7 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
     c->timed_out++;
     ch->timed_out++;
     PN_CRASH("topic:timing-out");
+    pn_note_timeout_locked(seg, ref, now);
     pn_delivery_return_locked(seg, ref, PN_BACK_TAIL);
 }
 
@@ -564,7 +566,7 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
             if (steps-- == 0)
                 return true;
-            time_out(seg, ch, c, c->first);
+            time_out(seg, ch, c, c->first, now);
         }
     }
     ch->next_deadline = earliest_deadline(seg, ch);

@@ -14,8 +14,8 @@ static inline struct pn_generation *pn_generation_at(const struct pn_segment *se
 /* The counter of that name in the connection's database, made if need be.  Name checked before. */
 int pn_generation_get(struct pn_conn *conn, const char *name, size_t len, uint32_t *index);
 
-/* The database's number stands in something that stays, so its row must stay as well.  False: there is
- * no such row. */
+/* The database's number stands in something that stays, so its row must stay as well.  False:
+ * there is no such row. */
 bool pn_keep_database_locked(struct pn_segment *seg, uint32_t dboid);
 
 /* 0, or -EINVAL when it is not a counter of the connection's database. */

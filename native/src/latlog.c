@@ -52,7 +52,7 @@ static const char SCHEMA[] =
     "\"bytes\":\"bytes\",\"lag\":\"messages\",\"batch\":\"messages\","
     "\"aux\":\"high 32: CRC32C of the record with them zero\"},"
     "\"kinds\":{\"SEND\":1,\"RECV\":2,\"FIN\":3,\"REQ\":4,\"TIMEOUT\":5,\"SIGNAL\":6,\"WAKE\":7,"
-    "\"LISTEN\":8,\"UNLISTEN\":9,\"DROP\":10,\"CHANDEF\":11},"
+    "\"LISTEN\":8,\"UNLISTEN\":9,\"DROP\":10,\"CHANDEF\":11,\"PUBLISH\":12,\"DELIVER\":13},"
     "\"wakes\":{\"none\":0,\"signal\":1,\"fd\":2,\"timer\":3,\"neighbour\":4},"
     "\"header\":{\"header_crc\":508,\"anchors\":512,\"committed\":1024,\"dropped\":1032,"
     "\"sealed\":1040,\"schema\":1152}}";

@@ -26,7 +26,10 @@
  *   LISTEN    channel; chan_seq: the first it is owed; commit_seq
  *   UNLISTEN  channel; chan_seq: the channel's next at that commit; lag: messages left unread
  *   DROP      where a listener is handed a Gap: bytes missed (saturated); no channel
- *   FIN REQ TIMEOUT   topics: channel, commit_seq = message, attempts
+ *   PUBLISH   a message of a topic: channel the topic; commit_seq the message's id; bytes
+ *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; attempts, this one
+ *             included; channel "topic:channel" (no name of either has a colon)
+ *   FIN REQ TIMEOUT   what became of it, the same fields; TIMEOUT is written by who found it
  *   CHANDEF   ceil(length / 32) consecutive records: bytes 0 to 31 hold a piece of the channel's
  *             name; channel: the id it defines; bytes: length of the name; peer: database;
  *             lag: how many records; batch: which of them; aux low: CRC32C of the name
@@ -67,7 +70,9 @@ enum pn_latkind {
     PN_LAT_LISTEN = 8,
     PN_LAT_UNLISTEN = 9,
     PN_LAT_DROP = 10,
-    PN_LAT_CHANDEF = 11
+    PN_LAT_CHANDEF = 11,
+    PN_LAT_PUBLISH = 12,
+    PN_LAT_DELIVER = 13
 };
 
 /* What ended the sleep before a RECV or WAKE. */

@@ -293,7 +293,7 @@ enum pn_entry_kind {
     PN_ENTRY_SPILL = 5   /* channel_hash: topic; chan_seq: where its queue on disk ends now */
 };
 
-/* What is done to a delivery that is in flight, at the commit of the transaction that answers it. */
+/* What is done to a delivery in flight, at the commit of the transaction that answers it. */
 struct pn_answer_redo {
     uint64_t word; /* its state afterwards */
     uint64_t order;

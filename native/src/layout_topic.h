@@ -124,7 +124,7 @@ struct pn_delivery {
 _Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
 _Static_assert(offsetof(struct pn_delivery, timed) == PN_TIMED_OFFSET, "timedset.c");
 
-/* ---- topics, channels, consumers -------------------------------------------------------------- */
+/* ---- topics, channels, consumers ------------------------------------------------------------- */
 
 enum pn_record_state {
     PN_RECORD_FREE = 0,

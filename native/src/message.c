@@ -34,6 +34,7 @@
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
+#include "topic_log.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
 
@@ -327,6 +328,15 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* Each channel there is goes without a message, if it must. */
+static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        if (pn_queue_at(seg, i - 1)->ephemeral == 0)
+            return false;
+    return topic->nchannels != 0;
+}
+
 /* What has expired makes room. */
 static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
@@ -348,10 +358,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     there = (uint64_t) topic->firm + topic->staged;
     if (n + there <= max)
         return 0;
-    bool all_soft = topic->nchannels != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    if (all_soft)
+    if (all_ephemeral(seg, topic))
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
@@ -375,7 +382,6 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
                                     const struct pn_new_message *in, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref)
 {
-    bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref == 0) {
         expire_locked(seg, topic);
@@ -393,12 +399,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     }
     if (*ref != 0)
         return 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft; i = pn_queue_at(seg, i - 1)->sibling)
-        pn_queue_at(seg, i - 1)->dropped++;
-    if (all_soft)
+    if (all_ephemeral(seg, topic) && topic->paused == 0) {
+        for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+            pn_queue_at(seg, i - 1)->dropped++;
         return 0;
+    }
     if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
         topic->dropped++;
         return 0;
@@ -482,9 +487,15 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     rc = publish_locked(seg, topic, &m);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     PN_CRASH("publish:done");
     pn_lock_release(seg);
+    if (log && rc == 0)
+        pn_log_publish(conn, &note, m.id, m.body_len);
     return rc;
 }
 
@@ -562,8 +573,14 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
         rc = pn_topic_spill_many_locked(seg, topic, &all, bodies, lens, n);
     if (rc == 0)
         after_publish_locked(seg, topic);
+    bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);
+    struct pn_topic_note note;
+    if (log)
+        note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     pn_lock_release(seg);
+    for (size_t i = 0; log && i < n; i++)
+        pn_log_publish(conn, &note, *first_id + i, lens[i]);
     return rc;
 }
 

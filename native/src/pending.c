@@ -48,6 +48,8 @@ void pn_pending_free(struct pn_pending *p)
     free(p->actions);
     free(p->bumps);
     free(p->folded);
+    for (size_t i = 0; i < p->nops; i++)
+        free(p->ops[i].note);
     free(p->ops);
     free(p->marks);
     free(p->event_index.slots);
@@ -345,7 +347,8 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     p->nchannels = mark->channels;
     p->nactions = mark->actions;
     p->nbumps = mark->bumps;
-    p->nops = mark->ops;
+    while (p->nops > mark->ops)
+        free(p->ops[--p->nops].note);
     p->collapsed = mark->collapsed;
     p->nmarks = level - 1;
     /* the indices name what is gone; without memory for new ones the lists are scanned */

@@ -50,6 +50,7 @@ struct pn_pending_bump {
     uint32_t index;
 };
 
+struct pn_topic_note;
 enum pn_op_kind { PN_OP_PUBLISH, PN_OP_ANSWER, PN_OP_CANCEL };
 
 /* What a transaction does to a topic (topic_txn.c). */
@@ -68,6 +69,7 @@ struct pn_pending_op {
     int outcome;       /* enum pn_outcome */
     uint64_t spilled;  /* where its topic's queue on disk ends with it; 0: it is in memory */
     struct pn_answer_redo redo;
+    struct pn_topic_note *note; /* for the latency log, if there is one */
 };
 
 /* Where a level of nesting began. */

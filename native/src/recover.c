@@ -167,7 +167,7 @@ int pn_recover_locked(struct pn_segment *seg)
         PN_CRASH("recover:before-woken");
     }
     if (rc == 0)
-        rc = pn_topics_recover_locked(seg); /* while `woken` says that its entries are to be redone */
+        rc = pn_topics_recover_locked(seg); /* while `woken` still says that entries are redone */
     if (rc != 0)
         return rc;
     pn_store_release(&ctl->woken, head);

@@ -196,6 +196,28 @@ static int check_options(const pn_options *o)
     return 0;
 }
 
+static void set_topic_pointers(struct pn_segment *seg, unsigned char *base,
+                               const struct pn_header *h)
+{
+    seg->topics = (struct pn_topics){
+        .ctl = (void *) (base + h->topics_off),
+        .topic = (void *) (base + h->topic_off),
+        .channel = (void *) (base + h->topic_channel_off),
+        .consumer = (void *) (base + h->consumer_off),
+        .max_topics = h->max_topics,
+        .max_channels = h->max_topics + h->max_topic_channels,
+        .max_consumers = h->max_consumers,
+        .max_body = h->max_body,
+        .offset = h->topics_off,
+        .memory = h->topic_memory,
+        .arena = {.base = base + h->arena_off,
+                  .ctl = &((struct pn_topic_control *) (base + h->topics_off))->arena,
+                  .page = (void *) (base + h->arena_page_off),
+                  .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE),
+                  .first = 1,
+                  .seg = seg}};
+}
+
 static void set_pointers(struct pn_segment *seg, unsigned char *base)
 {
     struct pn_header *h = (struct pn_header *) (void *) base;
@@ -217,23 +239,7 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->generations = base + h->generations_off;
     seg->ring = base + h->ring_off;
     seg->consuming = (void *) (base + h->consumers_off);
-    seg->topics = (struct pn_topics){
-        .ctl = (void *) (base + h->topics_off),
-        .topic = (void *) (base + h->topic_off),
-        .channel = (void *) (base + h->topic_channel_off),
-        .consumer = (void *) (base + h->consumer_off),
-        .max_topics = h->max_topics,
-        .max_channels = h->max_topics + h->max_topic_channels,
-        .max_consumers = h->max_consumers,
-        .max_body = h->max_body,
-        .offset = h->topics_off,
-        .memory = h->topic_memory,
-        .arena = {.base = base + h->arena_off,
-                  .ctl = &((struct pn_topic_control *) (base + h->topics_off))->arena,
-                  .page = (void *) (base + h->arena_page_off),
-                  .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE),
-                  .first = 1,
-                  .seg = seg}};
+    set_topic_pointers(seg, base, h);
     seg->ring_bytes = (uint64_t) h->queue_pages * PN_QUEUE_PAGE;
     seg->ring_mask = (seg->ring_bytes & (seg->ring_bytes - 1)) == 0 ? seg->ring_bytes - 1 : 0;
     seg->capacity = (uint64_t) h->max_queue_pages * PN_QUEUE_PAGE;

@@ -21,6 +21,7 @@ struct pn_pidfd_cache_entry {
 };
 
 enum { PN_TOPIC_WAKES = 16 };
+struct pn_topic_notes;
 
 /* The topic area: pointers into the mapping, not to be followed before topics_ready, and copies
  * of what does not change. */
@@ -39,6 +40,7 @@ struct pn_topics {
     uint32_t noted;             /* it has something for the log */
     uint32_t sync_policy;       /* to be synced after the release of the lock */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
+    struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
 };
 
 struct pn_segment {

@@ -87,7 +87,7 @@ static inline pn_ref pn_ref_make(uint32_t index, uint32_t generation)
 struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref);
 struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref);
 
-/* ---- what the API does; these take the lock themselves ---------------------------------------- */
+/* ---- what the API does; these take the lock themselves --------------------------------------- */
 
 int pn_topics_wake(struct pn_conn *conn); /* durable ones of an earlier segment are there */
 int pn_topic_check_name(const char *what, const char *name, size_t len);
@@ -104,7 +104,7 @@ int pn_queue_pause(struct pn_conn *conn, pn_ref channel, bool paused);
 int pn_queue_empty(struct pn_conn *conn, pn_ref channel);
 int pn_queue_delete(struct pn_conn *conn, pn_ref channel);
 
-/* ---- for the other modules --------------------------------------------------------------------- */
+/* ---- for the other modules ------------------------------------------------------------------- */
 
 /* The topic of that name and database, or NULL. */
 struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t dboid,

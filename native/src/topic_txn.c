@@ -18,6 +18,7 @@
 #include "topic_txn.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "crashpoint.h"
 #include "generation.h"
@@ -26,6 +27,7 @@
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
+#include "topic_log.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
@@ -271,7 +273,8 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
                                                          : PN_BACK_TAIL;
     if (op->answer == PN_ANSWER_RELEASE && attempts > 0)
         attempts--;
-    op->redo = pn_delivery_back_redo(seg, op->delivery, where, s->now.mono + op->delay_ns, attempts);
+    int64_t due = s->now.mono + op->delay_ns;
+    op->redo = pn_delivery_back_redo(seg, op->delivery, where, due, attempts);
     return 0;
 }
 
@@ -461,7 +464,11 @@ static int log_all(struct staging *s)
 int pn_topic_precommit_locked(struct pn_commit *c)
 {
     struct staging s = {.conn = c->conn, .txn = c->txn, .now = pn_moment_now()};
+    struct pn_pending *p = &c->txn->pending;
     int rc = 0;
+    for (size_t i = 0; c->conn->log != NULL && i < p->nops; i++)
+        if (p->ops[i].note == NULL) /* without memory it is not logged */
+            p->ops[i].note = calloc(1, sizeof *p->ops[i].note);
     if (!pn_topics_ready(c->conn->seg))
         return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
     pn_topics_begin_locked(c->conn->seg);
@@ -546,9 +553,38 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
     return pos;
 }
 
+static void note_publishes(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        if (op->kind != PN_OP_PUBLISH || op->message == 0 || op->note == NULL)
+            continue;
+        op->note->len = pn_log_topic_name(pn_topic_at(seg, (uint32_t) op->topic - 1),
+                                          op->note->name);
+    }
+}
+
+void pn_topic_log_commit(struct pn_commit *c)
+{
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        if (op->note == NULL || op->note->len == 0)
+            continue;
+        if (op->kind == PN_OP_PUBLISH)
+            pn_log_publish(c->conn, op->note, op->id, op->body_len);
+        else
+            pn_log_note(c->conn, op->note);
+    }
+}
+
 static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
 {
     struct pn_segment *seg = c->conn->seg;
+    if (op->note != NULL)
+        pn_note_delivery_locked(seg, op->note,
+                                op->answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
+                                op->delivery, c->now);
     struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, op->delivery)->channel);
     pn_answer_count_locked(seg, op->delivery, op->answer, (enum pn_outcome) op->outcome, c->now);
     pn_delivery_apply_locked(seg, op->delivery, &op->redo);
@@ -580,6 +616,8 @@ void pn_topic_apply_locked(struct pn_commit *c)
             PN_CRASH("commit:cancelled");
         }
     }
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        note_publishes(c);
     pn_topics_pump_all_locked(seg, c->conn->dboid);
     pn_topics_end_locked(seg);
     PN_CRASH("commit:topics");

@@ -23,6 +23,9 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos);
 /* Step e: what the entries say. */
 void pn_topic_apply_locked(struct pn_commit *c);
 
+/* After the release of the lock: into the latency log. */
+void pn_topic_log_commit(struct pn_commit *c);
+
 /* prepare(): what can fail is done, and kept.  And given back. */
 int pn_topic_prepare_locked(struct pn_txn *txn);
 void pn_topic_abort_locked(struct pn_txn *txn);

@@ -80,10 +80,10 @@ static void last_words(void *arg)
 {
     (void)arg;
     pn_conn *conn = connect_with(0);
-    bool many = begins(now.label, "publish:redo") || strcmp(now.label, "publish:live") == 0;
+    bool in_twos = begins(now.label, "publish:redo") || strcmp(now.label, "publish:live") == 0;
     CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
     for (;;)
-        if (many)
+        if (in_twos)
             publish_many(conn, HELPER, WORK, work, 2);
         else
             publish(conn, HELPER, WORK, work, &(struct manner){.size = 40});

@@ -69,6 +69,21 @@ static bool hear(int which, int n, int ms)
     return true;
 }
 
+static void a_day(uint32_t me, int round)
+{
+    struct mortal v;
+    open_mortal(&v, me);
+    publishing(&v);
+    answering(&v);
+    timing(&v);
+    for (int end = COMMIT; end <= PREPARE_ABORT; end++)
+        in_transaction(&v, (enum end_of_txn)end);
+    pausing(&v);
+    deleting(&v, round);
+    sleeping(&v);
+    close_mortal(&v);
+}
+
 static void mixed(void)
 {
     for (int round = 0; round < ROUNDS && going_on(); round++)

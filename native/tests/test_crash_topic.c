@@ -182,8 +182,8 @@ static void end_case(void)
 {
     pn_ref own = topic_named(mine, "own");
     CHECK_OK(pn_topic_pause(mine, own, 0));
-    finish_what_is_left(own, "x", 0);
-    finish_what_is_left(own, "y", 1);
+    finish_what_is_left(OWN, own, "x", 0);
+    finish_what_is_left(OWN, own, "y", 1);
     CHECK_SOON(left_in(work_a) == 0 && left_in(work_b) == 0);
     say(QUIT);
     say(QUIT);

@@ -60,7 +60,7 @@ static int get_patiently(pn_consumer *c, pn_message_out *m)
     return rc;
 }
 
-/* ---- one consumer each ------------------------------------------------------------------------ */
+/* ---- one consumer each ----------------------------------------------------------------------- */
 
 static void work(void *arg)
 {
@@ -104,7 +104,7 @@ static void test_each_message_goes_to_one_of_them(void)
     close_scene();
 }
 
-/* ---- waking ----------------------------------------------------------------------------------- */
+/* ---- waking ---------------------------------------------------------------------------------- */
 
 static void get_one_message(void *arg)
 {
@@ -177,7 +177,7 @@ static void test_deleting_the_channel_ends_a_sleep(void)
     close_scene();
 }
 
-/* ---- death ------------------------------------------------------------------------------------ */
+/* ---- death ----------------------------------------------------------------------------------- */
 
 static void get_two_and_die(void *arg)
 {

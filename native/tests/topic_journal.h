@@ -12,7 +12,7 @@
 
 enum writer { NOBODY = 0, VICTIM = 1, PARENT = 2, CONSUMER = 3, HELPER = 16 /* and above, both */ };
 enum { MS = 1000000, MAX_WRITERS = 4096 };
-static bool many_consumers; /* of y, where messages time out */
+static bool many; /* several mortals at a time */
 
 /* ---- the journal ----------------------------------------------------------------------------- */
 
@@ -153,7 +153,7 @@ struct manner {
 static int send_one(pn_conn *conn, pn_txn *txn, pn_ref topic, uint32_t serial,
                     const struct manner *how, uint64_t *id)
 {
-    static char body[BIG];
+    static _Thread_local char body[BIG];
     pn_message_in in = {.body = body,
                         .body_len = how->size,
                         .headers = "{\"h\":\"v\"}",
@@ -176,7 +176,7 @@ static uint64_t publish(pn_conn *conn, uint32_t me, enum topic_no no, pn_ref top
 
 static int send_many(pn_conn *conn, pn_txn *txn, pn_ref topic, uint32_t first, uint32_t n)
 {
-    static char bodies[4 * 100];
+    static _Thread_local char bodies[4 * 100];
     uint32_t lens[4];
     uint64_t id;
     CHECK(n <= 4);
@@ -236,12 +236,12 @@ static void was_returned(struct held *h, uint32_t me, int which, enum topic_no t
     REQUIRE(m->topic == topic, "message %u of another topic", b.serial);
     REQUIRE(atomic_load(&m->fate) != ABORTED, "message %u was never published", b.serial);
     uint32_t before = atomic_exchange(&e->holder, me);
-    REQUIRE(before == NOBODY || before == me || mortal(before) || times_out(topic, which),
+    REQUIRE(before == NOBODY || mortal(before) || times_out(topic, which),
             "message %u is with %u and with %u", b.serial, before, me);
-    REQUIRE(atomic_load(&e->finished) + atomic_load(&e->died) == 0,
+    bool late = many && times_out(topic, which); /* we may have been asleep since the get */
+    REQUIRE(late || atomic_load(&e->finished) + atomic_load(&e->died) == 0,
             "message %u was finished and came again", b.serial);
-    check_attempts(h, before, me, atomic_load(&e->loose) != 0 ||
-                                      (times_out(topic, which) && many_consumers));
+    check_attempts(h, before, me, late || atomic_load(&e->loose) != 0);
 }
 
 /* False: nothing in that time. */
@@ -393,7 +393,7 @@ static uint64_t left_in(pn_ref channel)
 }
 
 /* What mortals left: we finish it. */
-static void finish_what_is_left(pn_ref topic, const char *name, int which)
+static void finish_what_is_left(enum topic_no no, pn_ref topic, const char *name, int which)
 {
     struct held h;
     int64_t began = test_now_ns();
@@ -403,7 +403,7 @@ static void finish_what_is_left(pn_ref topic, const char *name, int which)
     while (left_in(channel) != 0) {
         REQUIRE(test_now_ns() - began < PROGRESS_MS * INT64_C(1000000),
                 "%llu messages stay in %s", (unsigned long long)left_in(channel), name);
-        if (take(consumer, PARENT, OWN, which, 50 * MS, &h))
+        if (take(consumer, PARENT, no, which, 50 * MS, &h))
             finish(mine, &h, PARENT);
     }
     CHECK_OK(pn_consumer_close(consumer));

@@ -1,0 +1,254 @@
+/* test_topic_consumer.c - how much a consumer takes, gives back, is told; and what is logged. */
+#include "topics.h"
+
+#include <dirent.h>
+
+static pn_engine *engine;
+static pn_conn *conn;
+
+static void open_scene(void)
+{
+    engine = test_engine(NULL);
+    conn = test_connect(engine);
+}
+
+static void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    CHECK_ENGINE(engine);
+    pn_engine_close(engine);
+}
+
+static void test_sampling(void)
+{
+    open_scene();
+    const pn_consumer_options o = {.max_in_flight = 65535, .sample_rate = 42};
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_with(conn, channel, &o), *all;
+    pn_message_out m;
+    int got = 0;
+    for (int i = 0; i < 10000; i++)
+        publish(conn, topic, "x");
+    while (pn_consumer_get(c, 0, &m) == 1)
+        got++;
+    CHECK(got > 3700 && got < 4700);
+    CHECK_DEPTHS(conn, channel, 0, got, 0);
+    CHECK_EQ(channel_stat(conn, channel).dropped, 10000 - got);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    /* what it passes over is another's, if there is one */
+    all = consumer_of(conn, channel, 65535);
+    for (int i = 0; i < 1000; i++)
+        publish(conn, topic, "x");
+    for (got = 0; pn_consumer_get(c, 0, &m) == 1;)
+        got++;
+    CHECK(got > 300 && got < 540);
+    CHECK_ENGINE(engine);
+    CHECK_DEPTHS(conn, channel, 1000 - got, got, 0);
+    while (pn_consumer_get(all, 0, &m) == 1)
+        got++;
+    CHECK_EQ(got, 1000);
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_OK(pn_consumer_close(all));
+    close_scene();
+}
+
+static void test_closing_gives_back_in_the_old_order(void)
+{
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 10);
+    pn_message_out m;
+    static const char *const bodies[] = {"1", "2", "3", "4", "5"};
+    for (int i = 0; i < 5; i++)
+        publish(conn, topic, bodies[i]);
+    GET(c, &m, "1");
+    GET(c, &m, "2");
+    GET(c, &m, "3");
+    FINISH(conn, &m);
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_DEPTHS(conn, channel, 4, 0, 0);
+    CHECK_EQ(channel_stat(conn, channel).requeued, 0);
+    CHECK_EQ(channel_stat(conn, channel).timed_out, 0);
+    c = consumer_of(conn, channel, 10);
+    GET(c, &m, "1");
+    CHECK_EQ(m.attempts, 2);
+    GET(c, &m, "2");
+    GET(c, &m, "4");
+    CHECK_EQ(m.attempts, 1); /* fetched ahead, but never seen */
+    GET(c, &m, "5");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_RELEASE, 0));
+    GET(c, &m, "5");
+    CHECK_EQ(m.attempts, 1);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
+static void test_at_most_max_in_flight_and_its_level(void)
+{
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c"), r;
+    pn_consumer *c = consumer_of(conn, channel, 2), *d, *none;
+    pn_message_out a, b;
+    for (int i = 0; i < 5; i++)
+        publish(conn, topic, "x");
+    GET(c, &a, "x");
+    CHECK_OK(pn_consumer_pause(c, 0));
+    NOTHING(c);
+    CHECK_DEPTHS(conn, channel, 4, 1, 0);
+    CHECK_OK(pn_consumer_pause(c, -1));
+    GET(c, &b, "x");
+    NOTHING(c);
+    FINISH(conn, &a);
+    GET(c, &a, "x");
+    NOTHING(c);
+    CHECK_OK(pn_topic_channel_open(conn, topic, "limited", 7, 1, &r));
+    d = consumer_of(conn, r, 1);
+    CHECK_EQ(pn_consumer_open(conn, r, NULL, &none), -PN_ECONSUMERS);
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_OK(pn_consumer_close(d));
+    close_scene();
+}
+
+static void test_peek_and_e2e(void)
+{
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 1);
+    const double q[] = {0.5, 1.0};
+    pn_peeked rows[4];
+    uint8_t bodies[4][2];
+    double seconds[2];
+    pn_message_out m;
+    publish(conn, topic, "abc");
+    publish(conn, topic, "def");
+    CHECK_OK(publish_in(conn, NULL, topic, "ghi", 3600000 * MS, 0, NULL));
+    GET(c, &m, "abc");
+    CHECK_EQ(pn_topic_channel_peek(conn, channel, rows, 4, bodies[0], 2), 3);
+    CHECK(rows[0].state == PN_MESSAGE_READY && memcmp(bodies[0], "de", 2) == 0);
+    CHECK(rows[1].state == PN_MESSAGE_DEFERRED && memcmp(bodies[1], "gh", 2) == 0);
+    CHECK(rows[1].due_in_ns > 3500000 * MS && rows[1].body_len == 3);
+    CHECK(rows[2].state == PN_MESSAGE_IN_FLIGHT && rows[2].attempts == 1);
+    CHECK_EQ(pn_topic_channel_e2e(conn, channel, q, 2, seconds), 0);
+    FINISH(conn, &m);
+    CHECK_EQ(pn_topic_channel_e2e(conn, channel, q, 2, seconds), 1);
+    CHECK(seconds[0] > 0 && seconds[0] <= seconds[1] && seconds[1] < 10);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
+static void test_the_descriptor_is_level_triggered(void)
+{
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 2);
+    pn_message_out m;
+    int fd = pn_consumer_fileno(c);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    CHECK_OK(fd);
+    CHECK_EQ(pn_consumer_fileno(c), fd);
+    NOTHING(c);
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    publish(conn, topic, "a");
+    CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
+    publish(conn, topic, "b");
+    GET(c, &m, "a");
+    CHECK_EQ(poll(&p, 1, 0), 1);
+    FINISH(conn, &m);
+    GET(c, &m, "b");
+    FINISH(conn, &m);
+    NOTHING(c);
+    CHECK_EQ(poll(&p, 1, 0), 0);
+    CHECK_OK(publish_in(conn, NULL, topic, "later", 20 * MS, 0, NULL));
+    for (int rc = 0; rc == 0;) { /* a ready descriptor with nothing is allowed, never the reverse */
+        CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
+        rc = pn_consumer_get(c, 0, &m);
+        CHECK(rc == 0 || rc == 1);
+    }
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
+/* ---- the latency log ------------------------------------------------------------------------- */
+
+static struct pn_latrec logged[64];
+
+/* All records of the only log in `dir`, which is removed; CHANDEF left out. */
+static int read_log(const char *dir)
+{
+    char path[512];
+    struct dirent *entry;
+    DIR *stream = opendir(dir);
+    int n = 0;
+    CHECK(stream != NULL);
+    while ((entry = readdir(stream)) != NULL) {
+        if (strstr(entry->d_name, ".pynlog") == NULL)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        FILE *file = fopen(path, "rb");
+        struct pn_latrec rec;
+        CHECK(file != NULL);
+        CHECK_EQ(fseek(file, PN_LATLOG_HEADER, SEEK_SET), 0);
+        while (n < 64 && fread(&rec, sizeof rec, 1, file) == 1)
+            if (rec.kind != 0 && rec.kind != PN_LAT_CHANDEF)
+                logged[n++] = rec;
+        fclose(file);
+        unlink(path);
+    }
+    closedir(stream);
+    rmdir(dir);
+    return n;
+}
+
+static void test_what_the_latency_log_says(void)
+{
+    static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ,     PN_LAT_DELIVER,
+                                    PN_LAT_TIMEOUT, PN_LAT_DELIVER, PN_LAT_FIN,     PN_LAT_PUBLISH,
+                                    PN_LAT_DELIVER, PN_LAT_PUBLISH, PN_LAT_FIN};
+    static const uint8_t attempts[] = {0, 1, 1, 2, 2, 3, 3, 0, 1, 0, 1};
+    char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
+    const pn_consumer_options o = {.msg_timeout_ns = 30 * MS};
+    engine = test_engine(NULL);
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &conn));
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_with(conn, channel, &o);
+    pn_message_out m;
+    uint64_t id = publish(conn, topic, "one");
+    GET(c, &m, "one");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    GET(c, &m, "one");
+    GET(c, &m, "one"); /* after its time-out */
+    FINISH(conn, &m);
+    publish(conn, topic, "two");
+    GET(c, &m, "two");
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(publish_in(conn, txn, topic, "three", 0, 0, NULL));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+    int n = read_log(dir), at[2] = {-1, -1};
+    CHECK_EQ(n, sizeof kinds);
+    for (int i = 0; i < n; i++) {
+        bool swapped = i >= n - 2; /* of the transaction, in its own order */
+        CHECK_EQ(logged[i].kind, kinds[swapped ? 2 * n - 3 - i : i]);
+        CHECK_EQ(logged[i].attempts, attempts[swapped ? 2 * n - 3 - i : i]);
+        CHECK(i > 6 || logged[i].commit_seq == id);
+        CHECK((logged[i].ref_ts != 0) == (logged[i].kind != PN_LAT_PUBLISH));
+        at[logged[i].kind != PN_LAT_PUBLISH] = (int)logged[i].channel;
+    }
+    CHECK(at[0] > 0 && at[1] > 0 && at[0] != at[1]);
+}
+
+int main(void)
+{
+    test_watchdog(100);
+    RUN(test_sampling);
+    RUN(test_closing_gives_back_in_the_old_order);
+    RUN(test_at_most_max_in_flight_and_its_level);
+    RUN(test_peek_and_e2e);
+    RUN(test_the_descriptor_is_level_triggered);
+    RUN(test_what_the_latency_log_says);
+    return tests_done();
+}
