@@ -34,7 +34,7 @@ __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
                                                  .sync = pn_durable_sync,
-                                                 .close_log = pn_durable_close,
+                                                 .close_files = pn_durable_close,
                                                  .resignal = pn_watch_resignal,
                                                  .wake_consumers = pn_consumers_signal};
 }

@@ -145,7 +145,7 @@ struct pn_topic {
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
-    uint64_t disk_staged; /* where its queue on disk ends if the commit on its way is one; derived */
+    uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };
 

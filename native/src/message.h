@@ -65,6 +65,10 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
 uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
                                          uint64_t id);
 
+/* One delivery more of a message that is staged, or is pumped.  False: no memory. */
+bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
+                                    struct pn_topic_channel *ch, int64_t due);
+
 /* From the backlog to the channels, in bounded steps; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
 /* The same, and I24, for all topics of a database. */

@@ -102,7 +102,7 @@ struct pn_segment {
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);   /* EOWNERDEAD, lock held: recover.c */
     void (*resignal)(struct pn_segment *); /* after that lock's release: watch.c */
-    void (*close_log)(struct pn_segment *); /* before the mapping goes: topic_durable.c */
+    void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
     void (*sync)(struct pn_segment *, uint32_t policy); /* after that of who wrote to the log */
     /* after the release of a lock under which consumers were notified: deliver.c */
     void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);

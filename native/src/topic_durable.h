@@ -14,6 +14,20 @@ int pn_durable_start_locked(struct pn_segment *seg);
 /* Is there one, from an earlier segment? */
 bool pn_durable_exists(const struct pn_segment *seg);
 
+/* What replay tells: its numbers of topics and channels, and ours. */
+struct pn_restore {
+    struct pn_segment *seg;
+    struct pn_topic **topic;
+    uint32_t topics;
+    struct {
+        uint32_t topic, channel, index;
+    } *channel;
+    uint32_t channels;
+    struct pn_moment now;
+    uint64_t last_id;
+};
+extern const struct pn_topiclog_replay pn_restore; /* topic_restore.c; arg: that */
+
 static inline bool pn_is_durable(const struct pn_segment *seg, const struct pn_topic *topic)
 {
     return __builtin_expect(topic->durable != 0, 0) && seg->topics.ctl->log_ready != 0;

@@ -273,8 +273,9 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
 {
     uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue);
     if (log->compact_file == 0)
-        return bytes < log->compact_from || bytes / 3 < live_bytes ? 0
-                                                                     : pn_topiclog_begin_compaction(log, files);
+        return bytes < log->compact_from || bytes / 3 < live_bytes
+                   ? 0
+                   : pn_topiclog_begin_compaction(log, files);
     for (uint32_t i = 0; i < messages; i++) {
         struct pn_record_in record;
         uint64_t cursor[2] = {log->compact_cursor[0], log->compact_cursor[1]};
