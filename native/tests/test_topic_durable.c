@@ -191,7 +191,7 @@ static void test_transactions_survive_whole(void)
     GET(consumer, &m, "1");
     pn_txn *txn = test_begin(conn);
     for (int i = 2; i <= 9; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", i);
         CHECK_OK(publish_in(conn, txn, topic, text, 0, 0, NULL));
     }
