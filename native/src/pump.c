@@ -16,7 +16,8 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     for (uint32_t i = topic->first_channel; room && i != 0; i = last->sibling) {
         last = pn_queue_at(seg, i - 1);
         if (last->sibling != 0)
-            room = pn_message_add_delivery_locked(seg, m, own->message, last, own->due > now ? own->due : 0);
+            room = pn_message_add_delivery_locked(seg, m, own->message, last,
+                                                  own->due > now ? own->due : 0);
         else if (timed)
             room = pn_timedset_reserve_locked(mem, &last->timed, 1);
     }
