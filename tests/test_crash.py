@@ -46,6 +46,7 @@ NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:"),
+    "durable:",
 )
 """They have native tests: native/tests/test_crash_*.c."""
 

@@ -22,6 +22,7 @@
 #include "crashpoint.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_durable.h"
 #include "topic_log.h"
 #include "topic_stat.h"
 
@@ -161,8 +162,14 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint32_t dboid = pn_topic_of(seg, pn_queue_at(seg, d->channel))->dboid;
-    uint32_t len = c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0;
-    struct pn_topic *to = pn_topic_make_locked(seg, dboid, c->dead_letter, len, NULL);
+    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
+    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                      .durable = 1,
+                                      .fsync = from->fsync};
+    struct pn_topic *to =
+        pn_topic_make_locked(seg, dboid, c->dead_letter,
+                             c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0,
+                             pn_is_durable(seg, from) ? &durable : NULL);
     if (to == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the dead-letter topic \"%.*s\"",
                        (int) c->dead_letter_len, c->dead_letter);
@@ -191,6 +198,17 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     if (ref == 0) {
         pn_delivery_end_locked(seg, delivery);
         return 0;
+    }
+    pn_durable_note_publish_locked(seg, ref);
+    if (pn_is_durable(seg, pn_topic_of(seg, pn_queue_at(seg, d->channel)))) {
+        const struct pn_answer_redo gone = {.word = pn_state_word(PN_KIND_FREE, 0, 0, 0)};
+        pn_durable_note_answer_locked(seg, delivery, &gone);
+        rc = pn_durable_flush_locked(seg); /* both in one batch */
+    }
+    if (rc != 0) {
+        pn_queue_at(seg, d->channel)->dead_lettered--;
+        pn_message_unstage_locked(seg, ref);
+        return rc;
     }
     redo->messages = ref;
     redo->delivery = delivery;

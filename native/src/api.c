@@ -29,6 +29,7 @@
 #include "recover.h"
 #include "spill.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 #include "watch.h"
 
 static void after_release(struct pn_segment *seg, uint32_t what)
@@ -43,6 +44,8 @@ __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
                                                  .released = after_release,
+                                                 .sync = pn_durable_sync,
+                                                 .close_files = pn_durable_close,
                                                  .wake_consumers = pn_consumers_signal};
 }
 

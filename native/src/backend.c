@@ -53,9 +53,9 @@ static bool database_in_use(struct pn_segment *seg, uint32_t row)
  * There are at least as many rows as slots, so one is free or unused; but a database that has
  * counters keeps its row.  UINT32_MAX when there is none.
  */
-static uint32_t find_database(struct pn_segment *seg, const char *name)
+static uint32_t find_database(struct pn_segment *seg, const char *name, uint32_t len)
 {
-    uint32_t len = (uint32_t) strlen(name), row = UINT32_MAX;
+    uint32_t row = UINT32_MAX;
     for (uint32_t i = 0; i < seg->max_databases; i++) {
         struct pn_database *db = &seg->database[i];
         if (db->dboid == 0)
@@ -71,10 +71,17 @@ static uint32_t find_database(struct pn_segment *seg, const char *name)
     struct pn_database *db = &seg->database[row];
     db->dboid = 0;
     db->kept = 0;
-    memcpy(db->name, name, len + 1);
+    memcpy(db->name, name, len);
+    db->name[len] = '\0';
     db->name_len = len;
     db->dboid = ++seg->ctl->last_dboid; /* a new number: old entries do not belong to it */
     return row;
+}
+
+uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_t len)
+{
+    uint32_t row = len <= PN_NAME_MAX ? find_database(seg, name, len) : UINT32_MAX;
+    return row == UINT32_MAX ? 0 : seg->database[row].dboid;
 }
 
 /* ---- claim and release ------------------------------------------------------------------- */
@@ -113,7 +120,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     if (rc != 0)
         return rc;
     PN_CRASH("claim:bytes");
-    uint32_t row = find_database(seg, conn->database);
+    uint32_t row = find_database(seg, conn->database, (uint32_t) strlen(conn->database));
     if (row == UINT32_MAX) {
         drop_locks(seg, slot);
         return pn_fail(PN_EGENERATIONS,

@@ -10,6 +10,9 @@ enum pn_verdict {
     PN_LOST   /* the process lives but lost its lock: neither reaped nor signalled (L2) */
 };
 
+/* The number of the database of that name, which gets a row if it has none; 0: no row is left. */
+uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_t len);
+
 /* Fill in a slot for conn (seg, signo, database are set).  Takes the writer lock itself. */
 int pn_backend_claim(struct pn_conn *conn);
 /* The slot's owner gives it up.  Writer lock held. */

@@ -32,6 +32,7 @@
 #include "hash.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_durable.h"
 #include "topic_log.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
@@ -258,6 +259,7 @@ static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_
 void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
+    pn_durable_note_delivery_locked(seg, PN_LOG_FINISHED, ref);
     take_out(seg, ref, was);
     timed_give_back(seg, channel_of(seg, d), d);
     leave_message(seg, d, ref);
@@ -306,6 +308,7 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
     PN_CRASH("answer:order");
     pn_store_release(&d->state, redo->word);
     PN_CRASH("answer:back");
+    pn_durable_note_delivery_locked(seg, PN_LOG_REQUEUED, ref);
     pn_delivery_enqueue_locked(seg, ref);
 }
 
@@ -396,6 +399,7 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
     d->channel = pn_queue_index(seg, to);
     atomic_signal_fence(memory_order_seq_cst);
     PN_CRASH("topic:pumped");
+    pn_durable_note_fanned_out_locked(seg, pn_message_at(seg, d->message));
     d->lent = lent;
     pn_delivery_enqueue_locked(seg, ref);
 }
@@ -452,6 +456,7 @@ static void claim(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t 
     ready_remove(seg, ch, ref);
     timed_lend(seg, ch, ref);
     flight_insert(seg, c, ref);
+    pn_durable_note_delivery_locked(seg, PN_LOG_DELIVERED, ref);
     c->in_flight++;
     ch->in_flight++;
     c->delivered++;

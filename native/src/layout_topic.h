@@ -36,6 +36,7 @@
 #include "diskqueue.h"
 #include "layout_topicmem.h"
 #include "pynotify.h"
+#include "topiclog.h"
 
 #define PN_HEADERS_MAX 65536U
 
@@ -144,7 +145,7 @@ struct pn_topic {
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
-    uint64_t disk_staged; /* where its queue on disk ends if the commit on its way is one; derived */
+    uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };
 
@@ -229,6 +230,9 @@ struct pn_topic_control {
     uint32_t topic_end;    /* no topic was ever made from here on; truth */
     uint32_t seed;         /* of the random choice of a consumer */
     uint32_t spilled;      /* 0: no topic has anything on disk */
+    uint32_t log_ready;    /* `log` is that of this segment's durable topics */
+    uint32_t log_behind;   /* it has to be written anew (topic_durable.c) */
+    struct pn_topiclog log;
     struct pn_topic_redo redo;
     struct pn_arena_control arena;
 };

@@ -152,14 +152,17 @@ static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, u
 
 void pn_lock_release(struct pn_segment *seg)
 {
-    uint32_t what = seg->on_release;
+    uint32_t what = seg->on_release, policy = seg->topics.sync_policy;
     seg->on_release = 0;
+    seg->topics.sync_policy = 0;
     if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
         release_and_wake(seg, what);
-        return;
+    } else {
+        PN_CRASH("lock:before-unlock");
+        pthread_mutex_unlock(&seg->lock->mutex);
+        if (__builtin_expect(what != 0, 0))
+            pn_segment_hooks.released(seg, what);
     }
-    PN_CRASH("lock:before-unlock");
-    pthread_mutex_unlock(&seg->lock->mutex);
-    if (__builtin_expect(what != 0, 0))
-        pn_segment_hooks.released(seg, what);
+    if (__builtin_expect(policy != 0, 0))
+        pn_segment_hooks.sync(seg, policy);
 }

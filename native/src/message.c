@@ -33,6 +33,7 @@
 #include "deliver.h"
 #include "timedset.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 #include "topic_log.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
@@ -74,8 +75,8 @@ static bool goes_without(const struct pn_topic *topic, const struct pn_topic_cha
            (uint64_t) ch->ready + ch->deferred + ch->in_flight >= topic->max_depth;
 }
 
-static bool add_delivery(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
-                         struct pn_topic_channel *ch, int64_t due)
+bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
+                                    struct pn_topic_channel *ch, int64_t due)
 {
     struct pn_arena *mem = &seg->topics.arena;
     bool backlog = pn_is_backlog(seg, ch);
@@ -114,20 +115,20 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
 {
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
     if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0)
-        return add_delivery(seg, m, ref, own, due);
+        return pn_message_add_delivery_locked(seg, m, ref, own, due);
     for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         if (goes_without(topic, ch))
             ch->dropped++;
-        else if (!add_delivery(seg, m, ref, ch, due))
+        else if (!pn_message_add_delivery_locked(seg, m, ref, ch, due))
             return false;
     }
     return true;
 }
 
-uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                 const struct pn_new_message *in, const struct pn_moment *now,
-                                 bool backlog)
+/* Without deliveries; 0: no memory. */
+static uint32_t stage_body(struct pn_segment *seg, const struct pn_topic *topic,
+                           const struct pn_new_message *in, const struct pn_moment *now)
 {
     struct pn_arena *mem = &seg->topics.arena;
     uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
@@ -154,12 +155,50 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
     PN_CRASH("publish:cells");
     pn_store_release(&m->state, PN_MSG_STAGED);
     PN_CRASH("publish:staged");
-    if (pn_arena_write_body(mem, ref, sizeof(struct pn_message), pieces, 2) != 0 ||
-        !add_deliveries(seg, topic, m, ref, later_ns(now->mono, in->delay_ns), backlog)) {
+    if (pn_arena_write_body(mem, ref, sizeof(struct pn_message), pieces, 2) == 0)
+        return ref;
+    pn_message_unstage_locked(seg, ref);
+    return 0;
+}
+
+uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                 const struct pn_new_message *in, const struct pn_moment *now,
+                                 bool backlog)
+{
+    uint32_t ref = stage_body(seg, topic, in, now);
+    if (ref == 0 || add_deliveries(seg, topic, pn_message_at(seg, ref), ref,
+                                   later_ns(now->mono, in->delay_ns), backlog))
+        return ref;
+    pn_message_unstage_locked(seg, ref);
+    return 0;
+}
+
+uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                         const struct pn_new_message *m,
+                                         const struct pn_moment *then, bool backlog)
+{
+    uint32_t ref = stage_body(seg, topic, m, then);
+    if (ref != 0 && backlog &&
+        !pn_message_add_delivery_locked(seg, pn_message_at(seg, ref), ref,
+                      pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)),
+                      later_ns(then->mono, m->delay_ns))) {
         pn_message_unstage_locked(seg, ref);
         return 0;
     }
     return ref;
+}
+
+bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, uint32_t channel,
+                                        int64_t due, uint32_t attempts)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    if (!pn_message_add_delivery_locked(seg, m, ref, pn_queue_at(seg, channel), due))
+        return false;
+    struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    uint64_t word = pn_load_relaxed(&d->state);
+    pn_store_release(&d->state, pn_state_word(pn_state_kind(word), attempts, 0,
+                                              pn_state_tag(word)));
+    return true;
 }
 
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
@@ -411,6 +450,12 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
         return pn_topic_spill_many_locked(seg, topic, m, m->body, &m->body_len, 1);
     if (rc != 0 || ref == 0)
         return rc;
+    pn_durable_note_publish_locked(seg, ref);
+    rc = pn_is_durable(seg, topic) ? pn_durable_flush_locked(seg) : 0;
+    if (rc != 0) {
+        pn_message_unstage_locked(seg, ref);
+        return rc;
+    }
     PN_CRASH("publish:before-live");
     pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE); /* published */
     PN_CRASH("publish:after-live");
@@ -492,7 +537,10 @@ static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
         PN_CRASH("publish:one-of-many");
         pn_message_link_locked(seg, ref);
+        pn_durable_note_publish_locked(seg, ref);
     }
+    if (rc == 0 && pn_is_durable(seg, topic))
+        rc = pn_durable_flush_locked(seg);
     if (rc != 0)
         take_back_locked(seg, topic, first_id);
     PN_CRASH("publish:before-all");
@@ -595,84 +643,4 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
     pn_topics_end_locked(conn->seg);
     pn_lock_release(conn->seg);
     return found != 0;
-}
-
-/* ---- the pump -------------------------------------------------------------------------------- */
-
-/* One delivery out of the backlog.  False: there is no memory for it. */
-static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
-{
-    struct pn_arena *mem = &seg->topics.arena;
-    struct pn_delivery *own = pn_delivery_at(seg, at);
-    struct pn_message *m = pn_message_at(seg, own->message);
-    struct pn_topic_channel *last = NULL;
-    uint32_t before = m->first;
-    bool timed = m->expires != 0 || own->due > now, room = true;
-    for (uint32_t i = topic->first_channel; room && i != 0; i = last->sibling) {
-        last = pn_queue_at(seg, i - 1);
-        if (last->sibling != 0)
-            room = add_delivery(seg, m, own->message, last, own->due > now ? own->due : 0);
-        else if (timed)
-            room = pn_timedset_reserve_locked(mem, &last->timed, 1);
-    }
-    if (!room) {
-        while (m->first != before) {
-            struct pn_delivery *d = pn_delivery_at(seg, m->first);
-            uint32_t ref = m->first;
-            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-            pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
-                                                      pn_state_tag(pn_load_relaxed(&d->state))));
-            m->first = d->of_message;
-            m->refs--;
-            m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
-            if (d->lent != 0)
-                pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
-            pn_arena_give_locked(mem, ref);
-        }
-        return false;
-    }
-    m->firm = (uint16_t) (m->firm - 1 + (last->ephemeral == 0));
-    topic->firm -= m->firm == 0;
-    PN_CRASH("topic:pump");
-    pn_delivery_take_over_locked(seg, at, last, now, timed);
-    last->message_count++;
-    for (uint32_t ref = m->first; ref != before; ref = pn_delivery_at(seg, ref)->of_message) {
-        pn_queue_at(seg, pn_delivery_at(seg, ref)->channel)->message_count++;
-        pn_delivery_enqueue_locked(seg, ref);
-    }
-    return true;
-}
-
-bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
-{
-    struct pn_topic_channel *own = pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
-    int64_t now = pn_now_ns();
-    for (uint32_t steps = 0; topic->paused == 0 && topic->nchannels != 0 && own->first != 0;
-         steps++) {
-        uint32_t at = own->first;
-        const struct pn_message *m = pn_message_at(seg, pn_delivery_at(seg, at)->message);
-        if (steps == PN_TOPIC_STEPS)
-            return true;
-        if (pn_is_void(own, pn_delivery_at(seg, at))) {
-            pn_delivery_end_locked(seg, at);
-        } else if (m->expires != 0 && m->expires <= now) {
-            topic->expired++;
-            pn_delivery_end_locked(seg, at);
-        } else if (!pump_one(seg, topic, at, now)) {
-            return false; /* when there is room again */
-        }
-    }
-    return false;
-}
-
-void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
-{
-    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
-        struct pn_topic *topic = &seg->topics.topic[i];
-        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
-            continue;
-        if (seg->topics.channel[i].ready != 0)
-            pn_topic_pump_locked(seg, topic);
-        pn_topic_settle_locked(seg, topic);
-    }
 }

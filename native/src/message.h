@@ -45,6 +45,12 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *m, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref);
+/* One that was there before: STAGED, without deliveries if not in the backlog; then those. */
+uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                         const struct pn_new_message *m,
+                                         const struct pn_moment *then, bool backlog);
+bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, uint32_t channel,
+                                        int64_t due, uint32_t attempts);
 /* Not published after all. */
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref);
 /* It is LIVE now: into the lists with it. */
@@ -58,6 +64,10 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
 /* A deferred message of that id, deferred in all its channels; 0: none. */
 uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
                                          uint64_t id);
+
+/* One delivery more of a message that is staged, or is pumped.  False: no memory. */
+bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
+                                    struct pn_topic_channel *ch, int64_t due);
 
 /* From the backlog to the channels, in bounded steps; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);

@@ -525,6 +525,7 @@ static void free_segment(struct pn_segment *seg)
 {
     if (seg->base != NULL) {
         pn_lock_files_orphaned(seg);
+        pn_segment_hooks.close_files(seg);
         munmap(seg->base, seg->size);
     }
     pn_lock_files_close(seg);
@@ -533,9 +534,6 @@ static void free_segment(struct pn_segment *seg)
             close(seg->pidfds[i].fd);
     if (seg->fd >= 0)
         close(seg->fd);
-    if (seg->topics.disk != NULL)
-        pn_diskqueue_close(seg->topics.disk);
-    free(seg->topics.disk);
     free(seg->lock_fd);
     free(seg->pidfds);
     free(seg->own);

@@ -36,8 +36,11 @@ struct pn_topics {
     /* whom the holder of the lock has notified, to be signalled after the release */
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
-    struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
+    struct pn_durable *durable; /* likewise */
+    uint32_t noted;             /* it has something for the log */
+    uint32_t sync_policy;       /* to be synced after the release of the lock */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
+    struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
 };
 
 struct pn_segment {
@@ -105,6 +108,8 @@ enum pn_on_release {
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
     void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
+    void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
+    void (*sync)(struct pn_segment *, uint32_t policy); /* after that of who wrote to the log */
     /* after the release of a lock under which consumers were notified: deliver.c */
     void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
 };

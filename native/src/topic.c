@@ -33,6 +33,7 @@
 #include "generation.h"
 #include "message.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 
 static const char ephemeral_suffix[] = "#ephemeral";
 
@@ -115,6 +116,8 @@ static int make_ready_locked(struct pn_segment *seg)
     t->ctl->channel_hint = t->max_topics;
     pn_arena_format_locked(&t->arena);
     PN_CRASH("topic:formatted");
+    if (pn_durable_exists(seg) && (rc = pn_durable_start_locked(seg)) != 0)
+        return rc;
     pn_store_release(&seg->ctl->topics_ready, 1); /* pairs with the acquire in pn_topics_ready */
     PN_CRASH("topic:ready");
     return 0;
@@ -218,6 +221,7 @@ struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, co
     pn_store_release(&t->state, PN_RECORD_USED);
     PN_CRASH("topic:used");
     all->ctl->topic_hint = i + 1;
+    pn_durable_note_topic_locked(seg, t);
     return t;
 }
 
@@ -225,10 +229,6 @@ static int check_options(const pn_topic_options *o)
 {
     if (o == NULL)
         return 0;
-    if ((o->given & PN_TOPIC_DURABLE) != 0 && o->durable != 0)
-        return pn_fail(PN_ETOPICOPTIONS,
-                       "durable topics are not supported yet\n"
-                       "Leave durable out: the topic then lives as long as the segment.");
     if ((o->given & PN_TOPIC_FSYNC) != 0 &&
         (o->fsync < PN_FSYNC_NONE || o->fsync > PN_FSYNC_ALWAYS))
         return pn_fail(EINVAL, "fsync must be PN_FSYNC_NONE, _INTERVAL or _ALWAYS");
@@ -295,6 +295,12 @@ static int leave(struct pn_conn *conn, int rc)
     return rc;
 }
 
+int pn_topics_wake(struct pn_conn *conn)
+{
+    int rc = enter(conn, true);
+    return rc != 0 ? rc : leave(conn, 0);
+}
+
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out)
 {
@@ -308,6 +314,12 @@ int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
         return rc;
     if (seg->topics.ctl->deleted != 0)
         pn_topics_sweep_locked(seg);
+    if (options != NULL && (options->given & PN_TOPIC_DURABLE) != 0 && options->durable != 0)
+        rc = seg->data_dir[0] == '\0'
+                 ? pn_fail(PN_ETOPICOPTIONS, "a durable topic needs a segment with data_dir")
+                 : pn_durable_start_locked(seg);
+    if (rc != 0)
+        return leave(conn, rc);
     struct pn_topic *t = pn_topic_make_locked(seg, conn->dboid, name, len, options);
     if (t == NULL)
         return leave(conn, tables_full("topics", "max_topics", seg->topics.max_topics));
@@ -329,6 +341,25 @@ int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *o
     return leave(conn, t != NULL);
 }
 
+struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                              const char *name, size_t len)
+{
+    struct pn_topics *all = &seg->topics;
+    struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
+    uint32_t i = all->ctl->channel_hint;
+    if (ch != NULL)
+        return ch;
+    while (i < all->max_channels && pn_load_relaxed(&all->channel[i].state) != PN_RECORD_FREE)
+        i++;
+    if (i >= all->max_channels)
+        return NULL;
+    ch = &all->channel[i];
+    make_queue(ch, (uint32_t) (topic - all->topic), topic->generation, name, len);
+    all->ctl->channel_hint = i + 1;
+    pn_topics_link_locked(seg);
+    return ch;
+}
+
 static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
                              int64_t max_consumers, pn_ref *out)
 {
@@ -344,17 +375,12 @@ static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name,
         return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u",
                        (int) len, name, ch->max_consumers);
     if (ch == NULL) {
-        uint32_t i = all->ctl->channel_hint;
-        while (i < all->max_channels && pn_load_relaxed(&all->channel[i].state) != PN_RECORD_FREE)
-            i++;
-        if (i >= all->max_channels)
+        ch = pn_queue_make_locked(seg, topic, name, len);
+        if (ch == NULL)
             return tables_full("channels", "max_topic_channels",
                                all->max_channels - all->max_topics);
-        ch = &all->channel[i];
-        make_queue(ch, (uint32_t) (topic - all->topic), topic->generation, name, len);
         ch->max_consumers = max_consumers > 0 ? (uint32_t) max_consumers : 0;
-        all->ctl->channel_hint = i + 1;
-        pn_topics_link_locked(seg);
+        pn_durable_note_channel_locked(seg, ch);
     }
     *out = pn_ref_make(pn_queue_index(seg, ch), ch->generation);
     return 0;
@@ -413,8 +439,10 @@ int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
-    if (topic != NULL)
+    if (topic != NULL) {
         topic->paused = paused;
+        pn_durable_note_topic_locked(conn->seg, topic);
+    }
     PN_CRASH("topic:paused");
     leave(conn, 0);
     return topic == NULL ? -PN_ETOPICDELETED : paused ? 0 : pump_all(conn, ref);
@@ -428,6 +456,7 @@ int pn_queue_pause(struct pn_conn *conn, pn_ref ref, bool paused)
     struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
     if (ch != NULL) {
         ch->paused = paused;
+        pn_durable_note_channel_locked(conn->seg, ch);
         PN_CRASH("topic:channel-paused");
         pn_queue_settle_locked(conn->seg, ch);
     }
@@ -457,6 +486,8 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
         if (!marked && of_topic) /* what cannot be removed now is removed by a later one */
             pn_topic_disk_empty_locked(conn->seg, topic);
+        if (!marked && of_topic)
+            pn_durable_note_emptied_locked(conn->seg, topic);
         if (!marked)
             ch->void_below = ch->next_order;
         marked = true;
@@ -482,6 +513,7 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     pn_store_release(&ch->state, PN_RECORD_DELETED);
     PN_CRASH("topic:channel-deleted");
+    pn_durable_note_channel_locked(seg, ch);
     seg->topics.ctl->deleted++;
     ch->void_below = UINT64_MAX;
     for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
@@ -496,6 +528,7 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     pn_store_release(&topic->state, PN_RECORD_DELETED);
     PN_CRASH("topic:deleted");
+    pn_durable_note_topic_locked(seg, topic);
     seg->topics.ctl->deleted++;
     for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
         delete_queue(seg, pn_queue_at(seg, i - 1));

@@ -28,10 +28,13 @@ static inline void pn_topics_begin_locked(struct pn_segment *seg)
     atomic_signal_fence(memory_order_seq_cst);
 }
 void pn_topics_refill_locked(struct pn_segment *seg); /* topic_disk.c */
+void pn_durable_end_locked(struct pn_segment *seg);   /* topic_durable.c */
 static inline void pn_topics_end_locked(struct pn_segment *seg)
 {
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
         pn_topics_refill_locked(seg);
+    if (__builtin_expect(seg->topics.noted != 0 || seg->topics.ctl->log_behind != 0, 0))
+        pn_durable_end_locked(seg);
     atomic_signal_fence(memory_order_seq_cst);
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
 }
@@ -86,6 +89,7 @@ struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref re
 
 /* ---- what the API does; these take the lock themselves --------------------------------------- */
 
+int pn_topics_wake(struct pn_conn *conn); /* durable ones of an earlier segment are there */
 int pn_topic_check_name(const char *what, const char *name, size_t len);
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out);
@@ -108,6 +112,9 @@ struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t d
 /* Found or made; dirty is set.  NULL: the table is full, or the database's row is not kept. */
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
                                       size_t len, const pn_topic_options *options);
+/* The channel of that name, made if need be; NULL: the table is full. */
+struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                              const char *name, size_t len);
 /* An ephemeral channel has lost its last consumer, perhaps.  dirty is set. */
 void pn_queue_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* Up to PN_TOPIC_STEPS steps of freeing what was deleted or emptied; true: there is more. */

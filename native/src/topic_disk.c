@@ -24,6 +24,7 @@
 
 #include "crashpoint.h"
 #include "deliver.h"
+#include "topic_durable.h"
 
 /* What stands in a record before headers and body. */
 struct spilled {
@@ -140,7 +141,25 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         m.body = bodies;
         m.body_len = lens[i];
         rc = pn_topic_spill_stage_locked(seg, topic, &m, &now, &seq);
+        if (rc == 0)
+            pn_durable_note_spilled_locked(seg, topic, &m, &now);
     }
+    if (pn_is_durable(seg, topic)) {
+        int flushed = pn_durable_flush_locked(seg);
+        if (rc != 0) /* the log has some of it: anew */
+            seg->topics.ctl->log_behind = 1;
+        rc = rc != 0 ? rc : flushed;
+    }
+    if (rc == 0)
+        pn_topic_spill_commit_locked(seg, topic, seq);
+    return rc;
+}
+
+int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *then)
+{
+    uint64_t seq = 0;
+    int rc = pn_topic_spill_stage_locked(seg, topic, m, then, &seq);
     if (rc == 0)
         pn_topic_spill_commit_locked(seg, topic, seq);
     return rc;
@@ -172,6 +191,58 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     pn_topic_disk_redo_locked(seg);
     pn_message_golive_locked(seg, ref);
     redo->disk = 0;
+    const struct pn_message *m = pn_message_at(seg, ref);
+    if (m->first != 0 &&
+        !pn_is_backlog(seg, pn_queue_at(seg, pn_delivery_at(seg, m->first)->channel)))
+        pn_durable_note_fanned_out_locked(seg, m);
+}
+
+/* What a record says; false: nothing that we have written. */
+static bool parse(const struct pn_segment *seg, const struct pn_record_out *record,
+                  struct spilled *head, struct pn_new_message *m, struct pn_moment *then)
+{
+    if (record->length < sizeof *head)
+        return false;
+    memcpy(head, record->body, sizeof *head);
+    *then = (struct pn_moment) {.mono = head->published_mono, .real = head->published_ns};
+    *m = (struct pn_new_message) {
+        .body = record->body + sizeof *head + head->headers_len,
+        .headers = record->body + sizeof *head,
+        .body_len = head->body_len,
+        .headers_len = head->headers_len,
+        .id = head->id,
+        .delay_ns = head->due == 0 ? 0 : head->due - then->mono,
+        .ttl_ns = head->expires == 0 ? 0 : head->expires - then->mono};
+    return head->body_len <= seg->topics.max_body && head->headers_len <= PN_HEADERS_MAX &&
+           sizeof *head + (uint64_t) head->headers_len + head->body_len == record->length;
+}
+
+struct each {
+    struct pn_segment *seg;
+    int (*each)(void *arg, const struct pn_new_message *m, const struct pn_moment *then);
+    void *arg;
+};
+
+static int show(void *arg, const struct pn_record_out *record)
+{
+    const struct each *e = arg;
+    struct pn_new_message m;
+    struct pn_moment then;
+    struct spilled head;
+    int rc = parse(e->seg, record, &head, &m, &then) ? e->each(e->arg, &m, &then) : 0;
+    return rc == 0 ? 1 : rc;
+}
+
+int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              int (*each)(void *arg, const struct pn_new_message *m,
+                                          const struct pn_moment *then), void *arg)
+{
+    struct each e = {seg, each, arg};
+    int rc = use_files(seg, topic);
+    int64_t seen = rc != 0 ? rc
+                           : pn_diskqueue_peek(&topic->disk, seg->topics.disk, 0, UINT32_MAX, show,
+                                               &e);
+    return seen < 0 ? (int) seen : 0;
 }
 
 static int take(void *arg, const struct pn_record_out *record)
@@ -179,24 +250,13 @@ static int take(void *arg, const struct pn_record_out *record)
     const struct refill *r = arg;
     struct pn_segment *seg = r->seg;
     struct pn_topic *topic = r->topic;
+    struct pn_new_message m;
+    struct pn_moment then;
     struct spilled head;
-    if (record->length < sizeof head)
-        return 1;
-    memcpy(&head, record->body, sizeof head);
-    if (head.body_len > seg->topics.max_body || head.headers_len > PN_HEADERS_MAX ||
-        sizeof head + (uint64_t) head.headers_len + head.body_len != record->length)
+    if (!parse(seg, record, &head, &m, &then))
         return 1;
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return 0;
-    const struct pn_moment then = {.mono = head.published_mono, .real = head.published_ns};
-    const struct pn_new_message m = {
-        .body = record->body + sizeof head + head.headers_len,
-        .headers = record->body + sizeof head,
-        .body_len = head.body_len,
-        .headers_len = head.headers_len,
-        .id = head.id,
-        .delay_ns = head.due == 0 ? 0 : head.due - then.mono,
-        .ttl_ns = head.expires == 0 ? 0 : head.expires - then.mono};
     bool expired = head.expires != 0 && head.expires <= r->now;
     uint32_t ref = expired ? 0 : pn_message_stage_locked(seg, topic, &m, &then, false);
     if (ref == 0 && !expired)
@@ -207,6 +267,7 @@ static int take(void *arg, const struct pn_record_out *record)
     }
     if (ref != 0) /* every channel goes without */
         pn_message_unstage_locked(seg, ref);
+    pn_durable_note_cancelled_locked(seg, topic, m.id);
     topic->expired += expired;
     topic->message_count++;
     topic->message_bytes += head.body_len;

@@ -32,6 +32,14 @@ static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
 
+/* One that was on disk before the segment was made. */
+int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *then);
+/* Call each() for each one; what it returns but 0 ends that, and is returned. */
+int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              int (*each)(void *arg, const struct pn_new_message *m,
+                                          const struct pn_moment *then), void *arg);
+
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -482,6 +482,7 @@ int pn_topics_recover_locked(struct pn_segment *seg)
         return rc;
     PN_CRASH("topic-recover:lists");
     go_on(seg);
+    seg->topics.ctl->log_behind = seg->topics.ctl->log_ready; /* as far as anybody knows */
     PN_CRASH("topic-recover:before-clean");
     pn_topics_end_locked(seg);
     PN_CRASH("topic-recover:clean");

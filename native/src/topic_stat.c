@@ -18,6 +18,7 @@
 #include "deliver.h"
 #include "timedset.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 
@@ -183,9 +184,10 @@ int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
 {
     struct pn_segment *seg = conn->seg;
     size_t n = 0;
-    if (!pn_topics_ready(seg))
-        return 0;
-    int rc = enter(conn);
+    int rc = pn_topics_ready(seg) || !pn_durable_exists(seg) ? 0 : pn_topics_wake(conn);
+    if (rc != 0 || !pn_topics_ready(seg))
+        return rc;
+    rc = enter(conn);
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; i < seg->topics.max_topics; i++) {

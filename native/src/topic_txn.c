@@ -26,6 +26,7 @@
 #include "queue.h"
 #include "timedset.h"
 #include "topic_disk.h"
+#include "topic_durable.h"
 #include "topic_log.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -426,6 +427,40 @@ static void revive_all(struct staging *s)
     }
 }
 
+/* What it does to durable topics, as one batch, before the commit point. */
+static int log_all(struct staging *s)
+{
+    struct pn_segment *seg = s->conn->seg;
+    const struct pn_pending *p = &s->txn->pending;
+    if (seg->topics.ctl->log_ready == 0)
+        return 0;
+    for (size_t i = 0; i < p->nops; i++) {
+        const struct pn_pending_op *op = &p->ops[i];
+        const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
+        if (op->kind == PN_OP_CANCEL) {
+            if (op->message != 0)
+                pn_durable_note_cancelled_locked(seg, topic, op->id);
+            continue;
+        }
+        if (op->message != 0)
+            pn_durable_note_publish_locked(seg, op->message);
+        if (op->kind == PN_OP_ANSWER && op->was != 0)
+            pn_durable_note_answer_locked(seg, op->delivery, &op->redo);
+        if (op->kind == PN_OP_PUBLISH && op->spilled != 0) {
+            const unsigned char *arena = p->arena;
+            const struct pn_new_message m = {.body = arena + op->body_off,
+                                             .headers = arena + op->headers_off,
+                                             .body_len = op->body_len,
+                                             .headers_len = op->headers_len,
+                                             .id = op->id,
+                                             .delay_ns = op->delay_ns,
+                                             .ttl_ns = op->ttl_ns};
+            pn_durable_note_spilled_locked(seg, topic, &m, &s->now);
+        }
+    }
+    return pn_durable_flush_locked(seg);
+}
+
 int pn_topic_precommit_locked(struct pn_commit *c)
 {
     struct staging s = {.conn = c->conn, .txn = c->txn, .now = pn_moment_now()};
@@ -441,6 +476,13 @@ int pn_topic_precommit_locked(struct pn_commit *c)
         revive_all(&s);
     else
         rc = stage_all(&s);
+    if (rc == 0) {
+        rc = log_all(&s);
+        if (rc != 0 && !c->txn->prepared)
+            undo(&s, c->txn->pending.nops);
+        else
+            rc = 0; /* what was prepared is committed, and the log is written anew */
+    }
     c->messages = s.first;
     if (rc != 0)
         pn_topics_end_locked(c->conn->seg);

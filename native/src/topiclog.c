@@ -252,7 +252,7 @@ bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now)
 
 /* ---- compaction ----------------------------------------------------------------------------- */
 
-static int begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
+int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
 {
     const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
     follow(log, files);
@@ -273,8 +273,9 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
 {
     uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue);
     if (log->compact_file == 0)
-        return bytes < log->compact_from || bytes / 3 < live_bytes ? 0
-                                                                     : begin_compaction(log, files);
+        return bytes < log->compact_from || bytes / 3 < live_bytes
+                   ? 0
+                   : pn_topiclog_begin_compaction(log, files);
     for (uint32_t i = 0; i < messages; i++) {
         struct pn_record_in record;
         uint64_t cursor[2] = {log->compact_cursor[0], log->compact_cursor[1]};

@@ -152,6 +152,9 @@ bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now);
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages);
 
+/* The beginning, whether it is worth it or not: 1 or -errno. */
+int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files);
+
 /* topiclog_replay.c: what the records from `from` on say. */
 int pn_topiclog_read(struct pn_topiclog_files *files, const struct pn_diskqueue_state *from,
                      const struct pn_topiclog_replay *replay, void *arg, uint64_t *damaged);

@@ -402,24 +402,6 @@ static void test_a_removed_file_costs_its_records_alone(void)
     }
 }
 
-/* A body that looks like records, in a place where they would be looked for. */
-static void test_records_within_a_damaged_record_are_not_taken(void)
-{
-    static uint8_t fake[2048];
-    off_t end = few_records();
-    int fd = open(path, O_RDWR);
-    CHECK_EQ(pread(fd, fake, (size_t)(end - PN_RECFILE_START), PN_RECFILE_START),
-             end - PN_RECFILE_START);
-    struct pn_record_in record = {.type = 20, .parts = 1, .part = {{fake, sizeof fake}}};
-    CHECK_OK(pn_diskqueue_put(q, &files, &record, 1));
-    CHECK_OK(put_sized(6, SIZE));
-    flip_byte(fd, end + 4, 0xff); /* its length */
-    close(fd);
-    CHECK_EQ(all_records(), 31U | 1U << 6);
-    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 1);
-    queue_end();
-}
-
 static void test_a_long_damaged_part_is_passed_in_steps(void)
 {
     queue_start();
@@ -587,6 +569,24 @@ static int put_batch(uint64_t first, size_t n, bool staged)
     }
     return staged ? pn_diskqueue_stage(q, &files, records, n, &seq)
                   : pn_diskqueue_put(q, &files, records, n);
+}
+
+/* A body that is records, of the numbers that are to come, in a place where they are looked for. */
+static void test_records_within_a_damaged_record_are_not_taken(void)
+{
+    static uint8_t fake[2048];
+    off_t end = few_records(), length = 3 * (off_t)pn_record_size(SIZE);
+    int fd = open(path, O_RDWR);
+    CHECK_OK(put_batch(20, 3, true));
+    CHECK_EQ(pread(fd, fake, (size_t)length, end), length);
+    struct pn_record_in record = {.type = 9, .parts = 1, .part = {{fake, (size_t)length}}};
+    CHECK_OK(pn_diskqueue_put(q, &files, &record, 1));
+    CHECK_OK(put_sized(6, SIZE));
+    flip_byte(fd, end + 4, 0xff); /* its length */
+    close(fd);
+    CHECK_EQ(all_records(), 31U | 1U << 6);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 1);
+    queue_end();
 }
 
 static void test_a_batch_is_there_whole_or_not_at_all(void)

@@ -142,7 +142,7 @@ static void test_a_batch_goes_to_memory_or_to_disk_as_a_whole(void)
     static uint32_t lens[N];
     pn_message_out m;
     uint64_t id;
-    char text[8];
+    char text[16];
     for (int i = 0; i < N; i++) {
         snprintf(text, sizeof text, "%04d", i);
         memcpy(bodies + i * 4, text, 4);
@@ -171,7 +171,7 @@ static void test_a_channel_that_was_made_meanwhile_gets_what_comes_back(void)
     pn_consumer *late = consumer_of(conn, other, 10);
     finish_numbers(1, 40);
     for (int i = 21; i <= 40; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", i);
         GET(late, &m, text);
         FINISH(conn, &m);
@@ -189,7 +189,7 @@ static void test_a_transaction_takes_both_places(void)
     publish_numbers(1, 2);
     pn_txn *txn = test_begin(conn);
     for (int i = 3; i <= 8; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", i);
         CHECK_OK(publish_in(conn, txn, topic, text, 0, 0, NULL));
         CHECK_OK(publish_in(conn, txn, second, text, 0, 0, NULL));
@@ -209,7 +209,7 @@ static void test_a_transaction_takes_both_places(void)
     finish_numbers(2, 8);
     NOTHING(consumer);
     for (int i = 3; i <= 8; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", i);
         GET(others, &m, text);
         FINISH(conn, &m);

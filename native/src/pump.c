@@ -1,0 +1,84 @@
+/* pump.c - from the backlog of a topic to its channels; the model is in message.c (3). */
+#include "crashpoint.h"
+#include "deliver.h"
+#include "message.h"
+#include "timedset.h"
+
+/* One delivery out of the backlog.  False: there is no memory for it. */
+static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    struct pn_delivery *own = pn_delivery_at(seg, at);
+    struct pn_message *m = pn_message_at(seg, own->message);
+    struct pn_topic_channel *last = NULL;
+    uint32_t before = m->first;
+    bool timed = m->expires != 0 || own->due > now, room = true;
+    for (uint32_t i = topic->first_channel; room && i != 0; i = last->sibling) {
+        last = pn_queue_at(seg, i - 1);
+        if (last->sibling != 0)
+            room = pn_message_add_delivery_locked(seg, m, own->message, last,
+                                                  own->due > now ? own->due : 0);
+        else if (timed)
+            room = pn_timedset_reserve_locked(mem, &last->timed, 1);
+    }
+    if (!room) {
+        while (m->first != before) {
+            struct pn_delivery *d = pn_delivery_at(seg, m->first);
+            uint32_t ref = m->first;
+            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+            pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
+                                                      pn_state_tag(pn_load_relaxed(&d->state))));
+            m->first = d->of_message;
+            m->refs--;
+            m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
+            if (d->lent != 0)
+                pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
+            pn_arena_give_locked(mem, ref);
+        }
+        return false;
+    }
+    m->firm = (uint16_t) (m->firm - 1 + (last->ephemeral == 0));
+    topic->firm -= m->firm == 0;
+    PN_CRASH("topic:pump");
+    pn_delivery_take_over_locked(seg, at, last, now, timed);
+    last->message_count++;
+    for (uint32_t ref = m->first; ref != before; ref = pn_delivery_at(seg, ref)->of_message) {
+        pn_queue_at(seg, pn_delivery_at(seg, ref)->channel)->message_count++;
+        pn_delivery_enqueue_locked(seg, ref);
+    }
+    return true;
+}
+
+bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    struct pn_topic_channel *own = pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+    int64_t now = pn_now_ns();
+    for (uint32_t steps = 0; topic->paused == 0 && topic->nchannels != 0 && own->first != 0;
+         steps++) {
+        uint32_t at = own->first;
+        const struct pn_message *m = pn_message_at(seg, pn_delivery_at(seg, at)->message);
+        if (steps == PN_TOPIC_STEPS)
+            return true;
+        if (pn_is_void(own, pn_delivery_at(seg, at))) {
+            pn_delivery_end_locked(seg, at);
+        } else if (m->expires != 0 && m->expires <= now) {
+            topic->expired++;
+            pn_delivery_end_locked(seg, at);
+        } else if (!pump_one(seg, topic, at, now)) {
+            return false; /* when there is room again */
+        }
+    }
+    return false;
+}
+
+void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
+        struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
+            continue;
+        if (seg->topics.channel[i].ready != 0)
+            pn_topic_pump_locked(seg, topic);
+        pn_topic_settle_locked(seg, topic);
+    }
+}

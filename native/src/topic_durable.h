@@ -1,0 +1,64 @@
+/*
+ * topic_durable.h - durable topics: what happens to them is written to the segment's log.
+ *
+ * Everything needs the writer lock but pn_durable_sync(); what changes something `topics_dirty`.
+ */
+#ifndef PN_TOPIC_DURABLE_H
+#define PN_TOPIC_DURABLE_H
+
+#include "message.h"
+#include "topiclog.h"
+
+/* The directory is there: what the log says is in memory afterwards. */
+int pn_durable_start_locked(struct pn_segment *seg);
+/* Is there one, from an earlier segment? */
+bool pn_durable_exists(const struct pn_segment *seg);
+
+/* What replay tells: its numbers of topics and channels, and ours. */
+struct pn_restore {
+    struct pn_segment *seg;
+    struct pn_topic **topic;
+    uint32_t topics;
+    struct {
+        uint32_t topic, channel, index;
+    } *channel;
+    uint32_t channels;
+    struct pn_moment now;
+    uint64_t last_id;
+};
+extern const struct pn_topiclog_replay pn_restore; /* topic_restore.c; arg: that */
+
+static inline bool pn_is_durable(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    return __builtin_expect(topic->durable != 0, 0) && seg->topics.ctl->log_ready != 0;
+}
+
+/* What is noted is written by the next flush, all of it or nothing. */
+void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic);
+void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topic_channel *ch);
+/* PN_LOG_DELIVERED, _REQUEUED, _FINISHED of a delivery as it is now; in a backlog, CANCELLED. */
+void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint32_t delivery);
+/* The message was given to the channels of this moment. */
+void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m);
+/* What is the topic's own is forgotten. */
+void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic *topic);
+/* By a commit: what an answer makes of a delivery; the end of a deferred message. */
+void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
+                                   const struct pn_answer_redo *redo);
+void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                      uint64_t id);
+/* A staged message; and one that is staged on disk. */
+void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref);
+void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                    const struct pn_new_message *m, const struct pn_moment *now);
+
+/* Write what was noted.  -errno: nothing of it is written; the next flush writes all anew. */
+int pn_durable_flush_locked(struct pn_segment *seg);
+/* The same where nobody can be told, at the end of an operation. */
+void pn_durable_end_locked(struct pn_segment *seg);
+
+/* After the lock's release: fsync, as the topics that were written to want it. */
+void pn_durable_sync(struct pn_segment *seg, uint32_t policy);
+void pn_durable_close(struct pn_segment *seg);
+
+#endif

@@ -1,0 +1,128 @@
+/*
+ * topic_restore.c - durable topics come back: what the log says (topiclog_replay.c) is put into
+ * memory, and what there is no room for on disk (topic_disk.c).
+ *
+ * Nobody else has seen the topic area yet (topic.c), so nothing here is a commit point; who comes
+ * after one who died in it begins anew.  What was in flight is ready again, with its attempts.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "backend.h"
+#include "topic_disk.h"
+#include "topic_durable.h"
+
+static int64_t to_mono(const struct pn_moment *now, int64_t real)
+{
+    int64_t mono = real - now->real + now->mono;
+    return real == 0 ? 0 : mono > 0 ? mono : 1;
+}
+
+static int restore_topic(void *arg, const struct pn_log_topic *what, const char *database,
+                         const char *name)
+{
+    struct pn_restore *r = arg;
+    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC | PN_TOPIC_OVERFLOW |
+                                         PN_TOPIC_MAX_DEPTH,
+                                .durable = 1,
+                                .fsync = what->fsync,
+                                .overflow = what->overflow,
+                                .max_depth = what->max_depth};
+    uint32_t dboid = pn_database_of_locked(r->seg, database, what->database_len);
+    void *more = realloc(r->topic, (what->topic + 1) * sizeof *r->topic);
+    if (more == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    r->topic = more;
+    while (r->topics <= what->topic)
+        r->topic[r->topics++] = NULL;
+    struct pn_topic *t = dboid == 0 ? NULL
+                                    : pn_topic_make_locked(r->seg, dboid, name, what->name_len,
+                                                           &o);
+    if (t == NULL)
+        return pn_fail(PN_ETOPICS, "there is no room for the durable topic \"%.*s\"",
+                       (int) what->name_len, name);
+    t->paused = what->paused;
+    r->topic[what->topic] = t;
+    return 0;
+}
+
+static int restore_channel(void *arg, const struct pn_log_channel *what, const char *name)
+{
+    struct pn_restore *r = arg;
+    struct pn_topic *t = what->topic < r->topics ? r->topic[what->topic] : NULL;
+    if (t == NULL)
+        return 0;
+    struct pn_topic_channel *ch = pn_queue_make_locked(r->seg, t, name, what->name_len);
+    if (ch == NULL)
+        return pn_fail(PN_ETOPICS, "there is no room for the channel \"%.*s\"",
+                       (int) what->name_len, name);
+    ch->max_consumers = (uint32_t) what->max_consumers;
+    ch->paused = what->paused;
+    void *more = realloc(r->channel, (r->channels + 1) * sizeof *r->channel);
+    if (more == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    r->channel = more;
+    r->channel[r->channels].topic = what->topic;
+    r->channel[r->channels].channel = what->channel;
+    r->channel[r->channels++].index = pn_queue_index(r->seg, ch);
+    return 0;
+}
+
+static uint32_t channel_index(const struct pn_restore *r, const struct pn_log_delivery *d)
+{
+    for (uint32_t i = 0; i < r->channels; i++)
+        if (r->channel[i].topic == d->topic && r->channel[i].channel == d->channel)
+            return r->channel[i].index;
+    return 0;
+}
+
+static int restore_message(void *arg, const struct pn_log_message *what,
+                           const struct pn_log_delivery *deliveries, const uint8_t *headers,
+                           const uint8_t *body, uint32_t body_len)
+{
+    struct pn_restore *r = arg;
+    struct pn_segment *seg = r->seg;
+    struct pn_topic *t = what->topic < r->topics ? r->topic[what->topic] : NULL;
+    if (what->id > r->last_id)
+        r->last_id = what->id;
+    if (t == NULL || body_len == 0 || body_len > seg->topics.max_body)
+        return 0;
+    if (what->expires != 0 && what->expires <= r->now.real) {
+        t->expired++;
+        return 0;
+    }
+    const struct pn_moment then = {.mono = r->now.mono - (r->now.real - what->published),
+                                   .real = what->published};
+    const struct pn_new_message m = {
+        .body = body,
+        .headers = headers,
+        .body_len = body_len,
+        .headers_len = what->headers_len,
+        .id = what->id,
+        .delay_ns = what->due > r->now.real ? to_mono(&r->now, what->due) - then.mono : 0,
+        .ttl_ns = what->expires == 0 ? 0 : to_mono(&r->now, what->expires) - then.mono};
+    if (what->fanned_out == 0 && (pn_topic_on_disk(t) != 0 || pn_topic_spills_locked(seg, t, 1)))
+        return pn_topic_spill_again_locked(seg, t, &m, &then);
+    uint32_t ref = pn_message_restore_begin_locked(seg, t, &m, &then, what->fanned_out == 0);
+    bool whole = ref != 0;
+    for (uint32_t i = 0; whole && i < what->deliveries; i++) {
+        uint32_t index = channel_index(r, &deliveries[i]);
+        int64_t due = deliveries[i].due > r->now.real ? to_mono(&r->now, deliveries[i].due) : 0;
+        if (index != 0)
+            whole = pn_message_restore_delivery_locked(seg, ref, index, due,
+                                                       deliveries[i].attempts);
+    }
+    if (whole) {
+        pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
+        pn_message_link_locked(seg, ref);
+        return 0;
+    }
+    if (ref != 0)
+        pn_message_unstage_locked(seg, ref);
+    return pn_topic_may_spill(seg, t)
+               ? pn_topic_spill_again_locked(seg, t, &m, &then)
+               : pn_fail(PN_ETOPICFULL, "durable topics have more messages than topic_memory\n"
+                                        "Make the segment with a larger one.");
+}
+
+const struct pn_topiclog_replay pn_restore = {restore_topic, restore_channel, restore_message};

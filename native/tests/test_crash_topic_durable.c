@@ -1,0 +1,193 @@
+/*
+ * A process that publishes to a durable topic, alone, in batches and in transactions, and consumes
+ * from it, is killed at each label of the log.  Who comes next, in the segment or after a reboot
+ * with nothing but the files, gets every message that was published and not finished, in order; of
+ * what the victim died in, all or none, and what it had in flight once more.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "segfiles.h"
+
+#include "topics.h"
+
+#include <stdatomic.h>
+
+enum { ROUNDS = 30, MOST = 6, MAX_DEPTH = 8, NOT_REACHED = 77 };
+
+static struct shared {
+    _Atomic(int) begun, told;
+    _Atomic(int) finishing, finished;
+} * shared;
+static const char *label;
+static uint32_t nth;
+static const char *segment;
+
+static void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
+{
+    unsigned char bodies[MOST * 4 + 1];
+    uint32_t lens[MOST];
+    uint64_t id;
+    for (int i = 0; i < n; i++) {
+        snprintf((char *)bodies + 4 * i, 5, "%04d", first + i);
+        lens[i] = 4;
+    }
+    atomic_store(&shared->begun, first + n - 1);
+    if (n == MOST) {
+        pn_txn *txn = test_begin(conn);
+        for (int i = 0; i < n; i++) {
+            const pn_message_in in = {.body = bodies + 4 * i, .body_len = 4};
+            CHECK_OK(pn_topic_publish(conn, txn, topic, &in, &id));
+        }
+        CHECK_OK(pn_txn_commit(txn));
+    } else if (n == 1) {
+        const pn_message_in in = {.body = bodies, .body_len = 4};
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    } else {
+        CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens, (size_t)n, NULL, &id));
+    }
+    atomic_store(&shared->told, first + n - 1);
+}
+
+static void finish_next(pn_conn *conn, pn_consumer *consumer)
+{
+    pn_message_out m;
+    char text[16];
+    int i = atomic_load(&shared->finished) + 1;
+    snprintf(text, sizeof text, "%04d", i);
+    GET(consumer, &m, text);
+    atomic_store(&shared->finishing, i);
+    FINISH(conn, &m);
+    atomic_store(&shared->finished, i);
+}
+
+static void victim(void *arg)
+{
+    pn_engine *engine;
+    (void)arg;
+    CHECK_OK(pn_open(segment, NULL, &engine));
+    pn_conn *conn = test_connect(engine);
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
+    for (int round = 0; round < ROUNDS; round++) {
+        publish_some(conn, topic, atomic_load(&shared->told) + 1, 1 + round % MOST);
+        for (int i = 0; i < 2 + round / 20; i++)
+            if (atomic_load(&shared->finished) < atomic_load(&shared->told))
+                finish_next(conn, consumer);
+    }
+}
+
+static void check_left(pn_conn *conn)
+{
+    pn_ref channel = channel_of(conn, topic_of(conn, "t"), "c");
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    pn_message_out m;
+    int first = 0, last = 0;
+    while (pn_consumer_get(consumer, 0, &m) == 1) {
+        int i = atoi((const char *)m.body);
+        if (first == 0)
+            first = i;
+        else
+            CHECK_EQ(i, last + 1);
+        last = i;
+        FINISH(conn, &m);
+    }
+    CHECK_OK(pn_consumer_close(consumer));
+    int begun = atomic_load(&shared->begun), told = atomic_load(&shared->told);
+    int finishing = atomic_load(&shared->finishing), finished = atomic_load(&shared->finished);
+    if (first == 0) {
+        CHECK(finished == told || finishing == told || finished == begun);
+        return;
+    }
+    CHECK(last == begun || last == told);
+    CHECK(first == finished + 1 || first == finishing + 1);
+}
+
+static void remove_log(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", data_dir, segment);
+    DIR *dir = opendir(path);
+    for (struct dirent *d; dir != NULL && (d = readdir(dir)) != NULL;)
+        unlinkat(dirfd(dir), d->d_name, 0);
+    if (dir != NULL)
+        closedir(dir);
+    rmdir(path);
+    data_dir_empty();
+}
+
+/* arg: does the segment go, too? */
+static void crash_case(void *arg)
+{
+    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH |
+                                               PN_TOPIC_FSYNC,
+                                      .durable = 1,
+                                      .fsync = PN_FSYNC_INTERVAL,
+                                      .max_depth = MAX_DEPTH};
+    pn_options o = test_options();
+    pn_engine *engine;
+    pn_ref topic;
+    memset(shared, 0, sizeof *shared);
+    segment = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    CHECK_OK(pn_open(segment, &o, &engine));
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_topic_open(conn, "t", 1, &durable, &topic));
+    channel_of(conn, topic, "c");
+    int status = reap(spawn(victim, NULL));
+    bool reached = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!reached)
+        CHECK_EQ(status, 0);
+    for (int again = 0; again < 2; again++) {
+        if (arg != NULL || again != 0) {
+            test_segment_remove(segment);
+            pn_conn_close(conn);
+            pn_engine_close(engine);
+            CHECK_OK(pn_open(segment, &o, &engine));
+            conn = test_connect(engine);
+        }
+        CHECK_ENGINE(engine);
+        if (again == 0)
+            check_left(conn);
+    }
+    topic = topic_of(conn, "t");
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    pn_conn_close(conn);
+    pn_remove_spill_files(engine);
+    pn_engine_close(engine);
+    remove_log();
+    if (!reached)
+        exit(NOT_REACHED);
+}
+
+int main(void)
+{
+    static const char *const modules[] = {"durable:", "topiclog:", "diskqueue:", "recfile:",
+                                          "publish:", "commit:topics", "commit:after-head",
+                                          "commit:before-head"};
+    unsigned cases = 0, reached = 0;
+    data_dir_make();
+    test_watchdog(110);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    for (int i = 0; i < pn_crash_label_count(); i++) {
+        bool ours = false;
+        label = pn_crash_label(i);
+        for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++)
+            ours |= strncmp(label, modules[k], strlen(modules[k])) == 0;
+        bool there = true;
+        for (nth = 1; ours && there && nth <= 5; nth += 2)
+            for (int gone = 0; gone < 2; gone++, cases++) {
+                int status = reap(spawn(crash_case, gone ? "" : NULL));
+                there = status != W_EXITCODE(NOT_REACHED, 0);
+                if (there)
+                    CHECK_EQ(status, 0);
+                reached += there;
+            }
+    }
+    printf("%u cases, %u of them reached\n", cases, reached);
+    CHECK(reached >= 100);
+    return 0;
+}

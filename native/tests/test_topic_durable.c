@@ -1,0 +1,263 @@
+/*
+ * test_topic_durable.c - durable topics: what is in them is there again when the segment was
+ * removed, as after a reboot: messages, attempts, delays, answers, channels, pauses.
+ */
+#include "segfiles.h"
+
+#include "topics.h"
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref topic, channel;
+static pn_consumer *consumer;
+static const char *name;
+
+static pn_ref durable_topic(const char *text, uint64_t max_depth)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC | PN_TOPIC_MAX_DEPTH,
+                                .durable = 1,
+                                .fsync = PN_FSYNC_NONE,
+                                .max_depth = max_depth};
+    pn_ref ref;
+    CHECK_OK(pn_topic_open(conn, text, strlen(text), &o, &ref));
+    return ref;
+}
+
+static void attach(void)
+{
+    pn_options o = test_options();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+}
+
+static void detach(void)
+{
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void log_remove(void)
+{
+    char saved[sizeof data_dir];
+    memcpy(saved, data_dir, sizeof saved);
+    if (name != NULL)
+        snprintf(data_dir, sizeof data_dir, "%.30s/%.30s", saved, name);
+    data_dir_empty();
+    memcpy(data_dir, saved, sizeof saved);
+    data_dir_empty();
+}
+
+static void open_with(uint64_t max_depth)
+{
+    log_remove();
+    name = test_segment_name();
+    attach();
+    topic = durable_topic("t", max_depth);
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 5);
+}
+
+/* Nobody has closed anything, and nothing but the files is left. */
+static void reboot(void)
+{
+    CHECK_ENGINE(engine);
+    test_segment_remove(name);
+    detach();
+    attach();
+    topic = topic_of(conn, "t");
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 5);
+    CHECK_ENGINE(engine);
+}
+
+static void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_remove_spill_files(engine);
+    detach();
+}
+
+static void publish_numbers(int first, int last)
+{
+    char text[16];
+    for (int i = first; i <= last; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        publish(conn, topic, text);
+    }
+}
+
+static void finish_numbers(int first, int last)
+{
+    pn_message_out m;
+    char text[16];
+    for (int i = first; i <= last; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        GET(consumer, &m, text);
+        FINISH(conn, &m);
+    }
+}
+
+static void test_messages_and_answers_survive(void)
+{
+    pn_message_out m;
+    open_with(0);
+    publish_numbers(1, 20);
+    finish_numbers(1, 5);
+    GET(consumer, &m, "6"); /* in flight */
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).durable, 1);
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 15);
+    GET(consumer, &m, "6");
+    CHECK_EQ(m.attempts, 2);
+    FINISH(conn, &m);
+    finish_numbers(7, 10);
+    publish_numbers(21, 22);
+    reboot();
+    finish_numbers(11, 22);
+    NOTHING(consumer);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
+    close_scene();
+}
+
+static void test_delays_and_attempts_survive(void)
+{
+    pn_message_out m;
+    uint64_t later, soon;
+    open_with(0);
+    CHECK_OK(publish_in(conn, NULL, topic, "soon", 200 * MS, 0, &soon));
+    CHECK_OK(publish_in(conn, NULL, topic, "later", 3600000 * MS, 0, &later));
+    CHECK_OK(publish_in(conn, NULL, topic, "expires", 0, 1, NULL));
+    publish(conn, topic, "again");
+    GET(consumer, &m, "again");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    reboot();
+    CHECK_EQ(channel_stat(conn, channel).deferred >= 1, 1);
+    GET(consumer, &m, "again");
+    CHECK_EQ(m.attempts, 2);
+    FINISH(conn, &m);
+    GET(consumer, &m, "soon");
+    CHECK_EQ(m.id, soon);
+    CHECK_EQ(m.attempts, 1);
+    FINISH(conn, &m);
+    NOTHING(consumer);
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, later), 1);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
+    close_scene();
+}
+
+static void test_channels_and_pauses_survive(void)
+{
+    pn_message_out m;
+    open_with(0);
+    pn_ref other = channel_of(conn, topic, "other"), gone = channel_of(conn, topic, "gone");
+    publish_numbers(1, 2);
+    CHECK_OK(pn_topic_channel_pause(conn, other, 1));
+    CHECK_OK(pn_topic_channel_delete(conn, gone));
+    CHECK_OK(pn_topic_pause(conn, topic, 1));
+    publish_numbers(3, 4);
+    finish_numbers(1, 2);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).paused, 1);
+    CHECK_EQ(topic_stat(conn, topic).channels, 2);
+    CHECK_EQ(topic_stat(conn, topic).depth, 2);
+    other = channel_of(conn, topic, "other");
+    CHECK_EQ(channel_stat(conn, other).paused, 1);
+    CHECK_EQ(channel_stat(conn, other).depth, 2);
+    NOTHING(consumer);
+    CHECK_OK(pn_topic_pause(conn, topic, 0));
+    finish_numbers(3, 4);
+    reboot();
+    NOTHING(consumer);
+    other = channel_of(conn, topic, "other");
+    CHECK_EQ(channel_stat(conn, other).depth, 4);
+    CHECK_OK(pn_topic_channel_empty(conn, other));
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
+    CHECK_OK(pn_topic_channel_pause(conn, channel_of(conn, topic, "other"), 0));
+    publish_numbers(9, 9);
+    GET(consumer, &m, "9");
+    close_scene();
+}
+
+static void test_transactions_survive_whole(void)
+{
+    pn_message_out m;
+    open_with(3);
+    publish_numbers(1, 1);
+    GET(consumer, &m, "1");
+    pn_txn *txn = test_begin(conn);
+    for (int i = 2; i <= 9; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", i);
+        CHECK_OK(publish_in(conn, txn, topic, text, 0, 0, NULL));
+    }
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_txn_commit(txn));
+    txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
+    pn_txn_abort(txn);
+    reboot();
+    finish_numbers(2, 9);
+    NOTHING(consumer);
+    close_scene();
+}
+
+static void test_what_is_on_disk_for_lack_of_memory_survives(void)
+{
+    open_with(4);
+    publish_numbers(1, 100);
+    finish_numbers(1, 30);
+    reboot();
+    finish_numbers(31, 50);
+    reboot();
+    publish_numbers(101, 110);
+    finish_numbers(51, 110);
+    NOTHING(consumer);
+    reboot();
+    NOTHING(consumer);
+    close_scene();
+}
+
+static void test_topics_are_listed_before_anybody_opens_one(void)
+{
+    pn_topic_stats rows[4];
+    open_with(0);
+    publish_numbers(1, 3);
+    test_segment_remove(name);
+    detach();
+    attach();
+    CHECK_EQ(pn_topic_list(conn, rows, 4), 1);
+    CHECK_STR(rows[0].name, "t");
+    CHECK_EQ(rows[0].unfinished, 3);
+    topic = topic_of(conn, "t");
+    CHECK_OK(pn_topic_delete(conn, topic));
+    test_segment_remove(name);
+    detach();
+    attach();
+    CHECK_EQ(pn_topic_list(conn, rows, 4), 0);
+    detach();
+}
+
+static void remove_all(void)
+{
+    if (data_dir_owner == getpid())
+        log_remove();
+}
+
+int main(void)
+{
+    data_dir_make();
+    atexit(remove_all);
+    test_watchdog(100);
+    RUN(test_messages_and_answers_survive);
+    RUN(test_delays_and_attempts_survive);
+    RUN(test_channels_and_pauses_survive);
+    RUN(test_transactions_survive_whole);
+    RUN(test_what_is_on_disk_for_lack_of_memory_survives);
+    RUN(test_topics_are_listed_before_anybody_opens_one);
+    return tests_done();
+}
