@@ -78,6 +78,7 @@ static void a_day(uint32_t me, int round)
     timing(&v);
     for (int end = COMMIT; end <= PREPARE_ABORT; end++)
         in_transaction(&v, (enum end_of_txn)end);
+    refused_transaction(&v);
     pausing(&v);
     deleting(&v, round);
     sleeping(&v);

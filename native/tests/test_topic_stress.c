@@ -105,6 +105,7 @@ static void something(struct mortal *v, uint32_t *random)
     case 4:
     case 5:
         in_transaction(v, (enum end_of_txn)(r >> 8 & 3));
+        refused_transaction(v);
         break;
     case 6:
         pausing(v);

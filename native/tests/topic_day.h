@@ -154,6 +154,24 @@ static void in_transaction(struct mortal *v, enum end_of_txn end)
         finish(v->conn, &h, v->me);
 }
 
+/* One that is refused, since the message is finished meanwhile: nothing of it happens. */
+static void refused_transaction(struct mortal *v)
+{
+    struct held h;
+    pn_txn *txn;
+    uint64_t id;
+    if (!take(v->cx, v->me, OWN, 0, 0, &h))
+        return;
+    uint32_t serial = about_to_publish(v->me, WORK, 1);
+    CHECK_OK(pn_txn_begin(v->conn, &txn));
+    CHECK_OK(send_one(v->conn, txn, v->work, serial, &(struct manner){.size = 40}, &id));
+    CHECK_OK(pn_message_answer(v->conn, txn, h.out.delivery, h.out.tag, h.out.id, PN_ANSWER_FINISH,
+                               0, NULL, 0));
+    finish(v->conn, &h, v->me);
+    CHECK_EQ(pn_txn_commit(txn), -PN_ENOTINFLIGHT);
+    atomic_store(&j->m[serial].fate, ABORTED);
+}
+
 /* ---- tables, and topics of its own ----------------------------------------------------------- */
 
 static void pausing(struct mortal *v)
