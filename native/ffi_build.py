@@ -1,8 +1,8 @@
 """Compile the C core into Python extensions: cffi in API mode, stable ABI.
 
 setup.py names the two builders of this file in ``cffi_modules``. Both compile every file of
-``native/SOURCES``; the declarations are the text between the two marker comments of
-``pynotify.h``, so that C programs and Python read one header.
+``native/SOURCES``; the declarations are the text between the two marker comments of each of the
+public headers, so that C programs and Python read the same.
 
 ``pynotify._native``        the release build
 ``pynotify._native_crash``  the same with crash points and assertions, for the tests
@@ -18,7 +18,10 @@ from pathlib import Path
 import cffi
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "native" / "include" / "pynotify.h"
+HEADERS = [
+    ROOT / "native" / "include" / "pynotify.h",
+    ROOT / "native" / "include" / "pynotify_topic.h",
+]
 
 # setuptools wants relative paths; it is always run in the project's root.
 INCLUDE_DIRS = ["native/include", "native/src"]
@@ -40,17 +43,19 @@ def read_sources() -> list[str]:
 
 
 def read_declarations() -> str:
-    text = HEADER.read_text(encoding="utf-8")
-    _, begin, rest = text.partition("/* cffi:begin */")
-    declarations, end, _ = rest.partition("/* cffi:end */")
-    if not (begin and end):
-        raise SystemExit(f"{HEADER}: no text between the marker comments cffi:begin and cffi:end")
-    return declarations
+    found = []
+    for header in HEADERS:
+        _, begin, rest = header.read_text(encoding="utf-8").partition("/* cffi:begin */")
+        declarations, end, _ = rest.partition("/* cffi:end */")
+        if not (begin and end):
+            raise SystemExit(f"{header}: nothing between the comments cffi:begin and cffi:end")
+        found.append(declarations)
+    return "".join(found)
 
 
 def read_headers() -> list[str]:
     """Headers whose change makes the objects stale."""
-    found = [*(ROOT / "native" / "src").glob("*.h"), HEADER]
+    found = [*(ROOT / "native" / "src").glob("*.h"), *HEADERS]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -66,6 +66,7 @@ def test_sdist_holds_what_a_build_needs_and_no_more(sdist: Path) -> None:
         "native/SOURCES",
         "native/ffi_build.py",
         "native/include/pynotify.h",
+        "native/include/pynotify_topic.h",
         "pynotify/__init__.py",
         "pynotify/_native.pyi",
         "pynotify/py.typed",

@@ -1,0 +1,277 @@
+/*
+ * pynotify_topic.h - topics and channels: work distribution between the processes of one host.
+ *
+ * Part of pynotify.h, which includes it.
+ */
+#ifndef PYNOTIFY_TOPIC_H
+#define PYNOTIFY_TOPIC_H
+
+#include "pynotify.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi:begin */
+
+/* ---- topics and channels ----------------------------------------------------------------- */
+
+/*
+ * Work distribution as NSQ does it, without a broker.  Every message of a topic goes to each of
+ * its channels, and within a channel to one consumer, which answers it: finish, requeue, touch,
+ * dead letter.  What is not answered in time, or whose consumer dies, is delivered again.
+ *
+ * A topic, a channel and a consumer are named by a pn_ref: an index and, above it, which use of
+ * that index, so that a stale one gives -PN_ETOPICDELETED and never somebody else's.  References
+ * are valid in all processes and connections of the same database.
+ *
+ *     pn_message_out m;
+ *     while ((rc = pn_consumer_get(consumer, -1, &m)) == 1) {
+ *         work(m.body, m.body_len);
+ *         pn_message_answer(conn, NULL, m.delivery, m.tag, m.id, PN_ANSWER_FINISH, 0, NULL, 0);
+ *     }
+ *
+ * Errors of all of them: -PN_ETOPICDELETED, -PN_ELOCK, -PN_ELOCKBUSY, -PN_EFORKED, -PN_ECLOSED,
+ * -PN_ECORRUPT, -PN_EGONE, -PN_EREAPED, and -ENOSPC if the pages of the topic area cannot be had
+ * (the first use of topics in a segment allocates them).
+ */
+typedef uint64_t pn_ref;
+
+enum pn_overflow {
+    PN_OVERFLOW_DISK = 1, /* the default; without data_dir as PN_OVERFLOW_ERROR */
+    PN_OVERFLOW_ERROR = 2,
+    PN_OVERFLOW_DROP_OLDEST = 3,
+    PN_OVERFLOW_DROP_NEW = 4
+};
+enum pn_fsync { PN_FSYNC_NONE = 1, PN_FSYNC_INTERVAL = 2, PN_FSYNC_ALWAYS = 3 };
+
+/* Bits of pn_topic_options.given. */
+enum pn_topic_option {
+    PN_TOPIC_DURABLE = 1,
+    PN_TOPIC_FSYNC = 2,
+    PN_TOPIC_OVERFLOW = 4,
+    PN_TOPIC_MAX_DEPTH = 8
+};
+
+enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
+
+typedef struct pn_topic_options {
+    uint32_t given; /* which of these the caller gave; the others are neither set nor compared */
+    uint32_t durable;
+    uint32_t fsync;     /* enum pn_fsync; not given: PN_FSYNC_INTERVAL */
+    uint32_t overflow;  /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
+    uint64_t max_depth; /* unfinished messages; 0: no bound */
+} pn_topic_options;
+
+/*
+ * The topic of this name in the connection's database, made if it is missing.  -PN_ETOPICNAME,
+ * -PN_ETOPICS (max_topics), -PN_ETOPICOPTIONS (it was made with others), -EINVAL.
+ */
+int pn_topic_open(pn_conn *conn, const char *name, size_t len, const pn_topic_options *options,
+                  pn_ref *out);
+/* 1: *out is it; 0: there is none. */
+int pn_topic_find(pn_conn *conn, const char *name, size_t len, pn_ref *out);
+
+/*
+ * The channel of this name, made if it is missing; the first one of a topic gets what the topic
+ * has kept.  max_consumers: -1 not given, 0 no bound.  Errors as above; -PN_ETOPICS
+ * (max_topic_channels).
+ */
+int pn_topic_channel_open(pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                          int64_t max_consumers, pn_ref *out);
+int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, size_t len, pn_ref *out);
+
+typedef struct pn_message_in {
+    const void *body; /* 1 to max_body bytes */
+    size_t body_len;
+    const void *headers; /* opaque; at most 64 KiB */
+    size_t headers_len;
+    int64_t delay_ns; /* <= 0: none */
+    int64_t ttl_ns;   /* <= 0: none; counts from when the message becomes effective, too */
+} pn_message_in;
+
+/*
+ * Publish; with a transaction when that commits (*id is known at once).  -PN_EBODY (empty),
+ * -PN_EBODYLONG, -PN_ETOPICFULL (max_depth or topic_memory, and the topic's overflow says so).
+ */
+int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic, const pn_message_in *message,
+                     uint64_t *id);
+
+/* The same for nothing but a body, outside of a transaction: its id, or a negative error. */
+int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body, size_t body_len);
+
+/*
+ * n messages, all or none.  `bodies` one after the other, `lens` their lengths; `common` gives
+ * headers, delay and ttl, its body is not looked at; NULL: none.  The ids are *first_id ... + n-1.
+ */
+int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const void *bodies,
+                          const uint32_t *lens, size_t n, const pn_message_in *common,
+                          uint64_t *first_id);
+
+/*
+ * Take back a deferred message.  1: it was still deferred in all channels that have it, and is
+ * gone; 0: it was not.  In a transaction the result is that of the moment, and the commit cancels
+ * it if it is still deferred then.
+ */
+int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id);
+
+/* All at once, never part of a transaction.  pn_topic_empty: the topic's own queue only. */
+int pn_topic_pause(pn_conn *conn, pn_ref topic, int paused);
+int pn_topic_empty(pn_conn *conn, pn_ref topic);
+int pn_topic_delete(pn_conn *conn, pn_ref topic);
+int pn_topic_channel_pause(pn_conn *conn, pn_ref channel, int paused);
+int pn_topic_channel_empty(pn_conn *conn, pn_ref channel);
+int pn_topic_channel_delete(pn_conn *conn, pn_ref channel);
+
+typedef struct pn_consumer pn_consumer;
+
+typedef struct pn_consumer_options {
+    uint32_t max_in_flight; /* 1 to 65535; 0: 1 */
+    uint32_t max_attempts;  /* deliveries; 0: no limit */
+    uint32_t sample_rate;   /* percent, 1 to 99; 0: all */
+    int64_t msg_timeout_ns; /* 0: 60 s */
+    int64_t max_msg_timeout_ns; /* 0: 900 s; touch extends to at most this after delivery */
+    const char *dead_letter;    /* name of a topic, made when it is needed; NULL: none */
+    size_t dead_letter_len;
+} pn_consumer_options;
+
+/*
+ * -PN_ECONSUMERS (max_consumers of the channel), -PN_ETOPICS (max_consumers of the segment),
+ * -EINVAL, -PN_ETOPICNAME (dead_letter).
+ */
+int pn_consumer_open(pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
+                     pn_consumer **out);
+
+typedef struct pn_message_out {
+    uint64_t id;
+    uint64_t delivery; /* with `tag` the handle to answer with */
+    uint32_t tag;
+    uint32_t attempts;    /* this one included */
+    int64_t published_ns; /* CLOCK_REALTIME */
+    int64_t expires_ns;   /* CLOCK_MONOTONIC; 0: never */
+    const uint8_t *body;
+    uint64_t body_len;
+    const uint8_t *headers;
+    uint64_t headers_len;
+} pn_message_out;
+
+/*
+ * The next message.  timeout_ns: -1 for ever, 0 look once.  1: *out is it, and its body and
+ * headers are valid until the next call on this consumer; 0: the time is over; -EINTR: a signal
+ * was caught: call again.  -PN_ECLOSED after pn_consumer_interrupt().  One thread at a time gets;
+ * others wait for it.
+ */
+int pn_consumer_get(pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
+
+/* Level-triggered: readable when pn_consumer_get(consumer, 0, ..) may return a message. */
+int pn_consumer_fileno(pn_consumer *consumer);
+
+/* How many messages it takes at a time (NSQ's RDY): 0 none, and what was fetched ahead goes back;
+ * up to max_in_flight; < 0: max_in_flight again. */
+int pn_consumer_pause(pn_consumer *consumer, int level);
+
+/* pn_consumer_get() returns -PN_ECLOSED, now and later, in all threads.  Before close. */
+void pn_consumer_interrupt(pn_consumer *consumer);
+
+/*
+ * Gives back what is in flight, to the head of the queue, and frees.  The connection's own close
+ * closes its consumers; a pn_consumer must be closed before its connection is.  After a fork it
+ * only frees memory.
+ */
+int pn_consumer_close(pn_consumer *consumer);
+
+pn_ref pn_consumer_ref(const pn_consumer *consumer);
+
+enum pn_answer {
+    PN_ANSWER_FINISH = 1,
+    PN_ANSWER_REQUEUE = 2,     /* delay_ns <= 0: at once, at the tail; at most an hour */
+    PN_ANSWER_TOUCH = 3,       /* msg_timeout from now; never part of a transaction */
+    PN_ANSWER_DEAD_LETTER = 4, /* to the consumer's dead-letter topic; without one dropped */
+    PN_ANSWER_RELEASE = 5      /* back to the head, as if it had not been delivered */
+};
+
+/*
+ * Answer a delivery.  -PN_ENOTINFLIGHT: it is not in flight; -PN_ENOTOWNER: it is, but this is
+ * another delivery of it.  With a transaction it is checked now and at commit, which fails with
+ * these errors, too.  `reason` goes into the header dead-letter-reason, wherever the limit of
+ * attempts or PN_ANSWER_DEAD_LETTER makes a dead letter of it.
+ */
+int pn_message_answer(pn_conn *conn, pn_txn *txn, uint64_t delivery, uint32_t tag, uint64_t id,
+                      int answer, int64_t delay_ns, const char *reason, size_t reason_len);
+
+/* PN_ANSWER_FINISH outside of a transaction. */
+int pn_message_finish(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id);
+
+/* When the delivery times out, CLOCK_MONOTONIC ns; errors as of an answer. */
+int pn_message_deadline(pn_conn *conn, uint64_t delivery, uint32_t tag, uint64_t id,
+                        int64_t *deadline_ns);
+
+typedef struct pn_topic_stats {
+    pn_ref ref;
+    char name[65];
+    uint32_t paused, ephemeral, durable, fsync, overflow, channels;
+    uint32_t corrupt; /* records that could not be read */
+    uint64_t max_depth;
+    uint64_t depth;      /* in the topic's own queue */
+    uint64_t deferred;   /* of them, deferred */
+    uint64_t unfinished; /* messages that some channel still has, each counted once */
+    uint64_t message_count, message_bytes; /* ever published */
+    uint64_t dropped, expired;
+    uint64_t on_disk;   /* messages */
+    char error[128]; /* the last write error, or empty */
+} pn_topic_stats;
+
+typedef struct pn_topic_channel_stats {
+    pn_ref ref, topic;
+    char name[65];
+    uint32_t paused, ephemeral, consumers, max_consumers;
+    uint64_t depth, in_flight, deferred;
+    uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
+} pn_topic_channel_stats;
+
+typedef struct pn_consumer_stats {
+    pn_ref ref;
+    int32_t pid, backend_id;
+    uint32_t in_flight, max_in_flight, level, sample_rate;
+    uint64_t delivered, finished, requeued, timed_out;
+} pn_consumer_stats;
+
+/* Of this database.  Return how many there are; at most `cap` rows are stored, in no order. */
+int pn_topic_list(pn_conn *conn, pn_topic_stats *rows, size_t cap);
+int pn_topic_channel_list(pn_conn *conn, pn_ref topic, pn_topic_channel_stats *rows, size_t cap);
+int pn_consumer_list(pn_conn *conn, pn_ref channel, pn_consumer_stats *rows, size_t cap);
+int pn_topic_stat(pn_conn *conn, pn_ref topic, pn_topic_stats *out);
+int pn_topic_channel_stat(pn_conn *conn, pn_ref channel, pn_topic_channel_stats *out);
+int pn_consumer_stat(pn_consumer *consumer, pn_consumer_stats *out);
+
+/*
+ * Publish to finish, over the last five to ten minutes: the quantiles q[0 .. n-1], in (0, 1], in
+ * seconds.  Returns 1, or 0 when nothing was finished in that time.
+ */
+int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, size_t n,
+                         double *seconds);
+
+enum pn_message_state { PN_MESSAGE_READY = 1, PN_MESSAGE_DEFERRED = 2, PN_MESSAGE_IN_FLIGHT = 3 };
+
+typedef struct pn_peeked {
+    uint64_t id;
+    uint32_t state; /* enum pn_message_state */
+    uint32_t attempts;
+    int64_t due_in_ns; /* deferred: until it is ready; in flight: until it times out; else 0 */
+    int64_t published_ns;
+    uint64_t body_len; /* all of it; min(body_len, body_max) bytes are copied */
+} pn_peeked;
+
+/*
+ * The first `cap` messages of a channel, ready ones first, then deferred, then in flight; changes
+ * nothing.  Body i goes to bodies + i * body_max.  Returns how many were stored.
+ */
+int pn_topic_channel_peek(pn_conn *conn, pn_ref channel, pn_peeked *out, size_t cap,
+                          uint8_t *bodies, size_t body_max);
+
+/* cffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
