@@ -299,7 +299,9 @@ static struct job job_of(const char *label, uint32_t nth, int action)
 static void finish_job(struct job *job)
 {
     char leftover[64];
-    int status = reap(job->pid);
+    int status = 0;
+    while (waitpid(job->pid, &status, 0) < 0) /* it has a watchdog of its own */
+        CHECK_EQ(errno, EINTR);
     bool exited = WIFEXITED(status);
     if (exited && WEXITSTATUS(status) == NOT_HIT) {
         fprintf(stderr,
