@@ -29,7 +29,9 @@ static void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
     uint32_t lens[MOST];
     uint64_t id;
     for (int i = 0; i < n; i++) {
-        snprintf((char *)bodies + 4 * i, 5, "%04d", first + i);
+        char text[12];
+        snprintf(text, sizeof text, "%04d", first + i);
+        memcpy(bodies + 4 * i, text, 4);
         lens[i] = 4;
     }
     atomic_store(&shared->begun, first + n - 1);

@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from programs import require_module
 from pubsub.server import Server
 from receiving import PATIENCE
-from requirement import require
 
-require_module("psycopg")
-require("postgres")
+pytest.importorskip("psycopg", reason="requires psycopg: it is not installed")
 
-from pynotify.bridge import _upstream  # noqa: E402
-from pynotify.bridge._upstream import Identity, Lost, Upstream  # noqa: E402
+from pynotify.bridge import _upstream
+from pynotify.bridge._upstream import Identity, Lost, Upstream
 
 _STARTED = "SELECT extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = %s"
 

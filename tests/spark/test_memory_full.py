@@ -1,4 +1,4 @@
-"""Memory of the driver, the JVM and the workers at one and at ten million records."""
+"""Memory of the driver, the JVM and the workers at ten and at forty million records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SMALL, LARGE = 1_000_000, 10_000_000
-BUFFERS_MIB = 96
-"""What a worker's and the driver's buffers may still grow by: they are not full with the small
-logs. All that is read beyond is 550 MiB, of which a worker gets half."""
+SMALL, LARGE = 10_000_000, 40_000_000
+"""Already the small logs are longer than what a worker buffers of each (a million records)."""
+GROWTH_MIB = 80
+"""What the C library's heap may grow by; a byte for each record that a worker reads beyond the
+small logs is 15, and all of them are 900.
+"""
 HEAP_MIB = 24
 
 
@@ -52,11 +54,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("memory")
 
 
-@pytest.mark.parametrize("job", ["latency", "audit", "timeline", "wakeups", "lag", "ingest"])
-def test_ten_times_the_records_take_the_same_memory(spark: Any, place: Path, job: str) -> None:
+@pytest.mark.parametrize("job", ["latency", "audit", "timeline", "ingest"])
+def test_four_times_the_records_take_the_same_memory(spark: Any, place: Path, job: str) -> None:
     _measured(spark, place, job, SMALL)  # modules, tables, compiled code
     small, heap = _measured(spark, place, job, SMALL)
     large, heap_after = _measured(spark, place, job, LARGE)
-    assert large.worker < small.worker + BUFFERS_MIB, (small, large)
-    assert large.driver < small.driver + BUFFERS_MIB, (small, large)
+    assert large.worker < small.worker + GROWTH_MIB, (small, large)
+    assert large.driver < small.driver + GROWTH_MIB, (small, large)
     assert heap_after < heap + HEAP_MIB
