@@ -135,8 +135,10 @@ class _Receiver(Receiver):
 
     def stream(self) -> Iterator[bytes]:
         for message in self._consumer:
-            yield message.body
-            message.finish()
+            try:
+                yield message.body
+            finally:  # also of the one after which the stream is left
+                message.finish()
 
     def close(self) -> None:
         self._conn.close()
