@@ -113,6 +113,8 @@ static void make(void)
     o.max_subscriptions = 32;
     o.max_generations = 8;
     o.max_payload = 20000;
+    o.max_topics = o.max_topic_channels = o.max_consumers = 4;
+    o.topic_memory = 256 << 10;
     o.on_full = fuzz_on_full;
     snprintf(file.name, sizeof file.name, "fuzz-%d", (int) getpid());
     snprintf(file.path, sizeof file.path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(),

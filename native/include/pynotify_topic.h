@@ -214,7 +214,7 @@ typedef struct pn_topic_stats {
     uint64_t max_depth;
     uint64_t depth;      /* in the topic's own queue */
     uint64_t deferred;   /* of them, deferred */
-    uint64_t unfinished; /* messages that some channel still has, each counted once */
+    uint64_t unfinished; /* in memory, and some channel still has it; each counted once */
     uint64_t message_count, message_bytes; /* ever published */
     uint64_t dropped, expired;
     uint64_t on_disk;   /* messages */

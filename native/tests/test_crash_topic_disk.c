@@ -89,7 +89,7 @@ static void check_left(pn_conn *conn, pn_ref channel, bool emptying)
     pn_message_out m;
     int first = 0, last = 0;
     while (pn_consumer_get(consumer, 0, &m) == 1) {
-        int i = atoi((const char *)m.body);
+        int i = number_in(&m);
         CHECK_EQ(m.body_len, 4);
         if (first == 0)
             first = i;

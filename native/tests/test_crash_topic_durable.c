@@ -87,7 +87,7 @@ static void check_left(pn_conn *conn)
     pn_message_out m;
     int first = 0, last = 0;
     while (pn_consumer_get(consumer, 0, &m) == 1) {
-        int i = atoi((const char *)m.body);
+        int i = number_in(&m);
         if (first == 0)
             first = i;
         else

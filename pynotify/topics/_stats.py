@@ -174,7 +174,7 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
         name=name_of(row),
         depth=row.depth,
         deferred=row.deferred,
-        unfinished=row.unfinished,
+        unfinished=row.unfinished + row.on_disk,
         message_count=row.message_count,
         message_bytes=row.message_bytes,
         paused=bool(row.paused),
