@@ -129,11 +129,25 @@ static void let_consumers_on(void)
     stands_back = false;
 }
 
+/* The lock; -EBUSY if the victim has it, or somebody else does not let it go. */
+static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
+{
+    int64_t until = test_now_ns() + PROGRESS_MS * INT64_C(1000000);
+    int rc = pn_lock_try(seg);
+    while (alone && rc == -EBUSY && pn_load_relaxed(&seg->lock->holder_pid) != victim_pid &&
+           test_now_ns() < until) {
+        sched_yield(); /* a consumer may be about to go back to sleep */
+        rc = pn_lock_try(seg);
+    }
+    return rc;
+}
+
 /* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
 static void check_beside_the_stopped(void)
 {
     struct pn_segment *seg = inside();
-    int rc = pn_lock_try(seg);
+    bool alone = now.victim != recovering && now.victim != reaping;
+    int rc = try_beside_the_stopped(seg, alone);
     if (rc == 0) {
         pn_lock_release(seg);
         let_consumers_on();
@@ -141,7 +155,6 @@ static void check_beside_the_stopped(void)
         REQUIRE(hear(1, 1, PROGRESS_MS), "no progress beside the stopped process");
         return;
     }
-    bool alone = now.victim != recovering && now.victim != reaping;
     int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
     REQUIRE(rc == -EBUSY, "the lock: %d", rc);
     REQUIRE(holder == victim_pid || !alone, "%d has the lock, not the stopped %d", holder,

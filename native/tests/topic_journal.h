@@ -309,14 +309,14 @@ static bool seen(uint32_t serial, int which)
     return atomic_load(&j->m[serial].in[which].claims) != 0;
 }
 
-/* Did somebody die in answering it so?  how: 0: any. */
-static bool died_answering(uint32_t serial, int which, int how)
+/* How many died in answering it so?  how: 0: any. */
+static uint32_t died_answering(uint32_t serial, int which, int how)
 {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < MAX_WRITERS; i++)
-        if (atomic_load(&j->intent[i].serial) == serial + 1 && mortal(i) &&
-            j->intent[i].which == (uint32_t)which && (how == 0 || j->intent[i].how == how))
-            return true;
-    return false;
+        n += atomic_load(&j->intent[i].serial) == serial + 1 && mortal(i) &&
+             j->intent[i].which == (uint32_t)which && (how == 0 || j->intent[i].how == how);
+    return n;
 }
 
 static void check_entry(uint32_t serial, int which)
@@ -325,13 +325,13 @@ static void check_entry(uint32_t serial, int which)
     const struct entry *e = &m->in[which];
     uint32_t dead = atomic_load(&e->dead);
     uint32_t ended = atomic_load(&e->finished) + atomic_load(&e->died);
-    bool doubt = ended == 0 && died_answering(serial, which, 0);
+    bool doubt = ended == 0 && died_answering(serial, which, 0) != 0;
     REQUIRE(ended == 1 || doubt || atomic_load(&m->optional) != 0 || !seen(serial, which),
             "message %u was returned, and is lost (channel %d)", serial, which);
     REQUIRE(dead == atomic_load(&e->died) ||
-                (doubt && dead == 1 && died_answering(serial, which, PN_ANSWER_DEAD_LETTER)),
+                (doubt && dead == 1 && died_answering(serial, which, PN_ANSWER_DEAD_LETTER) != 0),
             "message %u is %u dead letters, %u answers", serial, dead, atomic_load(&e->died));
-    REQUIRE(!doubt || dead == 1 || died_answering(serial, which, PN_ANSWER_FINISH) ||
+    REQUIRE(!doubt || dead == 1 || died_answering(serial, which, PN_ANSWER_FINISH) != 0 ||
                 atomic_load(&m->optional) != 0, /* it went back, and expired */
             "message %u was to be a dead letter, and is lost", serial);
 }
@@ -363,7 +363,8 @@ static void check_transaction(uint32_t t)
     REQUIRE(log->heard == happened, "transaction %u: %u notifications, its messages are%s there",
             t, log->heard, happened ? "" : " not");
     if (log->answered == 0 || fate != ABOUT ||
-        atomic_load(&j->m[log->answered - 1].optional) != 0) /* back, it may have expired */
+        atomic_load(&j->m[log->answered - 1].optional) != 0 || /* back, it may have expired */
+        died_answering(log->answered - 1, 0, 0) > 1) /* back, it was perhaps another's answer */
         return;
     const struct entry *e = &j->m[log->answered - 1].in[0];
     bool answered = atomic_load(&e->finished) + atomic_load(&e->died) == 0;
