@@ -45,8 +45,11 @@ HOLDS_THE_LOCK = "commit:after-head"
 NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
-    *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:"),
-    "durable:",
+    *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:"),
+    # native/tests/crash_topic_labels.h
+    *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
+    *("claim:due", "claim:in-flight", "claim:listed", "claim:handed"),
+    *("commit:staged", "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"),
 )
 """They have native tests: native/tests/test_crash_*.c."""
 

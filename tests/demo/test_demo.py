@@ -143,7 +143,8 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     assert all(
         row["handed"] == row["committed"] for row in figures["listeners"] if not row["killed"]
     )
-    assert all(row["expected"] > 0 for row in figures["listeners"])
+    # Who replaces the killed one may come when the last notification has gone.
+    assert all(row["expected"] > 0 for row in figures["listeners"] if row["name"] not in again)
 
     from spark_jobs.jobs import audit
     from spark_jobs.logs import survey
