@@ -120,9 +120,7 @@ class BaseTopic:
         self._connection._run_at_once(lib.pn_topic_delete, self._ref)
 
     def _stats(self) -> TopicStats:
-        row = ffi.new("pn_topic_stats *")
-        self._connection._run_at_once(lib.pn_topic_stat, self._ref, row)
-        return stats_of_topic(self._connection, row)
+        return stats_of_topic(self._connection, self._ref)
 
     def _channels(self) -> list[str]:
         return sorted(name_of(row) for _, row in channel_rows(self._connection, self._ref))
@@ -349,10 +347,12 @@ def channel_rows(connection: BaseConnection, ref: int) -> list[tuple[Any, Any]]:
     )
 
 
-def stats_of_topic(connection: BaseConnection, row: Any) -> TopicStats:
+def stats_of_topic(connection: BaseConnection, ref: int) -> TopicStats:
     """With its channels, by name; one that is deleted meanwhile is left out.  May be repeated."""
     channels = []
-    for _, each in channel_rows(connection, row.ref):
+    for _, each in channel_rows(connection, ref):
         with suppress(TopicDeleted):
             channels.append(stats_of_channel(connection, each))
+    row = ffi.new("pn_topic_stats *")  # last: what a channel has counted, its topic has
+    connection._run_at_once(lib.pn_topic_stat, ref, row)
     return topic_stats(row, sorted(channels, key=lambda channel: channel.name))

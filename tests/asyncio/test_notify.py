@@ -24,6 +24,7 @@ PLAIN = {
     "notify_nowait",
     "remove_notify_handler",
     "subscribe",
+    "topic",
     "transaction",
 }
 
