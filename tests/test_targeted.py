@@ -175,7 +175,10 @@ def test_with_broadcast_all_of_them_are_woken(
     after = engine.stat()
     assert after.signals_sent - before.signals_sent >= IDLE
     assert after.slot_writes - before.slot_writes >= IDLE
-    assert all(now > then for now, then in zip(crowd.switches(), switches, strict=True))
+    wait_until(
+        lambda: all(now > then for now, then in zip(crowd.switches(), switches, strict=True)),
+        "each of them has gone to sleep again",
+    )
     notifiers.close()
     results = crowd.dismiss()
     assert all(woken >= IDLE // IDLE_PROCESSES for woken, _messages in results)
