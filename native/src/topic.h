@@ -33,7 +33,8 @@ static inline void pn_topics_end_locked(struct pn_segment *seg)
 {
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
         pn_topics_refill_locked(seg);
-    if (__builtin_expect(seg->topics.noted != 0 || seg->topics.ctl->log_behind != 0, 0))
+    if (__builtin_expect(seg->topics.noted != 0 || seg->topics.ctl->log_behind != 0 ||
+                             pn_load_relaxed(&seg->topics.ctl->log.failed) != 0, 0))
         pn_durable_end_locked(seg);
     atomic_signal_fence(memory_order_seq_cst);
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);

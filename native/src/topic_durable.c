@@ -11,8 +11,11 @@
  *    may be there or not, an answer whose consumer was not told may have happened or not.
  * 3. When a flush fails where nobody can be told, `log_behind` stands until the log could be
  *    written anew; publishing fails meanwhile.
- * 4. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
- * 5. Ephemeral channels are not in the log.
+ * 4. A sync that fails leaves nobody knowing what of the files is on the disk, and the next one may
+ *    succeed without it.  Whoever needed it was committed and cannot be refused any more; the next
+ *    operation writes the log anew, into a new file, and that is synced.  TopicStats.error says so.
+ * 5. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
+ * 6. Ephemeral channels are not in the log.
  */
 #include "topic_durable.h"
 
@@ -442,6 +445,8 @@ static int write_all(struct pn_segment *seg)
         return rc;
     for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
         struct on_disk o = {.seg = seg, .topic = &seg->topics.topic[i]};
+        if (durable_now(o.topic) && d->policy < o.topic->fsync)
+            d->policy = o.topic->fsync; /* what was synced before is not, in the new file */
         if (durable_now(o.topic) && pn_topic_on_disk(o.topic) != 0)
             rc = pn_topic_disk_each_locked(seg, &seg->topics.topic[i], carry_one_on_disk, &o);
         if (rc < 0)
@@ -483,6 +488,8 @@ static int write_notes(struct pn_segment *seg)
 int pn_durable_flush_locked(struct pn_segment *seg)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
+    if (ctl->log_ready != 0 && pn_exchange(&ctl->log.failed, 0) != 0)
+        ctl->log_behind = 1;
     if (ctl->log_ready == 0 || (seg->topics.noted == 0 && ctl->log_behind == 0))
         return 0;
     seg->topics.noted = 0;
@@ -572,6 +579,14 @@ int pn_durable_start_locked(struct pn_segment *seg)
 
 /* ---- syncing -------------------------------------------------------------------------------- */
 
+/* Without the lock.  A file system that has no sync is no reason to write all again. */
+static void sync_all(struct pn_topiclog *log, struct pn_durable *d)
+{
+    int rc = pn_topiclog_sync(log, &d->files, UINT64_MAX);
+    if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT)
+        pn_store_relaxed(&log->failed, (uint32_t) -rc);
+}
+
 void pn_durable_sync(struct pn_segment *seg, uint32_t policy)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
@@ -581,7 +596,7 @@ void pn_durable_sync(struct pn_segment *seg, uint32_t policy)
     if (policy == PN_FSYNC_INTERVAL)
         d->interval = true;
     if (policy == PN_FSYNC_ALWAYS || pn_topiclog_sync_due(log, pn_now_ns()))
-        pn_topiclog_sync(log, &d->files, UINT64_MAX);
+        sync_all(log, d);
 }
 
 void pn_durable_close(struct pn_segment *seg)
@@ -594,7 +609,7 @@ void pn_durable_close(struct pn_segment *seg)
     if (d == NULL)
         return;
     if (d->interval)
-        pn_topiclog_sync(&seg->topics.ctl->log, &d->files, UINT64_MAX);
+        sync_all(&seg->topics.ctl->log, d);
     pn_topiclog_close(&d->files);
     free(d->note);
     free(d->bytes);

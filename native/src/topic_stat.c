@@ -171,7 +171,12 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, pn_topi
                             .corrupt = (uint32_t) pn_diskqueue_now(&t->disk)->corrupt,
                             .dropped = t->dropped,
                             .expired = t->expired + own->expired};
+    const struct pn_topiclog *log = &seg->topics.ctl->log;
     int error = pn_load_relaxed(&t->disk.error);
+    if (error == 0 && t->durable != 0)
+        error = pn_load_relaxed(&log->queue.error);
+    if (error == 0 && t->durable != 0)
+        error = (int) pn_load_relaxed(&log->failed);
     if (error != 0)
         snprintf(out->error, sizeof out->error, "%s", strerror(error));
     copy_name(out->name, t->name, t->name_len);

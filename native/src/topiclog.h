@@ -80,7 +80,8 @@ struct pn_topiclog {
     uint64_t compact_file, compact_seq, compact_sum, compact_cursor[2];
     uint64_t compactions;
     uint64_t compact_from; /* bytes; a smaller log is not compacted */
-    uint64_t unused[2];
+    pn_atomic_u32 failed, pad; /* errno of the last sync, if it failed.  W: any */
+    uint64_t unused;
 };
 _Static_assert(sizeof(struct pn_topiclog) == 360, "it is a part of the layout");
 

@@ -4,6 +4,9 @@
  */
 #include "segfiles.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+
 #include "topics.h"
 
 static pn_engine *engine;
@@ -248,6 +251,45 @@ static void test_topics_are_listed_before_anybody_opens_one(void)
     detach();
 }
 
+/* Instead of libc's: a disk that cannot be written. */
+static bool disk_is_broken;
+int fdatasync(int fd)
+{
+    if (!disk_is_broken)
+        return (int) syscall(SYS_fdatasync, fd);
+    errno = EIO;
+    return -1;
+}
+
+static void test_a_sync_that_fails_is_told_and_all_is_written_anew(void)
+{
+    log_remove();
+    name = test_segment_name();
+    attach();
+    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                .durable = 1,
+                                .fsync = PN_FSYNC_ALWAYS};
+    CHECK_OK(pn_topic_open(conn, "t", 1, &o, &topic));
+    channel = channel_of(conn, topic, "c");
+    const struct pn_topiclog *log = &test_inside()->topics.ctl->log;
+    publish(conn, topic, "a");
+    CHECK_EQ(pn_load_relaxed(&log->synced), pn_load_relaxed(&log->written));
+    uint64_t compactions = log->compactions, syncs = pn_load_relaxed(&log->syncs);
+    disk_is_broken = true;
+    publish(conn, topic, "b");
+    CHECK(pn_load_relaxed(&log->synced) < pn_load_relaxed(&log->written));
+    disk_is_broken = false;
+    CHECK(strcmp(topic_stat(conn, topic).error, strerror(EIO)) == 0);
+    CHECK_EQ(log->compactions, compactions + 1);
+    CHECK_EQ(pn_load_relaxed(&log->syncs), syncs + 1);
+    CHECK_EQ(pn_load_relaxed(&log->synced), pn_load_relaxed(&log->written));
+    CHECK_EQ(topic_stat(conn, topic).error[0], 0);
+    consumer = consumer_of(conn, channel, 5);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 2);
+    close_scene();
+}
+
 static void remove_all(void)
 {
     if (data_dir_owner == getpid())
@@ -265,5 +307,6 @@ int main(void)
     RUN(test_transactions_survive_whole);
     RUN(test_what_is_on_disk_for_lack_of_memory_survives);
     RUN(test_topics_are_listed_before_anybody_opens_one);
+    RUN(test_a_sync_that_fails_is_told_and_all_is_written_anew);
     return tests_done();
 }
