@@ -51,23 +51,10 @@ enum {
 #include "crash_topic_labels.h"
 #include "crash_victims.h"
 
-/* How a case ends; and a victim, by PN_CRASH_EXIT. */
-enum { HIT = 0, FAILED = 1, NOT_HIT = 3, EXITED = 99 };
-
-static bool begins(const char *label, const char *prefix)
-{
-    return strncmp(label, prefix, strlen(prefix)) == 0;
-}
+#define VICTIMS_H "crash_victims.h"
+#include "crash_case.h"
 
 /* ---- the order of a case --------------------------------------------------------------------- */
-
-static void victim(void *arg)
-{
-    (void)arg;
-    CHECK_EQ(setpgid(0, 0), 0); /* its children can be waited for when it is dead */
-    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
-    now.victim();
-}
 
 static void count_stray(int signo)
 {
@@ -122,40 +109,18 @@ static void let_listeners_on(void)
     stands_back = false;
 }
 
-/* The lock; -EBUSY if the victim has it, or somebody else does not let it go. */
-static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
-{
-    int64_t until = test_now_ns() + PROGRESS_MS * INT64_C(1000000);
-    int rc = pn_lock_try(seg);
-    while (alone && rc == -EBUSY && pn_load_relaxed(&seg->lock->holder_pid) != victim_pid &&
-           test_now_ns() < until) {
-        sched_yield(); /* a listener may be about to go back to sleep */
-        rc = pn_lock_try(seg);
-    }
-    return rc;
-}
-
-/* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
 static void check_beside_the_stopped(void)
 {
-    struct pn_segment *seg = inside();
     /* while it repairs, or is helped by others, holder_pid may name another */
     bool alone = now.victim != waking_myself && helper_pid == 0 && !begins(now.label, "recover:");
-    int rc = try_beside_the_stopped(seg, alone);
-    if (rc == 0) {
-        pn_lock_release(seg);
-        let_listeners_on();
-        release_listener();
-        if (now.victim == waking_writers)
-            return; /* it has not read what fills the queue: that does hold up the others */
-        notify(mine, NOTIFIER, PING, 40);
-        REQUIRE(hear(3, PROGRESS_MS), "no progress beside the stopped process");
+    if (!lock_is_free_beside_the_stopped(alone))
         return;
-    }
-    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
-    REQUIRE(rc == -EBUSY, "the lock: %d", rc);
-    REQUIRE(holder == victim_pid || !alone, "%d has the lock, not the stopped %d", holder,
-            victim_pid);
+    let_listeners_on();
+    release_listener();
+    if (now.victim == waking_writers)
+        return; /* it has not read what fills the queue: that does hold up the others */
+    notify(mine, NOTIFIER, PING, 40);
+    REQUIRE(hear(3, PROGRESS_MS), "no progress beside the stopped process");
 }
 
 /* Serve the victim's stops until it ends.  True: it came to where it should. */
@@ -178,23 +143,7 @@ static bool watch_victim(void)
         }
         kill(victim_pid, SIGCONT);
     }
-    if (WIFEXITED(status) && WEXITSTATUS(status) == EXITED)
-        return now.action == PN_CRASH_EXIT;
-    REQUIRE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the victim failed");
-    REQUIRE(!WIFSIGNALED(status) || WTERMSIG(status) == SIGKILL, "the victim died of signal %d",
-            WTERMSIG(status));
-    return WIFSIGNALED(status) || stopped;
-}
-
-/*
- * The victim's own children die with it, but not in the same instant; until the kernel has taken
- * their memory down their slots are not free (L6), and nothing that counts slots may look.
- */
-static void wait_for_orphans(void)
-{
-    while (waitpid(-victim_pid, NULL, 0) > 0 || errno == EINTR)
-        ;
-    CHECK_EQ(errno, ECHILD);
+    return judge_victim(status, stopped);
 }
 
 /* ---- what has to hold afterwards ------------------------------------------------------------- */
@@ -462,16 +411,6 @@ static bool tested_elsewhere(const char *label)
     return is_topic_label(label);
 }
 
-struct job {
-    struct crash_case c;
-    void (*run)(void *arg);
-    void *arg;
-    pid_t pid;
-    struct shared *shared;
-};
-
-static unsigned failures, not_hit, done;
-
 static struct job job_of(const char *label, uint32_t nth, int action)
 {
     struct job job = {.c = {.label = label, .nth = nth, .victim = mixed, .action = action},
@@ -495,50 +434,6 @@ static struct job job_of(const char *label, uint32_t nth, int action)
     else if (begins(label, "watch:"))
         job.c.victim = watching;
     return job;
-}
-
-static void finish(struct job *job)
-{
-    char leftover[64];
-    int status = reap(job->pid);
-    bool exited = WIFEXITED(status);
-    if (exited && WEXITSTATUS(status) == NOT_HIT) {
-        fprintf(stderr,
-                "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in "
-                "crash_victims.h, and job_of() the way to it\n",
-                job->c.label, action_names[job->c.action], job->c.nth);
-        not_hit++;
-    } else if (!exited || WEXITSTATUS(status) != HIT) {
-        fprintf(stderr, "FAILED: %s, hit %u, %s\n", job->c.label, job->c.nth,
-                action_names[job->c.action]);
-        failures++;
-        for (int i = 0; i < 4; i++) { /* what it could not remove itself */
-            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int)job->pid, i);
-            test_segment_remove(leftover);
-        }
-    }
-    done++;
-    munmap(job->shared, sizeof *job->shared);
-}
-
-static void start(struct job *job)
-{
-    job->shared = mmap(NULL, sizeof *job->shared, PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(job->shared != MAP_FAILED);
-    j = job->shared;
-    now = job->c;
-    job->pid = spawn(job->run, job->arg);
-}
-
-static void run_all(struct job *jobs, size_t n)
-{
-    for (size_t i = 0; i < n + PARALLEL; i++) {
-        if (i >= PARALLEL && i - PARALLEL < n)
-            finish(&jobs[i - PARALLEL]);
-        if (i < n)
-            start(&jobs[i]);
-    }
 }
 
 static size_t add_unhelped(struct job *jobs, size_t n)
@@ -587,7 +482,6 @@ int main(int argc, char **argv)
 {
     static struct job jobs[1024];
     size_t n = 0;
-    int64_t began = test_now_ns();
 
     if (argc < 2 || strcmp(argv[1], "unhelped") == 0) {
         n = add_unhelped(jobs, n); /* the slow ones first */
@@ -597,9 +491,5 @@ int main(int argc, char **argv)
         if (argc < 2 ? !tested_elsewhere(pn_crash_label(i))
                      : strcmp(argv[1], pn_crash_label(i)) == 0)
             n = add_label(jobs, n, pn_crash_label(i));
-    CHECK(n > 0);
-    run_all(jobs, n);
-    printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
-           (double)(test_now_ns() - began) / 1e9);
-    return failures + not_hit != 0;
+    return run_jobs(jobs, n, NULL);
 }

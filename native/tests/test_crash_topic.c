@@ -49,13 +49,6 @@ enum {
 
 #include "crash_topic_victims.h"
 
-enum { HIT = 0, FAILED = 1, NOT_HIT = 3, EXITED = 99 };
-
-static bool begins(const char *label, const char *prefix)
-{
-    return strncmp(label, prefix, strlen(prefix)) == 0;
-}
-
 static struct pn_segment *inside(void)
 {
     struct pn_segment *seg = pn_first_segment();
@@ -65,15 +58,10 @@ static struct pn_segment *inside(void)
     return seg;
 }
 
-/* ---- the order of a case --------------------------------------------------------------------- */
+#define VICTIMS_H "crash_topic_victims.h"
+#include "crash_case.h"
 
-static void victim(void *arg)
-{
-    (void)arg;
-    CHECK_EQ(setpgid(0, 0), 0); /* its children can be waited for when it is dead */
-    CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
-    now.victim();
-}
+/* ---- the order of a case --------------------------------------------------------------------- */
 
 static void open_segment(void)
 {
@@ -129,36 +117,13 @@ static void let_consumers_on(void)
     stands_back = false;
 }
 
-/* The lock; -EBUSY if the victim has it, or somebody else does not let it go. */
-static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
-{
-    int64_t until = test_now_ns() + PROGRESS_MS * INT64_C(1000000);
-    int rc = pn_lock_try(seg);
-    while (alone && rc == -EBUSY && pn_load_relaxed(&seg->lock->holder_pid) != victim_pid &&
-           test_now_ns() < until) {
-        sched_yield(); /* a consumer may be about to go back to sleep */
-        rc = pn_lock_try(seg);
-    }
-    return rc;
-}
-
-/* Stopped is not dead: who has the lock keeps it, and who has not is in nobody's way. */
 static void check_beside_the_stopped(void)
 {
-    struct pn_segment *seg = inside();
-    bool alone = now.victim != recovering && now.victim != reaping;
-    int rc = try_beside_the_stopped(seg, alone);
-    if (rc == 0) {
-        pn_lock_release(seg);
-        let_consumers_on();
-        say(PING_B); /* in channel a it may be the stopped one's turn */
-        REQUIRE(hear(1, 1, PROGRESS_MS), "no progress beside the stopped process");
+    if (!lock_is_free_beside_the_stopped(now.victim != recovering && now.victim != reaping))
         return;
-    }
-    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
-    REQUIRE(rc == -EBUSY, "the lock: %d", rc);
-    REQUIRE(holder == victim_pid || !alone, "%d has the lock, not the stopped %d", holder,
-            victim_pid);
+    let_consumers_on();
+    say(PING_B); /* in channel a it may be the stopped one's turn */
+    REQUIRE(hear(1, 1, PROGRESS_MS), "no progress beside the stopped process");
 }
 
 /* Serve the victim's stops until it ends.  True: it came to where it should. */
@@ -176,20 +141,7 @@ static bool watch_victim(void)
         kill(victim_pid, SIGCONT);
     }
     atomic_fetch_add(&j->deaths, 1);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == EXITED)
-        return now.action == PN_CRASH_EXIT;
-    REQUIRE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the victim failed");
-    REQUIRE(!WIFSIGNALED(status) || WTERMSIG(status) == SIGKILL, "the victim died of signal %d",
-            WTERMSIG(status));
-    return WIFSIGNALED(status) || stopped;
-}
-
-/* The victim's own children die with it, but not in the same instant. */
-static void wait_for_orphans(void)
-{
-    while (waitpid(-victim_pid, NULL, 0) > 0 || errno == EINTR)
-        ;
-    CHECK_EQ(errno, ECHILD);
+    return judge_victim(status, stopped);
 }
 
 /* ---- what has to hold afterwards ------------------------------------------------------------- */
@@ -288,16 +240,6 @@ static void run_first_use(void *arg)
 
 /* ---- all cases ------------------------------------------------------------------------------- */
 
-struct job {
-    struct crash_case c;
-    void (*run)(void *arg);
-    void *arg;
-    pid_t pid;
-    struct shared *shared;
-};
-
-static unsigned failures, not_hit, done;
-
 static struct job job_of(const char *label, uint32_t nth, int action)
 {
     struct job job = {.c = {.label = label, .nth = nth, .victim = mixed, .action = action},
@@ -312,41 +254,12 @@ static struct job job_of(const char *label, uint32_t nth, int action)
     return job;
 }
 
-static void finish_job(struct job *job)
+/* Whom a death may interrupt in the middle of something. */
+static void doom(void)
 {
-    char leftover[64];
-    int status = 0;
-    while (waitpid(job->pid, &status, 0) < 0) /* it has a watchdog of its own */
-        CHECK_EQ(errno, EINTR);
-    bool exited = WIFEXITED(status);
-    if (exited && WEXITSTATUS(status) == NOT_HIT) {
-        fprintf(stderr,
-                "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in "
-                "crash_topic_victims.h, and job_of() the way to it\n",
-                job->c.label, action_names[job->c.action], job->c.nth);
-        not_hit++;
-    } else if (!exited || WEXITSTATUS(status) != HIT) {
-        fprintf(stderr, "FAILED: %s, hit %u, %s\n", job->c.label, job->c.nth,
-                action_names[job->c.action]);
-        failures++;
-        snprintf(leftover, sizeof leftover, "ctest.%d.0", (int)job->pid);
-        test_segment_remove(leftover);
-    }
-    done++;
-    munmap(job->shared, sizeof *job->shared);
-}
-
-static void start(struct job *job)
-{
-    job->shared = mmap(NULL, sizeof *job->shared, PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(job->shared != MAP_FAILED);
-    j = job->shared;
     atomic_store(&j->doomed[VICTIM], 1);
     for (uint32_t i = HELPER; i < MAX_WRITERS; i++)
         atomic_store(&j->doomed[i], 1);
-    now = job->c;
-    job->pid = spawn(job->run, job->arg);
 }
 
 static size_t add_label(struct job *jobs, size_t n, const char *label)
@@ -404,7 +317,6 @@ int main(int argc, char **argv)
 {
     static struct job jobs[1024];
     size_t n = 0;
-    int64_t began = test_now_ns();
     if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
         n = add_unhelped(jobs, n); /* the slow ones first */
     for (int i = 0; i < pn_crash_label_count(); i++)
@@ -414,14 +326,5 @@ int main(int argc, char **argv)
         jobs[0] = job_of(argv[1], (uint32_t)atoi(argv[2]), atoi(argv[3]));
         n = 1;
     }
-    CHECK(n > 0);
-    for (size_t i = 0; i < n + PARALLEL; i++) {
-        if (i >= PARALLEL && i - PARALLEL < n)
-            finish_job(&jobs[i - PARALLEL]);
-        if (i < n)
-            start(&jobs[i]);
-    }
-    printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
-           (double)(test_now_ns() - began) / 1e9);
-    return failures + not_hit != 0;
+    return run_jobs(jobs, n, doom);
 }
