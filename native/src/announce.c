@@ -157,6 +157,18 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
     PN_CRASH("commit:after-woken");
 }
 
+/*
+ * With one processor to run on, whom we woke there runs only when we stop, and the scheduler lets a
+ * wakee preempt only while it has used less time than its waker.  So make way, unless more is to
+ * come at once.
+ */
+static void make_way(void)
+{
+    pn_os_refresh_cpus(); /* an affinity may have changed; small beside the signal */
+    if (pn_os_cpus() == 1)
+        sched_yield();
+}
+
 /* SignalBackends(), the part without the lock. */
 void pn_signal_collected(struct pn_commit *c)
 {
@@ -172,14 +184,13 @@ void pn_signal_collected(struct pn_commit *c)
                      (uint64_t) (c->nwake == 0 && !c->flush ? c->now : pn_now_ns()));
     if (c->wakes_us)
         pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
-    /*
-     * With one processor to run on, whom we woke there runs only when we stop, and the scheduler
-     * lets a wakee preempt only while it has used less time than its waker.  So make way, unless
-     * more is to come at once.
-     */
-    if (sent > 0 && !c->stream) {
-        pn_os_refresh_cpus(); /* an affinity may have changed; small beside the signal */
-        if (pn_os_cpus() == 1)
-            sched_yield();
-    }
+    if (sent > 0 && !c->stream)
+        make_way();
+}
+
+void pn_make_way_for_consumers(struct pn_conn *conn)
+{
+    int64_t now = pn_now_ns();
+    if (now - (int64_t) pn_exchange(&conn->last_wake_ns, (uint64_t) now) >= PN_STREAM_NS)
+        make_way();
 }

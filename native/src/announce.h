@@ -43,5 +43,7 @@ struct pn_commit {
 void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end);
 /* Step i: the signals.  Lock not held. */
 void pn_signal_collected(struct pn_commit *c);
+/* Consumers of topics were woken by what conn has published. */
+void pn_make_way_for_consumers(struct pn_conn *conn);
 
 #endif

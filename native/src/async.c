@@ -461,6 +461,7 @@ static int commit(struct pn_commit *c)
 {
     struct pn_conn *conn = c->conn;
     bool actions = c->txn != NULL && (c->txn->pending.nactions != 0 || c->txn->nintents != 0);
+    bool consumers = false; /* were notified */
     struct pn_room_wait wait = {0};
     int rc;
     do {
@@ -473,6 +474,7 @@ static int commit(struct pn_commit *c)
             rc = precommit_locked(c, &wait);
             if (rc == 0)
                 atcommit_locked(c);
+            consumers = conn->seg->topics.nwakes != 0;
             pn_lock_release(conn->seg);
         }
         if (actions) {
@@ -488,6 +490,8 @@ static int commit(struct pn_commit *c)
     if (rc != 0)
         return rc;
     pn_signal_collected(c);
+    if (__builtin_expect(consumers, 0))
+        pn_make_way_for_consumers(conn);
     if (__builtin_expect(c->leaves, 0))
         pn_watch_tell(conn->seg, conn->slot);
     if (actions && pn_load_relaxed(&conn->has_fd) != 0)

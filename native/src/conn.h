@@ -100,6 +100,7 @@ struct pn_conn {
     pn_atomic_u64 gap_ns;    /* how long wait() waited lately, a moving average */
     pn_atomic_u32 wakes;     /* how often somebody woke us */
     pn_atomic_u64 last_commit_ns; /* W: any thread; is this notifier in the middle of a stream? */
+    pn_atomic_u64 last_wake_ns;   /* W: any thread; when it last woke a consumer */
     pn_atomic_u32 notices;      /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;
     char notice[512];

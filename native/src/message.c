@@ -29,6 +29,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "announce.h"
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
@@ -470,6 +471,14 @@ static void after_publish_locked(struct pn_segment *seg, struct pn_topic *topic)
     pn_topic_settle_locked(seg, topic);
 }
 
+static void release_after_publish(struct pn_conn *conn)
+{
+    bool woken = conn->seg->topics.nwakes != 0;
+    pn_lock_release(conn->seg);
+    if (woken)
+        pn_make_way_for_consumers(conn);
+}
+
 int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in, uint64_t *id)
 {
     struct pn_segment *seg = conn->seg;
@@ -493,7 +502,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
         note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
     PN_CRASH("publish:done");
-    pn_lock_release(seg);
+    release_after_publish(conn);
     if (log && rc == 0)
         pn_log_publish(conn, &note, m.id, m.body_len);
     return rc;
@@ -578,7 +587,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (log)
         note.len = pn_log_topic_name(topic, note.name);
     pn_topics_end_locked(seg);
-    pn_lock_release(seg);
+    release_after_publish(conn);
     for (size_t i = 0; log && i < n; i++)
         pn_log_publish(conn, &note, *first_id + i, lens[i]);
     return rc;
