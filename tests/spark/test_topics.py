@@ -1,0 +1,122 @@
+"""What processes with topics log, and what the jobs make of it, beside their own accounts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pynotify
+from forking import ForkedChild
+from receiving import PATIENCE
+from sessions import EngineFactory
+from spark_jobs.jobs import audit, e2e
+from spark_jobs.logs import LogReader, survey
+from spark_jobs.schema import Kind
+
+MESSAGES = 300
+CHANNELS = ("bill", "mail#ephemeral")
+HASTY = 11
+"""So many are taken by a consumer that lets them time out, before the others come."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a consumer's process says: of each message how often, and that it took no longer."""
+
+    attempts: dict[int, int]
+    at_most_ns: dict[int, int]
+    stats: pynotify.ChannelStats
+
+
+def consume(name: str, log: Path, channel_name: str) -> Account:
+    """Finish every message, half of them in transactions; requeue each seventh once."""
+    attempts, at_most = {}, {}
+    with pynotify.connect(name, latency_log=log) as conn:
+        channel = conn.topic("orders").channel(channel_name)
+        hasty = channel.consumer(max_in_flight=HASTY, msg_timeout=0.05)
+        for _ in range(HASTY):
+            hasty.get(PATIENCE)
+        consumer = channel.consumer()
+        while len(attempts) < MESSAGES:
+            message = consumer.get(PATIENCE)
+            number, sent = (int(word) for word in message.body.split())
+            if message.attempts == 1 and number % 7 == 0:
+                message.requeue()
+                continue
+            if number % 2:
+                message.finish()
+            else:
+                with conn.transaction():
+                    message.finish()
+            identity = int(message.id, 16)
+            attempts[identity] = message.attempts
+            at_most[identity] = time.monotonic_ns() - sent
+        return Account(attempts, at_most, channel.stats())
+
+
+def records(log: Path, kind: Kind) -> dict[str, Any]:
+    """By topic:channel."""
+    found: dict[str, list[Any]] = {}
+    for one in survey([log]).logs:
+        reader = LogReader(one)
+        for chunk in reader.chunks():
+            for at, (_database, name) in enumerate(reader.channels):
+                which = (chunk.channel == at) & (chunk.records["kind"] == kind)
+                found.setdefault(name, []).append(chunk.records[which])
+    return {name: np.concatenate(rows) for name, rows in found.items()}
+
+
+@pytest.mark.spark
+def test_topics_of_real_processes(spark: Any, make_engine: EngineFactory, tmp_path: Path) -> None:
+    log = tmp_path / "logs"
+    log.mkdir(mode=0o700)
+    engine = make_engine()
+    with engine.connect(latency_log=log) as conn:
+        topic = conn.topic("orders")
+        for name in CHANNELS:
+            topic.channel(name)
+        for number in range(MESSAGES):
+            topic.publish(f"{number} {time.monotonic_ns()}")
+        children = [
+            ForkedChild(lambda name=name: consume(engine.name, log, name)) for name in CHANNELS
+        ]
+        accounts = {
+            f"orders:{name}": child.result() for name, child in zip(CHANNELS, children, strict=True)
+        }
+
+    finished, delivered = records(log, Kind.FIN), records(log, Kind.DELIVER)
+    published = records(log, Kind.PUBLISH)["orders"]
+    for name, account in accounts.items():
+        rows = finished[name]
+        assert {row["commit_seq"]: row["attempts"] for row in rows} == account.attempts
+        assert len(rows) == MESSAGES
+        took = rows["ts"].astype(np.int64) - rows["ref_ts"].astype(np.int64)
+        bounds = [account.at_most_ns[identity] for identity in rows["commit_seq"].tolist()]
+        assert (took > 0).all()
+        assert (took <= bounds).all()
+        assert len(delivered[name]) == sum(account.attempts.values())
+        assert set(published["commit_seq"].tolist()) == set(account.attempts)
+
+    found = survey([log])
+    result = e2e.run(spark, found, tmp_path / "e2e")
+    rows = {f"{row['topic']}:{row['channel']}": row for row in result.rows}
+    assert set(rows) == set(accounts)
+    for name, account in accounts.items():
+        row = rows[name]
+        assert (row["finished"], row["max_attempts"]) == (MESSAGES, max(account.attempts.values()))
+        assert row["mean_attempts"] == pytest.approx(np.mean(list(account.attempts.values())))
+        assert (row["requeued"], row["timed_out"]) == (
+            account.stats.requeued,
+            account.stats.timed_out,
+        )
+        assert row["requeued"] >= MESSAGES // 7 - HASTY
+        assert row["timed_out"] >= HASTY
+    assert result.totals == {"negative": 0, "unknown": 0, "other_clock": 0}
+    # Topics owe nobody a notification: the audit has nothing to say of them.
+    checked = audit.run(spark, found, tmp_path / "audit")
+    assert (checked.rows, checked.violation) == ([], False)
