@@ -27,10 +27,10 @@ define step
 printf '== %s: %s s\n' '$(1)' "$$(( $$(date +%s) - t ))"
 endef
 
-# $(call ctest,build directory,cmake options)
+# $(call ctest,build directory,cmake options,ctest options)
 ctest = $(CMAKE) -S . -B build/$(1) --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(2) && \
         $(CMAKE) --build build/$(1) --parallel $(JOBS) && \
-        $(CTEST) --test-dir build/$(1) --parallel $(JOBS) --output-on-failure --no-tests=error
+        $(CTEST) --test-dir build/$(1) --parallel $(JOBS) --output-on-failure --no-tests=error $(3)
 
 RELEASE := -DCMAKE_BUILD_TYPE=RelWithDebInfo
 ASAN    := -DCMAKE_BUILD_TYPE=Debug -DPYNOTIFY_SANITIZE=address+undefined
@@ -120,7 +120,7 @@ build: setup ## the extension, and the C libraries in build/release
 test: ## everything that has to pass before a commit; under ten minutes on two cores
 	$(call step,setup,$(MAKE) --no-print-directory setup node-peer)
 	$(call step,native tests: release and crash points,$(call ctest,release,$(RELEASE)))
-	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN)))
+	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN),-LE long))
 	$(call step,sources: ruff and mypy and style,$(LINT))
 ifneq ($(SPARK_TESTS),)
 	$(call step,spark tests,$(PYTEST) -n 0 -m "spark and not full" $(SPARK_TESTS))
@@ -130,6 +130,7 @@ endif
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
 test-full: test ## also what takes long: TSan, single steps, fuzzing, the full models, pytest -m full
+	$(call step,native tests: ASan and UBSan: those that take long,$(call ctest,asan,$(ASAN),-L long))
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)

@@ -1,5 +1,7 @@
 """`make fuzz`: each target for so many seconds, with libFuzzer where there is a clang that has it.
 
+As many at a time as there are processors.
+
 New inputs go to build/fuzz/found/<target>, those that fail to build/fuzz/crash/<target>.
 """
 
@@ -11,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "native" / "fuzz" / "corpus"
 BUILD = ROOT / "build" / "fuzz"
+LOGS = "logs"  # in Python: tests/spark/fuzz_logs.py
 PROBE = (
     "#include <stddef.h>\nint LLVMFuzzerTestOneInput(const void *d, size_t n)\n{ return !d && n; }"
 )
@@ -31,14 +36,15 @@ def has_libfuzzer() -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def build(libfuzzer: bool) -> None:
+def build(targets: list[str], libfuzzer: bool) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if libfuzzer:
         environment["CC"] = "clang"
     configure = ["cmake", "-S", ROOT, "-B", BUILD, "--log-level=WARNING"]
     configure += ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DPYNOTIFY_SANITIZE=address+undefined"]
     configure += [f"-DPYNOTIFY_FUZZER={'ON' if libfuzzer else 'OFF'}", "-DPYNOTIFY_CRASHPOINTS=OFF"]
-    compiling = ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count())]
+    compiling = ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count()), "--target"]
+    compiling += [f"fuzz_{target}" for target in targets]
     for command in (configure, compiling):
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
 
@@ -70,21 +76,34 @@ def run(target: str, seconds: int, libfuzzer: bool) -> bool:
     return done.returncode == 0
 
 
+def run_logs(seconds: int) -> bool:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "spark")])
+    command = [sys.executable, ROOT / "tests" / "spark" / "fuzz_logs.py", str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(command, env=environment, check=False).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("targets", nargs="*", help="default: all")
-    arguments = parser.parse_args()
-    libfuzzer = has_libfuzzer()
-    print("libFuzzer" if libfuzzer else "no libFuzzer: mutations of the corpus by replay.c")
-    build(libfuzzer)
     every = sorted(path.stem.removeprefix("fuzz_") for path in CORPUS.parent.glob("fuzz_*.c"))
-    results = [run(target, arguments.seconds, libfuzzer) for target in arguments.targets or every]
-    if not arguments.targets:
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "spark")])
-        logs = [sys.executable, ROOT / "tests" / "spark" / "fuzz_logs.py", str(arguments.seconds)]
-        environment = {**os.environ, "PYTHONPATH": paths}
-        results.append(subprocess.run(logs, env=environment, check=False).returncode == 0)
+    every.append(LOGS)
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("targets", nargs="*", help="default: all: " + ", ".join(every))
+    arguments = parser.parse_args()
+    for target in arguments.targets:
+        if target not in every:
+            parser.error(f"there is no target {target}, only " + ", ".join(every))
+    targets: list[str] = arguments.targets or every
+    native = [target for target in targets if target != LOGS]
+    libfuzzer = has_libfuzzer()
+    jobs = [partial(run, target, arguments.seconds, libfuzzer) for target in native]
+    if LOGS in targets:
+        jobs.append(partial(run_logs, arguments.seconds))
+    if native:
+        print("libFuzzer" if libfuzzer else "no libFuzzer: mutations of the corpus by replay.c")
+        build(native, libfuzzer)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda job: job(), jobs))
     return 0 if all(results) else 1
 
 
