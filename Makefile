@@ -9,6 +9,7 @@ PY     := $(VENV)/bin/python
 CMAKE  := env -u MAKEFLAGS -u MAKELEVEL PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake
 CTEST  := env PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ctest
 PYTEST := $(PY) -m pytest -q
+SLOWEST := --durations=12 --durations-min=3
 # The lint tests need nothing of the package, and so report even where it does not import.
 LINT   := $(PYTEST) --noconftest -n 2 tests/test_sourcecode.py
 
@@ -123,9 +124,9 @@ test: ## everything that has to pass before a commit; under ten minutes on two c
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN),-LE long))
 	$(call step,sources: ruff and mypy and style,$(LINT))
 ifneq ($(SPARK_TESTS),)
-	$(call step,spark tests,$(PYTEST) -n 0 -m "spark and not full" $(SPARK_TESTS))
+	$(call step,spark tests,$(PYTEST) -n 0 $(SLOWEST) -m "spark and not full" $(SPARK_TESTS))
 endif
-	$(call step,python tests,$(PYTEST) -n 2 -m "not spark and not full" \
+	$(call step,python tests,$(PYTEST) -n 2 $(SLOWEST) -m "not spark and not full" \
 	    --ignore=tests/test_sourcecode.py)
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
@@ -135,7 +136,7 @@ test-full: test ## also what takes long: TSan, single steps, fuzzing, the full m
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)
 ifneq ($(FULL_TESTS),)
-	$(call step,full python tests and models,$(PYTEST) -n 2 -m full $(FULL_TESTS))
+	$(call step,full python tests and models,$(PYTEST) -n 2 $(SLOWEST) -m full $(FULL_TESTS))
 endif
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
