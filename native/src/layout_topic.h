@@ -172,11 +172,11 @@ struct pn_topic_channel {
     uint32_t sibling;     /* the topic's next channel */
     uint32_t first, last; /* ready */
     uint32_t ready, deferred, in_flight, held; /* how many */
+    uint32_t staged; /* deliveries of messages that are not LIVE yet, none of the above */
     uint32_t first_consumer, consumers, samplers;
     uint32_t waiting, notified; /* consumers; of those that wait, with room */
-    int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     uint32_t histogram;         /* page, 0: none yet (topic_stat.c) */
-    uint32_t pad;
+    int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     int64_t histogram_since;
     struct pn_timedset timed;
 };

@@ -302,6 +302,74 @@ static void test_a_bound_counts_what_is_prepared(void)
     close_scene();
 }
 
+/* An ephemeral channel takes no more than its topic may have, whatever it comes by. */
+static void test_an_ephemeral_channel_goes_without(void)
+{
+    open_scene();
+    pn_ref bounded = topic_with(conn, "b", 2, PN_OVERFLOW_ERROR);
+    pn_ref soft = channel_of(conn, bounded, "e#ephemeral");
+    const pn_message_in common = {.headers_len = 0};
+    const uint32_t lens[] = {1, 1, 1, 1, 1};
+    uint64_t id;
+    pn_txn *txn = test_begin(conn);
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(publish_in(conn, txn, bounded, "x", i == 0 ? 3600000 * MS : 0, 0, NULL));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_ENGINE(engine);
+    CHECK_DEPTHS(conn, soft, 1, 0, 1);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 3);
+    CHECK_OK(pn_topic_channel_empty(conn, soft));
+    CHECK_OK(pn_topic_publish_many(conn, NULL, bounded, "12345", lens, 5, &common, &id));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 6);
+    /* out of the backlog: what is prepared is there until the commit, whatever its channels have */
+    txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, bounded, "x", 0, 0, NULL));
+    CHECK_OK(pn_txn_prepare(txn));
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 7);
+    CHECK_EQ(topic_stat(conn, bounded).unfinished, 2);
+    close_scene();
+}
+
+static void test_a_paused_topic_is_bounded_for_an_ephemeral_channel_too(void)
+{
+    open_scene();
+    pn_ref bounded = topic_with(conn, "b", 2, PN_OVERFLOW_ERROR);
+    pn_ref soft = channel_of(conn, bounded, "e#ephemeral");
+    publish(conn, bounded, "1");
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "2");
+    publish(conn, bounded, "3");
+    CHECK_EQ(publish_in(conn, NULL, bounded, "4", 0, 0, NULL), -PN_ETOPICFULL);
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 1);
+    /* beside a channel that takes all of them, be it the first or the last of the two */
+    pn_ref firm = channel_of(conn, bounded, "firm");
+    CHECK_OK(pn_topic_channel_empty(conn, soft));
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "5");
+    publish(conn, bounded, "6");
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    pn_consumer *c = consumer_of(conn, firm, 2);
+    pn_message_out m;
+    GET(c, &m, "5");
+    FINISH(conn, &m);
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "7");
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    CHECK_ENGINE(engine);
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 2);
+    GET(c, &m, "6");
+    GET(c, &m, "7");
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -315,5 +383,7 @@ int main(void)
     RUN(test_a_held_message_is_not_inherited);
     RUN(test_held_by_another_connection);
     RUN(test_a_bound_counts_what_is_prepared);
+    RUN(test_an_ephemeral_channel_goes_without);
+    RUN(test_a_paused_topic_is_bounded_for_an_ephemeral_channel_too);
     return tests_done();
 }
