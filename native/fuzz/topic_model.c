@@ -543,9 +543,24 @@ static int next_ahead(struct topic_model *m, int consumer)
     return -1;
 }
 
+/* What nobody has seen of what was fetched goes back. */
+static void give_back_ahead(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    while (c->nahead > c->at) {
+        int i = c->ahead[--c->nahead].delivery;
+        if (m->delivery[i].kind == TM_IN_FLIGHT &&
+            m->delivery[i].claim == c->ahead[c->nahead].claim)
+            come_back(m, i, true);
+    }
+    c->handed = c->claims;
+}
+
 int tm_get(struct topic_model *m, int consumer)
 {
     struct tm_consumer *c = &m->consumer[consumer];
+    if (c->attached && m->topic[c->topic].channel[c->channel].paused)
+        give_back_ahead(m, consumer);
     int i = next_ahead(m, consumer);
     if (i >= 0)
         return i;
@@ -611,12 +626,8 @@ void tm_level(struct topic_model *m, int consumer, int level)
     struct tm_consumer *c = &m->consumer[consumer];
     c->level = level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight
                                                                  : (uint32_t) level;
-    while (c->level == 0 && c->nahead > c->at) {
-        int i = c->ahead[--c->nahead].delivery;
-        if (m->delivery[i].kind == TM_IN_FLIGHT &&
-            m->delivery[i].claim == c->ahead[c->nahead].claim)
-            come_back(m, i, true);
-    }
+    if (c->level == 0)
+        give_back_ahead(m, consumer);
 }
 
 void tm_open_consumer(struct topic_model *m, int consumer)

@@ -190,7 +190,7 @@ static void check_waiting(struct check *k, uint32_t index, bool in_time)
     struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
     if (ch->waiting == 0 || ch->samplers != 0)
         return;
-    if (ch->paused == 0 && ch->ready > ch->notified)
+    if (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified)
         tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified",
              ch->waiting, index, ch->ready, ch->notified);
     if (ch->notified == 0 && !in_time)

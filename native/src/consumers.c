@@ -95,7 +95,7 @@ void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     if (ch->waiting == 0)
         return;
-    while (ch->paused == 0 && ch->ready > ch->notified && notify_one(seg, ch))
+    while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
         ;
     if (ch->waiting == 0 || ch->notified != 0) /* who comes arms itself */
         return;

@@ -495,7 +495,7 @@ uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t n
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
-    if (ch->paused != 0)
+    if (pn_load_relaxed(&ch->paused) != 0)
         return 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS; steps++) {
         uint32_t ref = c->cursor != 0 ? pn_delivery_at(seg, c->cursor)->next : ch->first;

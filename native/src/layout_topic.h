@@ -163,7 +163,8 @@ struct pn_topic_channel {
     uint32_t topic, topic_generation;
     uint32_t name_len; /* 0: a backlog */
     char name[64];
-    uint32_t paused, ephemeral, max_consumers;
+    pn_atomic_u32 paused; /* W: holder.  R: a consumer's process, which has something ahead */
+    uint32_t ephemeral, max_consumers;
     uint64_t next_order; /* never less than any order + 1; truth */
     uint64_t void_below; /* what has a smaller order is void: empty() */
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
