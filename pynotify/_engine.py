@@ -216,7 +216,8 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
     `options` are fixed when the segment is created; a later opener may omit them.  A creating
     open that finds another layout, other options or a segment of an earlier boot replaces it
     when no process has a connection to it, and raises `LayoutMismatch`, which lists their
-    pids, when one has; a non-creating open always raises `LayoutMismatch` then.  A bad name
+    pids, when one has; also when only the options are others and topics hold messages that
+    would be lost.  A non-creating open always raises `LayoutMismatch` then.  A bad name
     raises `ProgrammingError`, an unknown option `TypeError`, a bad value `ValueError`, no room
     in /dev/shm `SegmentFull`, a missing segment `SegmentNotFound`.
     """
@@ -243,6 +244,8 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
             pids = live_pids(name)
             if pids or not create:
                 raise _layout_mismatch(name, mismatch, pids)
+            if engine is not None:
+                _lose_no_messages(name, mismatch, engine)
             _remove(descriptor, name, engine)
     raise OperationalError(
         f'segment "{name}" was created and unlinked again all the time',
@@ -421,6 +424,15 @@ def _layout_mismatch(name: str, mismatch: str, pids: list[int]) -> LayoutMismatc
     return LayoutMismatch(
         mismatch, hint=f'Open it with create=True, which replaces it, or unlink("{name}").'
     )
+
+
+def _lose_no_messages(name: str, mismatch: str, engine: Engine) -> None:
+    count = lib.pn_engine_messages(engine._handle)
+    if count > 0:  # below 0 nobody will ever get them
+        raise LayoutMismatch(
+            f"{mismatch}, and its topics hold {count} messages",
+            hint=f'Ask for what the segment has, or lose them with unlink("{name}").',
+        )
 
 
 def _backend_stat(row: Any) -> BackendStat:

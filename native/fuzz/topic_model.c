@@ -28,7 +28,7 @@ uint32_t tm_count(const struct topic_model *m, int topic, int channel, enum tm_k
     uint32_t n = 0;
     for (int i = 0; i < TM_DELIVERIES; i++)
         n += m->delivery[i].kind == kind && m->delivery[i].topic == topic &&
-             m->delivery[i].channel == channel;
+             m->delivery[i].channel == channel && !m->delivery[i].gone;
     return n;
 }
 
@@ -36,7 +36,8 @@ uint32_t tm_unfinished(const struct topic_model *m, int topic)
 {
     uint32_t n = 0;
     for (int i = 0; i < TM_MESSAGES; i++)
-        n += m->message[i].used && !m->message[i].staged && m->message[i].topic == topic;
+        n += m->message[i].used && !m->message[i].staged && m->message[i].topic == topic &&
+             m->message[i].generation == m->topic[topic].generation;
     return n;
 }
 
@@ -129,7 +130,7 @@ static int next_message(const struct topic_model *m, int topic, uint64_t after)
     int next = -1;
     for (int i = 0; i < TM_MESSAGES; i++)
         if (m->message[i].used && !m->message[i].staged && m->message[i].topic == topic &&
-            m->message[i].number > after &&
+            m->message[i].generation == m->topic[topic].generation && m->message[i].number > after &&
             (next < 0 || m->message[i].number < m->message[next].number))
             next = i;
     return next;
@@ -173,7 +174,7 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
         if (t->channel[c].exists)
             tm_tick(m, topic, c);
     there = firm_messages(m, topic);
-    if (there + n <= max || only_ephemeral(m, topic))
+    if (there + n <= max || (only_ephemeral(m, topic) && !t->paused))
         return 0;
     if (t->overflow == PN_OVERFLOW_DROP_NEW) {
         *keep = there >= max ? 0 : max - there;
@@ -242,7 +243,7 @@ static bool goes_without(const struct topic_model *m, int topic, int channel)
 {
     uint64_t max = m->topic[topic].max_depth, n = tm_count(m, topic, channel, TM_READY);
     n += tm_count(m, topic, channel, TM_DEFERRED) + tm_count(m, topic, channel, TM_IN_FLIGHT) +
-         tm_count(m, topic, channel, TM_HELD); /* and not what the same transaction brings */
+         tm_count(m, topic, channel, TM_HELD) + tm_count(m, topic, channel, TM_STAGED);
     return is_ephemeral(channel) && max != 0 && n >= max;
 }
 
@@ -321,10 +322,12 @@ void tm_pump(struct topic_model *m, int topic)
             continue;
         }
         int64_t due = d->due > m->now ? d->due : 0;
-        d->kind = TM_NONE;
         for (int c = 0; c < TM_CHANNELS; c++)
-            if (t->channel[c].exists)
+            if (t->channel[c].exists && goes_without(m, topic, c))
+                t->channel[c].dropped++;
+            else if (t->channel[c].exists)
                 begin_delivery(m, deliver(m, d->message, topic, c, due));
+        tm_end(m, i);
     }
 }
 
@@ -540,9 +543,24 @@ static int next_ahead(struct topic_model *m, int consumer)
     return -1;
 }
 
+/* What nobody has seen of what was fetched goes back. */
+static void give_back_ahead(struct topic_model *m, int consumer)
+{
+    struct tm_consumer *c = &m->consumer[consumer];
+    while (c->nahead > c->at) {
+        int i = c->ahead[--c->nahead].delivery;
+        if (m->delivery[i].kind == TM_IN_FLIGHT &&
+            m->delivery[i].claim == c->ahead[c->nahead].claim)
+            come_back(m, i, true);
+    }
+    c->handed = c->claims;
+}
+
 int tm_get(struct topic_model *m, int consumer)
 {
     struct tm_consumer *c = &m->consumer[consumer];
+    if (c->attached && m->topic[c->topic].channel[c->channel].paused)
+        give_back_ahead(m, consumer);
     int i = next_ahead(m, consumer);
     if (i >= 0)
         return i;
@@ -608,12 +626,8 @@ void tm_level(struct topic_model *m, int consumer, int level)
     struct tm_consumer *c = &m->consumer[consumer];
     c->level = level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight
                                                                  : (uint32_t) level;
-    while (c->level == 0 && c->nahead > c->at) {
-        int i = c->ahead[--c->nahead].delivery;
-        if (m->delivery[i].kind == TM_IN_FLIGHT &&
-            m->delivery[i].claim == c->ahead[c->nahead].claim)
-            come_back(m, i, true);
-    }
+    if (c->level == 0)
+        give_back_ahead(m, consumer);
 }
 
 void tm_open_consumer(struct topic_model *m, int consumer)
@@ -673,6 +687,9 @@ static void remove_channel(struct topic_model *m, int topic, int channel)
         if (is_member(&m->consumer[i], topic, channel))
             m->consumer[i].attached = false;
     tm_empty(m, topic, channel);
+    for (int i = 0; i < TM_DELIVERIES; i++)
+        if (m->delivery[i].topic == topic && m->delivery[i].channel == channel)
+            m->delivery[i].gone = true; /* not one of the next channel of that name */
 }
 
 void tm_delete_channel(struct topic_model *m, int topic, int channel)

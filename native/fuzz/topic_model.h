@@ -45,7 +45,7 @@ struct tm_message {
 
 struct tm_delivery {
     enum tm_kind kind, then; /* then: what it becomes, of a staged one */
-    bool emptied;            /* while it was held */
+    bool emptied, gone;      /* its channel was, while it was held */
     int message, topic, channel;
     uint64_t order;
     int64_t due; /* until it is ready, or its deadline; in the own queue: until it is deferred */

@@ -160,7 +160,7 @@ static void apply_answer(struct topic_model *m, const struct tm_op *op)
 {
     struct tm_delivery *d = &m->delivery[op->delivery];
     struct tm_consumer *c = &m->consumer[d->consumer];
-    struct tm_channel *ch = &m->topic[d->topic].channel[d->channel];
+    struct tm_channel none = {0}, *ch = d->gone ? &none : &m->topic[d->topic].channel[d->channel];
     bool gone = d->emptied;
     bool same = c->open && c->opened == d->opened;
     int64_t delay = delay_of(op);

@@ -434,6 +434,9 @@ int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_
 /* How many live backends there are; takes no lock, so it answers even if the lock is stuck. */
 int pn_engine_backends(pn_engine *engine);
 
+/* Unfinished messages of its topics that end with the segment: those of durable ones do not. */
+int64_t pn_engine_messages(pn_engine *engine);
+
 /* The number of the last commit that had entries; every later one has a greater number. */
 int pn_commit_seq(pn_engine *engine, uint64_t *out);
 

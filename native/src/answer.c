@@ -246,14 +246,15 @@ void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answe
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-    struct pn_consumer_slot *c =
-        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    struct pn_consumer_slot *c = pn_delivery_consumer(seg, delivery);
+    if (c != NULL) {
+        c->finished += answer == PN_ANSWER_FINISH;
+        c->requeued += answer == PN_ANSWER_REQUEUE;
+    }
     if (answer == PN_ANSWER_FINISH) {
-        c->finished++;
         ch->finished++;
         pn_e2e_record_locked(seg, ch, now - pn_message_at(seg, d->message)->published_mono, now);
     } else if (answer == PN_ANSWER_REQUEUE) {
-        c->requeued++;
         ch->requeued++;
     }
     if (outcome == PN_OUTCOME_DEAD)

@@ -7,6 +7,8 @@
 #include "engine.h"
 #include "lock.h"
 #include "procsignal.h"
+#include "topic_disk.h"
+#include "topic_durable.h"
 
 /* ---- statistics, checking -------------------------------------------------------------------- */
 
@@ -27,6 +29,22 @@ PN_API int pn_engine_backends(pn_engine *engine)
     for (uint32_t slot = 0; slot < engine->seg->max_backends; slot++)
         n += pn_load_acquire(&engine->seg->backend[slot].state) == PN_SLOT_CLAIMED &&
              pn_backend_verdict(engine->seg, slot) != PN_DEAD;
+    return n;
+}
+
+PN_API int64_t pn_engine_messages(pn_engine *engine)
+{
+    const struct pn_segment *seg = engine->seg;
+    int64_t n = 0;
+    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    for (uint32_t i = 0; pn_topics_ready(seg) && i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = pn_topic_at(seg, i);
+        if (pn_load_relaxed(&topic->state) == PN_RECORD_USED && !pn_is_durable(seg, topic))
+            n += (int64_t) (topic->messages + pn_topic_on_disk(topic));
+    }
+    pn_lock_release(engine->seg);
     return n;
 }
 

@@ -180,8 +180,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
 
 /* ---- pausing, closing ------------------------------------------------------------------------ */
 
-/* What the caller has not seen goes back.  Lock and `mutex` held. */
-static void give_back_ahead(struct pn_consumer *c)
+void pn_consume_give_back_locked(struct pn_consumer *c)
 {
     struct pn_segment *seg = c->conn->seg;
     while (c->nahead > c->at) {
@@ -190,6 +189,8 @@ static void give_back_ahead(struct pn_consumer *c)
         if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
             pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
     }
+    PN_CRASH("topic:ahead-returned");
+    pn_store_release(&c->me->handed, c->me->claims); /* what comes next is counted from here */
 }
 
 int pn_consume_pause(struct pn_consumer *c, int level)
@@ -212,7 +213,7 @@ int pn_consume_pause(struct pn_consumer *c, int level)
         c->me->level = level < 0 || (uint32_t) level > max ? max : (uint32_t) level;
         PN_CRASH("topic:level");
         if (idle && c->me->level == 0)
-            give_back_ahead(c);
+            pn_consume_give_back_locked(c);
         uint32_t wait = pn_load_relaxed(&c->me->wait);
         if (wait == PN_CONSUMER_BLOCKED && !pn_consumer_full(c->me))
             pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_WAITING);

@@ -15,7 +15,7 @@
 
 /* What was counted of a channel. */
 struct seen {
-    uint32_t ready, deferred, in_flight, held, lent;
+    uint32_t ready, deferred, in_flight, held, staged, lent;
 };
 
 struct check {
@@ -69,6 +69,7 @@ static void check_delivery(struct check *k, uint32_t ref)
         tell(k, "I20: delivery %u has an order beyond its channel's next", ref);
     if (pn_load_relaxed(&ch->state) == PN_RECORD_FREE)
         tell(k, "I20: delivery %u is in channel %u, which is free", ref, d->channel);
+    seen->staged += life == PN_MSG_PREPARED;
     if (life == PN_MSG_PREPARED)
         return; /* in no list yet */
     if (life != PN_MSG_LIVE)
@@ -150,6 +151,9 @@ static void check_ready(struct check *k, uint32_t index)
                 "says %u, %u, %u, %u",
              index, seen->ready, seen->deferred, seen->in_flight, seen->held, ch->ready,
              ch->deferred, ch->in_flight, ch->held);
+    if (seen->staged != ch->staged)
+        tell(k, "I23: channel %u has %u that are prepared, says %u", index, seen->staged,
+             ch->staged);
     if (seen->lent != ch->timed.reserved)
         tell(k, "I23: channel %u has lent %u entries of its timed set, %u are reserved", index,
              seen->lent, ch->timed.reserved);
@@ -186,7 +190,7 @@ static void check_waiting(struct check *k, uint32_t index, bool in_time)
     struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
     if (ch->waiting == 0 || ch->samplers != 0)
         return;
-    if (ch->paused == 0 && ch->ready > ch->notified)
+    if (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified)
         tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified",
              ch->waiting, index, ch->ready, ch->notified);
     if (ch->notified == 0 && !in_time)

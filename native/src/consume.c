@@ -3,7 +3,8 @@
  *
  * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
  *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`.  It
- *    counts as in flight, and its deadline runs; what timed out meanwhile is passed over.
+ *    counts as in flight, and its deadline runs; what timed out meanwhile is passed over.  If the
+ *    channel is paused meanwhile it goes back, when the caller comes for it.
  * 2. Bodies are read without the lock.  While a delivery is in flight with us nobody touches its
  *    message, so a state word that is the same before and after says that what was copied in
  *    between is the message.  No consumer can see the same word of a later claim: only this one
@@ -253,6 +254,8 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     pn_topics_begin_locked(seg);
     if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
+    if (c->at < c->nahead) /* the channel was paused */
+        pn_consume_give_back_locked(c);
     pump_locked(seg, ch);
     bool more = pn_queue_tick_locked(seg, ch, now);
     fetch_locked(c, ch, now);
@@ -403,6 +406,11 @@ static void log_delivery(struct pn_consumer *c, const pn_message_out *out)
     pn_log_note(c->conn, &note);
 }
 
+static bool is_paused(const struct pn_consumer *c)
+{
+    return pn_load_relaxed(&pn_queue_at(c->conn->seg, c->me->channel)->paused) != 0;
+}
+
 int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
 {
     int rc = pn_conn_check(c->conn);
@@ -412,7 +420,7 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
         return closed();
     if (lock_consumer(c, timeout_ns) == 0)
         return 0;
-    rc = c->at < c->nahead ? next_ahead(c, out) : 0;
+    rc = c->at < c->nahead && !is_paused(c) ? next_ahead(c, out) : 0;
     if (rc == 0)
         rc = get_slowly(c, timeout_ns, out);
     if (rc == 1 && __builtin_expect(c->conn->log != NULL, 0))

@@ -42,6 +42,8 @@ int pn_consume_close(struct pn_consumer *consumer);
 struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer);
 /* Is the consumer ours still, and its channel there?  Lock held. */
 int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch);
+/* What the caller has not seen goes back.  Lock and `mutex` held. */
+void pn_consume_give_back_locked(struct pn_consumer *c);
 /* Make its latch readable.  Async-signal-safe. */
 void pn_consume_set_latch(struct pn_consumer *c);
 pn_ref pn_consume_ref(const struct pn_consumer *consumer);

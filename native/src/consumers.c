@@ -95,7 +95,7 @@ void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     if (ch->waiting == 0)
         return;
-    while (ch->paused == 0 && ch->ready > ch->notified && notify_one(seg, ch))
+    while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
         ;
     if (ch->waiting == 0 || ch->notified != 0) /* who comes arms itself */
         return;
@@ -178,7 +178,7 @@ void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
     }
 }
 
-/* What prepared transactions of that slot hold. */
+/* What prepared transactions of that slot hold: they are rolled back. */
 static void reap_held(struct pn_segment *seg, uint32_t slot)
 {
     uint32_t generation = pn_load_relaxed(&seg->backend[slot].generation);
@@ -186,11 +186,14 @@ static void reap_held(struct pn_segment *seg, uint32_t slot)
     uint32_t ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, 0);
     for (; ref != 0; ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, ref)) {
         const struct pn_delivery *d = pn_delivery_at(seg, ref);
+        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         uint64_t word = pn_load_relaxed(&d->state);
-        if (pn_state_kind(word) != PN_KIND_HELD || d->prev != slot + 1 || d->next != generation)
+        if (pn_state_kind(word) != PN_KIND_HELD || d->holder != slot ||
+            d->holder_generation != generation)
             continue;
-        pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, pn_state_attempts(word));
+        pn_delivery_unhold_locked(seg, ref);
         PN_CRASH("topic:unheld");
+        pn_queue_settle_locked(seg, ch);
     }
 }
 

@@ -229,7 +229,7 @@ static void take_out(struct pn_segment *seg, uint32_t ref, uint64_t was)
         flight_left(seg, c);
         break;
     case PN_KIND_HELD:
-        d->prev = d->next = 0; /* its owner */
+        d->prev = d->next = 0; /* whose it was */
         ch->held--;
         ch->in_flight--;
         break;
@@ -339,15 +339,28 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     }
 }
 
-void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref)
+/* Of one in flight it is there: whoever closes gives back what it has, but for what is held. */
+struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref)
+{
+    const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    uint64_t word = pn_load_relaxed(&d->state);
+    struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
+    if (pn_state_kind(word) == PN_KIND_HELD &&
+        (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->generation != d->consumer_generation))
+        return NULL;
+    return c;
+}
+
+void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
     struct pn_topic_channel *ch = channel_of(seg, d);
     struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     flight_remove(seg, c, ref);
-    d->prev = c->slot + 1;
-    d->next = c->slot_generation;
+    d->consumer_generation = c->generation;
+    d->holder_generation = pn_load_relaxed(&seg->backend[slot].generation);
+    d->holder = (uint16_t) slot;
     PN_CRASH("prepare:owner");
     pn_store_release(&d->state, pn_state_word(PN_KIND_HELD, pn_state_attempts(word),
                                               pn_state_consumer(word), pn_state_tag(word)));
@@ -361,10 +374,8 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
     struct pn_topic_channel *ch = channel_of(seg, d);
-    struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
-    bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->channel == d->channel &&
-                 c->slot + 1 == d->prev && c->slot_generation == d->next;
-    if (!there || pn_is_void(ch, d)) { /* closed, or emptied, meanwhile */
+    struct pn_consumer_slot *c = pn_delivery_consumer(seg, ref);
+    if (c == NULL || pn_is_void(ch, d)) { /* closed, or emptied, meanwhile */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, pn_state_attempts(word));
         return;
     }
@@ -484,7 +495,7 @@ uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t n
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
-    if (ch->paused != 0)
+    if (pn_load_relaxed(&ch->paused) != 0)
         return 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS; steps++) {
         uint32_t ref = c->cursor != 0 ? pn_delivery_at(seg, c->cursor)->next : ch->first;

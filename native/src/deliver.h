@@ -32,9 +32,11 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
                               const struct pn_answer_redo *redo);
 /* It would go back; if it has been delivered often enough it is a dead letter instead. */
 void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
-/* In flight -> held, and back. */
-void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref);
+/* In flight -> held, by a transaction of that slot's; and back, to its consumer if it is there. */
+void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot);
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
+/* Whose it is, in flight or held; NULL: that consumer is no more. */
+struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref);
 /* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
 void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
                                   struct pn_topic_channel *to, int64_t now, bool lent);

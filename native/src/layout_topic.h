@@ -115,11 +115,19 @@ struct pn_delivery {
     int64_t delivered_ns; /* CLOCK_MONOTONIC; truth */
     uint32_t message;     /* ref; truth */
     uint32_t channel;     /* index; truth */
-    uint32_t prev, next;  /* ready list, or the consumer's in-flight list; derived */
+    union {
+        struct {
+            uint32_t prev, next; /* ready list, or the consumer's in-flight list; derived */
+        };
+        struct { /* HELD: the generations of its consumer, and of `holder`; truth */
+            uint32_t consumer_generation, holder_generation;
+        };
+    };
     uint32_t of_message;  /* the next delivery of the message; derived, but for STAGED */
     uint32_t timed;       /* place in the channel's timed set, + 1; 0: not in it; derived */
     uint32_t claim; /* number of this claim of its consumer's; truth while it is in flight */
-    uint32_t lent; /* entries of the channel's timed set that are reserved for it; derived */
+    uint16_t lent; /* entries of the channel's timed set that are reserved for it; derived */
+    uint16_t holder; /* HELD: the slot of the prepared transaction; truth */
 };
 _Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
 _Static_assert(offsetof(struct pn_delivery, timed) == PN_TIMED_OFFSET, "timedset.c");
@@ -155,7 +163,8 @@ struct pn_topic_channel {
     uint32_t topic, topic_generation;
     uint32_t name_len; /* 0: a backlog */
     char name[64];
-    uint32_t paused, ephemeral, max_consumers;
+    pn_atomic_u32 paused; /* W: holder.  R: a consumer's process, which has something ahead */
+    uint32_t ephemeral, max_consumers;
     uint64_t next_order; /* never less than any order + 1; truth */
     uint64_t void_below; /* what has a smaller order is void: empty() */
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
@@ -164,11 +173,11 @@ struct pn_topic_channel {
     uint32_t sibling;     /* the topic's next channel */
     uint32_t first, last; /* ready */
     uint32_t ready, deferred, in_flight, held; /* how many */
+    uint32_t staged; /* deliveries of messages that are not LIVE yet, none of the above */
     uint32_t first_consumer, consumers, samplers;
     uint32_t waiting, notified; /* consumers; of those that wait, with room */
-    int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     uint32_t histogram;         /* page, 0: none yet (topic_stat.c) */
-    uint32_t pad;
+    int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     int64_t histogram_since;
     struct pn_timedset timed;
 };
@@ -194,7 +203,7 @@ struct pn_consumer_slot {
     uint64_t delivered, finished, requeued, timed_out;
     /* W: holder.  R: the consumer's process, its signal handler too (acquire) */
     pn_atomic_u32 wait; /* enum pn_consumer_wait; truth */
-    uint32_t in_flight; /* HELD ones included; derived */
+    uint32_t in_flight; /* without HELD ones; derived */
     int64_t armed;      /* until when it sleeps; CLOCK_MONOTONIC */
     uint32_t claims;    /* number of its last claim; truth */
     /* Number of the last claim that the program has seen.  W: the consumer's process, without the

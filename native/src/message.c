@@ -14,7 +14,8 @@
  * 3. The backlog.  Where a topic has no channel, is paused, or keeps something already, a message
  *    gets one delivery, in the topic's own queue.  The pump moves on what stands there, the oldest
  *    first, to the channels that there are then: a delivery is written for each but the last, and
- *    the backlog's own delivery becomes the last one's, by the store of its `channel`.  A message
+ *    the backlog's own delivery becomes the last one's, by the store of its `channel`; a channel
+ *    that is ephemeral and full goes without, and if all do that is the message's end.  A message
  *    that has a delivery in the backlog and others as well was left so by somebody who died:
  *    recovery frees the others (I22).
  * 4. Memory.  A publisher leaves PN_ARENA_RESERVE pages to those who move what is there: the pump
@@ -69,11 +70,10 @@ static int64_t later_ns(int64_t now, int64_t by)
     return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
 }
 
-/* An ephemeral channel that is full: it goes without this message. */
-static bool goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch)
+bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch)
 {
     return ch->ephemeral != 0 && topic->max_depth != 0 &&
-           (uint64_t) ch->ready + ch->deferred + ch->in_flight >= topic->max_depth;
+           (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged >= topic->max_depth;
 }
 
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
@@ -103,6 +103,7 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     m->first = at;
     m->refs++;
     m->firm = (uint16_t) (m->firm + (ch->ephemeral == 0));
+    ch->staged++;
     PN_CRASH("publish:delivery");
     pn_store_release(&d->state, pn_state_word(due != 0 && !backlog ? PN_KIND_DEFERRED
                                                                    : PN_KIND_READY,
@@ -119,7 +120,7 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
     for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
-        if (goes_without(topic, ch))
+        if (pn_queue_goes_without(topic, ch))
             ch->dropped++;
         else if (!pn_message_add_delivery_locked(seg, m, ref, ch, due))
             return false;
@@ -212,11 +213,13 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
     }
     for (uint32_t at = m->first, next; at != 0; at = next) {
         struct pn_delivery *d = pn_delivery_at(seg, at);
+        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         next = d->of_message;
+        ch->staged--;
         pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
                                                   pn_state_tag(pn_load_relaxed(&d->state))));
         if (d->lent != 0)
-            pn_timedset_unreserve_locked(mem, &pn_queue_at(seg, d->channel)->timed, d->lent);
+            pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
         pn_arena_give_locked(mem, at);
         PN_CRASH("publish:unstaged");
     }
@@ -244,6 +247,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
     for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
         struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
         ch->message_count++;
+        ch->staged--;
         pn_delivery_enqueue_locked(seg, at);
     }
     PN_CRASH("publish:linked");
@@ -359,7 +363,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     there = (uint64_t) topic->firm + topic->staged;
     if (n + there <= max)
         return 0;
-    if (all_ephemeral(seg, topic))
+    if (all_ephemeral(seg, topic) && topic->paused == 0)
         return 0; /* each of them goes without, if it is full */
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:

@@ -65,6 +65,8 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
 uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
                                          uint64_t id);
 
+/* Has the channel, which is ephemeral, as many as its topic may have?  Then it goes without. */
+bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch);
 /* One delivery more of a message that is staged, or is pumped.  False: no memory. */
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
                                     struct pn_topic_channel *ch, int64_t due);

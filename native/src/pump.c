@@ -4,6 +4,29 @@
 #include "message.h"
 #include "timedset.h"
 
+/* What was written for the channels so far is not there; `before`: what the message had. */
+static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
+                      uint32_t before)
+{
+    struct pn_arena *mem = &seg->topics.arena;
+    while (m->first != before) {
+        struct pn_delivery *d = pn_delivery_at(seg, m->first);
+        uint32_t ref = m->first;
+        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
+                                                  pn_state_tag(pn_load_relaxed(&d->state))));
+        m->first = d->of_message;
+        m->refs--;
+        m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
+        ch->staged--;
+        if (d->lent != 0)
+            pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
+        pn_arena_give_locked(mem, ref);
+    }
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        pn_queue_at(seg, i - 1)->dropped -= pn_queue_goes_without(topic, pn_queue_at(seg, i - 1));
+}
+
 /* One delivery out of the backlog.  False: there is no memory for it. */
 static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
 {
@@ -12,29 +35,24 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     struct pn_message *m = pn_message_at(seg, own->message);
     struct pn_topic_channel *last = NULL;
     uint32_t before = m->first;
-    bool timed = m->expires != 0 || own->due > now, room = true;
-    for (uint32_t i = topic->first_channel; room && i != 0; i = last->sibling) {
-        last = pn_queue_at(seg, i - 1);
-        if (last->sibling != 0)
-            room = pn_message_add_delivery_locked(seg, m, own->message, last,
-                                                  own->due > now ? own->due : 0);
-        else if (timed)
-            room = pn_timedset_reserve_locked(mem, &last->timed, 1);
+    int64_t due = own->due > now ? own->due : 0;
+    bool timed = m->expires != 0 || due != 0, room = true;
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        bool without = pn_queue_goes_without(topic, ch);
+        ch->dropped += without;
+        if (without)
+            continue;
+        room = room && (last == NULL ||
+                        pn_message_add_delivery_locked(seg, m, own->message, last, due));
+        last = ch;
     }
-    if (!room) {
-        while (m->first != before) {
-            struct pn_delivery *d = pn_delivery_at(seg, m->first);
-            uint32_t ref = m->first;
-            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-            pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
-                                                      pn_state_tag(pn_load_relaxed(&d->state))));
-            m->first = d->of_message;
-            m->refs--;
-            m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
-            if (d->lent != 0)
-                pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
-            pn_arena_give_locked(mem, ref);
-        }
+    if (last == NULL) {
+        pn_delivery_end_locked(seg, at);
+        return true;
+    }
+    if (!room || (timed && !pn_timedset_reserve_locked(mem, &last->timed, 1))) {
+        give_back(seg, topic, m, before);
         return false;
     }
     m->firm = (uint16_t) (m->firm - 1 + (last->ephemeral == 0));
@@ -43,7 +61,9 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     pn_delivery_take_over_locked(seg, at, last, now, timed);
     last->message_count++;
     for (uint32_t ref = m->first; ref != before; ref = pn_delivery_at(seg, ref)->of_message) {
-        pn_queue_at(seg, pn_delivery_at(seg, ref)->channel)->message_count++;
+        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, ref)->channel);
+        ch->message_count++;
+        ch->staged--;
         pn_delivery_enqueue_locked(seg, ref);
     }
     return true;

@@ -455,7 +455,7 @@ int pn_queue_pause(struct pn_conn *conn, pn_ref ref, bool paused)
         return rc;
     struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
     if (ch != NULL) {
-        ch->paused = paused;
+        pn_store_relaxed(&ch->paused, paused);
         pn_durable_note_channel_locked(conn->seg, ch);
         PN_CRASH("topic:channel-paused");
         pn_queue_settle_locked(conn->seg, ch);

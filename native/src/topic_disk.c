@@ -42,7 +42,7 @@ bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *top
 bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n)
 {
     uint64_t there = (uint64_t) topic->firm + topic->staged;
-    bool all_soft = topic->nchannels != 0;
+    bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     if (!pn_topic_may_spill(seg, topic))
         return false;
     if (pn_topic_on_disk(topic) != 0)

@@ -128,7 +128,7 @@ static size_t channel_record(const struct pn_segment *seg, const struct pn_topic
 {
     const struct pn_log_channel what = {.topic = ch->topic,
                                         .channel = pn_queue_index(seg, ch),
-                                        .paused = ch->paused,
+                                        .paused = pn_load_relaxed(&ch->paused),
                                         .name_len = ch->name_len,
                                         .max_consumers = ch->max_consumers};
     memcpy(out, &what, sizeof what);

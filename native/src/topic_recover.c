@@ -301,6 +301,7 @@ static void clear_tables(struct pn_segment *seg)
         if (ch->next_order < ch->void_below && ch->void_below != UINT64_MAX)
             ch->next_order = ch->void_below;
         ch->first = ch->last = ch->ready = ch->deferred = ch->in_flight = ch->held = 0;
+        ch->staged = 0;
         ch->first_consumer = ch->consumers = ch->samplers = ch->waiting = ch->notified = 0;
         ch->next_deadline = INT64_MAX;
         pn_timedset_forget_locked(&ch->timed);
@@ -392,6 +393,7 @@ static int push(struct pn_segment *seg, uint32_t ref)
     if (d->order >= ch->next_order)
         ch->next_order = d->order + 1;
     if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
+        ch->staged++;
         return lend(seg, ch, d);
     }
     if (kind == PN_KIND_IN_FLIGHT) {

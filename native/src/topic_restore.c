@@ -57,7 +57,7 @@ static int restore_channel(void *arg, const struct pn_log_channel *what, const c
         return pn_fail(PN_ETOPICS, "there is no room for the channel \"%.*s\"",
                        (int) what->name_len, name);
     ch->max_consumers = (uint32_t) what->max_consumers;
-    ch->paused = what->paused;
+    pn_store_relaxed(&ch->paused, what->paused);
     void *more = realloc(r->channel, (r->channels + 1) * sizeof *r->channel);
     if (more == NULL)
         return pn_fail(ENOMEM, "out of memory");

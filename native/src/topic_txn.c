@@ -11,7 +11,9 @@
  * 4. Step e applies them in this order, and so does recovery: each can be applied any number of
  *    times, since an answer looks whether the state is still the one before.
  * 5. prepare() does step a and keeps it: messages are PREPARED, each with a delivery in its
- *    topic's backlog, since the channels may be others by the commit; deliveries are HELD.  The
+ *    topic's backlog, since the channels may be others by the commit; deliveries are HELD, with
+ *    the generations of their consumer and of the slot that holds them: whose record somebody else
+ *    has by the end neither gets them back nor is counted; the channel does, at once.  The
  *    commit makes the messages STAGED ones and goes on at step c; their delay and time to live
  *    count from there.  Until then they are durations.
  */
@@ -295,7 +297,7 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     if (rc == 0)
         rc = plan_answer(s, op, false);
     if (rc == 0 && s->prepare) {
-        pn_delivery_hold_locked(seg, op->delivery);
+        pn_delivery_hold_locked(seg, op->delivery, s->conn->slot);
         seg->topics.ctl->prepared++;
     }
     return rc;

@@ -110,6 +110,46 @@ static void test_at_most_max_in_flight_and_its_level(void)
     close_scene();
 }
 
+/* Neither the channel's pause nor the consumer's lets out what was fetched ahead. */
+static void test_a_pause_takes_back_what_is_ahead(void)
+{
+    static const char *const bodies[] = {"1", "2", "3", "4"};
+    pn_message_out m;
+    for (int by_consumer = 0; by_consumer <= 1; by_consumer++) {
+        open_scene();
+        pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+        pn_consumer *c = consumer_of(conn, channel, 10), *next;
+        for (int i = 0; i < 4; i++)
+            publish(conn, topic, bodies[i]);
+        GET(c, &m, "1");
+        CHECK_DEPTHS(conn, channel, 0, 4, 0);
+        if (by_consumer)
+            CHECK_OK(pn_consumer_pause(c, 0));
+        else
+            CHECK_OK(pn_topic_channel_pause(conn, channel, 1));
+        NOTHING(c);
+        CHECK_DEPTHS(conn, channel, 3, 1, 0);
+        CHECK_ENGINE(engine);
+        if (by_consumer)
+            CHECK_OK(pn_consumer_pause(c, -1));
+        else
+            CHECK_OK(pn_topic_channel_pause(conn, channel, 0));
+        GET(c, &m, "2");
+        CHECK_EQ(m.attempts, 1);
+        GET(c, &m, "3");
+        CHECK_EQ(m.attempts, 1);
+        CHECK_DEPTHS(conn, channel, 0, 4, 0);
+        CHECK_OK(pn_consumer_close(c));
+        next = consumer_of(conn, channel, 10);
+        for (int i = 0; i < 4; i++) {
+            GET(next, &m, bodies[i]);
+            CHECK_EQ(m.attempts, i < 3 ? 2 : 1); /* whoever has seen it counts */
+        }
+        CHECK_OK(pn_consumer_close(next));
+        close_scene();
+    }
+}
+
 static void test_peek_and_e2e(void)
 {
     open_scene();
@@ -247,6 +287,7 @@ int main(void)
     RUN(test_sampling);
     RUN(test_closing_gives_back_in_the_old_order);
     RUN(test_at_most_max_in_flight_and_its_level);
+    RUN(test_a_pause_takes_back_what_is_ahead);
     RUN(test_peek_and_e2e);
     RUN(test_the_descriptor_is_level_triggered);
     RUN(test_what_the_latency_log_says);

@@ -271,6 +271,40 @@ static void test_what_a_dead_one_had_prepared_did_not_happen(void)
     close_scene();
 }
 
+static void hold_and_die(void *arg)
+{
+    pn_conn *mine = test_connect(engine);
+    pn_txn *txn = test_begin(mine);
+    CHECK_OK(answer(mine, txn, arg, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_txn_prepare(txn));
+    raise(SIGKILL);
+}
+
+static void test_what_a_dead_one_held_of_ours_is_ours_again(void)
+{
+    pn_message_out m, gone;
+    pn_stat stat;
+    open_scene();
+    pn_consumer *c = consumer_of(conn, channel, 2), *other = consumer_of(conn, channel, 1);
+    publish(conn, topic, "1");
+    GET(c, &m, "1");
+    publish(conn, topic, "2");
+    GET(other, &gone, "2");
+    CHECK_KILLED(spawn(hold_and_die, &m), SIGKILL);
+    CHECK_KILLED(spawn(hold_and_die, &gone), SIGKILL);
+    CHECK_OK(pn_consumer_close(other));
+    CHECK_DEPTHS(conn, channel, 0, 2, 0);
+    NOTHING(c);
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0)); /* it looks for the dead */
+    CHECK_DEPTHS(conn, channel, 1, 1, 0);
+    FINISH(conn, &m);
+    GET(c, &m, "2");
+    CHECK_EQ(m.attempts, 2);
+    FINISH(conn, &m);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 static void test_a_limit_of_consumers_does_not_count_the_dead(void)
 {
     pn_ref limited;
@@ -299,6 +333,7 @@ int main(void)
     RUN(test_what_a_dead_one_had_goes_back_in_order_at_once);
     RUN(test_a_sleeper_notices_a_death);
     RUN(test_what_a_dead_one_had_prepared_did_not_happen);
+    RUN(test_what_a_dead_one_held_of_ours_is_ours_again);
     RUN(test_a_limit_of_consumers_does_not_count_the_dead);
     return tests_done();
 }

@@ -1,6 +1,8 @@
 /* test_topic_txn.c - topics in transactions: all of it at the commit, or nothing. */
 #include "topics.h"
 
+#include "consume.h"
+
 static pn_engine *engine;
 static pn_conn *conn;
 static pn_ref topic, channel;
@@ -224,6 +226,62 @@ static void test_a_consumer_closed_while_its_message_is_held(void)
     close_scene();
 }
 
+/* Who is opened next has the record of the one that was closed, and nothing else of it. */
+static void test_a_held_message_is_not_inherited(void)
+{
+    open_scene();
+    pn_message_out m;
+    for (int commit = 0; commit <= 1; commit++) {
+        pn_consumer *old = consumer_of(conn, channel, 1);
+        uint32_t record = old->ci;
+        publish(conn, topic, "x");
+        GET(old, &m, "x");
+        pn_txn *txn = test_begin(conn);
+        CHECK_OK(answer(conn, txn, &m, commit ? PN_ANSWER_REQUEUE : PN_ANSWER_FINISH, 0));
+        CHECK_OK(pn_txn_prepare(txn));
+        CHECK_OK(pn_consumer_close(old));
+        pn_consumer *heir = consumer_of(conn, channel, 1);
+        CHECK_EQ(heir->ci, record);
+        if (commit)
+            CHECK_OK(pn_txn_commit(txn));
+        else
+            pn_txn_abort(txn);
+        CHECK_ENGINE(engine);
+        CHECK_DEPTHS(conn, channel, 1, 0, 0);
+        pn_consumer_stats s;
+        CHECK_OK(pn_consumer_stat(heir, &s));
+        CHECK_EQ(s.requeued, 0);
+        CHECK_EQ(channel_stat(conn, channel).requeued, commit);
+        GET(heir, &m, "x");
+        CHECK_EQ(m.attempts, 2);
+        FINISH(conn, &m);
+        CHECK_OK(pn_consumer_close(heir));
+    }
+    close_scene();
+}
+
+/* The transaction is another connection's: that one's end counts, not the consumer's. */
+static void test_held_by_another_connection(void)
+{
+    open_scene();
+    pn_conn *others = test_connect(engine);
+    pn_consumer *other = consumer_of(others, channel, 1);
+    pn_message_out m;
+    publish(conn, topic, "x");
+    GET(other, &m, "x");
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_txn_prepare(txn));
+    CHECK_OK(pn_consumer_close(other));
+    pn_conn_close(others);
+    CHECK_DEPTHS(conn, channel, 0, 1, 0);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_DEPTHS(conn, channel, 0, 0, 0);
+    CHECK_EQ(channel_stat(conn, channel).finished, 1);
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
+    close_scene();
+}
+
 static void test_a_bound_counts_what_is_prepared(void)
 {
     open_scene();
@@ -244,6 +302,74 @@ static void test_a_bound_counts_what_is_prepared(void)
     close_scene();
 }
 
+/* An ephemeral channel takes no more than its topic may have, whatever it comes by. */
+static void test_an_ephemeral_channel_goes_without(void)
+{
+    open_scene();
+    pn_ref bounded = topic_with(conn, "b", 2, PN_OVERFLOW_ERROR);
+    pn_ref soft = channel_of(conn, bounded, "e#ephemeral");
+    const pn_message_in common = {.headers_len = 0};
+    const uint32_t lens[] = {1, 1, 1, 1, 1};
+    uint64_t id;
+    pn_txn *txn = test_begin(conn);
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(publish_in(conn, txn, bounded, "x", i == 0 ? 3600000 * MS : 0, 0, NULL));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_ENGINE(engine);
+    CHECK_DEPTHS(conn, soft, 1, 0, 1);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 3);
+    CHECK_OK(pn_topic_channel_empty(conn, soft));
+    CHECK_OK(pn_topic_publish_many(conn, NULL, bounded, "12345", lens, 5, &common, &id));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 6);
+    /* out of the backlog: what is prepared is there until the commit, whatever its channels have */
+    txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, bounded, "x", 0, 0, NULL));
+    CHECK_OK(pn_txn_prepare(txn));
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 7);
+    CHECK_EQ(topic_stat(conn, bounded).unfinished, 2);
+    close_scene();
+}
+
+static void test_a_paused_topic_is_bounded_for_an_ephemeral_channel_too(void)
+{
+    open_scene();
+    pn_ref bounded = topic_with(conn, "b", 2, PN_OVERFLOW_ERROR);
+    pn_ref soft = channel_of(conn, bounded, "e#ephemeral");
+    publish(conn, bounded, "1");
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "2");
+    publish(conn, bounded, "3");
+    CHECK_EQ(publish_in(conn, NULL, bounded, "4", 0, 0, NULL), -PN_ETOPICFULL);
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 1);
+    /* beside a channel that takes all of them, be it the first or the last of the two */
+    pn_ref firm = channel_of(conn, bounded, "firm");
+    CHECK_OK(pn_topic_channel_empty(conn, soft));
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "5");
+    publish(conn, bounded, "6");
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    pn_consumer *c = consumer_of(conn, firm, 2);
+    pn_message_out m;
+    GET(c, &m, "5");
+    FINISH(conn, &m);
+    CHECK_OK(pn_topic_pause(conn, bounded, 1));
+    publish(conn, bounded, "7");
+    CHECK_OK(pn_topic_pause(conn, bounded, 0));
+    CHECK_ENGINE(engine);
+    CHECK_DEPTHS(conn, soft, 2, 0, 0);
+    CHECK_EQ(channel_stat(conn, soft).dropped, 2);
+    GET(c, &m, "6");
+    GET(c, &m, "7");
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -254,6 +380,10 @@ int main(void)
     RUN(test_prepared);
     RUN(test_prepared_keeps_while_its_channel_and_topic_go);
     RUN(test_a_consumer_closed_while_its_message_is_held);
+    RUN(test_a_held_message_is_not_inherited);
+    RUN(test_held_by_another_connection);
     RUN(test_a_bound_counts_what_is_prepared);
+    RUN(test_an_ephemeral_channel_goes_without);
+    RUN(test_a_paused_topic_is_bounded_for_an_ephemeral_channel_too);
     return tests_done();
 }

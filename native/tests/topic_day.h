@@ -176,13 +176,23 @@ static void refused_transaction(struct mortal *v)
 
 static void pausing(struct mortal *v)
 {
+    struct held h;
     CHECK_OK(pn_topic_pause(v->conn, v->own, 1));
     publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40});
     publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40, .delay_ns = 2 * MS});
     publish_many(v->conn, v->me, OWN, v->own, 2);
     CHECK_OK(pn_topic_pause(v->conn, v->own, 0));
+    if (take(v->cx, v->me, OWN, 0, 0, &h)) /* and has more, which it is not returned */
+        finish(v->conn, &h, v->me);
     CHECK_OK(pn_topic_channel_pause(v->conn, v->x, 1));
+    if (take(v->cx, v->me, OWN, 0, 0, &h)) { /* another one has ended the pause */
+        REQUIRE(many, "a paused channel returned message %u", h.serial);
+        finish(v->conn, &h, v->me);
+    }
     CHECK_OK(pn_topic_channel_pause(v->conn, v->x, 0));
+    if (take(v->cx, v->me, OWN, 0, 0, &h))
+        finish(v->conn, &h, v->me);
+    CHECK_OK(pn_consumer_pause(v->cx, 0));
     CHECK_OK(pn_consumer_pause(v->cx, 1));
     CHECK_OK(pn_consumer_pause(v->cx, -1));
 }

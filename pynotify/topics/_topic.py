@@ -214,8 +214,8 @@ class Topic(BaseTopic):
     def channel(self, name: str, *, max_consumers: int = 0) -> Channel:
         """The channel of that name; made, at once, by who comes first.
 
-        `max_consumers` bounds how many there may be, 0: no bound; who comes later may leave it
-        out, and another value is a `ProgrammingError`.  A name that ends in "#ephemeral" makes one
+        `max_consumers` bounds how many there may be, 0: no bound, or the one it was made with; who
+        comes later and gives another is a `ProgrammingError`.  A name that ends in "#ephemeral" makes one
         that is deleted with its last consumer.
         """
         ref = self._channel_ref(name, max_consumers)

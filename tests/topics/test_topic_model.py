@@ -136,10 +136,7 @@ class Schedule(RuleBasedStateMachine):
     @rule(index=which)
     def get(self, index: int) -> None:
         channel = self.model[index]
-        # What was fetched ahead before the pause still comes.
-        ahead = self.consumers[index].stats().in_flight - len(channel.in_flight)
-        there = channel.ready and len(channel.in_flight) < MOST
-        if not there or (channel.paused and not ahead):
+        if channel.paused or not channel.ready or len(channel.in_flight) == MOST:
             try:
                 found = self.consumers[index].get(0)
             except pynotify.Timeout:

@@ -44,6 +44,41 @@ def test_rolled_back_nothing_happens(
         assert (figures(channel), channel.stats().message_count) == ((0, 0, 0), 1)
 
 
+def test_what_is_rolled_back_is_not_the_next_consumers(
+    conn: pynotify.Connection, topic: pynotify.Topic, channel: pynotify.Channel
+) -> None:
+    topic.publish("x")
+    closed = channel.consumer()
+    message = closed.get(PATIENCE)
+    with conn.transaction() as tx:
+        message.finish()
+        tx.prepare()
+        closed.close()
+        heir = channel.consumer()
+        assert figures(channel) == (0, 1, 0)
+        raise pynotify.Rollback
+    assert figures(channel) == (1, 0, 0)
+    with heir, heir.get(PATIENCE) as message:
+        assert (message.body, message.attempts) == (b"x", 2)
+    assert (figures(channel), channel.stats().finished) == ((0, 0, 0), 1)
+
+
+def test_no_transaction_overfills_an_ephemeral_channel(conn: pynotify.Connection) -> None:
+    topic = conn.topic("bounded", max_depth=3)
+    channel = topic.channel("tail#ephemeral")
+    with conn.transaction():
+        topic.publish_many(numbered(10))
+    assert [message.body for message in channel.peek()] == numbered(3)
+    assert channel.stats().dropped == 7
+    topic.pause()
+    channel.empty()
+    with conn.transaction() as tx:
+        topic.publish_many(numbered(3))
+        tx.prepare()
+    topic.unpause()
+    assert (figures(channel), channel.stats().dropped) == ((3, 0, 0), 7)
+
+
 def test_savepoints(
     conn: pynotify.Connection, topic: pynotify.Topic, channel: pynotify.Channel
 ) -> None:

@@ -61,8 +61,30 @@ def test_bad_options_make_nothing(conn: pynotify.Connection) -> None:
 def test_max_consumers_must_agree(topic: pynotify.Topic) -> None:
     channel = topic.channel("c", max_consumers=2)
     assert topic.channel("c") is topic.channel("c", max_consumers=2) is channel
+    assert topic.channel("c", max_consumers=0) is channel  # as if it were left out
     with pytest.raises(pynotify.ProgrammingError, match="max_consumers"):
         topic.channel("c", max_consumers=3)
+    topic.channel("unbounded")
+    with pytest.raises(pynotify.ProgrammingError, match="max_consumers"):
+        topic.channel("unbounded", max_consumers=1)
+
+
+def test_other_options_lose_no_messages(segment_name: str) -> None:
+    """Nobody is connected, and still the segment is not made anew while its topics hold messages."""
+    with pynotify.connect(segment_name, max_consumers=10) as conn:
+        conn.topic("t").channel("c")
+        conn.topic("t").publish_many(["1", "2"])
+    for options in ({"max_consumers": 11}, {"topic_memory": 1 << 20}, {"queue_pages": 64}):
+        with pytest.raises(pynotify.LayoutMismatch, match="its topics hold 2 messages") as caught:
+            pynotify.open(segment_name, **options)
+        assert next(iter(options)) in str(caught.value)
+    with pytest.raises(ValueError, match="max_consumers"):
+        pynotify.open(segment_name, max_consumers=0)
+    with pynotify.connect(segment_name) as conn:  # left out, they are as they are
+        with conn.topic("t").channel("c").consumer() as consumer:
+            assert work(consumer, 2) == [b"1", b"2"]
+    with pynotify.connect(segment_name, max_consumers=11) as conn:
+        assert conn.topics() == []
 
 
 def test_tables_that_are_full(make_engine: EngineFactory, connect: Connect) -> None:
