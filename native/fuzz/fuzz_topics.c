@@ -432,7 +432,7 @@ static void answer_with(const struct call *call, int answer, int64_t delay)
                                3);
     int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
-        tm_tick(&f.m, h->topic, h->channel);
+        tm_time_out(&f.m, i);
         i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     }
     expect(call, rc, i >= 0 ? 0 : error);

@@ -452,6 +452,14 @@ static int next_due(const struct topic_model *m, int topic, int channel)
     return next;
 }
 
+void tm_time_out(struct topic_model *m, int delivery)
+{
+    const struct tm_delivery *d = &m->delivery[delivery];
+    m->consumer[d->consumer].timed_out++;
+    m->topic[d->topic].channel[d->channel].timed_out++;
+    come_back(m, delivery, false);
+}
+
 void tm_tick(struct topic_model *m, int topic, int channel)
 {
     struct tm_channel *ch = &m->topic[topic].channel[channel];
@@ -464,11 +472,8 @@ void tm_tick(struct topic_model *m, int topic, int channel)
         }
     int c = consumer_before(m, topic, channel, UINT64_MAX);
     for (; c >= 0; c = consumer_before(m, topic, channel, m->consumer[c].opened))
-        for (int i; (i = flying(m, c, false)) >= 0 && m->delivery[i].due <= m->now;) {
-            m->consumer[c].timed_out++;
-            ch->timed_out++;
-            come_back(m, i, false);
-        }
+        for (int i; (i = flying(m, c, false)) >= 0 && m->delivery[i].due <= m->now;)
+            tm_time_out(m, i);
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */

@@ -137,6 +137,8 @@ bool tm_has_room(const struct topic_model *m);
 int tm_publish(struct topic_model *m, struct tm_publish *p);
 void tm_pump(struct topic_model *m, int topic);
 void tm_tick(struct topic_model *m, int topic, int channel);
+/* One delivery in flight, whose deadline is over: its answer came too late. */
+void tm_time_out(struct topic_model *m, int delivery);
 bool tm_cancel(struct topic_model *m, int topic, uint64_t id);
 
 /* Index of the delivery that it gets, -1: nothing, -2: the channel was deleted. */

@@ -58,7 +58,7 @@ static void stage_answer(struct topic_model *m, struct tm_op *op, bool prepare, 
 {
     int i = tm_find(m, op->id, op->topic, op->channel, op->claim, rc);
     if (i >= 0 && m->delivery[i].due <= m->now) {
-        tm_tick(m, op->topic, op->channel);
+        tm_time_out(m, i);
         i = tm_find(m, op->id, op->topic, op->channel, op->claim, rc);
     }
     if (i < 0)

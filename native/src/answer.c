@@ -307,13 +307,9 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     struct pn_consumer_slot *c =
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     if (d->due <= now) {
-        while (pn_queue_tick_locked(seg, ch, now))
-            ;
-        pn_queue_settle_locked(seg, ch);
-        rc = pn_answer_check_locked(conn, h, false);
+        pn_delivery_time_out_locked(seg, h->delivery, now);
+        return pn_answer_check_locked(conn, h, false);
     }
-    if (rc != 0)
-        return rc;
     if (answer == PN_ANSWER_TOUCH) {
         touch(seg, h->delivery, now);
         return 0;

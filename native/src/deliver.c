@@ -575,13 +575,21 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
     for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
         struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
-            if (steps-- == 0)
+            if (steps-- == 0 || pn_notes_full(seg))
                 return true;
             time_out(seg, ch, c, c->first, now);
         }
     }
     ch->next_deadline = earliest_deadline(seg, ch);
     return false;
+}
+
+void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now)
+{
+    uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
+    struct pn_topic_channel *ch = channel_of(seg, pn_delivery_at(seg, ref));
+    time_out(seg, ch, pn_consumer_at(seg, pn_state_consumer(word)), ref, now);
+    pn_queue_settle_locked(seg, ch);
 }
 
 int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)

@@ -30,6 +30,8 @@ struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref
 /* Make a move whose words are known: in flight or held -> whatever redo->word says. */
 void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
                               const struct pn_answer_redo *redo);
+/* It is in flight, and its deadline is over.  The others that are due stay for the next tick. */
+void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now);
 /* It would go back; if it has been delivered often enough it is a dead letter instead. */
 void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
 /* In flight -> held, by a transaction of that slot's; and back, to its consumer if it is there. */

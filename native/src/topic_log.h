@@ -18,7 +18,7 @@ struct pn_topic_note {
     char name[PN_LOG_NAME];
 };
 
-/* Those of one hold of the lock; more than there is room for are not written. */
+/* Those of one hold of the lock. */
 struct pn_topic_notes {
     uint32_t n;
     struct pn_topic_note note[PN_TOPIC_NOTES];
@@ -34,6 +34,11 @@ void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note 
                              enum pn_latkind kind, uint32_t delivery, int64_t now);
 /* The same, of a time-out, for whoever has set seg->topics.notes. */
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now);
+/* There is no room for another: time-outs can wait. */
+static inline bool pn_notes_full(const struct pn_segment *seg)
+{
+    return seg->topics.notes != NULL && seg->topics.notes->n == PN_TOPIC_NOTES;
+}
 
 /* Lock not held; the connection has a log. */
 void pn_log_note(struct pn_conn *conn, struct pn_topic_note *note);

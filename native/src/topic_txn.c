@@ -288,10 +288,7 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     op->message = 0;
     int rc = pn_answer_check_locked(s->conn, &h, false);
     if (rc == 0 && pn_delivery_at(seg, h.delivery)->due <= s->now.mono) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, h.delivery)->channel);
-        while (pn_queue_tick_locked(seg, ch, s->now.mono))
-            ;
-        pn_queue_settle_locked(seg, ch);
+        pn_delivery_time_out_locked(seg, h.delivery, s->now.mono);
         rc = pn_answer_check_locked(s->conn, &h, false);
     }
     if (rc == 0)

@@ -3,6 +3,8 @@
 
 #include <dirent.h>
 
+#include "topic_log.h"
+
 static pn_engine *engine;
 static pn_conn *conn;
 
@@ -211,7 +213,7 @@ static void test_the_descriptor_is_level_triggered(void)
 
 /* ---- the latency log ------------------------------------------------------------------------- */
 
-static struct pn_latrec logged[64];
+static struct pn_latrec logged[512];
 
 /* All records of the only log in `dir`, which is removed; CHANDEF left out. */
 static int read_log(const char *dir)
@@ -229,7 +231,7 @@ static int read_log(const char *dir)
         struct pn_latrec rec;
         CHECK(file != NULL);
         CHECK_EQ(fseek(file, PN_LATLOG_HEADER, SEEK_SET), 0);
-        while (n < 64 && fread(&rec, sizeof rec, 1, file) == 1)
+        while (n < (int) (sizeof logged / sizeof *logged) && fread(&rec, sizeof rec, 1, file) == 1)
             if (rec.kind != 0 && rec.kind != PN_LAT_CHANDEF)
                 logged[n++] = rec;
         fclose(file);
@@ -281,6 +283,41 @@ static void test_what_the_latency_log_says(void)
     CHECK(at[0] > 0 && at[1] > 0 && at[0] != at[1]);
 }
 
+/* More at once than are noted in one hold of the lock. */
+static void test_every_time_out_is_logged(void)
+{
+    enum { LATE = 3 * PN_TOPIC_NOTES + 7 };
+    char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
+    const pn_consumer_options hasty = {.max_in_flight = LATE, .msg_timeout_ns = 50 * MS};
+    pn_conn *logging;
+    pn_message_out m;
+    open_scene();
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &logging));
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *late = consumer_with(conn, channel, &hasty), *c = consumer_of(logging, channel, 1);
+    for (int i = 0; i < LATE; i++)
+        publish(conn, topic, "x");
+    for (int i = 0; i < LATE; i++)
+        GET(late, &m, "x");
+    int64_t due = test_now_ns() + hasty.msg_timeout_ns;
+    CHECK_SOON(test_now_ns() > due);
+    for (int i = 0; i < LATE; i++) {
+        GET(c, &m, "x");
+        CHECK_EQ(m.attempts, 2);
+        FINISH(logging, &m);
+    }
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_EQ(channel_stat(conn, channel).timed_out, LATE);
+    CHECK_OK(pn_consumer_close(late));
+    pn_conn_close(logging);
+    close_scene();
+    int n = read_log(dir), timed_out = 0;
+    for (int i = 0; i < n; i++)
+        timed_out += logged[i].kind == PN_LAT_TIMEOUT;
+    CHECK_EQ(timed_out, LATE);
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -291,5 +328,6 @@ int main(void)
     RUN(test_peek_and_e2e);
     RUN(test_the_descriptor_is_level_triggered);
     RUN(test_what_the_latency_log_says);
+    RUN(test_every_time_out_is_logged);
     return tests_done();
 }
