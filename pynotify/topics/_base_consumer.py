@@ -255,6 +255,14 @@ class BaseConsumer(Generic[_M]):
         return Outcome.SUCCESS if message._finished else Outcome.NEUTRAL
 
     def _too_late(self, message: _M, error: MessageNotInFlight | NotOwner) -> None:
+        if self.closed:
+            logger.warning(
+                "%r: closed during the handler of message %s, which went back to the queue; "
+                "drain() ends run() and lets the handler finish",
+                self,
+                message.id,
+            )
+            return
         logger.warning(
             "%r: the handler took too long for message %s: %s",
             self,

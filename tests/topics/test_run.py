@@ -208,6 +208,19 @@ def test_a_handler_that_takes_too_long(
     assert "took too long" in caplog.text
 
 
+def test_a_handler_that_closes_the_consumer(
+    topic: pynotify.Topic, channel: pynotify.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message went back; what is said is not that it was slow."""
+    message_id = topic.publish("x")
+    caplog.set_level(logging.WARNING, "pynotify")
+    consumer = channel.consumer()
+    consumer.run(lambda _message: consumer.close())
+    (said,) = caplog.messages
+    assert f"closed during the handler of message {message_id}" in said and "drain()" in said
+    assert figures(channel) == (1, 0, 0)
+
+
 def test_ctrl_c_in_a_handler(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     """Ends it, and the message goes back."""
     topic.publish("x")
