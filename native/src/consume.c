@@ -232,6 +232,21 @@ static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
         pn_topic_pump_locked(seg, pn_topic_of(seg, ch));
 }
 
+/* Time-outs that this hold of the lock notices go into the log of a connection that has one. */
+static void take_notes_locked(const struct pn_consumer *c, struct pn_topic_notes *notes)
+{
+    notes->n = 0;
+    c->conn->seg->topics.notes = c->conn->log != NULL ? notes : NULL;
+}
+
+static void release_and_log(const struct pn_consumer *c, struct pn_topic_notes *notes)
+{
+    c->conn->seg->topics.notes = NULL;
+    pn_lock_release(c->conn->seg);
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        pn_log_notes(c->conn, notes);
+}
+
 enum look { LOOK_FOUND = 1, LOOK_AGAIN = 2, LOOK_SLEEP = 3 };
 
 /* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
@@ -249,8 +264,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     }
     int64_t now = pn_now_ns();
     struct pn_topic_notes notes;
-    notes.n = 0;
-    seg->topics.notes = c->conn->log != NULL ? &notes : NULL;
+    take_notes_locked(c, &notes);
     pn_topics_begin_locked(seg);
     if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
@@ -267,10 +281,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     }
     pn_queue_settle_locked(seg, ch);
     pn_topics_end_locked(seg);
-    seg->topics.notes = NULL;
-    pn_lock_release(seg);
-    if (__builtin_expect(c->conn->log != NULL, 0))
-        pn_log_notes(c->conn, &notes);
+    release_and_log(c, &notes);
     return rc;
 }
 
@@ -439,6 +450,8 @@ static int expire_ahead(struct pn_consumer *c)
     int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
+    struct pn_topic_notes notes;
+    take_notes_locked(c, &notes);
     pn_topics_begin_locked(seg);
     rc = pn_consume_check_channel(c, &ch);
     struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
@@ -448,7 +461,7 @@ static int expire_ahead(struct pn_consumer *c)
         pn_queue_settle_locked(seg, ch);
     }
     pn_topics_end_locked(seg);
-    pn_lock_release(seg);
+    release_and_log(c, &notes);
     c->at++;
     pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
     return rc;

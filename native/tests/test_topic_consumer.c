@@ -318,6 +318,37 @@ static void test_every_time_out_is_logged(void)
     CHECK_EQ(timed_out, LATE);
 }
 
+/* Also when nobody looks for messages: what was fetched ahead is passed over since it has expired. */
+static void test_a_time_out_noticed_by_the_way_is_logged(void)
+{
+    char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
+    const pn_consumer_options hasty = {.max_in_flight = 1, .msg_timeout_ns = 50 * MS};
+    pn_conn *logging;
+    pn_message_out m;
+    open_scene();
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &logging));
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *late = consumer_with(conn, channel, &hasty), *c = consumer_of(logging, channel, 3);
+    publish(conn, topic, "late");
+    GET(late, &m, "late");
+    publish(conn, topic, "1");
+    CHECK_OK(publish_in(conn, NULL, topic, "mortal", 0, 50 * MS, NULL));
+    publish(conn, topic, "2");
+    GET(c, &m, "1");
+    int64_t due = test_now_ns() + 50 * MS;
+    CHECK_SOON(test_now_ns() > due);
+    GET(c, &m, "2");
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_OK(pn_consumer_close(late));
+    pn_conn_close(logging);
+    close_scene();
+    int n = read_log(dir), timed_out = 0;
+    for (int i = 0; i < n; i++)
+        timed_out += logged[i].kind == PN_LAT_TIMEOUT;
+    CHECK_EQ(timed_out, 1);
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -329,5 +360,6 @@ int main(void)
     RUN(test_the_descriptor_is_level_triggered);
     RUN(test_what_the_latency_log_says);
     RUN(test_every_time_out_is_logged);
+    RUN(test_a_time_out_noticed_by_the_way_is_logged);
     return tests_done();
 }
