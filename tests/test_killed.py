@@ -196,7 +196,7 @@ def test_everybody_is_killed_in_turn(engine: pynotify.Engine, connect: Connect) 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_everybody_is_killed_in_turn_for_long(engine: pynotify.Engine, connect: Connect) -> None:
-    soak(engine, connect, 10_000)
+    soak(engine, connect, 2_000)
 
 
 def test_death_is_noticed_by_a_sleeper(
