@@ -95,8 +95,8 @@ static uint32_t reap_room_holders(struct pn_segment *seg)
         QueuePosition start;
         if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED)
             continue;
-        if (backend->reserved == 0 &&
-            (backend->numSubs == 0 || !pn_backend_pins(seg, backend, &start)))
+        /* Also without channels: who died in an UNLISTEN pins until he is reaped. */
+        if (backend->reserved == 0 && !pn_backend_pins(seg, backend, &start))
             continue;
         if (pn_backend_verdict(seg, slot) == PN_DEAD) {
             pn_backend_reap_locked(seg, slot);

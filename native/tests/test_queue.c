@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "channel.h"
+#include "lock.h"
 #include "queue.h"
 
 #define PAGE      ((uint64_t)PN_QUEUE_PAGE)
@@ -182,6 +184,45 @@ static void test_a_dead_laggard_is_reaped_when_full(void)
     CHECK_EQ(stat.subscriptions, 0);
     CHECK_EQ(stat.recoveries, 0);
     CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static int pipe_down[2];
+
+/* As recovery leaves who died in the middle of an UNLISTEN while the kernel still had his locks. */
+static void lag_unlisten_and_die(void *arg)
+{
+    pn_conn *conn = laggard(arg);
+    struct pn_segment *seg = test_inside();
+    test_tell(pipe_up);
+    test_hear(pipe_down);
+    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    pn_unlisten_all_locked(seg, conn->slot);
+    pn_lock_release(seg);
+    test_tell(pipe_up);
+    for (;;)
+        pause();
+}
+
+static void test_a_dead_laggard_without_channels_is_reaped_when_full(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    CHECK_EQ(pipe(pipe_up), 0);
+    CHECK_EQ(pipe(pipe_down), 0);
+    pid_t pid = spawn(lag_unlisten_and_die, engine);
+    test_hear(pipe_up);
+    pn_conn *conn = test_connect(engine), *reader = test_connect(engine);
+    test_listen(reader, "d");
+    fill_up(conn, HALF_PAGE);
+    test_tell(pipe_down);
+    test_hear(pipe_up);
+    kill(pid, SIGKILL);
+    CHECK_KILLED(pid, SIGKILL);
+    CHECK_EQ(pn_notify(conn, "d", 1, payload, HALF_PAGE) & ~PN_NOTICE, 0);
+    CHECK_EQ(test_stat(engine).backends, 2);
+    CHECK_ENGINE(engine);
+    pn_conn_close(reader);
     pn_conn_close(conn);
     pn_engine_close(engine);
 }
@@ -505,6 +546,7 @@ int main(void)
     RUN(test_quiet_listeners_hold_nothing);
     RUN(test_an_awake_listener_that_has_read_all_holds_nothing);
     RUN(test_a_dead_laggard_is_reaped_when_full);
+    RUN(test_a_dead_laggard_without_channels_is_reaped_when_full);
     RUN(test_warning_at_half_once_in_five_seconds);
     RUN(test_too_big_is_refused_before_the_lock);
     RUN(test_block_until_a_reader_comes);
