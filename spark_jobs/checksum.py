@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from spark_jobs.schema import RECORD_BYTES
@@ -92,15 +93,33 @@ def record_crcs(records: NDArray[Any]) -> NDArray[np.uint32]:
     return result
 
 
+@cache
+def _later() -> NDArray[np.uint8]:
+    """[slice, shift]: all bits where the slice is added further on than by `shift` bytes."""
+    number = np.arange(_SLICES)
+    later: NDArray[np.uint8] = np.uint8(0xFF) * (number[:, None] > number[None, :-1])
+    return later
+
+
 def _fold(block: NDArray[Any]) -> NDArray[np.uint64]:
-    """The block's records, each with x**32 + 1 times its CRC field added, on top of each other."""
-    raw = block.view(np.uint8).reshape(_SLICES, _SLICE_BYTES)
+    """The block's records, each with x**32 + 1 times its CRC field added, on top of each other.
+
+    Slice m is added m bytes further on, in one call: a row of a view that begins m bytes early.
+    What that takes from the end of the slice before is taken out again, and the last m bytes
+    follow by themselves.
+    """
+    raw = block.view(np.uint8).reshape(-1)
     folded = np.zeros(_FOLDED_BYTES, dtype=np.uint8)
-    for shift, piece in enumerate(raw):
-        into = folded[shift : shift + _SLICE_BYTES]
-        np.bitwise_xor(into, piece, out=into)
+    shifted = (_SLICE_BYTES - 1, 1)
+    np.bitwise_xor.reduce(
+        as_strided(raw, (_SLICES, _SLICE_BYTES), shifted), axis=0, out=folded[:_SLICE_BYTES]
+    )
+    for start, there in ((0, raw), (_SLICE_BYTES, raw[_SLICE_BYTES:])):
+        edge = as_strided(there, (_SLICES, _SLICES - 1), shifted) & _later()
+        folded[start : start + _SLICES - 1] ^= np.bitwise_xor.reduce(edge, axis=0)
     # Bytes of CRC fields in the order in which they came to lie: place, then slice.
-    carried = block.view(np.uint32).reshape(_SLICES, -1, RECORD_BYTES // 4)[:, :, -1].T.ravel()
+    words = block.view(np.uint32).reshape(-1, RECORD_BYTES // 4)
+    carried = np.ascontiguousarray(words[:, -1]).reshape(_SLICES, -1).T.ravel()
     for byte in range(4):
         piece = (carried >> np.uint32(8 * byte)).astype(np.uint8)
         for start in (RECORD_BYTES - 4 + byte, RECORD_BYTES + byte):

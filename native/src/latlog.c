@@ -3,9 +3,9 @@
  *
  * 1. A record is copied to its place, then `committed` is stored with release. Whoever dies in
  *    between leaves a record that nobody reads. Nothing is ever rewritten.
- * 2. No page is touched that has not been allocated on disk and faulted in before: room is made in
- *    chunks, so a full disk is ENOSPC from fallocate and never a SIGBUS, and the common append is
- *    a copy, a CRC and a store.
+ * 2. No page is touched that has not been allocated and faulted in before: room is made in chunks,
+ *    so a full disk is ENOSPC from fallocate or write and never a SIGBUS, and the common append is
+ *    a CRC and a few stores.  Zeros are written only where no record has been.
  * 3. A segment is sealed only when its successor exists. Until then it stays mapped, so that
  *    `dropped` can be published even when there is no room for anything else.
  * 4. Making room may fail at any time. Then the log waits a second (by the records' own clock)
@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,10 +38,14 @@
 #include "lognames.h"
 
 #ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK ((uint64_t)64 << 10)
+#define PAGE 4096u
+
+#define CHUNK_MIN ((uint64_t)64 << 10) /* also what one read fault maps, where it maps ahead */
+#define CHUNK_MAX ((uint64_t)256 << 10)
 #define RETRY_NS ((uint64_t)1000000000)
 #define ANCHOR_NS ((uint64_t)10000000000)
 
@@ -73,6 +80,7 @@ struct segment {
     uint64_t n;     /* = committed */
     uint64_t anchored_ns;
     uint32_t anchors;
+    bool on_tmpfs;
 };
 
 struct pn_latlog {
@@ -198,9 +206,9 @@ static uint64_t record_end(uint64_t n)
     return PN_LATLOG_HEADER + n * PN_LATLOG_RECORD;
 }
 
-static struct pn_latrec *record_at(const struct segment *seg, uint64_t i)
+static void *record_at(const struct segment *seg, uint64_t i)
 {
-    return (struct pn_latrec *)(void *)((char *)seg->map + record_end(i));
+    return (char *)seg->map + record_end(i);
 }
 
 static void put_anchor(struct segment *seg, struct pn_latlog_header *h)
@@ -220,12 +228,60 @@ static void put_anchor(struct segment *seg, struct pn_latlog_header *h)
     seg->anchored_ns = a.monotonic_ns;
 }
 
+/* Large steps are cheap, but the first files of a log are for those that write little. */
+static uint64_t chunk_of(const struct segment *seg)
+{
+    uint64_t quarter = seg->size / 4;
+
+    return quarter < CHUNK_MIN ? CHUNK_MIN : quarter > CHUNK_MAX ? CHUNK_MAX : quarter;
+}
+
+/* In one call, so that a file system that has large folios takes them. */
+static int write_zeros(int fd, uint64_t from, uint64_t to)
+{
+    static char zeros[16 << 10]; /* never written */
+    struct iovec all[CHUNK_MAX / sizeof(zeros)];
+
+    for (int tries = 0; from < to;) {
+        int count = 0;
+        ssize_t n;
+
+        for (uint64_t at = from; at < to; at += all[count++].iov_len)
+            all[count] = (struct iovec){zeros, to - at < sizeof(zeros) ? to - at : sizeof(zeros)};
+        n = pwritev(fd, all, count, (off_t)from);
+        if (n < 0 && errno == EINTR && ++tries < 100)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -ENOSPC;
+        from += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Maps pages that are in the page cache.  EINVAL is a kernel before 5.14: then first touch faults
+ * the pages in, a little slower. */
+static int map_pages(const struct segment *seg, uint64_t from, uint64_t to)
+{
+    char *at = (char *)seg->map + from, *end = (char *)seg->map + to, *next = end;
+
+    if (!seg->on_tmpfs)
+        return madvise(at, to - from, MADV_POPULATE_WRITE) < 0 && errno == EFAULT ? -EFAULT : 0;
+    /* There nobody has to be told of a page's first write, so that a read fault maps it writable;
+     * and with it those around it, which a write fault does not. */
+    for (; at < end; at = next) {
+        next = at + (CHUNK_MIN - (uintptr_t)at % CHUNK_MIN);
+        if (madvise(at, PAGE, MADV_POPULATE_READ) < 0 && errno == EFAULT)
+            return -EFAULT;
+    }
+    return 0;
+}
+
 /* Allocates and faults in the chunks up to record `upto`, so that writing them cannot fail. */
 static int segment_extend(struct segment *seg, uint64_t upto)
 {
-    uint64_t from = seg->ready == 0 ? 0 : record_end(seg->ready);
-    uint64_t to = (record_end(upto) + CHUNK - 1) / CHUNK * CHUNK;
-    int rc, tries = 0;
+    uint64_t from = seg->ready == 0 ? PN_LATLOG_HEADER : record_end(seg->ready);
+    uint64_t chunk = chunk_of(seg), to = (record_end(upto) + chunk - 1) / chunk * chunk;
+    int rc = 0, tries = 0;
 
     if (upto <= seg->ready)
         return 0;
@@ -233,16 +289,18 @@ static int segment_extend(struct segment *seg, uint64_t upto)
         to = seg->size;
     if (!file_is_ours(&seg->file))
         return -EBADF;
-    do
-        rc = posix_fallocate(seg->file.fd, (off_t)from, (off_t)(to - from));
-    while (rc == EINTR && ++tries < 100);
-    if (rc != 0)
-        return -rc;
-    /* EINVAL is a kernel before 5.14: then first touch faults the pages in, a little slower. */
-    if (madvise((char *)seg->map + from, to - from, MADV_POPULATE_WRITE) < 0 && errno == EFAULT)
-        return -EFAULT;
-    seg->ready = (to - PN_LATLOG_HEADER) / PN_LATLOG_RECORD;
-    return 0;
+    /* On disk the blocks: a write may leave those for later.  tmpfs has nothing but its pages. */
+    if (!seg->on_tmpfs)
+        do
+            rc = -posix_fallocate(seg->file.fd, (off_t)from, (off_t)(to - from));
+        while (rc == -EINTR && ++tries < 100);
+    if (rc == 0)
+        rc = write_zeros(seg->file.fd, from, to);
+    if (rc == 0)
+        rc = map_pages(seg, seg->ready == 0 ? 0 : from, to);
+    if (rc == 0)
+        seg->ready = (to - PN_LATLOG_HEADER) / PN_LATLOG_RECORD;
+    return rc;
 }
 
 static void segment_unmap(struct segment *seg)
@@ -283,9 +341,11 @@ static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *n
 /* Writes the header in one piece before anything else: a file is empty or it has a header. */
 static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_header *h)
 {
+    struct statfs fs;
     void *map;
     ssize_t n;
 
+    seg->on_tmpfs = fstatfs(seg->file.fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
     h->part = log->files;
     h->capacity = seg->capacity;
     h->header_crc = pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc));
@@ -376,11 +436,14 @@ uint32_t pn_latlog_name_crc(const pn_latlog *log, uint32_t id)
 /* ---- appending ------------------------------------------------------------------------- */
 
 /* Room for n more is there. Not yet committed: the caller publishes. */
-static void put_record(struct segment *seg, uint64_t at, struct pn_latrec *rec)
+static void put_words(struct segment *seg, uint64_t at, const struct pn_latwords *words)
 {
-    rec->aux &= UINT32_MAX;
-    rec->aux |= (uint64_t)pn_crc32c(0, rec, sizeof(*rec)) << 32;
-    memcpy(record_at(seg, at), rec, sizeof(*rec));
+    uint64_t *to = record_at(seg, at);
+    uint64_t crc = pn_crc32c(0, words, sizeof(*words));
+
+    for (int i = 0; i < 7; i++)
+        to[i] = words->w[i];
+    to[7] = words->w[7] | crc << 32;
 }
 
 static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct pn_logname *c)
@@ -398,7 +461,8 @@ static uint64_t put_chandef(pn_latlog *log, uint32_t id, struct pn_logname *c)
         uint32_t from = i * PN_LATLOG_NAME_PIECE, left = c->len - from;
 
         memcpy(&r, c->name + from, left < PN_LATLOG_NAME_PIECE ? left : PN_LATLOG_NAME_PIECE);
-        put_record(&log->seg, log->seg.n + i, &r);
+        const struct pn_latwords words = pn_latrec_words(&r);
+        put_words(&log->seg, log->seg.n + i, &words);
     }
     c->defined = log->files;
     return count;
@@ -435,29 +499,32 @@ static void drop(pn_latlog *log)
         atomic_store_explicit(&log->seg.map->dropped, log->dropped, memory_order_relaxed);
 }
 
-void pn_latlog_append(pn_latlog *log, struct pn_latrec *rec)
+void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
 {
     struct pn_logname *c = NULL;
     struct segment *seg = &log->seg;
+    uint32_t channel = (uint32_t)words->w[4];
     uint64_t n;
 
-    if (rec->channel > log->names.count) {
+    if (channel > log->names.count) {
         drop(log);
         return;
     }
-    if (rec->channel != 0)
-        c = &log->names.at[rec->channel - 1];
-    if (seg->n + needed(log, c) > seg->ready && !make_room(log, c, rec->ts)) {
+    if (channel != 0)
+        c = &log->names.at[channel - 1];
+    if (seg->n + needed(log, c) > seg->ready && !make_room(log, c, words->w[0])) {
         drop(log);
         return;
     }
     n = seg->n;
     if (c != NULL && c->defined != log->files)
-        n += put_chandef(log, rec->channel, c);
-    put_record(seg, n, rec);
+        n += put_chandef(log, channel, c);
+    put_words(seg, n, words);
     seg->n = n + 1;
     /* Pairs with the acquire load of a reader: below `committed` all bytes are there. */
     atomic_store_explicit(&seg->map->committed, seg->n, memory_order_release);
+    /* The next record's line, which only the kernel has had in its cache: a lock would wait. */
+    __builtin_prefetch(record_at(seg, seg->n), 1);
 }
 
 uint64_t pn_latlog_dropped(const pn_latlog *log)

@@ -11,12 +11,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -202,18 +204,20 @@ static void remove_files(const char *dir)
 
 static void test_crc_vectors(void)
 {
-    unsigned char zeros[32] = {0}, ones[32], text[300];
+    unsigned char zeros[32] = {0}, ones[32], text[3000];
 
     memset(ones, 0xff, sizeof(ones));
     for (size_t i = 0; i < sizeof(text); i++)
-        text[i] = (unsigned char)(i * 7);
+        text[i] = (unsigned char)(i * i / 7);
     CHECK(pn_crc32c(0, "123456789", 9) == 0xe3069283u);
     CHECK(pn_crc32c(0, zeros, 32) == 0x8a9136aau); /* RFC 3720 B.4 */
     CHECK(pn_crc32c(0, ones, 32) == 0x62a8ab43u);
     CHECK(pn_crc32c(0, "", 0) == 0);
     CHECK(pn_crc32c(pn_crc32c(0, "1234", 4), "56789", 5) == 0xe3069283u);
     for (size_t n = 0; n <= sizeof(text); n++)
-        if (!CHECK(pn_crc32c(7, text, n) == pn_crc32c_portable(7, text, n)))
+        if (!CHECK(pn_crc32c(7, text, n) == pn_crc32c_portable(7, text, n)) ||
+            !CHECK(pn_crc32c(~0u, text + n % 8, n / 2) ==
+                   pn_crc32c_portable(~0u, text + n % 8, n / 2)))
             break;
 }
 
@@ -255,7 +259,7 @@ static void test_channels_describe_themselves(void)
     CHECK(pn_latlog_channel(log, 9, name, sizeof(name), &longest) == 0);
     r.channel = longest;
     pn_latlog_append(log, &r);
-    CHECK(record_ok(&r) && (uint32_t)r.aux == pn_crc32c(0, "jobshello", 9));
+    CHECK((uint32_t)r.aux == pn_crc32c(0, "jobshello", 9));
     pn_latlog_append(log, &r);
     r.channel = 1000;
     pn_latlog_append(log, &r);
@@ -275,6 +279,55 @@ static void test_channels_describe_themselves(void)
         }
         CHECK(memcmp(read_back, name, sizeof(name)) == 0);
     }
+    views_close(dir, v, 1);
+}
+
+/* Each bit of each field comes to lie where the format has it, the record's own CRC aside. */
+static void test_fields_lie_where_the_format_says(void)
+{
+    char *dir = a_dir("fields");
+    struct pn_latrec r;
+    struct view v[2];
+    pn_latlog *log;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    for (unsigned i = 0; i < 512; i++) {
+        memset(&r, 0, sizeof(r));
+        ((unsigned char *)&r)[i / 8] = (unsigned char)(1u << i % 8);
+        r.channel = 0;
+        pn_latlog_append(log, &r);
+    }
+    pn_latlog_close(log);
+    if (CHECK(views_open(dir, v, 2) == 1) && CHECK(v[0].h->committed == 512))
+        for (unsigned i = 0; i < 512; i++) {
+            struct pn_latrec got = view_record(&v[0], i);
+
+            memset(&r, 0, sizeof(r));
+            ((unsigned char *)&r)[i / 8] = (unsigned char)(1u << i % 8);
+            r.channel = 0;
+            CHECK(record_ok(&got));
+            r.aux = (uint32_t)r.aux | (got.aux & ~(uint64_t)UINT32_MAX);
+            CHECK(memcmp(&r, &got, sizeof(r)) == 0);
+        }
+    views_close(dir, v, 1);
+}
+
+/* Allocated ahead, and no more of a short log than 64 KiB. */
+static void test_room_is_there_before_it_is_written(void)
+{
+    char *dir = a_dir("room"), path[512];
+    struct pn_latrec r = a_send(0, 0);
+    struct view v[2];
+    struct stat st;
+    pn_latlog *log;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_append(log, &r);
+    CHECK(views_open(dir, v, 2) == 1);
+    snprintf(path, sizeof(path), "%s/%s", dir, v[0].name);
+    CHECK(stat(path, &st) == 0 && st.st_blocks >= 128 && st.st_blocks < 256);
+    check_header(&v[0]);
+    pn_latlog_close(log);
     views_close(dir, v, 1);
 }
 
@@ -453,6 +506,65 @@ static void test_bound_drops_and_counts(void)
     views_close(dir, v, n);
 }
 
+/* In a namespace of its own: a full file system costs records, and nothing else. */
+static void fill_a_file_system(const char *dir)
+{
+    uint64_t next = 0, written = 0, i = 0, refused;
+    char path[512];
+    struct view v[4];
+    pn_latlog *log;
+    int n;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    for (; pn_latlog_dropped(log) == 0 && CHECK(i < 100000); i++) {
+        struct pn_latrec r = a_send(0, i);
+        pn_latlog_append(log, &r);
+    }
+    refused = i - 1;
+    CHECK(refused > 16384 && refused <= (2u << 20) / 64); /* a third file was begun */
+    n = views_open(dir, v, 4);
+    CHECK(n == 3);
+    for (int k = 0; k < n; k++)
+        written += check_records(&v[k], PN_LAT_SEND, &next);
+    CHECK(written == refused && n == 3 && v[2].h->dropped == 1);
+    snprintf(path, sizeof(path), "%s/%s", dir, v[0].name);
+    munmap((void *)(uintptr_t)v[0].h, v[0].size);
+    CHECK(unlink(path) == 0);
+    for (i = 0; i < 1000; i++) { /* there is room again, which is found a second later */
+        struct pn_latrec r = a_send(0, refused + i);
+        r.ts += 3000000000u;
+        pn_latlog_append(log, &r);
+    }
+    CHECK(pn_latlog_dropped(log) == 1);
+    CHECK(check_records(&v[2], PN_LAT_SEND, &(uint64_t){refused - v[2].h->committed + 1000}) ==
+          v[2].h->committed);
+    pn_latlog_close(log);
+}
+
+static void test_full_file_system(void)
+{
+    char *dir = a_dir("full");
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (mkdir(dir, 0700) < 0)
+            _exit(1);
+        if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mount("none", dir, "tmpfs", 0, "size=2m,mode=0700") < 0)
+            _exit(77);
+        failures = 0;
+        fill_a_file_system(dir);
+        _exit(failures != 0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        fprintf(stderr, "test_latlog: no right to mount: the full file system is left out\n");
+    else
+        CHECK(status == 0);
+    rmdir(dir);
+}
+
 static void test_directory_errors(void)
 {
     char path[256], *dir = a_dir("file"), longname[400];
@@ -511,24 +623,37 @@ static void test_foreign_descriptors_are_not_touched(void)
     remove_files(dir);
 }
 
-int main(void)
+static int tests_in(const char *parent)
 {
-    const char *tmp = getenv("TMPDIR");
-
-    snprintf(base, sizeof(base), "%.40s/latlog.XXXXXX", tmp != NULL ? tmp : "/tmp");
+    snprintf(base, sizeof(base), "%.40s/latlog.XXXXXX", parent);
     if (mkdtemp(base) == NULL) {
         perror("mkdtemp");
         return 1;
     }
-    test_crc_vectors();
     test_no_file_before_the_first_record();
     test_channels_describe_themselves();
+    test_fields_lie_where_the_format_says();
+    test_room_is_there_before_it_is_written();
     test_rotation();
     test_kill_in_mid_write();
     test_fork_and_abandon();
     test_bound_drops_and_counts();
     test_directory_errors();
     test_foreign_descriptors_are_not_touched();
+    test_full_file_system();
     CHECK(rmdir(base) == 0);
+    return 0;
+}
+
+/* On a disk and in memory, where room is made in different ways. */
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    test_crc_vectors();
+    if (tests_in(tmp != NULL ? tmp : "/tmp") != 0)
+        return 1;
+    if (access("/dev/shm", W_OK) == 0 && tests_in("/dev/shm") != 0)
+        return 1;
     return failures != 0;
 }

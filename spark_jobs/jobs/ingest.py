@@ -94,8 +94,9 @@ class _EventFiles:
 
     def close(self) -> tuple[list[str], int]:
         """Puts the files in place; returns their names in the archive, and their size."""
-        for day in self._groups:
+        for day, rows in self._groups.items():
             self._write(day)
+            rows.close()
         names, size = [], 0
         host = quote(self._reader.log.host, safe=" ")
         channels = json.dumps(self._reader.channels)
@@ -117,7 +118,7 @@ def _put_table(root: str, name: str, table: pa.Table) -> None:
     system, path = archive.filesystem(root)
     draft = f"{path}/{archive.STAGING}/{uuid4().hex}"
     with system.open_output_stream(draft) as sink:
-        pyarrow.parquet.write_table(table, sink, compression="zstd")
+        pyarrow.parquet.write_table(table, sink, compression="lz4", write_statistics=False)
     system.move(draft, f"{path}/{name}")
 
 

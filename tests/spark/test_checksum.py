@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_jobs import schema
+from spark_jobs import checksum, schema
 from spark_jobs.checksum import crc32c, digest, record_crcs, record_ok
 
 BLOCK = 16384
@@ -42,6 +42,16 @@ def test_the_digest_is_the_same_for_all_good_blocks(good: np.ndarray) -> None:
     others["kind"] = 2
     sign(others)
     assert digest(good) == digest(others) == digest(np.roll(good, 77))
+    assert record_ok(good).all()
+
+
+def test_good_blocks_are_not_checked_one_by_one(
+    good: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_by_one(records: np.ndarray) -> np.ndarray:
+        raise AssertionError("a good block was taken apart")
+
+    monkeypatch.setattr(checksum, "record_crcs", one_by_one)
     assert record_ok(good).all()
 
 
