@@ -35,11 +35,14 @@ from pynotify.errors import (
     SegmentUnlinked,
     native_error,
 )
+from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
+
+    from pynotify.topics import TopicStats
 
 logger = logging.getLogger("pynotify")
 
@@ -154,6 +157,19 @@ class Engine:
             generations=stat.generations,
             backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
         )
+
+    def topics(self, database: str | None = None) -> list[TopicStats]:
+        """The topics of all databases, or of one, with their channels; by database and name.
+
+        Only looking: it needs no connection and takes no backend slot, changes nothing and signals
+        nobody.  What has fallen due and nobody has come by to move is counted where it goes to, up
+        to 4096 deliveries for each topic.
+        """
+        self._check_usable()
+        return survey(self._call, database)
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        return _check(function(self._handle, *arguments))
 
     def log_stack(self, pid: int) -> int:
         """Ask process `pid`, which has a connection to this segment, for its Python stacks.

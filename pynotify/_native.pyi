@@ -267,6 +267,16 @@ class _Library:
     def pn_topic_channel_e2e(
         self, conn: _Pointer, channel: int, q: _Pointer, n: int, seconds: _Pointer, /
     ) -> int: ...
+    def pn_engine_topics(self, engine: _Pointer, rows: _Pointer, cap: int, /) -> int: ...
+    def pn_engine_topic_channels(
+        self, engine: _Pointer, topic: int, rows: _Pointer, cap: int, /
+    ) -> int: ...
+    def pn_engine_consumers(
+        self, engine: _Pointer, channel: int, rows: _Pointer, cap: int, /
+    ) -> int: ...
+    def pn_engine_topic_channel_e2e(
+        self, engine: _Pointer, channel: int, q: _Pointer, n: int, seconds: _Pointer, /
+    ) -> int: ...
     def pn_topic_channel_peek(
         self,
         conn: _Pointer,

@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 from pynotify._engine import Engine, check_name, segments
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
-from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from pynotify._types import EngineStat
     from pynotify.topics import ChannelStats, TopicStats
-    from pynotify.topics._survey import Surveyed
 
 logger = logging.getLogger("pynotify")
 
@@ -165,7 +163,7 @@ class PynotifyCollector(Collector):
             yield from _of_topics(topics)
             yield from _of_channels(topics)
 
-    def _looks(self) -> dict[str, tuple[EngineStat, list[Surveyed]] | None]:
+    def _looks(self) -> dict[str, tuple[EngineStat, list[TopicStats]] | None]:
         wanted = self._segments
         if not wanted:
             try:
@@ -175,13 +173,12 @@ class PynotifyCollector(Collector):
         return {name: _look(name, engine) for name, engine in wanted.items()}
 
 
-def _look(name: str, engine: Engine | None) -> tuple[EngineStat, list[Surveyed]] | None:
+def _look(name: str, engine: Engine | None) -> tuple[EngineStat, list[TopicStats]] | None:
     try:
         if engine is None:
             with open_segment(name, create=False) as opened:
                 return _look(name, opened)
-        stat = engine.stat()
-        return stat, survey(engine, [backend.database for backend in stat.backends])
+        return engine.stat(), engine.topics()
     except Exception as error:  # one segment must not cost the figures of the others
         logger.info("no figures of segment %r: %s", name, error)
         return None
@@ -218,16 +215,16 @@ def _families(
             yield family
 
 
-def _of_topics(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
-    rows = [((name, topic.database, topic.stats.name), topic.stats) for name, topic in topics]
+def _of_topics(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
+    rows = [((name, topic.database, topic.name), topic) for name, topic in topics]
     yield from _families(_TOPIC, rows, _TOPIC_COUNTERS, _TOPIC_GAUGES)
 
 
-def _of_channels(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
+def _of_channels(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
     rows = [
-        ((name, topic.database, topic.stats.name, channel.name), channel)
+        ((name, topic.database, topic.name, channel.name), channel)
         for name, topic in topics
-        for channel in topic.stats.channels
+        for channel in topic.channels
     ]
     yield from _families(_CHANNEL, rows, _CHANNEL_COUNTERS, _CHANNEL_GAUGES)
     consumers = GaugeMetricFamily(
@@ -238,18 +235,17 @@ def _of_channels(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
         "From publishing to finishing, over the last five to ten minutes.",
         labels=(*_CHANNEL, "quantile"),
     )
-    for labels, channel in rows:
-        consumers.add_metric(labels, len(channel.consumers))
-        for quantile, seconds in channel.e2e.items():
-            latency.add_metric((*labels, str(quantile)), seconds)
     age = GaugeMetricFamily(
         "pynotify_topic_channel_oldest_seconds",
         "How long ago the first ready message was published.",
         labels=_CHANNEL,
     )
-    for name, topic in topics:
-        for channel_name, seconds in topic.ages.items():
-            age.add_metric((name, topic.database, topic.stats.name, channel_name), seconds)
+    for labels, channel in rows:
+        consumers.add_metric(labels, len(channel.consumers))
+        if channel.oldest_ready is not None:
+            age.add_metric(labels, channel.oldest_ready)
+        for quantile, seconds in channel.e2e.items():
+            latency.add_metric((*labels, str(quantile)), seconds)
     yield from (consumers, latency, age)
 
 

@@ -77,6 +77,7 @@ def test_stat_json_is_all_of_engine_stat(
     assert document.pop("name") == engine_name
     (backend,) = document["backends"]
     assert backend.pop("command") == Path("/proc/self/comm").read_text().strip()
+    assert document.pop("topics") == []
     assert document == asdict(engine.stat())
 
 
