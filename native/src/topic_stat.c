@@ -222,7 +222,7 @@ static bool is_expired(const struct pn_message *m, int64_t now)
     return m->expires != 0 && m->expires <= now;
 }
 
-/* Its time is over: it counts where it would go to.  What is void is on its way out, and not due. */
+/* It is due, and counts where it would go to.  What is void is on its way out, and not due. */
 static void count_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                       uint32_t ref, const struct look *look, pn_topic_channel_stats *out,
                       int64_t *oldest)

@@ -60,6 +60,8 @@ def _row(backend: BackendStat) -> tuple[object, ...]:
 def _state(backend: BackendStat) -> str:
     if backend.in_transaction:
         return "in transaction"
+    if backend.bridge is not None:
+        return f"bridge, {backend.bridge}"
     if not backend.channels:
         return "not listening"
     return "asleep" if backend.asleep else "awake"
