@@ -165,7 +165,8 @@ class BackendStat:
     """One connection, as others see it.
 
     `channels` is a count; `lag_bytes` counts from the first entry it still has to read to the
-    head of the queue, 0 when it is quiet.  `wakeup` is the number of its signal, or "poll".
+    head of the queue, 0 when it is quiet.  `wakeup` is the number of its signal, or "poll";
+    `bridge` is "one way" or "both ways" of a bridge to PostgreSQL, else None.
     """
 
     backend_id: int
@@ -176,6 +177,7 @@ class BackendStat:
     asleep: bool
     in_transaction: bool
     wakeup: int | str
+    bridge: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

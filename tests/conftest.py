@@ -17,7 +17,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pynotify
-from requirement import missing
+from locked import LockHolder
+from requirement import missing, require
 from sessions import (
     Connect,
     EngineFactory,
@@ -206,3 +207,20 @@ def sessions(request: pytest.FixtureRequest) -> Sessions:
         return [make_one(name, **options) for _ in range(count)]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Worker]:
+    """Of the processes that are stopped at a crash point."""
+    require("crash-points")
+    worker = Worker(PYNOTIFY_CRASHPOINTS="1")
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def lock_holder(nursery: Worker, engine_name: str, tmp_path: Path) -> Iterator[LockHolder]:
+    """For the segment of the fixture `engine`."""
+    holder = LockHolder(nursery, engine_name, tmp_path / "log")
+    yield holder
+    holder.close()

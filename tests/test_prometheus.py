@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pynotify
+from locked import LockHolder
 from sessions import Connect, RemoteSession
 
 pytest.importorskip("prometheus_client")
@@ -248,6 +249,22 @@ def test_unreadable_segment_costs_the_others_nothing(
     found = collected(PynotifyCollector(broken, engine_name))
     assert found["pynotify_up"] == {of(broken): 0, of(engine_name): 1}
     assert list(found["pynotify_queue_pages"]) == [of(engine_name)]
+
+
+def test_a_stuck_lock_is_told_with_its_holder(
+    engine: pynotify.Engine, new_name: Callable[[], str], lock_holder: LockHolder
+) -> None:
+    """The scrape does not wait for him, and the other segments have their figures."""
+    other = new_name()
+    with pynotify.connect(other):
+        assert "pynotify_lock_stuck" not in collected(PynotifyCollector(engine, other))
+        lock_holder.hold()
+        found = collected(PynotifyCollector(engine, other))
+    assert found["pynotify_up"] == {of(engine.name): 0, of(other): 1}
+    comm = Path(f"/proc/{lock_holder.pid}/comm").read_text().strip()
+    labels = {"segment": engine.name, "pid": str(lock_holder.pid), "comm": comm}
+    assert found["pynotify_lock_stuck"] == {tuple(sorted(labels.items())): 1}
+    assert list(found["pynotify_queue_pages"]) == [of(other)]
 
 
 def test_engine_instead_of_a_name(new_name: Callable[[], str]) -> None:

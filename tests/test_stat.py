@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import pynotify
+from locked import LockHolder
+from pynotify._ffi import lib
+from pynotify.bridge._control import become_bridge
 from receiving import payloads, readable
 from sessions import Connect, EngineFactory
 
@@ -266,3 +269,31 @@ def test_wakeup_is_told(engine: pynotify.Engine, connect: Connect) -> None:
     connect()
     told = [backend.wakeup for backend in engine.stat().backends]
     assert told == ["poll", signal.SIGRTMIN + 3, signal.SIGUSR1]
+
+
+def test_a_stopped_lock_holder_delays_nobody_longer_than_he_says(
+    engine: pynotify.Engine, conn: pynotify.Connection, lock_holder: LockHolder
+) -> None:
+    conn.topic("orders")
+    lock_holder.hold()
+    for look in (engine.stat, engine.topics):
+        with pytest.raises(pynotify.LockTimeout, match=f"PID {lock_holder.pid}\\b"):
+            look(timeout=0)
+    assert lib.pn_set_lock_timeout(-1) == 10 * 10**9, "it was for those calls only"
+    assert engine._lock_holder() == lock_holder.pid
+    lock_holder.release()
+    assert engine.stat().backends
+    assert [topic.name for topic in engine.topics()] == ["orders"]
+
+
+def test_a_bridge(engine: pynotify.Engine, connect: Connect) -> None:
+    bridge = connect(database="one")
+    connect()
+    become_bridge(bridge)
+    kinds = {row.database: row.bridge for row in engine.stat().backends}
+    assert kinds == {"one": "one way", "default": None}
+    bridge.listen("c")
+    kinds = {row.database: row.bridge for row in engine.stat().backends}
+    assert kinds == {"one": "both ways", "default": None}
+    bridge.close()
+    assert [row.bridge for row in engine.stat().backends] == [None]

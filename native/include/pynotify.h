@@ -188,6 +188,13 @@ void pn_remove_spill_files(pn_engine *engine);
  */
 int pn_set_never_wait(int never);
 
+/*
+ * How long the calling thread waits for the writer lock at the most until it gets -PN_ELOCK: for
+ * who would rather have no answer than a late one.  < 0: 10 s, as it is at first, and as no call
+ * waits longer.  Returns what it was before.
+ */
+int64_t pn_set_lock_timeout(int64_t timeout_ns);
+
 /* ---- connections ------------------------------------------------------------------------- */
 
 /*
@@ -419,17 +426,28 @@ typedef struct pn_stat {
     uint32_t generations;    /* shared counters that exist */
 } pn_stat;
 
+/* What a backend is to its database (pn_conn_bridge()). */
+enum pn_bridge_kind {
+    PN_BRIDGE_NONE = 0,
+    PN_BRIDGE_ONE_WAY = 1, /* it listens to nothing: what is sent here stays here */
+    PN_BRIDGE_BOTH = 2
+};
+
 typedef struct pn_backend_stat {
     int32_t backend_id, pid;
     uint32_t channels;
     uint32_t asleep, in_transaction;
     int32_t signo; /* what it is woken by; -1: it polls */
+    uint32_t bridge; /* enum pn_bridge_kind */
     uint64_t lag_bytes;
     char database[256];
 } pn_backend_stat;
 
 /* Reaps the dead first.  rows may be NULL. */
 int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap);
+
+/* Whom the writer lock was given to last: after -PN_ELOCK, who holds it.  One load; 0: nobody. */
+int32_t pn_engine_lock_holder(const pn_engine *engine);
 
 /* How many live backends there are; takes no lock, so it answers even if the lock is stuck. */
 int pn_engine_backends(pn_engine *engine);

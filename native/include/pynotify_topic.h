@@ -219,6 +219,7 @@ typedef struct pn_topic_stats {
     uint64_t dropped, expired;
     uint64_t on_disk;   /* messages */
     char error[128]; /* the last write error, or empty */
+    char database[256];
 } pn_topic_stats;
 
 typedef struct pn_topic_channel_stats {
@@ -227,6 +228,7 @@ typedef struct pn_topic_channel_stats {
     uint32_t paused, ephemeral, consumers, max_consumers;
     uint64_t depth, in_flight, deferred;
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
+    int64_t oldest_ready_ns; /* since the first ready message was published; -1: none is ready */
 } pn_topic_channel_stats;
 
 typedef struct pn_consumer_stats {
@@ -250,6 +252,21 @@ int pn_consumer_stat(pn_consumer *consumer, pn_consumer_stats *out);
  */
 int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, size_t n,
                          double *seconds);
+
+/*
+ * The same for who only looks: of all databases, without a connection, and so without a slot.
+ * Nothing is changed and nobody is woken.  What has fallen due and was not acted on yet, since
+ * nobody has used the channel, counts as what it becomes, ready or expired; in a call up to 4096
+ * deliveries, and of topics' own queues as many are looked at for `deferred`, so that the lock is
+ * held for a bounded time.  The references are of any database, and good for these calls only.
+ * The first call finds the durable topics of an earlier segment, as pn_topic_list() does.
+ */
+int pn_engine_topics(pn_engine *engine, pn_topic_stats *rows, size_t cap);
+int pn_engine_topic_channels(pn_engine *engine, pn_ref topic, pn_topic_channel_stats *rows,
+                             size_t cap);
+int pn_engine_consumers(pn_engine *engine, pn_ref channel, pn_consumer_stats *rows, size_t cap);
+int pn_engine_topic_channel_e2e(pn_engine *engine, pn_ref channel, const double *q, size_t n,
+                                double *seconds);
 
 enum pn_message_state { PN_MESSAGE_READY = 1, PN_MESSAGE_DEFERRED = 2, PN_MESSAGE_IN_FLIGHT = 3 };
 

@@ -217,6 +217,13 @@ PN_API int pn_set_never_wait(int never)
     return before;
 }
 
+PN_API int64_t pn_set_lock_timeout(int64_t timeout_ns)
+{
+    int64_t before = pn_lock_timeout_ns;
+    pn_lock_timeout_ns = timeout_ns < 0 ? PN_LOCK_TIMEOUT_NS : timeout_ns;
+    return before;
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)

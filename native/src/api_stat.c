@@ -23,6 +23,11 @@ PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows
     return 0;
 }
 
+PN_API int32_t pn_engine_lock_holder(const pn_engine *engine)
+{
+    return pn_load_relaxed(&engine->seg->lock->holder_pid);
+}
+
 PN_API int pn_engine_backends(pn_engine *engine)
 {
     int n = 0;

@@ -8,6 +8,7 @@
 #include "answer.h"
 #include "async.h"
 #include "consume.h"
+#include "engine.h"
 #include "message.h"
 #include "topic.h"
 #include "topic_stat.h"
@@ -243,6 +244,29 @@ PN_API int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, 
 {
     int rc = pn_conn_check(conn);
     return rc != 0 ? rc : pn_queue_e2e(conn, channel, q, n, seconds);
+}
+
+PN_API int pn_engine_topics(pn_engine *engine, pn_topic_stats *rows, size_t cap)
+{
+    return pn_look_topics(engine->seg, rows, cap);
+}
+
+PN_API int pn_engine_topic_channels(pn_engine *engine, pn_ref topic, pn_topic_channel_stats *rows,
+                                    size_t cap)
+{
+    return pn_look_queues(engine->seg, topic, rows, cap);
+}
+
+PN_API int pn_engine_consumers(pn_engine *engine, pn_ref channel, pn_consumer_stats *rows,
+                               size_t cap)
+{
+    return pn_look_consumers(engine->seg, channel, rows, cap);
+}
+
+PN_API int pn_engine_topic_channel_e2e(pn_engine *engine, pn_ref channel, const double *q,
+                                       size_t n, double *seconds)
+{
+    return pn_look_e2e(engine->seg, channel, q, n, seconds);
 }
 
 PN_API int pn_topic_channel_peek(pn_conn *conn, pn_ref channel, pn_peeked *out, size_t cap,

@@ -84,6 +84,14 @@ uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_
     return row == UINT32_MAX ? 0 : seg->database[row].dboid;
 }
 
+const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t row = 0; row < seg->max_databases; row++)
+        if (seg->database[row].dboid == dboid)
+            return seg->database[row].name;
+    return "";
+}
+
 /* ---- claim and release ------------------------------------------------------------------- */
 
 /* Both locks of a slot; -EAGAIN while a dead owner's memory is still being torn down (L6). */

@@ -12,6 +12,8 @@ enum pn_verdict {
 
 /* The number of the database of that name, which gets a row if it has none; 0: no row is left. */
 uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_t len);
+/* Its name; "": no row has that number. */
+const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid);
 
 /* Fill in a slot for conn (seg, signo, database are set).  Takes the writer lock itself. */
 int pn_backend_claim(struct pn_conn *conn);

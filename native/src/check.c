@@ -372,6 +372,8 @@ static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat 
     row->asleep = (pn_load_relaxed(&b->pos) & PN_ASLEEP) != 0;
     row->in_transaction = pn_load_relaxed(&b->in_transaction) != 0;
     row->signo = pn_load_relaxed(&b->signo);
+    if (pn_load_relaxed(&b->bridge) != 0)
+        row->bridge = b->numSubs == 0 ? PN_BRIDGE_ONE_WAY : PN_BRIDGE_BOTH;
     if (b->numSubs != 0 && pn_backend_pins(seg, b, &start) && start < head)
         row->lag_bytes = head - start;
     if (b->database < seg->max_databases)

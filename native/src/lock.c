@@ -24,6 +24,7 @@
 enum { SPINS = 200 };
 
 _Thread_local bool pn_never_wait;
+_Thread_local int64_t pn_lock_timeout_ns = PN_LOCK_TIMEOUT_NS;
 
 static int take_over(struct pn_segment *seg, int rc)
 {
@@ -108,6 +109,8 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
     }
     if (pn_never_wait)
         return timed_out(seg, PN_ELOCKBUSY);
+    if (timeout_ns != PN_LOCK_FOREVER && timeout_ns > pn_lock_timeout_ns)
+        timeout_ns = pn_lock_timeout_ns;
     int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : pn_now_ns() + timeout_ns;
     for (;;) {
         int64_t now = pn_now_ns();

@@ -10,6 +10,9 @@
 /* pn_set_never_wait(): the calling thread gets -PN_ELOCKBUSY instead of sleeping for the lock. */
 extern _Thread_local bool pn_never_wait;
 
+/* pn_set_lock_timeout(): the calling thread gives up after this, where it gives up at all. */
+extern _Thread_local int64_t pn_lock_timeout_ns;
+
 /*
  * Take the writer lock.  Returns 0 with the lock held and everything repaired, or, without it,
  * -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from a signal

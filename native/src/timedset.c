@@ -370,6 +370,24 @@ bool pn_timedset_entry(const struct pn_arena *mem, const struct pn_timedset *set
     return true;
 }
 
+/* Where to go on when nothing below p is due: its next sibling, or that of who stands above it. */
+static uint32_t beside(uint32_t p)
+{
+    while (p > ROOT && p % 4 == 3)
+        p = p / 4 + 2;
+    return p > ROOT ? p + 1 : 0;
+}
+
+bool pn_timedset_next_due(const struct pn_arena *mem, const struct pn_timedset *set, int64_t now,
+                          uint32_t *at, struct pn_timed *out)
+{
+    uint32_t p = *at == 0 ? ROOT : 4 * (*at - 2); /* no child is due before its parent */
+    while (p != 0 && !(pn_timedset_entry(mem, set, p - ROOT, out) && out->due <= now))
+        p = beside(p);
+    *at = p;
+    return p != 0;
+}
+
 uint32_t pn_timedset_find(const struct pn_arena *mem, const struct pn_timedset *set, uint32_t low,
                           uint32_t i)
 {

@@ -30,6 +30,13 @@ bool pn_timedset_first(const struct pn_arena *mem, const struct pn_timedset *set
 bool pn_timedset_pop_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed *out);
 
 /*
+ * Those that are due by `now`, one a call and in no order: *at is 0 at first.  Looks at no more
+ * than four others for each.  false: that was all.
+ */
+bool pn_timedset_next_due(const struct pn_arena *mem, const struct pn_timedset *set, int64_t now,
+                          uint32_t *at, struct pn_timed *out);
+
+/*
  * The i-th of n entries, in no order; false: there is none.  For cancel, empty and check; who
  * removes as he goes begins at the end, and looks again at the place of what he removed: one that
  * stood before it may have come there.

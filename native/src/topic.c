@@ -66,29 +66,45 @@ static int deleted(const char *what)
     return pn_fail(PN_ETOPICDELETED, "the %s was deleted\nOpen it again to make a new one.", what);
 }
 
-struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
+struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
     uint32_t index = (uint32_t) ref - 1;
-    if (pn_topics_ready(conn->seg) && index < conn->seg->topics.max_topics) {
-        struct pn_topic *t = &conn->seg->topics.topic[index];
-        if (pn_load_relaxed(&t->state) == PN_RECORD_USED && t->generation == ref >> 32 &&
-            t->dboid == conn->dboid)
+    if (pn_topics_ready(seg) && index < seg->topics.max_topics) {
+        struct pn_topic *t = &seg->topics.topic[index];
+        if (pn_load_relaxed(&t->state) == PN_RECORD_USED && t->generation == ref >> 32)
             return t;
     }
     deleted("topic");
     return NULL;
 }
 
-struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref)
+struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic *t = pn_topic_named_locked(conn->seg, ref);
+    if (t == NULL || t->dboid == conn->dboid)
+        return t;
+    deleted("topic");
+    return NULL;
+}
+
+struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
     uint32_t index = (uint32_t) ref - 1;
-    const struct pn_topics *t = &conn->seg->topics;
-    if (pn_topics_ready(conn->seg) && index < t->max_channels && index >= t->max_topics) {
+    const struct pn_topics *t = &seg->topics;
+    if (pn_topics_ready(seg) && index < t->max_channels && index >= t->max_topics) {
         struct pn_topic_channel *ch = &t->channel[index];
-        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == ref >> 32 &&
-            pn_topic_of(conn->seg, ch)->dboid == conn->dboid)
+        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == ref >> 32)
             return ch;
     }
+    deleted("channel");
+    return NULL;
+}
+
+struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic_channel *ch = pn_queue_named_locked(conn->seg, ref);
+    if (ch == NULL || pn_topic_of(conn->seg, ch)->dboid == conn->dboid)
+        return ch;
     deleted("channel");
     return NULL;
 }
@@ -295,10 +311,18 @@ static int leave(struct pn_conn *conn, int rc)
     return rc;
 }
 
-int pn_topics_wake(struct pn_conn *conn)
+int pn_topics_wake(struct pn_segment *seg)
 {
-    int rc = enter(conn, true);
-    return rc != 0 ? rc : leave(conn, 0);
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = make_ready_locked(seg);
+    if (rc == 0) {
+        pn_topics_begin_locked(seg);
+        pn_topics_end_locked(seg);
+    }
+    pn_lock_release(seg);
+    return rc;
 }
 
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,

@@ -84,13 +84,16 @@ static inline pn_ref pn_ref_make(uint32_t index, uint32_t generation)
     return (uint64_t) generation << 32 | (index + 1);
 }
 
-/* What it names, of the connection's database; NULL after pn_fail(PN_ETOPICDELETED). */
+/* What it names, of any database; NULL after pn_fail(PN_ETOPICDELETED). */
+struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref);
+struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_ref ref);
+/* The same of the connection's database. */
 struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref);
 struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref);
 
 /* ---- what the API does; these take the lock themselves --------------------------------------- */
 
-int pn_topics_wake(struct pn_conn *conn); /* durable ones of an earlier segment are there */
+int pn_topics_wake(struct pn_segment *seg); /* durable ones of an earlier segment are there */
 int pn_topic_check_name(const char *what, const char *name, size_t len);
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out);

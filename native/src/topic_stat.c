@@ -7,13 +7,22 @@
  * 2. The time from publish to finish goes into a histogram of 32 octaves in 16 steps each, in two
  *    halves of five minutes: the one that is written, and the one before it.  It is a page of the
  *    arena, taken with the channel's first finish if there is one.
+ * 3. Whoever looks through an engine has no backend slot, so nobody watches his process: if he
+ *    notified a consumer and died before the signal, that would be made up for by its slow timer
+ *    only.  So he changes nothing (look_*): what is due by now and stands where it was, since
+ *    nobody has come by (deliver.c 4), is counted where it would go to.  Who looks through a
+ *    connection does what is due first, as everybody who comes by.
+ * 4. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; nobody
+ *    waits longer for the lock.
  */
 #include "topic_stat.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "backend.h"
 #include "crashpoint.h"
 #include "deliver.h"
 #include "timedset.h"
@@ -21,6 +30,7 @@
 #include "topic_durable.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
+#define PN_LOOK_STEPS 4096U
 
 enum { E2E_SUB = 16, E2E_OCTAVES = 32, E2E_FIRST = 11, E2E_BUCKETS = E2E_SUB * E2E_OCTAVES };
 
@@ -47,16 +57,23 @@ static double bucket_begin(uint32_t bucket)
                      << (bucket / E2E_SUB + E2E_FIRST - 4));
 }
 
+/* How many of its halves are of the last five to ten minutes: beginning with the older, if two. */
+static int halves_now(const struct pn_topic_channel *ch, int64_t now)
+{
+    int64_t age = now - ch->histogram_since;
+    return age < PN_E2E_HALF_NS ? 2 : age < 2 * PN_E2E_HALF_NS ? 1 : 0;
+}
+
 /* The halves as of now: what is older than both is forgotten. */
 static struct e2e *histogram(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
 {
     if (!pn_arena_taken(&seg->topics.arena, ch->histogram, PN_PAGE_WHOLE))
         return NULL;
     struct e2e *h = pn_arena_at(&seg->topics.arena, ch->histogram);
-    int64_t age = now - ch->histogram_since;
-    if (age < PN_E2E_HALF_NS)
+    int halves = halves_now(ch, now);
+    if (halves == 2)
         return h;
-    if (age < 2 * PN_E2E_HALF_NS)
+    if (halves == 1)
         memcpy(h->half[1], h->half[0], sizeof h->half[0]);
     else
         memset(h->half[1], 0, sizeof h->half[1]);
@@ -85,19 +102,24 @@ void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
         h->half[0][bucket_of(ns < 0 ? 0 : (uint64_t) ns)]++;
 }
 
-static void quantiles(const struct e2e *h, uint64_t total, const double *q, size_t n,
+static double in_bucket(const struct e2e *h, int halves, uint32_t b)
+{
+    return (double) (halves > 0 ? h->half[0][b] : 0) + (double) (halves > 1 ? h->half[1][b] : 0);
+}
+
+static void quantiles(const struct e2e *h, int halves, double total, const double *q, size_t n,
                       double *seconds)
 {
     for (size_t i = 0; i < n; i++) {
-        double want = q[i] * (double) total, before = 0;
+        double want = q[i] * total, before = 0;
         uint32_t b = 0;
         for (; b < E2E_BUCKETS - 1; b++) {
-            double here = (double) h->half[0][b] + (double) h->half[1][b];
+            double here = in_bucket(h, halves, b);
             if (here > 0 && before + here >= want)
                 break;
             before += here;
         }
-        double here = (double) h->half[0][b] + (double) h->half[1][b];
+        double here = in_bucket(h, halves, b);
         double part = here > 0 ? (want - before) / here : 0;
         double begin = bucket_begin(b), width = bucket_begin(b + 1) - begin;
         seconds[i] = (begin + width * (part < 0 ? 0 : part > 1 ? 1 : part)) / 1e9;
@@ -122,24 +144,158 @@ static int leave(struct pn_conn *conn, int rc)
     return rc;
 }
 
-int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
+static int e2e_locked(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                      const double *q, size_t n, double *seconds)
 {
-    uint64_t total = 0;
+    const struct pn_arena *arena = &seg->topics.arena;
+    int halves = halves_now(ch, pn_now_ns());
+    double total = 0;
+    if (!pn_arena_taken(arena, ch->histogram, PN_PAGE_WHOLE))
+        return 0;
+    const struct e2e *h = pn_arena_at(arena, ch->histogram);
+    for (uint32_t b = 0; b < E2E_BUCKETS; b++)
+        total += in_bucket(h, halves, b);
+    if (total > 0)
+        quantiles(h, halves, total, q, n, seconds);
+    return total > 0;
+}
+
+static int check_quantiles(const double *q, size_t n)
+{
     for (size_t i = 0; i < n; i++)
         if (!(q[i] > 0 && q[i] <= 1))
             return pn_fail(EINVAL, "a quantile must be greater than 0 and at most 1");
-    int rc = enter(conn);
+    return 0;
+}
+
+int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
+{
+    int rc = check_quantiles(q, n);
+    if (rc == 0)
+        rc = enter(conn);
     if (rc != 0)
         return rc;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
-    if (ch == NULL)
-        return leave(conn, -PN_ETOPICDELETED);
-    const struct e2e *h = histogram(conn->seg, ch, pn_now_ns());
-    for (uint32_t b = 0; h != NULL && b < E2E_BUCKETS; b++)
-        total += (uint64_t) h->half[0][b] + h->half[1][b];
-    if (total != 0)
-        quantiles(h, total, q, n, seconds);
-    return leave(conn, total != 0);
+    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : e2e_locked(conn->seg, ch, q, n, seconds));
+}
+
+int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, double *seconds)
+{
+    int rc = check_quantiles(q, n);
+    if (rc == 0)
+        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    rc = ch == NULL ? -PN_ETOPICDELETED : e2e_locked(seg, ch, q, n, seconds);
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* ---- what has fallen due --------------------------------------------------------------------- */
+
+static int64_t real_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+struct look {
+    int64_t now;
+    uint32_t steps; /* how many more deliveries it may count one by one (4) */
+};
+
+static struct look begin_look(void)
+{
+    return (struct look){.now = pn_now_ns(), .steps = PN_LOOK_STEPS};
+}
+
+/* Through a connection the deferred of a backlog are all counted, as ever. */
+static struct look exact_look(void)
+{
+    return (struct look){.now = pn_now_ns(), .steps = UINT32_MAX};
+}
+
+static bool is_expired(const struct pn_message *m, int64_t now)
+{
+    return m->expires != 0 && m->expires <= now;
+}
+
+/* It is due, and counts where it would go to.  What is void is on its way out, and not due. */
+static void count_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                      uint32_t ref, const struct look *look, pn_topic_channel_stats *out,
+                      int64_t *oldest)
+{
+    const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    const struct pn_message *m = pn_message_at(seg, d->message);
+    enum pn_delivery_kind kind = pn_state_kind(pn_load_relaxed(&d->state));
+    uint64_t *from = kind == PN_KIND_DEFERRED    ? &out->deferred
+                     : kind == PN_KIND_IN_FLIGHT ? &out->in_flight
+                                                 : &out->depth;
+    bool expires = kind != PN_KIND_IN_FLIGHT && is_expired(m, look->now);
+    if (pn_is_void(ch, d) || *from == 0 || (kind == PN_KIND_READY && !expires))
+        return;
+    --*from;
+    if (expires) {
+        out->expired++;
+        return;
+    }
+    out->depth++;
+    if (m->published_ns < *oldest)
+        *oldest = m->published_ns;
+}
+
+/* What has timed out; what has been delivered often enough will not be ready again. */
+static void count_timed_out(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                            struct look *look, pn_topic_channel_stats *out, int64_t *oldest)
+{
+    if (ch->next_deadline > look->now)
+        return;
+    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+        const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
+        for (uint32_t at = c->first; at != 0 && look->steps != 0; look->steps--) {
+            const struct pn_delivery *d = pn_delivery_at(seg, at);
+            uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
+            if (d->due > look->now)
+                break;
+            if (c->max_attempts == 0 || attempts < c->max_attempts)
+                count_due(seg, ch, at, look, out, oldest);
+            at = d->next;
+        }
+    }
+}
+
+/* When the first in line was published: INT64_MAX, nothing is ready. */
+static int64_t first_published(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                               struct look *look)
+{
+    for (uint32_t at = ch->first; at != 0 && look->steps != 0; look->steps--) {
+        const struct pn_delivery *d = pn_delivery_at(seg, at);
+        const struct pn_message *m = pn_message_at(seg, d->message);
+        if (!pn_is_void(ch, d) && !is_expired(m, look->now))
+            return m->published_ns;
+        at = d->next;
+    }
+    return INT64_MAX;
+}
+
+/* After the rest of `out` was filled in. */
+static void correct(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                    struct look *look, pn_topic_channel_stats *out)
+{
+    int64_t first = first_published(seg, ch, look), due = INT64_MAX;
+    struct pn_timed entry;
+    uint32_t at = 0;
+    for (; look->steps != 0 &&
+           pn_timedset_next_due(&seg->topics.arena, &ch->timed, look->now, &at, &entry);
+         look->steps--)
+        count_due(seg, ch, entry.ref, look, out, &due);
+    count_timed_out(seg, ch, look, out, &due);
+    if (first == INT64_MAX) /* what falls due goes to the tail */
+        first = due;
+    int64_t age = real_ns() - first; /* the clock may have been set back */
+    out->oldest_ready_ns = first == INT64_MAX ? -1 : age < 0 ? 0 : age;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -150,7 +306,8 @@ static void copy_name(char to[65], const char *name, uint32_t len)
     memcpy(to, name, len <= 64 ? len : 64);
 }
 
-static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, pn_topic_stats *out)
+static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct look *look,
+                       pn_topic_stats *out)
 {
     uint32_t index = (uint32_t) (t - seg->topics.topic);
     const struct pn_topic_channel *own = pn_queue_at(seg, index);
@@ -180,30 +337,59 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, pn_topi
     if (error != 0)
         snprintf(out->error, sizeof out->error, "%s", strerror(error));
     copy_name(out->name, t->name, t->name_len);
-    int64_t now = pn_now_ns();
-    for (uint32_t at = own->first; at != 0; at = pn_delivery_at(seg, at)->next)
-        out->deferred += pn_delivery_at(seg, at)->due > now;
+    snprintf(out->database, sizeof out->database, "%s", pn_database_name_locked(seg, t->dboid));
+    for (uint32_t at = own->first; at != 0 && look->steps != 0; look->steps--) {
+        out->deferred += pn_delivery_at(seg, at)->due > look->now;
+        at = pn_delivery_at(seg, at)->next;
+    }
+}
+
+/* Of one database, or of all (0). */
+static size_t topic_rows(struct pn_segment *seg, uint32_t dboid, struct look look,
+                         pn_topic_stats *rows, size_t cap)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end && i < seg->topics.max_topics; i++) {
+        struct pn_topic *t = &seg->topics.topic[i];
+        if (pn_load_relaxed(&t->state) != PN_RECORD_USED || (dboid != 0 && t->dboid != dboid))
+            continue;
+        if (n < cap)
+            fill_topic(seg, t, &look, &rows[n]);
+        n++;
+    }
+    return n;
+}
+
+/* 1: there are topics, by now; 0: none were ever made. */
+static int wake(struct pn_segment *seg)
+{
+    int rc = pn_topics_ready(seg) || !pn_durable_exists(seg) ? 0 : pn_topics_wake(seg);
+    return rc != 0 ? rc : pn_topics_ready(seg);
 }
 
 int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
 {
     struct pn_segment *seg = conn->seg;
-    size_t n = 0;
-    int rc = pn_topics_ready(seg) || !pn_durable_exists(seg) ? 0 : pn_topics_wake(conn);
-    if (rc != 0 || !pn_topics_ready(seg))
+    int rc = wake(seg);
+    if (rc != 1)
         return rc;
     rc = enter(conn);
     if (rc != 0)
         return rc;
-    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
-        struct pn_topic *t = &seg->topics.topic[i];
-        if (pn_load_relaxed(&t->state) != PN_RECORD_USED || t->dboid != conn->dboid)
-            continue;
-        if (n < cap)
-            fill_topic(seg, t, &rows[n]);
-        n++;
-    }
-    return leave(conn, (int) n);
+    return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(), rows, cap));
+}
+
+int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
+{
+    int rc = wake(seg);
+    if (rc != 1)
+        return rc;
+    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = (int) topic_rows(seg, 0, begin_look(), rows, cap);
+    pn_lock_release(seg);
+    return rc;
 }
 
 int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
@@ -212,20 +398,18 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
     if (rc != 0)
         return rc;
     struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    struct look look = exact_look();
     if (t != NULL)
-        fill_topic(conn->seg, t, out);
+        fill_topic(conn->seg, t, &look, out);
     return leave(conn, t == NULL ? -PN_ETOPICDELETED : 0);
 }
 
-/* What is due by now has happened. */
-static void fill_queue(struct pn_segment *seg, struct pn_topic_channel *ch,
-                       pn_topic_channel_stats *out)
+static void fill_queue(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                       struct look *look, pn_topic_channel_stats *out)
 {
-    pn_queue_tick_locked(seg, ch, pn_now_ns());
-    pn_queue_settle_locked(seg, ch);
     *out = (pn_topic_channel_stats){.ref = pn_ref_make(pn_queue_index(seg, ch), ch->generation),
                                     .topic = pn_ref_make(ch->topic, ch->topic_generation),
-                                    .paused = ch->paused,
+                                    .paused = pn_load_relaxed(&ch->paused),
                                     .ephemeral = ch->ephemeral,
                                     .consumers = ch->consumers,
                                     .max_consumers = ch->max_consumers,
@@ -240,6 +424,16 @@ static void fill_queue(struct pn_segment *seg, struct pn_topic_channel *ch,
                                     .dropped = ch->dropped,
                                     .expired = ch->expired};
     copy_name(out->name, ch->name, ch->name_len);
+    correct(seg, ch, look, out);
+}
+
+/* What is due by now happens. */
+static void tick_and_fill(struct pn_segment *seg, struct pn_topic_channel *ch, struct look *look,
+                          pn_topic_channel_stats *out)
+{
+    pn_queue_tick_locked(seg, ch, look->now);
+    pn_queue_settle_locked(seg, ch);
+    fill_queue(seg, ch, look, out);
 }
 
 int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
@@ -249,14 +443,33 @@ int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows
     int rc = enter(conn);
     if (rc != 0)
         return rc;
-    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    struct look look = begin_look();
+    const struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
     for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
          i = pn_queue_at(seg, i - 1)->sibling) {
         if (n < cap)
-            fill_queue(seg, pn_queue_at(seg, i - 1), &rows[n]);
+            tick_and_fill(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
         n++;
     }
     return leave(conn, t == NULL ? -PN_ETOPICDELETED : (int) n);
+}
+
+int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+{
+    size_t n = 0;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    struct look look = begin_look();
+    const struct pn_topic *t = pn_topic_named_locked(seg, ref);
+    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
+         i = pn_queue_at(seg, i - 1)->sibling) {
+        if (n < cap)
+            fill_queue(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
+        n++;
+    }
+    pn_lock_release(seg);
+    return t == NULL ? -PN_ETOPICDELETED : (int) n;
 }
 
 int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
@@ -264,9 +477,10 @@ int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
     int rc = enter(conn);
     if (rc != 0)
         return rc;
+    struct look look = begin_look();
     struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
     if (ch != NULL)
-        fill_queue(conn->seg, ch, out);
+        tick_and_fill(conn->seg, ch, &look, out);
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
 }
 
@@ -286,21 +500,37 @@ static void fill_consumer(const struct pn_segment *seg, uint32_t ci, pn_consumer
                                .timed_out = c->timed_out};
 }
 
-int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                            pn_consumer_stats *rows, size_t cap)
 {
-    struct pn_segment *seg = conn->seg;
     size_t n = 0;
-    int rc = enter(conn);
-    if (rc != 0)
-        return rc;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
-    for (uint32_t i = ch == NULL ? 0 : ch->first_consumer; i != 0;
-         i = pn_consumer_at(seg, i - 1)->next) {
+    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
         if (n < cap)
             fill_consumer(seg, i - 1, &rows[n]);
         n++;
     }
-    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : (int) n);
+    return n;
+}
+
+int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED
+                                  : (int) consumer_rows(conn->seg, ch, rows, cap));
+}
+
+int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+{
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    rc = ch == NULL ? -PN_ETOPICDELETED : (int) consumer_rows(seg, ch, rows, cap);
+    pn_lock_release(seg);
+    return rc;
 }
 
 int pn_consumer_row(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *out)

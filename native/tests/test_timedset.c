@@ -194,6 +194,33 @@ static void test_random_use_against_a_sorted_array(void)
 }
 
 /* Sweeping: from the end, and again the place of what was removed; nobody is passed over. */
+/* Each that is due by then once, and no other; it does not look at all of them. */
+static void test_those_that_are_due(void)
+{
+    const uint32_t n = 5000;
+    struct pn_arena mem = arena_with(n, 50);
+    struct pn_timedset set = {0};
+    struct pn_timed entry;
+    static bool seen[5000];
+    uint32_t at = 0;
+    CHECK(!pn_timedset_next_due(&mem, &set, INT64_MAX, &at, &entry));
+    for (uint32_t i = 0; i < n; i++)
+        add(&mem, &set, i, (int64_t)i * 2654435761U % 1000);
+    for (int64_t now = -1; now <= 1000; now += 77) {
+        memset(seen, 0, sizeof seen);
+        for (at = 0; pn_timedset_next_due(&mem, &set, now, &at, &entry);) {
+            CHECK(entry.due <= now);
+            CHECK(!seen[entry.low]);
+            seen[entry.low] = true;
+        }
+        for (uint32_t i = 0; i < n; i++)
+            CHECK_EQ(seen[i], (int64_t)i * 2654435761U % 1000 <= now);
+    }
+    CHECK_EQ(pop_all(&mem, &set), n);
+    check_empty(&mem, &set);
+    arena_free(&mem);
+}
+
 static void test_some_are_swept_out(void)
 {
     struct pn_arena mem = arena_with(1500, 20);
@@ -450,6 +477,7 @@ int main(void)
     RUN(TestRemove);
     RUN(test_equal_times_are_in_the_order_of_ids);
     RUN(test_random_use_against_a_sorted_array);
+    RUN(test_those_that_are_due);
     RUN(test_some_are_swept_out);
     RUN(test_pages_come_and_go);
     RUN(test_a_promise_that_cannot_be_kept_is_not_made);

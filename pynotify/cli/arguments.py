@@ -46,12 +46,22 @@ seconds.__name__ = "number of seconds"
 count.__name__ = "count"
 
 
+def add_segment_option(parser: argparse.ArgumentParser) -> None:
+    """The segment, where positional arguments mean something else."""
+    parser.add_argument("-n", "--name", default="default", help='the segment (default: "default")')
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """The segment and the database of a command that connects."""
-    parser.add_argument("-n", "--name", default="default", help='the segment (default: "default")')
+    add_segment_option(parser)
     parser.add_argument(
         "--database", default="default", help='the name space in it (default: "default")'
     )
+
+
+def add_database_filter(parser: argparse.ArgumentParser) -> None:
+    """Of a command that sees all databases of the segment."""
+    parser.add_argument("--database", help="show only this one (default: all)")
 
 
 def add_segment(parser: argparse.ArgumentParser) -> None:

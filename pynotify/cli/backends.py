@@ -10,17 +10,30 @@ from pynotify._procfs import command_name
 from pynotify.cli.table import size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pynotify._types import BackendStat, EngineStat
+    from pynotify.topics import TopicStats
 
 _HEADINGS = (">BACKEND", ">PID", "COMMAND", "DATABASE", ">CHANNELS", ">LAG", "STATE", "WAKE-UP")
 _UNKNOWN = "?"
 
 
-def as_json(stat: EngineStat) -> dict[str, Any]:
-    """All of EngineStat; a backend also has `command`, null when its process is not visible."""
+def of_database(stat: EngineStat, database: str | None) -> EngineStat:
+    """Without the backends of the others; all else is of the whole segment.  None: all."""
+    if database is None:
+        return stat
+    backends = [backend for backend in stat.backends if backend.database == database]
+    return dataclasses.replace(stat, backends=backends)
+
+
+def as_json(stat: EngineStat, topics: Sequence[TopicStats]) -> dict[str, Any]:
+    """All of EngineStat, and the topics.
+
+    A backend also has `command`, null when its process is not visible.
+    """
     document = dataclasses.asdict(stat)
+    document["topics"] = [dataclasses.asdict(topic) for topic in topics]
     for backend in document["backends"]:
         backend["command"] = command_name(backend["pid"])
     return document
@@ -47,6 +60,8 @@ def _row(backend: BackendStat) -> tuple[object, ...]:
 def _state(backend: BackendStat) -> str:
     if backend.in_transaction:
         return "in transaction"
+    if backend.bridge is not None:
+        return f"bridge, {backend.bridge}"
     if not backend.channels:
         return "not listening"
     return "asleep" if backend.asleep else "awake"

@@ -9,7 +9,10 @@ from pynotify._engine import open as open_segment
 from pynotify.errors import Error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynotify._types import EngineStat
+    from pynotify.topics import TopicStats
 
 COUNTERS = (
     "commits",
@@ -29,6 +32,7 @@ class Sample(NamedTuple):
     at: float
     stat: EngineStat | None
     error: Error | None
+    topics: Sequence[TopicStats] = ()
 
 
 def take(name: str) -> Sample:
@@ -36,9 +40,10 @@ def take(name: str) -> Sample:
     try:
         with open_segment(name, create=False) as engine:
             stat = engine.stat()
+            topics = engine.topics()
     except Error as error:
         return Sample(time.monotonic(), None, error)
-    return Sample(time.monotonic(), stat, None)
+    return Sample(time.monotonic(), stat, None, topics)
 
 
 def rates(before: Sample, now: Sample) -> dict[str, float]:

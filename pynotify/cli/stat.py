@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
 from pynotify.cli import arguments
-from pynotify.cli.backends import as_json, backend_table, queue_line
+from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
 from pynotify.cli.table import pairs
 from pynotify.cli.topics.look import topic_table
-from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     import argparse
@@ -23,22 +22,23 @@ SUMMARY = "show the counters and backends of a segment"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     arguments.add_segment(parser)
-    arguments.add_json(parser, "an object with all of EngineStat")
+    arguments.add_database_filter(parser)
+    arguments.add_json(parser, "an object with all of EngineStat, and the topics")
 
 
 def run(options: argparse.Namespace) -> int:
     """Show it."""
     with open_segment(options.name, create=False) as engine:
-        stat = engine.stat()
-        topics = [] if options.json else survey(engine, [each.database for each in stat.backends])
+        stat = of_database(engine.stat(), options.database)
+        topics = engine.topics(options.database)
     if options.json:
-        arguments.print_json({"name": options.name, **as_json(stat)})
+        arguments.print_json({"name": options.name, **as_json(stat, topics)})
         return 0
     print("\n".join(pairs(_figures(options.name, stat))))
     if stat.backends:
         print("", *backend_table(stat.backends), sep="\n")
     if topics:
-        print("", *topic_table([topic.stats for topic in topics]), sep="\n")
+        print("", *topic_table(topics), sep="\n")
     return 0
 
 

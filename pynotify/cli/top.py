@@ -12,15 +12,12 @@ import time
 import tty
 from typing import TYPE_CHECKING, Any
 
-from pynotify._engine import open as open_segment
 from pynotify.cli import arguments
-from pynotify.cli.backends import as_json, backend_table, queue_line
+from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
 from pynotify.cli.rates import Sample, rates, take
 from pynotify.cli.table import pairs
 from pynotify.cli.terminal import Watch, can_redraw, coloured, escape, tidied_up
 from pynotify.cli.topics.look import topic_table
-from pynotify.errors import Error
-from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pynotify._types import BackendStat, EngineStat
-    from pynotify.topics import TopicStats
 
 SUMMARY = "watch the rates and backends of a segment"
 _QUIT = b"qQ\x03\x04"
@@ -39,6 +35,7 @@ _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     arguments.add_segment(parser)
+    arguments.add_database_filter(parser)
     parser.add_argument(
         "--interval",
         type=arguments.positive_seconds,
@@ -56,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Watch until q, Ctrl-C, or the count."""
-    before = take(options.name)
+    before = _take(options)
     if before.error is not None:
         raise before.error  # a wrong name; one that vanishes later may come back
     if options.json or options.count is not None or not can_redraw():
@@ -73,7 +70,7 @@ def _print(options: argparse.Namespace, before: Sample) -> None:
     printed = 0
     while options.count is None or printed < options.count:
         _sleep(watch, before.at + options.interval)
-        now = take(options.name)
+        now = _take(options)
         if options.json:
             arguments.print_json(_document(options.name, before, now), indent=None)
         else:
@@ -97,7 +94,7 @@ def _redraw(options: argparse.Namespace, before: Sample, screen: _Screen) -> Non
         while (left := before.at + options.interval - time.monotonic()) > 0:
             if screen.quit_within(left):
                 return
-        now = take(options.name)
+        now = _take(options)
 
 
 def _lines(name: str, before: Sample, now: Sample) -> list[str]:
@@ -114,15 +111,18 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
         ]
     )
     lines = [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
-    topics = _topics(name, now.stat)
-    return [*lines, "", *topic_table(topics)] if topics else lines
+    if now.topics:
+        lines += ["", *topic_table(now.topics)]
+    return lines
 
 
-def _topics(name: str, stat: EngineStat) -> list[TopicStats]:
-    with contextlib.suppress(Error), open_segment(name, create=False) as engine:
-        found = survey(engine, [backend.database for backend in stat.backends])
-        return [topic.stats for topic in found]
-    return []
+def _take(options: argparse.Namespace) -> Sample:
+    """Of all databases, or of one."""
+    sample = take(options.name)
+    if sample.stat is None or options.database is None:
+        return sample
+    topics = [topic for topic in sample.topics if topic.database == options.database]
+    return sample._replace(stat=of_database(sample.stat, options.database), topics=topics)
 
 
 def _laggards_first(stat: EngineStat) -> list[BackendStat]:
@@ -134,7 +134,8 @@ def _document(name: str, before: Sample, now: Sample) -> dict[str, Any]:
     if now.stat is None:
         return document | {"error": str(now.error)}
     seconds = now.at - before.at
-    return document | {"seconds": seconds, "rates": rates(before, now), **as_json(now.stat)}
+    document |= {"seconds": seconds, "rates": rates(before, now)}
+    return document | as_json(now.stat, now.topics)
 
 
 class _Screen:

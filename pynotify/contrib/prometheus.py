@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
@@ -22,20 +22,21 @@ from prometheus_client.registry import Collector
 from pynotify._engine import Engine, check_name, segments
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
-from pynotify.topics._survey import survey
+from pynotify.errors import LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.metrics_core import Metric
 
     from pynotify._types import EngineStat
     from pynotify.topics import ChannelStats, TopicStats
-    from pynotify.topics._survey import Surveyed
 
 logger = logging.getLogger("pynotify")
 
 _SEGMENT = ("segment",)
+#: Seconds for the writer lock, far less than any scrape_timeout: it is free in microseconds.
+_PATIENCE = 1.0
 _BACKEND = ("segment", "pid", "backend", "database", "comm")
 
 #: Metric (counters get "_total"), attribute of EngineStat, help.
@@ -129,7 +130,8 @@ class PynotifyCollector(Collector):
 
     A name is looked up for each scrape: a segment that was replaced counts as the new one.  One
     that cannot be read, because it vanished or otherwise, is `pynotify_up{segment} 0` and has no
-    other figures.  `collect` never raises for the sake of a segment.  A bad name is a
+    other figures, but `pynotify_lock_stuck{segment, pid, comm} 1` if a process has held its writer
+    lock for a second.  `collect` never raises for the sake of a segment.  A bad name is a
     `ProgrammingError` at once.
     """
 
@@ -149,23 +151,22 @@ class PynotifyCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """One metric family after the other."""
         looks = self._looks()
-        stats = {name: look and look[0] for name, look in looks.items()}
+        stats = {name: look.stat for name, look in looks.items()}
         yield InfoMetricFamily("pynotify_build", "Version.", {"version": version("pynotify-ipc")})
         up = GaugeMetricFamily("pynotify_up", "1 when the segment could be read.", labels=_SEGMENT)
         for name, stat in stats.items():
             up.add_metric((name,), 0 if stat is None else 1)
         yield up
+        yield from _of_stuck(looks)
         present = [(name, stat) for name, stat in stats.items() if stat is not None]
         yield from _of_segments(present)
         yield from _of_backends(present)
-        topics = [
-            (name, topic) for name, look in looks.items() if look is not None for topic in look[1]
-        ]
+        topics = [(name, topic) for name, look in looks.items() for topic in look.topics]
         if topics:
             yield from _of_topics(topics)
             yield from _of_channels(topics)
 
-    def _looks(self) -> dict[str, tuple[EngineStat, list[Surveyed]] | None]:
+    def _looks(self) -> dict[str, _Look]:
         wanted = self._segments
         if not wanted:
             try:
@@ -175,16 +176,41 @@ class PynotifyCollector(Collector):
         return {name: _look(name, engine) for name, engine in wanted.items()}
 
 
-def _look(name: str, engine: Engine | None) -> tuple[EngineStat, list[Surveyed]] | None:
+class _Look(NamedTuple):
+    """Without `stat` the segment could not be read; `stuck` is who held its lock then, or 0."""
+
+    stat: EngineStat | None = None
+    topics: Sequence[TopicStats] = ()
+    stuck: int = 0
+
+
+def _look(name: str, engine: Engine | None) -> _Look:
     try:
         if engine is None:
             with open_segment(name, create=False) as opened:
                 return _look(name, opened)
-        stat = engine.stat()
-        return stat, survey(engine, [backend.database for backend in stat.backends])
+        try:
+            return _Look(engine.stat(timeout=_PATIENCE), engine.topics(timeout=_PATIENCE))
+        except LockTimeout as error:
+            logger.info("no figures of segment %r: %s", name, error)
+            return _Look(stuck=engine._lock_holder())
     except Exception as error:  # one segment must not cost the figures of the others
         logger.info("no figures of segment %r: %s", name, error)
-        return None
+        return _Look()
+
+
+def _of_stuck(looks: Mapping[str, _Look]) -> Iterable[Metric]:
+    """Nothing when none is: a pid is a label, and there is none to say 0 of."""
+    stuck = GaugeMetricFamily(
+        "pynotify_lock_stuck",
+        "1 when this process held the writer lock and did not give it back.",
+        labels=("segment", "pid", "comm"),
+    )
+    for name, look in looks.items():
+        if look.stuck:
+            stuck.add_metric((name, str(look.stuck), command_name(look.stuck) or ""), 1)
+    if stuck.samples:
+        yield stuck
 
 
 def _of_segments(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:
@@ -218,16 +244,16 @@ def _families(
             yield family
 
 
-def _of_topics(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
-    rows = [((name, topic.database, topic.stats.name), topic.stats) for name, topic in topics]
+def _of_topics(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
+    rows = [((name, topic.database, topic.name), topic) for name, topic in topics]
     yield from _families(_TOPIC, rows, _TOPIC_COUNTERS, _TOPIC_GAUGES)
 
 
-def _of_channels(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
+def _of_channels(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
     rows = [
-        ((name, topic.database, topic.stats.name, channel.name), channel)
+        ((name, topic.database, topic.name, channel.name), channel)
         for name, topic in topics
-        for channel in topic.stats.channels
+        for channel in topic.channels
     ]
     yield from _families(_CHANNEL, rows, _CHANNEL_COUNTERS, _CHANNEL_GAUGES)
     consumers = GaugeMetricFamily(
@@ -238,18 +264,17 @@ def _of_channels(topics: Sequence[tuple[str, Surveyed]]) -> Iterable[Metric]:
         "From publishing to finishing, over the last five to ten minutes.",
         labels=(*_CHANNEL, "quantile"),
     )
-    for labels, channel in rows:
-        consumers.add_metric(labels, len(channel.consumers))
-        for quantile, seconds in channel.e2e.items():
-            latency.add_metric((*labels, str(quantile)), seconds)
     age = GaugeMetricFamily(
         "pynotify_topic_channel_oldest_seconds",
         "How long ago the first ready message was published.",
         labels=_CHANNEL,
     )
-    for name, topic in topics:
-        for channel_name, seconds in topic.ages.items():
-            age.add_metric((name, topic.database, topic.stats.name, channel_name), seconds)
+    for labels, channel in rows:
+        consumers.add_metric(labels, len(channel.consumers))
+        if channel.oldest_ready is not None:
+            age.add_metric(labels, channel.oldest_ready)
+        for quantile, seconds in channel.e2e.items():
+            latency.add_metric((*labels, str(quantile)), seconds)
     yield from (consumers, latency, age)
 
 

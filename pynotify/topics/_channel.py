@@ -20,6 +20,7 @@ from pynotify.topics._stats import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from pynotify._async_connection import AsyncConnection
@@ -68,7 +69,7 @@ class BaseChannel:
     def _stats(self) -> ChannelStats:
         row = ffi.new("pn_topic_channel_stats *")
         self._connection._run_at_once(lib.pn_topic_channel_stat, self._ref, row)
-        return stats_of_channel(self._connection, row)
+        return channel_as_seen_by(self._connection, row)
 
     def _peek(self, n: int) -> list[PeekedMessage]:
         if n < 0:
@@ -232,16 +233,20 @@ class AsyncChannel(BaseChannel):
         return await self._connection._patiently(partial(self._peek, n))
 
 
-def stats_of_channel(connection: BaseConnection, row: Any) -> ChannelStats:
+def channel_as_seen_by(connection: BaseConnection, row: Any) -> ChannelStats:
     """With what the core keeps beside its row.  May be repeated."""
-    consumers = all_rows(
-        "pn_consumer_stats",
-        lambda rows, room: connection._run_at_once(lib.pn_consumer_list, row.ref, rows, room),
-    )
+    consumers = partial(connection._run_at_once, lib.pn_consumer_list, row.ref)
+    e2e = partial(connection._run_at_once, lib.pn_topic_channel_e2e, row.ref)
+    return stats_of_channel(row, consumers, e2e)
+
+
+def stats_of_channel(
+    row: Any, list_consumers: Callable[[Any, int], int], quantiles: Callable[..., int]
+) -> ChannelStats:
+    """The two functions are of the core, with the channel as their first argument."""
+    consumers = all_rows("pn_consumer_stats", list_consumers)
     seconds = ffi.new("double[]", len(QUANTILES))
-    known = connection._run_at_once(
-        lib.pn_topic_channel_e2e, row.ref, _QUANTILES, len(QUANTILES), seconds
-    )
+    known = quantiles(_QUANTILES, len(QUANTILES), seconds)
     e2e = dict(zip(QUANTILES, ffi.unpack(seconds, len(QUANTILES)), strict=True)) if known else {}
     attached = sorted((consumer_stats(each) for _, each in consumers), key=lambda each: each.pid)
     return channel_stats(row, attached, e2e)

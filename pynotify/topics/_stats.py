@@ -46,8 +46,10 @@ class ChannelStats:
     `depth` counts what is ready, and neither what is in flight nor what is deferred;
     `message_count` what ever came; `dropped` what nobody got: overflow of an ephemeral channel,
     messages that every sampling consumer passed over, and those that were delivered
-    `max_attempts` times without a dead-letter topic.  `e2e` has seconds from publishing to
-    finishing, over the last five to ten minutes, for 0.5, 0.9, 0.99 and 0.999; empty before the
+    `max_attempts` times without a dead-letter topic.  `oldest_ready`: how many seconds ago the
+    first message in line was published (a requeued one stands at the end again; deferred ones
+    count from their publishing, too), None when none is ready.  `e2e` has seconds from publishing
+    to finishing, over the last five to ten minutes, for 0.5, 0.9, 0.99 and 0.999; empty before the
     first finish.
     """
 
@@ -65,13 +67,15 @@ class ChannelStats:
     paused: bool
     ephemeral: bool
     max_consumers: int
+    #: Not compared: it is another one at each look.
+    oldest_ready: float | None = field(default=None, compare=False)
     consumers: list[ConsumerStats] = field(default_factory=list)
     e2e: dict[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """One topic.  The counters are since it was made.
+    """One topic of a database.  The counters are since it was made.
 
     `depth`: messages in the topic's own queue, which no channel has yet, `deferred` of them
     deferred; `unfinished`: messages that some channel still has, each counted once;
@@ -80,6 +84,7 @@ class TopicStats:
     """
 
     name: str
+    database: str
     depth: int
     deferred: int
     unfinished: int
@@ -127,8 +132,12 @@ def all_rows(struct: str, fill: Callable[[Any, int], int]) -> list[Any]:
         room = 2 * count
 
 
+def text_of(field: Any) -> str:
+    return ffi.string(field).decode("utf-8", "replace")
+
+
 def name_of(row: Any) -> str:
-    return ffi.string(row.name).decode("utf-8", "replace")
+    return text_of(row.name)
 
 
 def consumer_stats(row: Any) -> ConsumerStats:
@@ -164,6 +173,7 @@ def channel_stats(
         paused=bool(row.paused),
         ephemeral=bool(row.ephemeral),
         max_consumers=row.max_consumers,
+        oldest_ready=None if row.oldest_ready_ns < 0 else row.oldest_ready_ns / 1e9,
         consumers=consumers,
         e2e=e2e,
     )
@@ -172,6 +182,7 @@ def channel_stats(
 def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
     return TopicStats(
         name=name_of(row),
+        database=text_of(row.database),
         depth=row.depth,
         deferred=row.deferred,
         unfinished=row.unfinished + row.on_disk,
@@ -187,7 +198,7 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
         expired=row.expired,
         on_disk=row.on_disk,
         corrupt=row.corrupt,
-        error=ffi.string(row.error).decode("utf-8", "replace") or None,
+        error=text_of(row.error) or None,
         channels=channels,
     )
 

@@ -1,54 +1,51 @@
-"""All topics of a segment, for who only looks at it: the commands and the exporter.
+"""All topics of a segment, for who only looks at it: `Engine.topics`, the commands, the exporter.
 
-An Engine knows no topics of its own: they are looked at by a connection for each database that
-anybody is connected to, and for "default".  It polls, so nothing is installed for it, and it is
-closed again at once.
+The core lists them through the engine, so no backend slot is taken, nothing is changed and nobody
+is signalled.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pynotify.errors import Error, TopicDeleted
+from pynotify._ffi import lib
+from pynotify.errors import TopicDeleted
+from pynotify.topics._channel import stats_of_channel
+from pynotify.topics._stats import all_rows, name_of, text_of, topic_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable
+    from typing import Any
 
-    from pynotify._engine import Engine
-    from pynotify.topics._stats import TopicStats
-    from pynotify.topics._topic import Topic
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """A topic, and for each of its channels how old its oldest ready message is, in seconds."""
-
-    database: str
-    stats: TopicStats
-    ages: dict[str, float]
+    from pynotify.topics._stats import ChannelStats, TopicStats
 
 
-def survey(engine: Engine, databases: Iterable[str]) -> list[Surveyed]:
-    """By database and name; none of those that cannot be looked at."""
-    found: list[Surveyed] = []
-    for database in sorted({"default", *databases}):
-        with suppress(Error), engine.connect(database, wakeup="poll") as connection:
-            for name in connection.topics():
-                with suppress(TopicDeleted):
-                    found.append(_look_at(database, connection.topic(name)))
+def survey(call: Callable[..., int], database: str | None) -> list[TopicStats]:
+    """Of one database, or of all; by database and name, with their channels.
+
+    `call` calls a function of the core with the engine before the arguments, and raises what it
+    returns.  What is deleted meanwhile is left out.
+    """
+    found = []
+    for _, row in all_rows("pn_topic_stats", partial(call, lib.pn_engine_topics)):
+        if database is None or text_of(row.database) == database:
+            with suppress(TopicDeleted):
+                found.append(topic_stats(row, _channels(call, row.ref)))
+    return sorted(found, key=lambda stats: (stats.database, stats.name))
+
+
+def _channels(call: Callable[..., int], topic: int) -> list[ChannelStats]:
+    rows = all_rows("pn_topic_channel_stats", partial(call, lib.pn_engine_topic_channels, topic))
+    found = []
+    for _, row in sorted(rows, key=lambda each: name_of(each[1])):
+        with suppress(TopicDeleted):
+            found.append(_channel(call, row))
     return found
 
 
-def _look_at(database: str, topic: Topic) -> Surveyed:
-    stats = topic.stats()
-    ages = {channel.name: age for channel in stats.channels for age in _ages(topic, channel.name)}
-    return Surveyed(database, stats, ages)
-
-
-def _ages(topic: Topic, channel: str) -> Iterator[float]:
-    for message in topic.channel(channel).peek(1):
-        if message.state == "ready":
-            yield max(0.0, (time.time_ns() - message.published_ns) / 1e9)
+def _channel(call: Callable[..., int], row: Any) -> ChannelStats:
+    consumers = partial(call, lib.pn_engine_consumers, row.ref)
+    e2e = partial(call, lib.pn_engine_topic_channel_e2e, row.ref)
+    return stats_of_channel(row, consumers, e2e)

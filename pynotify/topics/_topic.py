@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from pynotify._encoding import join_payloads
 from pynotify._ffi import ffi, lib
 from pynotify.errors import TopicDeleted
-from pynotify.topics._channel import AsyncChannel, Channel, stats_of_channel
+from pynotify.topics._channel import AsyncChannel, Channel, channel_as_seen_by
 from pynotify.topics._content import MessageIds, Outgoing, encode_body, parse_id
 from pynotify.topics._options import channel_bound, encode_name, naming, topic_options
 from pynotify.topics._stats import TopicStats, all_rows, name_of, topic_stats
@@ -352,7 +352,7 @@ def stats_of_topic(connection: BaseConnection, ref: int) -> TopicStats:
     channels = []
     for _, each in channel_rows(connection, ref):
         with suppress(TopicDeleted):
-            channels.append(stats_of_channel(connection, each))
+            channels.append(channel_as_seen_by(connection, each))
     row = ffi.new("pn_topic_stats *")  # last: what a channel has counted, its topic has
     connection._run_at_once(lib.pn_topic_stat, ref, row)
     return topic_stats(row, sorted(channels, key=lambda channel: channel.name))

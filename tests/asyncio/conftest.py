@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from locked import LockHolder
 from receiving import PATIENCE
-from requirement import require
-from sessions import Worker
 from tasks import DEBUG, AsyncConnections, loop_factory
 
 LOOPS = ["asyncio", DEBUG, "uvloop"]
@@ -54,20 +50,3 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=loop_factory(kind), debug=kind == DEBUG) as runner:
         runner.run(_within_patience(test, to_close))
     return True
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Worker]:
-    """Of the processes that are stopped at a crash point."""
-    require("crash-points")
-    worker = Worker(PYNOTIFY_CRASHPOINTS="1")
-    yield worker
-    worker.close()
-
-
-@pytest.fixture
-def lock_holder(nursery: Worker, engine_name: str, tmp_path: Path) -> Iterator[LockHolder]:
-    """For the segment of the fixture `engine`."""
-    holder = LockHolder(nursery, engine_name, tmp_path / "log")
-    yield holder
-    holder.close()

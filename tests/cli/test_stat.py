@@ -11,6 +11,7 @@ import pytest
 from console import run
 
 import pynotify
+from pynotify.bridge._control import become_bridge
 from pynotify.cli.table import size
 from sessions import Connect, NewWorker, RemoteSession
 
@@ -77,6 +78,7 @@ def test_stat_json_is_all_of_engine_stat(
     assert document.pop("name") == engine_name
     (backend,) = document["backends"]
     assert backend.pop("command") == Path("/proc/self/comm").read_text().strip()
+    assert document.pop("topics") == []
     assert document == asdict(engine.stat())
 
 
@@ -138,3 +140,14 @@ def test_rm_goes_on_after_a_wrong_name(new_name: Callable[[], str]) -> None:
     assert done.status == 1
     assert done.err.startswith(f'pynotify rm: segment "{missing}" does not exist\n')
     assert name not in {info.name for info in pynotify.segments()}
+
+
+def test_a_bridge_is_shown(engine_name: str, connect: Connect) -> None:
+    bridge = connect(database="one")
+    become_bridge(bridge)
+    for words in (["stat"], ["top", "--once", "--interval", "0.01"]):
+        assert "  bridge, one way  SIGUSR1" in run(*words, engine_name).out
+    bridge.listen("c")
+    done = run("doctor", engine_name, "--interval", "0.01")
+    assert f"bridge of {engine_name}: process {bridge.pid} (" in done.out
+    assert 'both ways, of database "one"' in done.out

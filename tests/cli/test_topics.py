@@ -79,12 +79,32 @@ def test_list_and_stats(engine_name: str, topic: pynotify.Topic) -> None:
         }
         assert document == expected
         head, row = topics(engine_name, "list")
-        assert head.split()[:3] == ["topic", "channels", "depth"]
-        assert row.split() == ["orders", "1", "0", "1", "2", "3"]
+        assert head.split()[:4] == ["topic", "database", "channels", "depth"]
+        assert row.split() == ["orders", "default", "1", "0", "1", "2", "3"]
         lines = topics(engine_name, "stats")
         assert any(line.startswith("billing") and str(consumer.stats().pid) in line
                    for line in lines)  # fmt: skip
     assert json.loads("\n".join(topics(engine_name, "list", "--json")))[0]["name"] == "orders"
+
+
+def test_all_databases_or_one(engine: pynotify.Engine, engine_name: str) -> None:
+    """No connection is needed: neither theirs nor one's own."""
+    for database in ("one", "two"):
+        with engine.connect(database) as connection:
+            connection.topic("orders").publish(database)
+    assert [row.split()[:2] for row in topics(engine_name, "list")[1:]] == [
+        ["orders", "one"], ["orders", "two"]
+    ]  # fmt: skip
+    assert topics(engine_name, "list", "--database", "two")[1].split()[:2] == ["orders", "two"]
+    pages = topics(engine_name, "stats", "orders")
+    assert [line.split()[1] for line in pages if line.startswith("database")] == ["one", "two"]
+    for words in (["stat"], ["top", "--once", "--interval", "0.01"]):
+        shown = run(*words, engine_name, "--database", "one").out
+        assert "orders  one " in shown
+        assert " two " not in shown
+        document = json.loads(run(*words, engine_name, "--json").out)
+        assert [each["database"] for each in document["topics"]] == ["one", "two"]
+    assert engine.stat().backends == []
 
 
 def test_pause_empty_delete(engine_name: str, topic: pynotify.Topic) -> None:
@@ -166,9 +186,11 @@ def test_stat_top_and_doctor(engine_name: str, topic: pynotify.Topic) -> None:
     assert '"orders" has 1 messages and no channel' in done.out
     channel = topic.channel("billing")
     channel.pause()
-    assert '"orders/billing" has 1 messages' in run("doctor", engine_name, "--interval", "0.01").out
+    done = run("doctor", engine_name, "--interval", "0.01")
+    assert '"orders/billing" has 1 messages' in done.out
+    assert f"unpause orders billing -n {engine_name} --database default" in done.out
     shown = run("top", engine_name, "--once", "--interval", "0.01").out.splitlines()
-    assert any(line.split()[:3] == ["orders", "1", "0"] for line in shown)
+    assert any(line.split()[:4] == ["orders", "default", "1", "0"] for line in shown)
     channel.unpause()
     done = run("doctor", engine_name, "--interval", "0.01")
     assert "it has no consumer" in done.out

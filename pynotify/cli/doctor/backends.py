@@ -26,6 +26,10 @@ def check(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
         *_check_reading(name, before, now),
     ]
     yield from found
+    for backend in now.backends:
+        if backend.bridge is not None:
+            text = f"process {process(backend.pid)}, {backend.bridge}, of database "
+            yield ok("bridge", f'{text}"{backend.database}"', segment=name)
     if all(finding.level is Level.OK for finding in found):
         count = len(now.backends)
         text = f"{count} connected; the queue is at {queue_line(now)}"

@@ -43,7 +43,7 @@ def _check_segment(name: str, before: Sample, load: sizing.Load | None) -> Itera
         return
     yield from _check_invariants(name)
     yield from backends.check(name, before.stat, now.stat)
-    yield from topics.check(name, now.stat)
+    yield from topics.check(name, now.topics)
     if load is not None:
         yield sizing.check_load(load, name, now.stat)
     else:

@@ -49,10 +49,15 @@ def attach(options: argparse.Namespace) -> Connection:
 def existing_topic(connection: Connection, name: str) -> Topic:
     """Not made here."""
     if name not in connection.topics():
-        raise ProgrammingError(
-            f'topic "{name}" does not exist', hint="`pynotify topics list` lists what there is."
-        )
+        raise no_such_topic(name)
     return connection.topic(name)
+
+
+def no_such_topic(name: str) -> ProgrammingError:
+    """In the database, or in any."""
+    return ProgrammingError(
+        f'topic "{name}" does not exist', hint="`pynotify topics list` lists what there is."
+    )
 
 
 def existing_channel(topic: Topic, name: str) -> Channel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pynotify._engine import open as open_segment
 from pynotify.cli import arguments
 from pynotify.cli.table import duration, pairs, table, yes
 from pynotify.cli.terminal import decode
@@ -14,27 +15,32 @@ from pynotify.cli.topics.action import (
     attach,
     existing_channel,
     existing_topic,
+    no_such_topic,
     peeked_as_json,
 )
 from pynotify.topics import ChannelStats, TopicStats
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-
-    from pynotify._connection import Connection
+    from collections.abc import Iterator, Sequence
 
 _BODY_COLUMNS = 40
 
 
-def _add_database(parser: argparse.ArgumentParser) -> None:
-    arguments.add_connection(parser)
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    arguments.add_segment_option(parser)
+    arguments.add_database_filter(parser)
     arguments.add_json(parser, "a list of objects with all of TopicStats")
 
 
+def _look(options: argparse.Namespace) -> list[TopicStats]:
+    """Through the engine: no connection is made for it."""
+    with open_segment(options.name, create=False) as engine:
+        return engine.topics(options.database)
+
+
 def _list(options: argparse.Namespace) -> int:
-    with attach(options) as connection:
-        found = [connection.topic(name).stats() for name in connection.topics()]
+    found = _look(options)
     if options.json:
         arguments.print_json([dataclasses.asdict(stats) for stats in found])
     elif found:
@@ -42,14 +48,14 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def topic_table(found: list[TopicStats]) -> list[str]:
+def topic_table(found: Sequence[TopicStats]) -> list[str]:
     """A row for each topic."""
-    headings = ["topic", ">channels", ">depth", ">unfinished", ">messages", ">bytes", "state"]
     return table(
-        headings,
+        ["topic", "database", ">channels", ">depth", ">unfinished", ">messages", ">bytes", "state"],
         [
             [
                 stats.name,
+                stats.database,
                 len(stats.channels),
                 f"{stats.depth:,}",
                 f"{stats.unfinished:,}",
@@ -71,23 +77,20 @@ def _state(stats: TopicStats | ChannelStats) -> str:
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="a topic (default: all)")
-    _add_database(parser)
+    _add_list(parser)
 
 
 def _stats(options: argparse.Namespace) -> int:
-    with attach(options) as connection:
-        found = list(_found(connection, options.topic))
+    found = _look(options)
+    if options.topic is not None:
+        found = [stats for stats in found if stats.name == options.topic]
+        if not found:
+            raise no_such_topic(options.topic)
     if options.json:
         arguments.print_json([dataclasses.asdict(stats) for stats in found])
     else:
         print("\n\n".join("\n".join(_page(stats)) for stats in found))
     return 0
-
-
-def _found(connection: Connection, name: str | None) -> Iterator[TopicStats]:
-    names = connection.topics() if name is None else [existing_topic(connection, name).name]
-    for each in names:
-        yield connection.topic(each).stats()
 
 
 def _page(stats: TopicStats) -> Iterator[str]:
@@ -113,6 +116,7 @@ def _page(stats: TopicStats) -> Iterator[str]:
 def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
     bound = "" if stats.max_depth is None else f" of {stats.max_depth:,}"
     yield "topic", stats.name
+    yield "database", stats.database
     yield "messages", f"{stats.message_count:,}, {stats.message_bytes:,} bytes"
     yield "unfinished", f"{stats.unfinished:,}{bound}, overflow {stats.overflow}"
     yield "in the topic", f"{stats.depth:,}, {stats.deferred:,} deferred"
@@ -125,12 +129,16 @@ def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
 
 
 def channel_table(channels: list[ChannelStats]) -> list[str]:
-    """A row for each channel; its latency is that of the last five to ten minutes."""
+    """A row for each channel.
+
+    "oldest" is how long ago the first message in line was published; the latency is that of the
+    last five to ten minutes.
+    """
     return table(
-        ["channel", ">depth", ">in flight", ">deferred", ">finished", ">requeued", ">timed out",
-         ">dead", ">dropped", ">expired", ">p50", ">p99", "state"],
+        ["channel", ">depth", ">oldest", ">in flight", ">deferred", ">finished", ">requeued",
+         ">timed out", ">dead", ">dropped", ">expired", ">p50", ">p99", "state"],
         [
-            [channel.name, f"{channel.depth:,}", f"{channel.in_flight:,}",
+            [channel.name, f"{channel.depth:,}", _oldest(channel), f"{channel.in_flight:,}",
              f"{channel.deferred:,}", f"{channel.finished:,}", f"{channel.requeued:,}",
              f"{channel.timed_out:,}", f"{channel.dead_lettered:,}", f"{channel.dropped:,}",
              f"{channel.expired:,}", _latency(channel, 0.5), _latency(channel, 0.99),
@@ -138,6 +146,10 @@ def channel_table(channels: list[ChannelStats]) -> list[str]:
             for channel in channels
         ],
     )  # fmt: skip
+
+
+def _oldest(channel: ChannelStats) -> str:
+    return "-" if channel.oldest_ready is None else duration(channel.oldest_ready)
 
 
 def _latency(channel: ChannelStats, quantile: float) -> str:
@@ -175,7 +187,7 @@ def _peek(options: argparse.Namespace) -> int:
 
 
 ACTIONS = {
-    "list": Action("list the topics", _add_database, _list),
+    "list": Action("list the topics", _add_list, _list),
     "stats": Action("show topics with their channels and consumers", _add_stats, _stats),
     "peek": Action("show the first messages of a channel", _add_peek, _peek),
 }
