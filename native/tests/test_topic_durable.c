@@ -237,6 +237,31 @@ static void test_what_is_on_disk_for_lack_of_memory_survives(void)
     close_scene();
 }
 
+/* Its place is that of its id, which publish() gave to it; and so it is in a transaction. */
+static void test_after_a_reboot_the_order_is_that_of_publishing(void)
+{
+    pn_message_out m;
+    open_with(0);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "committed last", 0, 0, NULL));
+    publish_numbers(1, 3);
+    CHECK_OK(pn_txn_commit(txn));
+    GET(consumer, &m, "1");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    GET(consumer, &m, "2");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    GET(consumer, &m, "3");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_RELEASE, 0));
+    reboot(); /* they were 3, committed last, 1, 2 */
+    finish_text("committed last");
+    GET(consumer, &m, "1");
+    CHECK_EQ(m.attempts, 2);
+    FINISH(conn, &m);
+    finish_numbers(2, 3);
+    NOTHING(consumer);
+    close_scene();
+}
+
 static void test_topics_are_listed_before_anybody_opens_one(void)
 {
     pn_topic_stats rows[4];
@@ -416,6 +441,7 @@ int main(void)
     RUN(test_channels_and_pauses_survive);
     RUN(test_transactions_survive_whole);
     RUN(test_what_is_on_disk_for_lack_of_memory_survives);
+    RUN(test_after_a_reboot_the_order_is_that_of_publishing);
     RUN(test_topics_are_listed_before_anybody_opens_one);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
