@@ -505,7 +505,7 @@ static void test_dead_letters(void)
     close_scene();
 }
 
-/* ---- what is void makes room, whoever began to sweep it ---------------------------------------- */
+/* ---- what is void makes room, whoever began to sweep it ------------------------------------- */
 
 enum { VOID_MESSAGES = 6000 };
 
