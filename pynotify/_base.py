@@ -38,6 +38,7 @@ from pynotify.errors import (
     InterfaceError,
     NoActiveTransaction,
     ProgrammingError,
+    SyncFailed,
     WouldWait,
     native_error,
 )
@@ -301,9 +302,14 @@ class BaseConnection:
             transaction.abort()
 
     def _finish(self, transaction: OpenTransaction) -> None:
-        result = transaction.commit()
-        if result:
-            self._check(result)
+        try:
+            result = transaction.commit()
+            if result:
+                self._check(result)
+        except SyncFailed:  # it has been committed
+            if transaction.unlistens:
+                self._forget_unlistened()
+            raise
         if transaction.unlistens:
             self._forget_unlistened()
 

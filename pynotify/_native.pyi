@@ -48,6 +48,7 @@ class _Library:
     PN_EBODYLONG: Final[int]
     PN_ECONSUMERS: Final[int]
     PN_ETOPICOPTIONS: Final[int]
+    PN_ESYNC: Final[int]
     PN_OVERFLOW_DISK: Final[int]
     PN_OVERFLOW_ERROR: Final[int]
     PN_OVERFLOW_DROP_OLDEST: Final[int]

@@ -202,7 +202,10 @@ class OpenTransaction:
         self.prepared = True
 
     def commit(self) -> int:
-        """End it.  When it has failed, or this fails, nothing has happened.  May be repeated."""
+        """End it.  When it has failed, or this fails, nothing has happened, but for SyncFailed.
+
+        May be repeated.
+        """
         if self.failed:
             self.abort()
             raise InFailedTransaction(FAILED)
@@ -378,8 +381,9 @@ class Transaction(_Block):
         """Reserve queue room and table entries for the worst case.
 
         Afterwards only commit and rollback are left, and the commit fails with nothing but
-        `SegmentCorrupt` or `SegmentUnlinked`.  Allowed on the outermost block only, while no
-        other is open inside it (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
+        `SegmentCorrupt` or `SegmentUnlinked` (`SyncFailed`: it has been committed).
+        Allowed on the outermost block only, while no other is open inside it
+        (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
         `TooManyChannels`) fails the transaction.
         """
         self._to_be_prepared().prepare()

@@ -43,6 +43,7 @@ __all__ = [
     "SegmentFull",
     "SegmentNotFound",
     "SegmentUnlinked",
+    "SyncFailed",
     "Timeout",
     "TooManyBackends",
     "TooManyChannels",
@@ -266,6 +267,13 @@ class TopicDeleted(OperationalError):
     _advice = "Make it again with connection.topic() and topic.channel()."
 
 
+class SyncFailed(OperationalError):
+    """It has happened, but for a topic with `fsync="always"` it is not known to be on the disk."""
+
+    sqlstate = "58030"
+    _advice = "See to the disk of data_dir, and do not repeat the call."
+
+
 class ConnectionLost(OperationalError):
     """The connection under a PubSub was lost."""
 
@@ -327,6 +335,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_EBODYLONG: PayloadTooLong,
     lib.PN_ECONSUMERS: TooManyConsumers,
     lib.PN_ETOPICOPTIONS: ProgrammingError,
+    lib.PN_ESYNC: SyncFailed,
     errno.ENOSPC: SegmentFull,
     errno.EACCES: InterfaceError,
     errno.EPERM: InterfaceError,

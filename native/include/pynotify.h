@@ -99,7 +99,8 @@ enum pn_error {
     PN_EBODY = 5026,         /* an empty body */
     PN_EBODYLONG = 5027,     /* 22023: larger than max_body, or headers too long */
     PN_ECONSUMERS = 5028,    /* the channel's max_consumers */
-    PN_ETOPICOPTIONS = 5029  /* it was made with other options */
+    PN_ETOPICOPTIONS = 5029, /* it was made with other options */
+    PN_ESYNC = 5030 /* 58030: it has happened; a durable topic's log could not be synced */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -256,13 +257,14 @@ int pn_txn_rollback_to(pn_txn *txn, int level); /* undo all levels >= level, and
 
 /*
  * Reserve queue room and table entries for the worst case.  Afterwards only commit and abort are
- * left, and commit can fail only with -PN_ECORRUPT or -PN_EGONE.
+ * left, and commit can fail only with -PN_ECORRUPT, -PN_EGONE or, having happened, -PN_ESYNC.
  */
 int pn_txn_prepare(pn_txn *txn);
 
 /*
  * Ends and frees the transaction, also when it returns an error: then nothing has happened.  Only
- * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) it goes on.
+ * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) it goes on; and after -PN_ESYNC it has
+ * been committed, but for a topic with PN_FSYNC_ALWAYS it is not known to be on the disk.
  */
 int pn_txn_commit(pn_txn *txn);
 void pn_txn_abort(pn_txn *txn);

@@ -11,16 +11,29 @@
 #include "engine.h"
 #include "message.h"
 #include "topic.h"
+#include "topic_durable.h"
 #include "topic_stat.h"
 #include "topic_txn.h"
+
+/* Of what is to be on the disk when it returns, if a durable topic wants that. */
+static int enter(pn_conn *conn)
+{
+    pn_sync_error = 0;
+    return pn_conn_check(conn);
+}
+
+static int done(const struct pn_conn *conn, int rc)
+{
+    return pn_durable_result(conn->seg, rc);
+}
 
 /* ---- topics and channels --------------------------------------------------------------------- */
 
 PN_API int pn_topic_open(pn_conn *conn, const char *name, size_t len,
                          const pn_topic_options *options, pn_ref *out)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_topics_open(conn, name, len, options, out);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topics_open(conn, name, len, options, out));
 }
 
 PN_API int pn_topic_find(pn_conn *conn, const char *name, size_t len, pn_ref *out)
@@ -32,8 +45,8 @@ PN_API int pn_topic_find(pn_conn *conn, const char *name, size_t len, pn_ref *ou
 PN_API int pn_topic_channel_open(pn_conn *conn, pn_ref topic, const char *name, size_t len,
                                  int64_t max_consumers, pn_ref *out)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_open(conn, topic, name, len, max_consumers, out);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_queue_open(conn, topic, name, len, max_consumers, out));
 }
 
 PN_API int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, size_t len,
@@ -45,45 +58,45 @@ PN_API int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, 
 
 PN_API int pn_topic_pause(pn_conn *conn, pn_ref topic, int paused)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_topics_pause(conn, topic, paused != 0);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topics_pause(conn, topic, paused != 0));
 }
 
 PN_API int pn_topic_empty(pn_conn *conn, pn_ref topic)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_topics_empty(conn, topic);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topics_empty(conn, topic));
 }
 
 PN_API int pn_topic_delete(pn_conn *conn, pn_ref topic)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_topics_delete(conn, topic);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topics_delete(conn, topic));
 }
 
 PN_API int pn_topic_channel_pause(pn_conn *conn, pn_ref channel, int paused)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_pause(conn, channel, paused != 0);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_queue_pause(conn, channel, paused != 0));
 }
 
 PN_API int pn_topic_channel_empty(pn_conn *conn, pn_ref channel)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_empty(conn, channel);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_queue_empty(conn, channel));
 }
 
 PN_API int pn_topic_channel_delete(pn_conn *conn, pn_ref channel)
 {
-    int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_delete(conn, channel);
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_queue_delete(conn, channel));
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
 
-static int check_open(const struct pn_conn *conn, const pn_txn *txn)
+static int check_open(pn_conn *conn, const pn_txn *txn)
 {
-    int rc = pn_conn_check(conn);
+    int rc = enter(conn);
     if (rc == 0 && txn != NULL && txn->prepared)
         rc = pn_fail(PN_EPREPARED,
                      "the transaction is prepared: only commit and rollback are left");
@@ -98,7 +111,7 @@ PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic,
         rc = pn_message_check(conn->seg, message->body_len, message->headers_len);
     if (rc != 0)
         return rc;
-    return txn == NULL ? pn_message_publish(conn, topic, message, id)
+    return txn == NULL ? done(conn, pn_message_publish(conn, topic, message, id))
                        : pn_topic_txn_publish(txn, topic, message, id);
 }
 
@@ -123,7 +136,8 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
     if (rc != 0 || n == 0)
         return rc;
     return txn == NULL
-               ? pn_message_publish_many(conn, topic, bodies, lens, n, common, first_id)
+               ? done(conn,
+                      pn_message_publish_many(conn, topic, bodies, lens, n, common, first_id))
                : pn_topic_txn_publish_many(txn, topic, bodies, lens, n, common, first_id);
 }
 
@@ -132,7 +146,8 @@ PN_API int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id
     int rc = check_open(conn, txn);
     if (rc != 0)
         return rc;
-    return txn == NULL ? pn_message_cancel(conn, topic, id) : pn_topic_txn_cancel(txn, topic, id);
+    return txn == NULL ? done(conn, pn_message_cancel(conn, topic, id))
+                       : pn_topic_txn_cancel(txn, topic, id);
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */
@@ -182,7 +197,7 @@ PN_API int pn_message_answer(pn_conn *conn, pn_txn *txn, uint64_t delivery, uint
     int rc = check_open(conn, txn);
     if (rc != 0)
         return rc;
-    return txn == NULL ? pn_answer(conn, &handle, answer, delay_ns, reason, reason_len)
+    return txn == NULL ? done(conn, pn_answer(conn, &handle, answer, delay_ns, reason, reason_len))
                        : pn_topic_txn_answer(txn, &handle, answer, delay_ns, reason, reason_len);
 }
 

@@ -12,6 +12,7 @@
 #include "generation.h"
 #include "os.h"
 #include "procsignal.h"
+#include "topic_durable.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -202,7 +203,9 @@ PN_API int pn_txn_prepare(pn_txn *txn)
 
 PN_API int pn_txn_commit(pn_txn *txn)
 {
+    struct pn_segment *seg = txn->conn->seg;
     int rc = pn_conn_check(txn->conn);
+    pn_sync_error = 0;
     if (rc == 0)
         rc = pn_async_commit(txn);
     if (rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY)
@@ -210,7 +213,7 @@ PN_API int pn_txn_commit(pn_txn *txn)
     if (rc < 0)
         pn_async_abort(txn);
     free_txn(txn);
-    return rc;
+    return pn_durable_result(seg, rc);
 }
 
 PN_API void pn_txn_abort(pn_txn *txn)

@@ -251,8 +251,7 @@ int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
     return rc;
 }
 
-int pn_diskqueue_drop(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t file,
-                      uint64_t seq, uint64_t sum)
+void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum)
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
     next.read_file = file;
@@ -260,7 +259,11 @@ int pn_diskqueue_drop(struct pn_diskqueue *q, struct pn_diskqueue_files *files, 
     next.read_seq = seq;
     next.read_sum = sum;
     commit(q, &next);
-    return remove_until(q, files, file);
+}
+
+int pn_diskqueue_tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+{
+    return remove_until(q, files, pn_diskqueue_now(q)->read_file);
 }
 
 int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,

@@ -82,9 +82,10 @@ int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in
 
 /* Begin a file; there has to be an at_begin(). */
 int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
-/* Forget what stands before a file, which begins with record `seq` and `sum`. */
-int pn_diskqueue_drop(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t file,
-                      uint64_t seq, uint64_t sum);
+/* Forget what stands before a file, which begins with record `seq` and `sum`.  The files stay. */
+void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum);
+/* Remove the files of which nothing is left. */
+int pn_diskqueue_tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 
 /* 1: it is taken; 0: it stays, as do all behind it; -errno: the same, and that is returned. */
 typedef int pn_diskqueue_take(void *arg, const struct pn_record_out *record);

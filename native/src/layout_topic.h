@@ -241,6 +241,8 @@ struct pn_topic_control {
     uint32_t spilled;      /* 0: no topic has anything on disk */
     uint32_t log_ready;    /* `log` is that of this segment's durable topics */
     uint32_t log_behind;   /* it has to be written anew (topic_durable.c) */
+    uint32_t sweeping;     /* 0: nothing that was deleted or emptied is to be freed; derived */
+    uint32_t pad;
     struct pn_topiclog log;
     struct pn_topic_redo redo;
     struct pn_arena_control arena;

@@ -155,9 +155,10 @@ static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, u
 
 void pn_lock_release(struct pn_segment *seg)
 {
-    uint32_t what = seg->on_release, policy = seg->topics.sync_policy;
+    uint32_t what = seg->on_release;
+    struct pn_topic_sync sync = seg->topics.sync;
     seg->on_release = 0;
-    seg->topics.sync_policy = 0;
+    seg->topics.sync.policy = 0;
     if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
         release_and_wake(seg, what);
     } else {
@@ -166,6 +167,6 @@ void pn_lock_release(struct pn_segment *seg)
         if (__builtin_expect(what != 0, 0))
             pn_segment_hooks.released(seg, what);
     }
-    if (__builtin_expect(policy != 0, 0))
-        pn_segment_hooks.sync(seg, policy);
+    if (__builtin_expect(sync.policy != 0, 0))
+        pn_segment_hooks.sync(seg, &sync);
 }

@@ -38,7 +38,7 @@
 #include "topic_durable.h"
 #include "topic_log.h"
 
-enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64 };
+enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64, PN_SWEEP_TRIES = 64 };
 
 struct pn_moment pn_moment_now(void)
 {
@@ -390,6 +390,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref == 0) {
         expire_locked(seg, topic);
+        *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    }
+    /* before anything is refused, dropped or spilled */
+    for (int i = 0; *ref == 0 && i < PN_SWEEP_TRIES && seg->topics.ctl->sweeping != 0; i++) {
+        pn_topics_sweep_locked(seg);
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     }
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&

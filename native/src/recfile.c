@@ -443,13 +443,24 @@ int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *fil
 
 /* ---- the disk, the directory ---------------------------------------------------------------- */
 
+int pn_recfile_dup(const struct pn_recfile *file, uint64_t number)
+{
+    struct stat st;
+    return file->number == number && is_ours(file, &st) ? fcntl(file->fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd)
+{
+    return fdatasync(fd) == 0 ? 0 : failed(dir, number, "sync", errno);
+}
+
 int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number)
 {
     struct pn_recfile file = PN_RECFILE_NONE; /* not the writer's: no lock is held */
     struct stat st;
     int rc = ensure(dir, &file, number, &st);
-    if (rc == 0 && fdatasync(file.fd) != 0)
-        rc = failed(dir, number, "sync", errno);
+    if (rc == 0)
+        rc = pn_recfile_sync_fd(dir, number, file.fd);
     pn_recfile_close(&file);
     return rc;
 }

@@ -106,6 +106,9 @@ int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *fil
                         uint64_t number, struct pn_recfile_mark *mark);
 
 int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number); /* fdatasync() */
+int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd);
+/* Another descriptor of the same open file, if it is that number's; -1: none. */
+int pn_recfile_dup(const struct pn_recfile *file, uint64_t number);
 int pn_recfile_sync_dir(const struct pn_segfile_dir *dir);
 
 /* Call found(arg, number) for each file; in no order.  What it returns but 0 ends that. */

@@ -23,6 +23,12 @@ struct pn_pidfd_cache_entry {
 enum { PN_TOPIC_WAKES = 16 };
 struct pn_topic_notes;
 
+/* What the holder of the lock has written to the log and is to sync when it is released. */
+struct pn_topic_sync {
+    uint32_t policy; /* 0: nothing */
+    struct pn_topiclog_kept kept; /* of PN_FSYNC_ALWAYS */
+};
+
 /* The topic area: pointers into the mapping, not to be followed before topics_ready, and copies
  * of what does not change. */
 struct pn_topics {
@@ -38,7 +44,7 @@ struct pn_topics {
     uint32_t wake[PN_TOPIC_WAKES];
     struct pn_durable *durable; /* likewise */
     uint32_t noted;             /* it has something for the log */
-    uint32_t sync_policy;       /* to be synced after the release of the lock */
+    struct pn_topic_sync sync;  /* to be done after the release of the lock */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
     struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
 };
@@ -109,7 +115,7 @@ struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
     void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
     void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
-    void (*sync)(struct pn_segment *, uint32_t policy); /* after that of who wrote to the log */
+    void (*sync)(struct pn_segment *, struct pn_topic_sync *); /* after that of who wrote a log */
     /* after the release of a lock under which consumers were notified: deliver.c */
     void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
 };

@@ -15,8 +15,8 @@
  *    through a redo record, or, in a transaction, through redo entries in the queue before `head`.
  * 3. A topic, or a channel, is deleted by the store of its state; emptied by the store of
  *    `void_below`: whatever stands in it with a smaller order does not exist any more.  What it
- *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and if that one dies by
- *    whoever makes or deletes next.
+ *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by whoever else does
+ *    anything with a topic meanwhile, or after he has died (`sweeping`).
  * 4. The first channel of a topic gets what the topic has kept; a paused topic keeps, too, and so
  *    does one that has something kept already, so that the order stays (message.c).
  * 5. An ephemeral channel goes with its last consumer, an ephemeral topic with its last channel.
@@ -512,8 +512,10 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             pn_topic_disk_empty_locked(conn->seg, topic);
         if (!marked && of_topic)
             pn_durable_note_emptied_locked(conn->seg, topic);
-        if (!marked)
+        if (!marked) {
+            conn->seg->topics.ctl->sweeping = 1;
             ch->void_below = ch->next_order;
+        }
         marked = true;
         PN_CRASH("topic:emptied");
         more = sweep_queue(conn->seg, ch);
@@ -539,6 +541,7 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     PN_CRASH("topic:channel-deleted");
     pn_durable_note_channel_locked(seg, ch);
     seg->topics.ctl->deleted++;
+    seg->topics.ctl->sweeping = 1;
     ch->void_below = UINT64_MAX;
     for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
         uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
@@ -554,6 +557,7 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
     PN_CRASH("topic:deleted");
     pn_durable_note_topic_locked(seg, topic);
     seg->topics.ctl->deleted++;
+    seg->topics.ctl->sweeping = 1;
     for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
         delete_queue(seg, pn_queue_at(seg, i - 1));
     delete_queue(seg, pn_queue_at(seg, index));
@@ -585,10 +589,11 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
     uint32_t left = 0;
     for (uint32_t i = 0; i < t->max_channels; i++) {
         struct pn_topic_channel *ch = &t->channel[i];
-        if (pn_load_relaxed(&ch->state) != PN_RECORD_DELETED)
-            continue;
-        if (sweep_queue(seg, ch))
+        uint32_t state = pn_load_relaxed(&ch->state);
+        if (state != PN_RECORD_FREE && sweep_queue(seg, ch))
             return true;
+        if (state != PN_RECORD_DELETED)
+            continue;
         if (ch->held != 0 || (pn_is_backlog(seg, ch) && t->topic[i].staged != 0))
             left++; /* of a prepared transaction: when that has ended */
         else
@@ -609,6 +614,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
             t->ctl->topic_hint = i;
     }
     t->ctl->deleted = left;
+    t->ctl->sweeping = 0;
     return false;
 }
 

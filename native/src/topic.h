@@ -29,8 +29,12 @@ static inline void pn_topics_begin_locked(struct pn_segment *seg)
 }
 void pn_topics_refill_locked(struct pn_segment *seg); /* topic_disk.c */
 void pn_durable_end_locked(struct pn_segment *seg);   /* topic_durable.c */
+/* Up to PN_TOPIC_STEPS steps of freeing what was deleted or emptied; true: there is more. */
+bool pn_topics_sweep_locked(struct pn_segment *seg);
 static inline void pn_topics_end_locked(struct pn_segment *seg)
 {
+    if (__builtin_expect(seg->topics.ctl->sweeping != 0, 0)) /* whoever began it may be gone */
+        pn_topics_sweep_locked(seg);
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
         pn_topics_refill_locked(seg);
     if (__builtin_expect(seg->topics.noted != 0 || seg->topics.ctl->log_behind != 0 ||
@@ -121,8 +125,6 @@ struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_
                                               const char *name, size_t len);
 /* An ephemeral channel has lost its last consumer, perhaps.  dirty is set. */
 void pn_queue_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
-/* Up to PN_TOPIC_STEPS steps of freeing what was deleted or emptied; true: there is more. */
-bool pn_topics_sweep_locked(struct pn_segment *seg);
 /* The lists of channels that hang on topics, from the truth. */
 void pn_topics_link_locked(struct pn_segment *seg);
 

@@ -12,8 +12,10 @@
  * 3. When a flush fails where nobody can be told, `log_behind` stands until the log could be
  *    written anew; publishing fails meanwhile.
  * 4. A sync that fails leaves nobody knowing what of the files is on the disk, and the next one may
- *    succeed without it.  Whoever needed it was committed and cannot be refused any more; the next
- *    operation writes the log anew, into a new file, and that is synced.  TopicStats.error says so.
+ *    succeed without it (topiclog.c 7).  The log is written anew from memory, into a new file, and
+ *    that is synced: by who needed it for fsync="always" at once, else by the next operation.  If
+ *    that fails, too, its caller is told (PN_ESYNC); he was committed and cannot be refused any
+ *    more.  Whatever was on the disk before stays there until the new file is (topiclog.c 5).
  * 5. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
  * 6. Ephemeral channels are not in the log.
  */
@@ -42,7 +44,7 @@ struct pn_durable {
     uint8_t *bytes;
     size_t used, cap;
     bool failed; /* no memory for a note */
-    uint32_t policy;
+    uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
     struct pn_moment now;
     uint32_t carried; /* the message that was carried last, in this hold of the lock */
     uint8_t *scratch;
@@ -485,9 +487,42 @@ static int write_notes(struct pn_segment *seg)
     return rc;
 }
 
+/* Whoever has carried what others have synced has it synced again. */
+static void tidy(struct pn_segment *seg)
+{
+    struct pn_topiclog *log = &seg->topics.ctl->log;
+    struct pn_durable *d = mine(seg);
+    uint32_t policy = PN_FSYNC_NONE;
+    if (__builtin_expect(!pn_topiclog_is_untidy(log), 1))
+        return;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
+        if (durable_now(&seg->topics.topic[i]) && policy < seg->topics.topic[i].fsync)
+            policy = seg->topics.topic[i].fsync;
+    pn_topiclog_tidy(log, &d->files, policy == PN_FSYNC_NONE);
+    if (d->policy < policy && pn_topiclog_is_untidy(log))
+        d->policy = policy;
+}
+
+/* Of several flushes in one hold of the lock all are. */
+static void to_be_synced(struct pn_segment *seg)
+{
+    struct pn_durable *d = mine(seg);
+    struct pn_topic_sync *sync = &seg->topics.sync;
+    if (d->policy == PN_FSYNC_ALWAYS) {
+        uint32_t failures = sync->policy == PN_FSYNC_ALWAYS ? sync->kept.failures : d->failures;
+        if (sync->policy == PN_FSYNC_ALWAYS)
+            pn_topiclog_forget(&sync->kept);
+        pn_topiclog_keep(&seg->topics.ctl->log, &d->files, failures, &sync->kept);
+    }
+    if (sync->policy < d->policy)
+        sync->policy = d->policy;
+    d->policy = 0;
+}
+
 int pn_durable_flush_locked(struct pn_segment *seg)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
+    uint32_t failures = pn_load_acquire(&ctl->log.failures); /* before: pn_topiclog_sync() */
     if (ctl->log_ready != 0 && pn_exchange(&ctl->log.failed, 0) != 0)
         ctl->log_behind = 1;
     if (ctl->log_ready == 0 || (seg->topics.noted == 0 && ctl->log_behind == 0))
@@ -500,6 +535,7 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         return rc;
     }
     d->carried = 0;
+    d->failures = failures;
     if (ctl->log_behind != 0) {
         rc = write_all(seg);
         ctl->log_behind = rc != 0;
@@ -514,11 +550,10 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         ctl->log_behind = 1;
     else if (!any_on_disk(seg))
         pn_topiclog_compact(&ctl->log, &d->files, live_bytes(seg), 1024);
+    tidy(seg);
     d->notes = d->used = 0;
     d->failed = false;
-    seg->topics.sync_policy = d->policy > seg->topics.sync_policy ? d->policy
-                                                                  : seg->topics.sync_policy;
-    d->policy = 0;
+    to_be_synced(seg);
     return rc;
 }
 
@@ -579,24 +614,63 @@ int pn_durable_start_locked(struct pn_segment *seg)
 
 /* ---- syncing -------------------------------------------------------------------------------- */
 
-/* Without the lock.  A file system that has no sync is no reason to write all again. */
-static void sync_all(struct pn_topiclog *log, struct pn_durable *d)
+_Thread_local int pn_sync_error;
+
+/* All that was written, of nobody in particular: a failure is for the next operation. */
+static void sync_all(struct pn_segment *seg)
 {
-    int rc = pn_topiclog_sync(log, &d->files, UINT64_MAX);
-    if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT)
-        pn_store_relaxed(&log->failed, (uint32_t) -rc);
+    pn_topiclog_sync(&seg->topics.ctl->log, &mine(seg)->files, UINT64_MAX, NULL);
 }
 
-void pn_durable_sync(struct pn_segment *seg, uint32_t policy)
+/* After a sync that has failed: all of it once more, into a new file.  0: that is on the disk. */
+static int write_anew_and_sync(struct pn_segment *seg, int rc)
+{
+    struct pn_topic_sync sync;
+    if (pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) != 0)
+        return rc;
+    pn_topics_begin_locked(seg);
+    pn_topics_end_locked(seg);
+    sync = seg->topics.sync;
+    seg->topics.sync.policy = 0;
+    bool behind = seg->topics.ctl->log_behind != 0;
+    pn_lock_release(seg);
+    if (sync.policy == PN_FSYNC_ALWAYS) {
+        if (!behind)
+            rc = pn_topiclog_sync(&seg->topics.ctl->log, &mine(seg)->files, UINT64_MAX,
+                                  &sync.kept);
+        pn_topiclog_forget(&sync.kept);
+    }
+    return rc;
+}
+
+void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
     struct pn_durable *d = mine(seg);
-    if (d == NULL || policy < PN_FSYNC_INTERVAL)
-        return;
-    if (policy == PN_FSYNC_INTERVAL)
+    if (sync->policy == PN_FSYNC_INTERVAL)
         d->interval = true;
-    if (policy == PN_FSYNC_ALWAYS || pn_topiclog_sync_due(log, pn_now_ns()))
-        sync_all(log, d);
+    if (sync->policy == PN_FSYNC_INTERVAL && pn_topiclog_sync_due(log, pn_now_ns()))
+        sync_all(seg);
+    if (sync->policy != PN_FSYNC_ALWAYS)
+        return;
+    int rc = pn_topiclog_sync(log, &d->files, UINT64_MAX, &sync->kept);
+    pn_topiclog_forget(&sync->kept);
+    if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT)
+        rc = write_anew_and_sync(seg, rc);
+    if (rc != 0)
+        pn_sync_error = -rc;
+}
+
+int pn_durable_failed(const struct pn_segment *seg)
+{
+    int error = pn_sync_error;
+    pn_sync_error = 0;
+    return pn_fail(PN_ESYNC,
+                   "it has happened, but a power cut may undo it: the log in %s/%s could not be "
+                   "synced (%s)\n"
+                   "See to that disk, and do not repeat the call: the next operation on a durable "
+                   "topic writes the log anew.",
+                   seg->data_dir, seg->name, strerror(error));
 }
 
 void pn_durable_close(struct pn_segment *seg)
@@ -609,7 +683,7 @@ void pn_durable_close(struct pn_segment *seg)
     if (d == NULL)
         return;
     if (d->interval)
-        sync_all(&seg->topics.ctl->log, d);
+        sync_all(seg);
     pn_topiclog_close(&d->files);
     free(d->note);
     free(d->bytes);

@@ -58,7 +58,16 @@ int pn_durable_flush_locked(struct pn_segment *seg);
 void pn_durable_end_locked(struct pn_segment *seg);
 
 /* After the lock's release: fsync, as the topics that were written to want it. */
-void pn_durable_sync(struct pn_segment *seg, uint32_t policy);
+void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync);
+
+/* Of this thread: errno of such a sync of fsync="always" that failed, 0: none did. */
+extern _Thread_local int pn_sync_error __attribute__((tls_model("initial-exec")));
+int pn_durable_failed(const struct pn_segment *seg); /* -PN_ESYNC, and its sentence */
+/* At the end of a call that promises it, whose result is rc; at its beginning it is set to 0. */
+static inline int pn_durable_result(const struct pn_segment *seg, int rc)
+{
+    return __builtin_expect(rc >= 0 && pn_sync_error != 0, 0) ? pn_durable_failed(seg) : rc;
+}
 void pn_durable_close(struct pn_segment *seg);
 
 #endif

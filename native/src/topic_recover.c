@@ -308,7 +308,7 @@ static void clear_tables(struct pn_segment *seg)
     }
     t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = 0;
     t->ctl->channel_hint = t->max_topics;
-    t->ctl->deleted = t->ctl->spilled = 1; /* perhaps */
+    t->ctl->deleted = t->ctl->spilled = t->ctl->sweeping = 1; /* perhaps */
 }
 
 static void attach_consumers(struct pn_segment *seg)

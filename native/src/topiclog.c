@@ -21,13 +21,20 @@
  *  5. It begins when the log has three times the bytes of what is live (and 16 MiB): what is
  *     written twice is at most half of what was written once.  A queue that is drained
  *     as fast as it is filled carries next to nothing.
+ *     What it drops is removed when the new file is on the disk, and not before: a power cut
+ *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells who reads both.
  *  6. fsync: `written` and `synced` count records.  A sync takes what is written when it begins,
  *     so those who wait for one together are done with the next; no lock is held, and a SIGKILL
  *     leaves nothing.  "always": the call returns after its records are synced.  "interval": the
  *     first operation on a durable topic a second or more after the last sync does one (so
  *     a lone one does its own), and so does who closes; there is no thread for it.  "none":
  *     never.  Consumers may see a message before it is on the disk, under each of them.
- *  7. pwrite() and no mapping: recfile.c (6).
+ *  7. A sync that fails: the kernel may have dropped the pages and calls them clean, so another
+ *     sync that succeeds says nothing.  It tells each open file once, of errors since that was
+ *     opened, and who opens later nothing of what somebody has been told.  So a sync goes through
+ *     the open file that its caller has written with (pn_topiclog_keep()), and has failed, too, if
+ *     anybody's has since then (`failures`).
+ *  8. pwrite() and no mapping: recfile.c (6).
  */
 #define _GNU_SOURCE
 #include "topiclog.h"
@@ -200,6 +207,8 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
     log->instance = instance;
     log->random = files->queue.dir.instance;
     log->compact_from = PN_TOPICLOG_COMPACT;
+    if (pn_diskqueue_now(&log->queue)->write_at != 0) /* who wrote that may not have synced it */
+        pn_store_relaxed(&log->synced_file, pn_diskqueue_now(&log->queue)->read_file);
     follow(log, files);
     rc = pn_diskqueue_roll(&log->queue, &files->queue);
     if (rc != 0)
@@ -217,24 +226,61 @@ static void raise_to(pn_atomic_u64 *word, uint64_t value)
         ;
 }
 
-int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq)
+void pn_topiclog_keep(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
+                      uint32_t failures, struct pn_topiclog_kept *kept)
+{
+    kept->file = pn_diskqueue_now(&log->queue)->write_file;
+    kept->fd = pn_recfile_dup(&files->queue.writer, kept->file);
+    kept->failures = failures;
+}
+
+void pn_topiclog_forget(struct pn_topiclog_kept *kept)
+{
+    if (kept->fd >= 0)
+        close(kept->fd);
+    kept->fd = -1;
+}
+
+/* The files from `first` to `last`, and that they are there. */
+static int sync_files(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
+                      uint64_t first, uint64_t last, const struct pn_topiclog_kept *kept)
+{
+    struct pn_segfile_dir dir = files->queue.dir;
+    dir.instance = log->random;
+    name_files(&dir);
+    int rc = first < last ? pn_recfile_sync_dir(&dir) : 0;
+    for (uint64_t file = first > 0 ? first : last; rc == 0 && file <= last; file++) {
+        rc = kept != NULL && kept->fd >= 0 && kept->file == file
+                 ? pn_recfile_sync_fd(&dir, file, kept->fd)
+                 : pn_recfile_sync(&dir, file);
+        rc = rc == -ENOENT ? 0 : rc; /* compacted away: what it was carried to is on the disk */
+    }
+    return rc;
+}
+
+int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq,
+                     const struct pn_topiclog_kept *kept)
 {
     uint64_t written = pn_load_acquire(&log->written);
     uint64_t last = pn_load_relaxed(&log->written_file); /* stored before `written` */
     uint64_t first = pn_load_acquire(&log->synced_file);
-    if (pn_load_acquire(&log->synced) >= (seq < written ? seq : written))
-        return 0;
-    struct pn_segfile_dir dir = files->queue.dir;
-    dir.instance = log->random;
-    name_files(&dir);
-    pn_store_relaxed(&log->synced_at, (uint64_t) pn_now_ns());
-    int rc = first < last ? pn_recfile_sync_dir(&dir) : 0;
-    for (uint64_t file = first > 0 ? first : last; rc == 0 && file <= last; file++) {
-        rc = pn_recfile_sync(&dir, file);
-        rc = rc == -ENOENT ? 0 : rc; /* it was compacted away meanwhile */
+    uint32_t failures = kept != NULL ? kept->failures : pn_load_acquire(&log->failures);
+    int rc = 0;
+    bool again = pn_load_acquire(&log->synced) < (seq < written ? seq : written);
+    if (again) {
+        pn_store_relaxed(&log->synced_at, (uint64_t) pn_now_ns());
+        rc = sync_files(log, files, first, last, kept);
+        PN_CRASH("topiclog:synced");
     }
-    PN_CRASH("topiclog:synced");
-    if (rc != 0)
+    if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) {
+        pn_store_relaxed(&log->failed, (uint32_t) -rc);
+        atomic_fetch_add_explicit(&log->failures, 1, memory_order_release);
+    } else if (rc == 0 && pn_load_acquire(&log->failures) != failures) {
+        uint32_t error = pn_load_relaxed(&log->failed);
+        rc = pn_fail(error != 0 ? (int) error : EIO,
+                     "a sync of the log in %s failed meanwhile", files->queue.dir.path);
+    }
+    if (rc != 0 || !again)
         return rc;
     pn_fetch_add_relaxed(&log->syncs, 1);
     raise_to(&log->synced_file, last);
@@ -293,9 +339,31 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
             return 1;
     }
     uint64_t file = log->compact_file;
+    const struct pn_log_dropped dropped = {.file = file};
+    struct pn_record_in last = {.type = PN_LOG_DROPPED, .parts = 1};
+    last.part[0] = (struct iovec) {(void *) (uintptr_t) &dropped, sizeof dropped};
+    int rc = pn_topiclog_append(log, files, &last, 1, &seq);
+    if (rc != 0)
+        return rc;
+    PN_CRASH("topiclog:dropped");
     log->compact_file = 0;
     PN_CRASH("topiclog:compacted");
     log->compactions++;
-    return pn_diskqueue_drop(&log->queue, &files->queue, file, log->compact_seq,
-                             log->compact_sum);
+    log->drop_seq = pn_diskqueue_now(&log->queue)->write_seq;
+    PN_CRASH("topiclog:dropping");
+    pn_diskqueue_drop(&log->queue, file, log->compact_seq, log->compact_sum);
+    return 0;
+}
+
+bool pn_topiclog_is_untidy(const struct pn_topiclog *log)
+{
+    return log->queue.first_file < pn_diskqueue_now(&log->queue)->read_file;
+}
+
+int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once)
+{
+    follow(log, files);
+    return at_once || pn_load_acquire(&log->synced) >= log->drop_seq
+               ? pn_diskqueue_tidy(&log->queue, &files->queue)
+               : 0;
 }

@@ -34,6 +34,7 @@ enum pn_log_kind {
     PN_LOG_REQUEUED,   /* struct pn_log_delivery[]: attempts and due */
     PN_LOG_EMPTIED,    /* struct pn_log_delivery: topic and channel, PN_LOG_TOPICS_OWN: its own */
     PN_LOG_CANCELLED,  /* struct pn_log_delivery[]: nobody gets it */
+    PN_LOG_DROPPED,    /* struct pn_log_dropped: what older files say, and only they, is over */
     PN_LOG_KINDS
 };
 #define PN_LOG_TOPICS_OWN UINT32_MAX
@@ -41,6 +42,9 @@ enum pn_log_kind {
 struct pn_log_opened {
     uint64_t instance;            /* of the segment */
     uint64_t last_file, last_end; /* what stands behind that in an older file does not count */
+};
+struct pn_log_dropped {
+    uint64_t file; /* with all that is live in it, or behind it */
 };
 struct pn_log_topic {
     uint32_t topic; /* number: from the last OPENED of another instance on */
@@ -80,10 +84,19 @@ struct pn_topiclog {
     uint64_t compact_file, compact_seq, compact_sum, compact_cursor[2];
     uint64_t compactions;
     uint64_t compact_from; /* bytes; a smaller log is not compacted */
-    pn_atomic_u32 failed, pad; /* errno of the last sync, if it failed.  W: any */
-    uint64_t unused;
+    pn_atomic_u32 failed;   /* errno of a sync that failed since all was written anew.  W: any,
+                             * before failures; 0: holder */
+    pn_atomic_u32 failures; /* syncs that failed, ever.  W: any (an add) */
+    uint64_t drop_seq; /* records to be on the disk before dropped files are removed.  W: holder */
 };
 _Static_assert(sizeof(struct pn_topiclog) == 360, "it is a part of the layout");
+
+/* Of who has written and is to sync after the release of the lock. */
+struct pn_topiclog_kept {
+    int fd; /* of the file, open since before it was written to; -1: none */
+    uint32_t failures;
+    uint64_t file;
+};
 
 /* What only the owner of the topics knows; called with the lock held. */
 struct pn_topiclog_source {
@@ -140,14 +153,29 @@ static inline int pn_topiclog_emit(struct pn_diskqueue_writing *w,
 
 /*
  * Have all records below `seq` on the disk.  No lock is needed, and none should be held.  -EIO:
- * they are written, but whether they are on the disk is not known.
+ * they are written, but whether they are on the disk is not known, and a later sync that succeeds
+ * does not tell: they have to be written anew.  `kept`, NULL or what pn_topiclog_keep() has kept
+ * when the caller had written: then nobody else's sync that failed since goes unnoticed.
  */
-int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq);
+int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq,
+                     const struct pn_topiclog_kept *kept);
 /*
  * Of fsync="interval": is it time, `now` being CLOCK_MONOTONIC?  Then the caller, and nobody else,
  * is to call pn_topiclog_sync(log, files, UINT64_MAX).  No lock needed.
  */
 bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now);
+
+/* With the lock, after writing.  `failures`: what they were before.  _forget() closes it. */
+void pn_topiclog_keep(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
+                      uint32_t failures, struct pn_topiclog_kept *kept);
+void pn_topiclog_forget(struct pn_topiclog_kept *kept);
+
+/*
+ * Are there files that compaction has dropped?  They are removed by the other, as soon as what
+ * was carried over from them is on the disk, or `at_once`.
+ */
+bool pn_topiclog_is_untidy(const struct pn_topiclog *log);
+int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once);
 
 /* A step of compaction, or its beginning if it is worth it: 1: call again; 0; -errno. */
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,

@@ -8,7 +8,8 @@
  *    message says nothing; a message without its FINISHED is delivered again.
  * 3. Numbers of topics and channels are those of the segment that wrote them: OPENED of another
  *    instance unbinds them all, and names are what stays.
- * 4. What a file has behind the end that the next one's OPENED names does not count.
+ * 4. DROPPED ends what is not said in the file that it names or since: it was not carried over.
+ * 5. What a file has behind the end that the next one's OPENED names does not count.
  */
 #define _GNU_SOURCE
 #include "topiclog.h"
@@ -24,6 +25,7 @@ enum { NAMES = 512 }; /* bytes of names in a record at the most */
 struct channel {
     struct pn_log_channel what;
     char *name;
+    uint64_t file; /* that it was last described in */
     bool exists, bound;
     uint32_t emptied; /* how often; deliveries of before are void */
 };
@@ -46,6 +48,7 @@ struct message {
 struct topic {
     struct pn_log_topic what;
     char *names; /* database, name */
+    uint64_t file;
     bool exists, bound;
     struct channel *channel;
     uint32_t channels;
@@ -188,6 +191,7 @@ static int note_topic(struct model *m, const struct pn_log_topic *what, const ui
         m->topics++;
     }
     t->what = *what;
+    t->file = m->file;
     t->exists = t->bound = true;
     return 0;
 }
@@ -211,6 +215,7 @@ static int note_channel(struct model *m, const struct pn_log_channel *what, cons
         t->channels++;
     }
     c->what = *what;
+    c->file = m->file;
     c->exists = c->bound = true;
     return 0;
 }
@@ -360,6 +365,23 @@ static int note_end(struct model *m, uint32_t kind, const struct pn_log_delivery
     return 0;
 }
 
+/* What stands in files before that one, and was not said again, is no more. */
+static void drop_before(struct model *m, uint64_t file)
+{
+    for (uint32_t i = 0; i < m->topics; i++) {
+        struct topic *t = &m->topic[i];
+        t->exists = t->exists && t->file >= file;
+        for (uint32_t k = 0; k < t->channels; k++)
+            t->channel[k].exists = t->channel[k].exists && t->channel[k].file >= file;
+    }
+    for (size_t i = 0; i < m->buckets; i++)
+        for (struct message *msg = m->bucket[i], *next; msg != NULL; msg = next) {
+            next = msg->next;
+            if (msg->file < file || !anybody_wants(m, msg))
+                forget(m, msg);
+        }
+}
+
 static int note_record(struct model *m, const struct pn_record_out *record)
 {
     union {
@@ -368,6 +390,7 @@ static int note_record(struct model *m, const struct pn_record_out *record)
         struct pn_log_channel channel;
         struct pn_log_delivery delivery;
         struct pn_log_message message;
+        struct pn_log_dropped dropped;
     } u;
     static const size_t sizes[PN_LOG_KINDS] = {
         [PN_LOG_OPENED] = sizeof u.opened,           [PN_LOG_TOPIC] = sizeof u.topic,
@@ -376,7 +399,7 @@ static int note_record(struct model *m, const struct pn_record_out *record)
         [PN_LOG_CARRIED] = sizeof u.message,         [PN_LOG_FANNED_OUT] = sizeof u.delivery,
         [PN_LOG_DELIVERED] = sizeof u.delivery,      [PN_LOG_FINISHED] = sizeof u.delivery,
         [PN_LOG_REQUEUED] = sizeof u.delivery,       [PN_LOG_EMPTIED] = sizeof u.delivery,
-        [PN_LOG_CANCELLED] = sizeof u.delivery};
+        [PN_LOG_CANCELLED] = sizeof u.delivery,      [PN_LOG_DROPPED] = sizeof u.dropped};
     if (record->type == 0 || record->type >= PN_LOG_KINDS || record->length < sizes[record->type])
         return 0;
     size_t size = sizes[record->type], left = record->length - size;
@@ -401,6 +424,9 @@ static int note_record(struct model *m, const struct pn_record_out *record)
             memcpy(&u, record->body + at, size);
             note_delivery(m, record->type, &u.delivery);
         }
+        return 0;
+    case PN_LOG_DROPPED:
+        drop_before(m, u.dropped.file);
         return 0;
     default:
         return note_end(m, record->type, &u.delivery);

@@ -43,7 +43,8 @@ static void victim(void *arg)
         one_batch();
         CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, 3));
         if (i % 5 == 0)
-            CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX));
+            CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX, NULL));
+        CHECK_OK(pn_topiclog_tidy(tlog, &tfiles, i % 7 == 0));
         if (op_next_id >= IDS - 10) {
             const struct op op = {.kind = PN_LOG_TOPIC_DELETED, .topic = below(TOPICS)};
             shared->after = *plain;
@@ -77,7 +78,7 @@ static void crash_case(void *arg)
             one_batch();
             CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, 3));
         }
-        CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX));
+        CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX, NULL));
     }
     CHECK_EQ(log_start(&told), 0);
     if (memcmp(&told.p, &shared->after, sizeof told.p) != 0)

@@ -505,6 +505,69 @@ static void test_dead_letters(void)
     close_scene();
 }
 
+/* ---- what is void makes room, whoever began to sweep it ------------------------------------- */
+
+enum { VOID_MESSAGES = 6000 };
+
+/* Memory full of what channel `name` alone has, and another topic that nobody opens any more. */
+static void open_crowded(const char *channel_name, pn_ref *crowded, pn_ref *other)
+{
+    pn_options o = test_options();
+    o.topic_memory = 4 << 20;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    pn_ref topic = topic_of(conn, "t");
+    *crowded = channel_of(conn, topic, channel_name);
+    *other = topic_of(conn, "other");
+    channel_of(conn, *other, "c");
+    for (int i = 0; i < VOID_MESSAGES; i++)
+        publish(conn, topic, "void soon");
+}
+
+static void publish_to_fill(pn_ref other)
+{
+    for (int i = 0; i < VOID_MESSAGES; i++)
+        publish(conn, other, "instead");
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void test_an_ephemeral_channel_that_has_gone_makes_room(void)
+{
+    pn_ref crowded, other;
+    open_crowded("c#ephemeral", &crowded, &other);
+    pn_consumer *last = consumer_of(conn, crowded, 1);
+    CHECK_OK(pn_consumer_close(last)); /* it goes with its last consumer */
+    publish_to_fill(other);
+}
+
+static void test_an_emptied_channel_whose_emptier_has_died_makes_room(void)
+{
+    pn_ref crowded, other;
+    open_crowded("c", &crowded, &other);
+    struct pn_topics *all = &test_inside()->topics; /* what one leaves who dies after his store */
+    struct pn_topic_channel *ch = &all->channel[(uint32_t) crowded - 1];
+    all->ctl->sweeping = 1;
+    ch->void_below = ch->next_order;
+    publish_to_fill(other);
+}
+
+static void test_what_is_void_makes_room_for_a_large_message_at_once(void)
+{
+    static char body[512 << 10];
+    pn_ref crowded, other;
+    open_crowded("c#ephemeral", &crowded, &other);
+    pn_consumer *last = consumer_of(conn, crowded, 1);
+    CHECK_OK(pn_consumer_close(last));
+    memset(body, 'x', sizeof body - 1);
+    for (int i = 0; i < 5; i++)
+        publish(conn, other, body);
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -528,5 +591,8 @@ int main(void)
     RUN(test_what_was_fetched_ahead_expires_until_it_is_seen);
     RUN(test_cancel);
     RUN(test_dead_letters);
+    RUN(test_an_ephemeral_channel_that_has_gone_makes_room);
+    RUN(test_an_emptied_channel_whose_emptier_has_died_makes_room);
+    RUN(test_what_is_void_makes_room_for_a_large_message_at_once);
     return tests_done();
 }

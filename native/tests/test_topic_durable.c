@@ -107,6 +107,13 @@ static void finish_numbers(int first, int last)
     }
 }
 
+static void finish_text(const char *text)
+{
+    pn_message_out m;
+    GET(consumer, &m, text);
+    FINISH(conn, &m);
+}
+
 static void test_messages_and_answers_survive(void)
 {
     pn_message_out m;
@@ -230,6 +237,31 @@ static void test_what_is_on_disk_for_lack_of_memory_survives(void)
     close_scene();
 }
 
+/* Its place is that of its id, which publish() gave to it; and so it is in a transaction. */
+static void test_after_a_reboot_the_order_is_that_of_publishing(void)
+{
+    pn_message_out m;
+    open_with(0);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "committed last", 0, 0, NULL));
+    publish_numbers(1, 3);
+    CHECK_OK(pn_txn_commit(txn));
+    GET(consumer, &m, "1");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    GET(consumer, &m, "2");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+    GET(consumer, &m, "3");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_RELEASE, 0));
+    reboot(); /* they were 3, committed last, 1, 2 */
+    finish_text("committed last");
+    GET(consumer, &m, "1");
+    CHECK_EQ(m.attempts, 2);
+    FINISH(conn, &m);
+    finish_numbers(2, 3);
+    NOTHING(consumer);
+    close_scene();
+}
+
 static void test_topics_are_listed_before_anybody_opens_one(void)
 {
     pn_topic_stats rows[4];
@@ -251,42 +283,145 @@ static void test_topics_are_listed_before_anybody_opens_one(void)
     detach();
 }
 
-/* Instead of libc's: a disk that cannot be written. */
-static bool disk_is_broken;
+/* Instead of libc's: a disk that cannot be written, so many times; and what else happens then. */
+static int broken_syncs, syncs_seen;
+static void (*while_syncing)(void);
 int fdatasync(int fd)
 {
-    if (!disk_is_broken)
+    syncs_seen++;
+    if (while_syncing != NULL)
+        while_syncing();
+    if (broken_syncs == 0)
         return (int) syscall(SYS_fdatasync, fd);
+    broken_syncs--;
     errno = EIO;
     return -1;
 }
 
-static void test_a_sync_that_fails_is_told_and_all_is_written_anew(void)
+static struct pn_topiclog *the_log(void)
 {
-    log_remove();
-    name = test_segment_name();
-    attach();
+    return &test_inside()->topics.ctl->log;
+}
+
+static void open_synced(void)
+{
     const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
                                 .durable = 1,
                                 .fsync = PN_FSYNC_ALWAYS};
+    log_remove();
+    name = test_segment_name();
+    attach();
     CHECK_OK(pn_topic_open(conn, "t", 1, &o, &topic));
     channel = channel_of(conn, topic, "c");
-    const struct pn_topiclog *log = &test_inside()->topics.ctl->log;
-    publish(conn, topic, "a");
-    CHECK_EQ(pn_load_relaxed(&log->synced), pn_load_relaxed(&log->written));
-    uint64_t compactions = log->compactions, syncs = pn_load_relaxed(&log->syncs);
-    disk_is_broken = true;
-    publish(conn, topic, "b");
-    CHECK(pn_load_relaxed(&log->synced) < pn_load_relaxed(&log->written));
-    disk_is_broken = false;
-    CHECK(strcmp(topic_stat(conn, topic).error, strerror(EIO)) == 0);
-    CHECK_EQ(log->compactions, compactions + 1);
-    CHECK_EQ(pn_load_relaxed(&log->syncs), syncs + 1);
-    CHECK_EQ(pn_load_relaxed(&log->synced), pn_load_relaxed(&log->written));
-    CHECK_EQ(topic_stat(conn, topic).error[0], 0);
     consumer = consumer_of(conn, channel, 5);
+    publish(conn, topic, "a");
+    CHECK_EQ(pn_load_relaxed(&the_log()->synced), pn_load_relaxed(&the_log()->written));
+}
+
+static void test_a_sync_that_fails_once_is_made_up_for(void)
+{
+    open_synced();
+    uint64_t compactions = the_log()->compactions;
+    broken_syncs = 1;
+    publish(conn, topic, "b");
+    CHECK_EQ(broken_syncs, 0);
+    CHECK_EQ(the_log()->compactions, compactions + 1);
+    CHECK_EQ(pn_load_relaxed(&the_log()->synced), pn_load_relaxed(&the_log()->written));
+    CHECK_EQ(topic_stat(conn, topic).error[0], 0);
     reboot();
     CHECK_EQ(topic_stat(conn, topic).unfinished, 2);
+    close_scene();
+}
+
+static void test_a_sync_that_keeps_failing_is_told(void)
+{
+    pn_message_out m;
+    open_synced();
+    broken_syncs = 1000;
+    CHECK_EQ(publish_in(conn, NULL, topic, "b", 0, 0, NULL), -PN_ESYNC);
+    CHECK(strstr(pn_error_message(), data_dir) != NULL);
+    CHECK(strstr(pn_error_message(), strerror(EIO)) != NULL);
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 2); /* it has happened */
+    CHECK(strcmp(topic_stat(conn, topic).error, strerror(EIO)) == 0);
+    GET(consumer, &m, "a"); /* who gets was promised nothing */
+    CHECK_EQ(answer(conn, NULL, &m, PN_ANSWER_FINISH, 0), -PN_ESYNC);
+    GET(consumer, &m, "b");
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "c", 0, 0, NULL));
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_EQ(pn_txn_commit(txn), -PN_ESYNC);
+    CHECK_EQ(pn_topic_pause(conn, topic, 1), -PN_ESYNC);
+    broken_syncs = 0;
+    CHECK_OK(pn_topic_pause(conn, topic, 0));
+    CHECK_EQ(pn_load_relaxed(&the_log()->synced), pn_load_relaxed(&the_log()->written));
+    CHECK_EQ(topic_stat(conn, topic).error[0], 0);
+    reboot();
+    finish_text("c");
+    NOTHING(consumer);
+    close_scene();
+}
+
+/* What another process does between its failed sync, which takes the error away, and ours. */
+static void somebody_elses_fails(void)
+{
+    while_syncing = NULL;
+    pn_store_relaxed(&the_log()->failed, EIO);
+    pn_fetch_add_relaxed(&the_log()->failures, 1);
+}
+
+static void test_a_sync_that_failed_for_somebody_else_has_failed(void)
+{
+    open_synced();
+    uint64_t compactions = the_log()->compactions;
+    while_syncing = somebody_elses_fails;
+    publish(conn, topic, "b");
+    CHECK(while_syncing == NULL);
+    CHECK_EQ(the_log()->compactions, compactions + 1);
+    CHECK_EQ(pn_load_relaxed(&the_log()->synced), pn_load_relaxed(&the_log()->written));
+    close_scene();
+}
+
+static int most_files;
+static void count_files(void)
+{
+    char saved[sizeof data_dir];
+    memcpy(saved, data_dir, sizeof saved);
+    snprintf(data_dir, sizeof data_dir, "%.30s/%.30s", saved, name);
+    int n = (int) files_in(data_dir);
+    memcpy(data_dir, saved, sizeof saved);
+    most_files = n > most_files ? n : most_files;
+}
+
+/* A topic of another fsync makes the log be compacted: what was synced is never nowhere. */
+static void test_compaction_removes_nothing_before_its_copy_is_synced(void)
+{
+    char body[4000];
+    pn_message_out m;
+    open_synced();
+    pn_ref other = durable_topic("other", 0), its = channel_of(conn, other, "c");
+    pn_consumer *reader = consumer_of(conn, its, 5);
+    memset(body, 'x', sizeof body);
+    body[sizeof body - 1] = '\0';
+    the_log()->compact_from = 64 << 10;
+    syncs_seen = most_files = 0;
+    while_syncing = count_files;
+    while (the_log()->compactions == 0) {
+        CHECK_EQ(syncs_seen, 0);
+        publish(conn, other, body);
+        GET(reader, &m, body);
+        FINISH(conn, &m);
+    }
+    while_syncing = NULL;
+    CHECK(syncs_seen > 0);
+    CHECK_EQ(most_files, 2);
+    publish(conn, other, body);
+    count_files();
+    most_files = 0;
+    count_files();
+    CHECK_EQ(most_files, 1);
+    CHECK_OK(pn_consumer_close(reader));
+    reboot();
+    finish_text("a");
     close_scene();
 }
 
@@ -306,7 +441,11 @@ int main(void)
     RUN(test_channels_and_pauses_survive);
     RUN(test_transactions_survive_whole);
     RUN(test_what_is_on_disk_for_lack_of_memory_survives);
+    RUN(test_after_a_reboot_the_order_is_that_of_publishing);
     RUN(test_topics_are_listed_before_anybody_opens_one);
-    RUN(test_a_sync_that_fails_is_told_and_all_is_written_anew);
+    RUN(test_a_sync_that_fails_once_is_made_up_for);
+    RUN(test_a_sync_that_keeps_failing_is_told);
+    RUN(test_a_sync_that_failed_for_somebody_else_has_failed);
+    RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
     return tests_done();
 }

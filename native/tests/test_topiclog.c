@@ -302,14 +302,14 @@ static void test_a_sync_is_for_all_that_is_written(void)
     for (int i = 0; i < 3; i++)
         publish_one(&seq[i]);
     CHECK_EQ(file_syncs, 0); /* fsync="none" */
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[0]));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[0], NULL));
     CHECK_EQ(file_syncs, 1);
     CHECK_EQ(dir_syncs, 1); /* the file is new */
     for (int i = 0; i < 3; i++)
-        CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[i]));
+        CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[i], NULL));
     CHECK_EQ(file_syncs, 1); /* the others of the group */
     publish_one(&seq[3]);
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[3]));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[3], NULL));
     CHECK_EQ(file_syncs, 2);
     CHECK_EQ(dir_syncs, 1);
     CHECK_EQ(pn_load_relaxed(&tlog->syncs), 2);
@@ -323,12 +323,12 @@ static void test_a_sync_over_several_files_takes_each(void)
     log_max_file = 1 << 20;
     set_up();
     publish_one(&seq);
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq, NULL));
     uint64_t first = pn_diskqueue_now(&tlog->queue)->write_file;
     while (pn_diskqueue_now(&tlog->queue)->write_file < first + 3)
         publish_one(&seq);
     file_syncs = dir_syncs = 0;
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq, NULL));
     CHECK_EQ(file_syncs, 4);
     CHECK_EQ(dir_syncs, 1);
 }
@@ -341,11 +341,11 @@ static void test_a_sync_that_failed_is_told_and_tried_again(void)
     publish_one(&seq);
     file_syncs = 0;
     sync_error = EIO;
-    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq), -EIO);
+    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq, NULL), -EIO);
     CHECK(strstr(pn_error_message(), log_dir) != NULL);
-    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq), -EIO);
+    CHECK_EQ(pn_topiclog_sync(tlog, &tfiles, seq, NULL), -EIO);
     sync_error = 0;
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq, NULL));
     CHECK_EQ(file_syncs, 3);
 }
 
@@ -358,7 +358,7 @@ static void test_an_interval_is_synced_by_one_after_it_has_passed(void)
     publish_one(&seq);
     CHECK(pn_topiclog_sync_due(tlog, now));
     CHECK(!pn_topiclog_sync_due(tlog, now)); /* somebody does it */
-    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX));
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX, NULL));
     CHECK(!pn_topiclog_sync_due(tlog, now + 10 * PN_TOPICLOG_INTERVAL)); /* nothing to be done */
     publish_one(&seq);
     now = (int64_t)pn_load_relaxed(&tlog->synced_at);

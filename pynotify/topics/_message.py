@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pynotify._ffi import ffi, lib
-from pynotify.errors import MessageNotInFlight, NotOwner
+from pynotify.errors import MessageNotInFlight, NotOwner, SyncFailed
 from pynotify.topics._content import decode_headers
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _pn_message_finish = lib.pn_message_finish
 _FINISHED = lib.PN_ANSWER_FINISH
+_NOT_SYNCED = -lib.PN_ESYNC
 
 #: A pn_message_out, whose fields one call of this makes into numbers: through cffi, each costs
 #: as much as all of them here.
@@ -85,19 +86,27 @@ class BaseMessage:
             connection._run_at_once(lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0)
             return
         transaction = connection._open_transaction()
-        connection._run_deferred(
-            lib.pn_message_answer,
-            fields[_DELIVERY],
-            fields[_TAG],
-            fields[_ID],
-            answer,
-            delay_ns,
-            ffi.NULL if reason is None else reason,
-            0 if reason is None else len(reason),
-        )
+        try:
+            connection._run_deferred(
+                lib.pn_message_answer,
+                fields[_DELIVERY],
+                fields[_TAG],
+                fields[_ID],
+                answer,
+                delay_ns,
+                ffi.NULL if reason is None else reason,
+                0 if reason is None else len(reason),
+            )
+        except SyncFailed:
+            self._set_answered(answer)
+            raise
         self._answered = transaction or answer
         if transaction is None:
             self._consumer._answer_given()
+
+    def _set_answered(self, answer: int) -> None:
+        self._answered = answer
+        self._consumer._answer_given()
 
     @property
     def _finished(self) -> bool:
@@ -120,6 +129,8 @@ class BaseMessage:
             connection._check_usable()
             raise
         if result:
+            if result == _NOT_SYNCED:
+                self._set_answered(_FINISHED)
             connection._check(result)
         self._answered = _FINISHED
         if consumer._draining:
@@ -145,11 +156,14 @@ class BaseMessage:
 
     def _answer_outside(self, answer: int) -> None:
         """Not in the transaction of the caller, if there is one.  May be repeated."""
-        self._consumer._connection._run_outside(
-            lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0
-        )
-        self._answered = answer
-        self._consumer._answer_given()
+        try:
+            self._consumer._connection._run_outside(
+                lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0
+            )
+        except SyncFailed:
+            self._set_answered(answer)
+            raise
+        self._set_answered(answer)
 
     def _release(self) -> None:
         """Back to the head of the queue, as if it had not been delivered.  May be repeated."""

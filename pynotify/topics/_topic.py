@@ -177,7 +177,8 @@ class Topic(BaseTopic):
         `body`: str (published as UTF-8) or bytes-like, 1 byte to the segment's `max_body`, else
         `ProgrammingError` or `PayloadTooLong`.  `delay`: seconds until anybody gets it; `ttl`:
         seconds after which nobody does any more; both from the commit on.  `headers`: str to str.
-        Raises `TopicFull`, at commit inside a transaction.
+        Raises `TopicFull`, at commit inside a transaction; `SyncFailed` of a topic with
+        `fsync="always"`: it is published, but not known to be on the disk.
         """
         if delay or ttl is not None or headers is not None or self._connection._transactions:
             return self._publish(body, delay, ttl, headers)

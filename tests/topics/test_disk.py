@@ -12,6 +12,8 @@ import pytest
 from consuming import PATIENCE, bodies, numbered, take
 
 import pynotify
+from pynotify._ffi import lib
+from pynotify.topics import _message
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -56,6 +58,29 @@ def test_what_has_no_room_in_memory_comes_back_in_order(
             message.finish()
     stats = topic.stats()
     assert (stats.on_disk, stats.unfinished, stats.corrupt, stats.error) == (0, 0, 0, None)
+
+
+def test_what_could_not_be_synced_has_happened(
+    reboot: Callable[[], pynotify.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SyncFailed` is of what is done: the end of a `with` block does not do it again."""
+
+    def unsynced(*arguments: object) -> int:
+        return finish(*arguments) or -lib.PN_ESYNC
+
+    conn = reboot()
+    topic = conn.topic("t", durable=True, fsync="always")
+    channel = topic.channel("ch")
+    topic.publish_many(numbered(2))
+    finish = _message._pn_message_finish
+    monkeypatch.setattr(_message, "_pn_message_finish", unsynced)
+    with channel.consumer() as consumer:
+        with pytest.raises(pynotify.SyncFailed) as caught, consumer.get(PATIENCE):
+            pass
+        assert caught.value.sqlstate == "58030"
+        with pytest.raises(pynotify.SyncFailed), consumer.get(PATIENCE) as message:
+            message.finish()
+    assert topic.stats().unfinished == 0
 
 
 def test_max_depth_with_disk_bounds_memory_only(reboot: Callable[[], pynotify.Connection]) -> None:
