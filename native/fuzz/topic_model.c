@@ -15,7 +15,7 @@ static bool is_ephemeral(int channel)
     return channel == TM_CHANNELS - 1;
 }
 
-static uint32_t channels_of(const struct topic_model *m, int topic)
+uint32_t tm_channels_of(const struct topic_model *m, int topic)
 {
     uint32_t n = 0;
     for (int c = 0; c < TM_CHANNELS; c++)
@@ -41,7 +41,7 @@ uint32_t tm_unfinished(const struct topic_model *m, int topic)
     return n;
 }
 
-static bool is_member(const struct tm_consumer *c, int topic, int channel)
+bool tm_is_member(const struct tm_consumer *c, int topic, int channel)
 {
     return c->open && c->attached && c->topic == topic && c->channel == channel;
 }
@@ -50,7 +50,7 @@ uint32_t tm_consumers(const struct topic_model *m, int topic, int channel)
 {
     uint32_t n = 0;
     for (int i = 0; i < TM_CONSUMERS; i++)
-        n += is_member(&m->consumer[i], topic, channel);
+        n += tm_is_member(&m->consumer[i], topic, channel);
     return n;
 }
 
@@ -130,7 +130,8 @@ static int next_message(const struct topic_model *m, int topic, uint64_t after)
     int next = -1;
     for (int i = 0; i < TM_MESSAGES; i++)
         if (m->message[i].used && !m->message[i].staged && m->message[i].topic == topic &&
-            m->message[i].generation == m->topic[topic].generation && m->message[i].number > after &&
+            m->message[i].generation == m->topic[topic].generation &&
+            m->message[i].number > after &&
             (next < 0 || m->message[i].number < m->message[next].number))
             next = i;
     return next;
@@ -155,7 +156,7 @@ static bool drop_oldest(struct topic_model *m, int topic)
 
 static bool only_ephemeral(const struct topic_model *m, int topic)
 {
-    bool all = channels_of(m, topic) != 0;
+    bool all = tm_channels_of(m, topic) != 0;
     for (int c = 0; c < TM_CHANNELS; c++)
         all &= !m->topic[topic].channel[c].exists || is_ephemeral(c);
     return all;
@@ -253,7 +254,7 @@ int tm_stage(struct topic_model *m, const struct tm_publish *p, uint32_t i, bool
     struct tm_topic *t = &m->topic[p->topic];
     int message = new_message(m, p, i), n = 0;
     int64_t due = p->delay > 0 ? m->now + p->delay : 0;
-    keeps |= t->paused || channels_of(m, p->topic) == 0 ||
+    keeps |= t->paused || tm_channels_of(m, p->topic) == 0 ||
              tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
     if (keeps) {
         deliver(m, message, p->topic, TM_OWN, due);
@@ -313,7 +314,7 @@ static int first_ready(const struct topic_model *m, int topic, int channel)
 void tm_pump(struct topic_model *m, int topic)
 {
     struct tm_topic *t = &m->topic[topic];
-    for (int i; t->exists && !t->paused && channels_of(m, topic) != 0 &&
+    for (int i; t->exists && !t->paused && tm_channels_of(m, topic) != 0 &&
                 (i = first_ready(m, topic, TM_OWN)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
@@ -422,7 +423,7 @@ static int consumer_before(const struct topic_model *m, int topic, int channel, 
 {
     int found = -1;
     for (int i = 0; i < TM_CONSUMERS; i++)
-        if (is_member(&m->consumer[i], topic, channel) && m->consumer[i].opened < opened &&
+        if (tm_is_member(&m->consumer[i], topic, channel) && m->consumer[i].opened < opened &&
             (found < 0 || m->consumer[i].opened > m->consumer[found].opened))
             found = i;
     return found;
@@ -649,64 +650,4 @@ void tm_close_consumer(struct topic_model *m, int consumer)
     c->open = false;
     if (c->attached && is_ephemeral(c->channel) && tm_consumers(m, c->topic, c->channel) == 0)
         tm_delete_channel(m, c->topic, c->channel);
-}
-
-/* ---- topics and channels --------------------------------------------------------------------- */
-
-void tm_open_topic(struct topic_model *m, int topic, uint32_t overflow, uint64_t max_depth)
-{
-    bool ephemeral = m->topic[topic].ephemeral;
-    uint64_t generation = m->topic[topic].generation + 1;
-    m->topic[topic] = (struct tm_topic){.exists = true,
-                                        .ephemeral = ephemeral,
-                                        .generation = generation,
-                                        .overflow = overflow,
-                                        .max_depth = max_depth,
-                                        .channel[TM_OWN] = {.exists = true, .next_order = 1}};
-}
-
-void tm_open_channel(struct topic_model *m, int topic, int channel)
-{
-    m->topic[topic].channel[channel] = (struct tm_channel){.exists = true, .next_order = 1};
-    tm_pump(m, topic);
-}
-
-void tm_empty(struct topic_model *m, int topic, int channel)
-{
-    for (int i = 0; i < TM_DELIVERIES; i++) {
-        struct tm_delivery *d = &m->delivery[i];
-        if (d->kind == TM_NONE || d->kind == TM_STAGED || d->topic != topic ||
-            d->channel != channel)
-            continue;
-        if (d->kind == TM_HELD)
-            d->emptied = true;
-        else
-            tm_end(m, i);
-    }
-}
-
-static void remove_channel(struct topic_model *m, int topic, int channel)
-{
-    m->topic[topic].channel[channel].exists = false;
-    for (int i = 0; i < TM_CONSUMERS; i++)
-        if (is_member(&m->consumer[i], topic, channel))
-            m->consumer[i].attached = false;
-    tm_empty(m, topic, channel);
-    for (int i = 0; i < TM_DELIVERIES; i++)
-        if (m->delivery[i].topic == topic && m->delivery[i].channel == channel)
-            m->delivery[i].gone = true; /* not one of the next channel of that name */
-}
-
-void tm_delete_channel(struct topic_model *m, int topic, int channel)
-{
-    remove_channel(m, topic, channel);
-    if (m->topic[topic].ephemeral && channels_of(m, topic) == 0)
-        tm_delete_topic(m, topic);
-}
-
-void tm_delete_topic(struct topic_model *m, int topic)
-{
-    for (int c = 0; c <= TM_CHANNELS; c++)
-        remove_channel(m, topic, c);
-    m->topic[topic].exists = false;
 }

@@ -133,6 +133,9 @@ struct tm_publish {
 };
 
 bool tm_has_room(const struct topic_model *m);
+/* Whether it is a consumer of the channel, and the channel is still there for it. */
+bool tm_is_member(const struct tm_consumer *c, int topic, int channel);
+uint32_t tm_channels_of(const struct topic_model *m, int topic);
 /* Its ids are the next ones.  0 or -PN_ETOPICFULL */
 int tm_publish(struct topic_model *m, struct tm_publish *p);
 void tm_pump(struct topic_model *m, int topic);

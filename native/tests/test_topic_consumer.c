@@ -318,7 +318,7 @@ static void test_every_time_out_is_logged(void)
     CHECK_EQ(timed_out, LATE);
 }
 
-/* Also when nobody looks for messages: what was fetched ahead is passed over since it has expired. */
+/* Also when nobody looks for messages: what was fetched ahead is passed over, it has expired. */
 static void test_a_time_out_noticed_by_the_way_is_logged(void)
 {
     char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";

@@ -216,8 +216,8 @@ class Topic(BaseTopic):
         """The channel of that name; made, at once, by who comes first.
 
         `max_consumers` bounds how many there may be, 0: no bound, or the one it was made with; who
-        comes later and gives another is a `ProgrammingError`.  A name that ends in "#ephemeral" makes one
-        that is deleted with its last consumer.
+        comes later and gives another is a `ProgrammingError`.  A name that ends in "#ephemeral"
+        makes one that is deleted with its last consumer.
         """
         ref = self._channel_ref(name, max_consumers)
         return self._made.get(ref) or self._made.setdefault(ref, Channel(self, name, ref))

@@ -70,7 +70,7 @@ def test_max_consumers_must_agree(topic: pynotify.Topic) -> None:
 
 
 def test_other_options_lose_no_messages(segment_name: str) -> None:
-    """Nobody is connected, and still the segment is not made anew while its topics hold messages."""
+    """Nobody is connected, and still no segment is made anew while its topics hold messages."""
     with pynotify.connect(segment_name, max_consumers=10) as conn:
         conn.topic("t").channel("c")
         conn.topic("t").publish_many(["1", "2"])
@@ -80,9 +80,11 @@ def test_other_options_lose_no_messages(segment_name: str) -> None:
         assert next(iter(options)) in str(caught.value)
     with pytest.raises(ValueError, match="max_consumers"):
         pynotify.open(segment_name, max_consumers=0)
-    with pynotify.connect(segment_name) as conn:  # left out, they are as they are
-        with conn.topic("t").channel("c").consumer() as consumer:
-            assert work(consumer, 2) == [b"1", b"2"]
+    with (
+        pynotify.connect(segment_name) as conn,  # left out, they are as they are
+        conn.topic("t").channel("c").consumer() as consumer,
+    ):
+        assert work(consumer, 2) == [b"1", b"2"]
     with pynotify.connect(segment_name, max_consumers=11) as conn:
         assert conn.topics() == []
 
