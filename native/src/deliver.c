@@ -431,13 +431,19 @@ void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due)
 
 /* ---- claiming -------------------------------------------------------------------------------- */
 
+/* Mixed twice: ids follow each other, and so do consumers. */
+bool pn_is_sampled(uint64_t id, uint64_t consumer, uint32_t percent)
+{
+    const uint64_t k0 = 0xa0761d6478bd642fULL, k1 = 0xe7037ed1a0b428dbULL;
+    return pn_mix(pn_mix(id ^ k0, consumer ^ k1) ^ k0, k1) % 100 < percent;
+}
+
 /* Once for each message and consumer. */
 static bool samples(const struct pn_segment *seg, uint32_t ci, uint64_t id)
 {
     const struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     return c->sample_rate == 0 ||
-           pn_mix(id + 0x9e3779b97f4a7c15ULL, (uint64_t) c->generation << 32 | (ci * 2 + 1)) % 100 <
-               c->sample_rate;
+           pn_is_sampled(id, (uint64_t) c->generation << 32 | ci, c->sample_rate);
 }
 
 static bool anybody_samples(const struct pn_segment *seg, const struct pn_topic_channel *ch,

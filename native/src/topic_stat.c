@@ -280,8 +280,14 @@ static int64_t first_published(const struct pn_segment *seg, const struct pn_top
     return INT64_MAX;
 }
 
-/* After the rest of `out` was filled in. */
-static void correct(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+static int64_t age_of(int64_t published)
+{
+    int64_t age = real_ns() - published; /* the clock may have been set back */
+    return published == INT64_MAX ? -1 : age < 0 ? 0 : age;
+}
+
+/* What is due by now stands where it was: after the rest of `out` was filled in. */
+static void count_all_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                     struct look *look, pn_topic_channel_stats *out)
 {
     int64_t first = first_published(seg, ch, look), due = INT64_MAX;
@@ -292,10 +298,7 @@ static void correct(const struct pn_segment *seg, const struct pn_topic_channel 
          look->steps--)
         count_due(seg, ch, entry.ref, look, out, &due);
     count_timed_out(seg, ch, look, out, &due);
-    if (first == INT64_MAX) /* what falls due goes to the tail */
-        first = due;
-    int64_t age = real_ns() - first; /* the clock may have been set back */
-    out->oldest_ready_ns = first == INT64_MAX ? -1 : age < 0 ? 0 : age;
+    out->oldest_ready_ns = age_of(first == INT64_MAX ? due : first); /* due: goes to the tail */
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -405,7 +408,7 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
 }
 
 static void fill_queue(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                       struct look *look, pn_topic_channel_stats *out)
+                       pn_topic_channel_stats *out)
 {
     *out = (pn_topic_channel_stats){.ref = pn_ref_make(pn_queue_index(seg, ch), ch->generation),
                                     .topic = pn_ref_make(ch->topic, ch->topic_generation),
@@ -424,7 +427,6 @@ static void fill_queue(const struct pn_segment *seg, const struct pn_topic_chann
                                     .dropped = ch->dropped,
                                     .expired = ch->expired};
     copy_name(out->name, ch->name, ch->name_len);
-    correct(seg, ch, look, out);
 }
 
 /* What is due by now happens. */
@@ -433,7 +435,8 @@ static void tick_and_fill(struct pn_segment *seg, struct pn_topic_channel *ch, s
 {
     pn_queue_tick_locked(seg, ch, look->now);
     pn_queue_settle_locked(seg, ch);
-    fill_queue(seg, ch, look, out);
+    fill_queue(seg, ch, out);
+    out->oldest_ready_ns = age_of(first_published(seg, ch, look));
 }
 
 int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
@@ -464,8 +467,11 @@ int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *r
     const struct pn_topic *t = pn_topic_named_locked(seg, ref);
     for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
          i = pn_queue_at(seg, i - 1)->sibling) {
-        if (n < cap)
-            fill_queue(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        if (n < cap) {
+            fill_queue(seg, ch, &rows[n]);
+            count_all_due(seg, ch, &look, &rows[n]);
+        }
         n++;
     }
     pn_lock_release(seg);

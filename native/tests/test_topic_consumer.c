@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 
+#include "deliver.h"
 #include "topic_log.h"
 
 static pn_engine *engine;
@@ -53,6 +54,20 @@ static void test_sampling(void)
     CHECK_OK(pn_consumer_close(c));
     CHECK_OK(pn_consumer_close(all));
     close_scene();
+}
+
+/* Whatever the ids: of a thousand that follow each other, within eight standard deviations. */
+static void test_sampling_is_even(void)
+{
+    const uint64_t a_day = 86400ULL * 1000000000 / 1024; /* ids begin with the time */
+    for (uint64_t at = 0; at < 30000; at++) {
+        uint64_t id = 0x18ea580000000000 + at * (a_day / 30000);
+        uint64_t consumer = (at % 7 + 1) << 32 | at % 3;
+        int got = 0;
+        for (uint64_t i = 0; i < 1000; i++)
+            got += pn_is_sampled(id + i, consumer, 42);
+        CHECK(got > 420 - 125 && got < 420 + 125);
+    }
 }
 
 static void test_closing_gives_back_in_the_old_order(void)
@@ -353,6 +368,7 @@ int main(void)
 {
     test_watchdog(100);
     RUN(test_sampling);
+    RUN(test_sampling_is_even);
     RUN(test_closing_gives_back_in_the_old_order);
     RUN(test_at_most_max_in_flight_and_its_level);
     RUN(test_a_pause_takes_back_what_is_ahead);
