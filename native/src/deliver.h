@@ -16,7 +16,7 @@ void pn_delivery_end_locked(struct pn_segment *seg, uint32_t ref);
 /* What pn_delivery_end_locked() does after its store of the state, which was `was`. */
 void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was);
 
-/* Whether a consumer, by its slot and the slot's generation, gets that message of so many in 100. */
+/* Whether a consumer (its slot and the generation of that) gets the message, of so many in 100. */
 bool pn_is_sampled(uint64_t id, uint64_t consumer, uint32_t percent);
 /* The next one for consumer `ci` of the channel, in flight from now on; 0: none. */
 uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t now);
