@@ -28,6 +28,7 @@ _OPTIONS = {
     "fsync": "off",
     "max_connections": "300",
     "shared_buffers": "16MB",
+    "dynamic_shared_memory_type": "mmap",  # in its directory: /dev/shm would keep that of the killed
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
