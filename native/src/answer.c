@@ -23,7 +23,7 @@
 #include "message.h"
 #include "timedset.h"
 #include "topic_durable.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 #include "topic_stat.h"
 
 #define PN_MAX_DELAY_NS 3600000000000LL

@@ -3,7 +3,7 @@
 #define PN_CONSUME_H
 
 #include "deliver.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 
 extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
 

@@ -33,7 +33,7 @@
 #include "message.h"
 #include "timedset.h"
 #include "topic_durable.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
 {

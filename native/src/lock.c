@@ -156,9 +156,12 @@ static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, u
 void pn_lock_release(struct pn_segment *seg)
 {
     uint32_t what = seg->on_release;
-    struct pn_topic_sync sync = seg->topics.sync;
+    struct pn_topic_sync sync = {.policy = 0};
     seg->on_release = 0;
-    seg->topics.sync.policy = 0;
+    if (__builtin_expect(seg->topics.sync.policy != 0, 0)) {
+        sync = seg->topics.sync;
+        seg->topics.sync.policy = 0;
+    }
     if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
         release_and_wake(seg, what);
     } else {

@@ -36,7 +36,7 @@
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 
 enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64, PN_SWEEP_TRIES = 64 };
 

@@ -29,7 +29,7 @@
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 

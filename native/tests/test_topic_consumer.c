@@ -4,7 +4,7 @@
 #include <dirent.h>
 
 #include "deliver.h"
-#include "topic_log.h"
+#include "topic_latlog.h"
 
 static pn_engine *engine;
 static pn_conn *conn;

@@ -1,5 +1,5 @@
-/* topic_log.c - see topic_log.h. */
-#include "topic_log.h"
+/* topic_latlog.c - see topic_latlog.h. */
+#include "topic_latlog.h"
 
 #include <string.h>
 

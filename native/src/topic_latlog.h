@@ -1,10 +1,10 @@
 /*
- * topic_log.h - what topics write into a connection's latency log (latlog.h has the records).
+ * topic_latlog.h - what topics write into a connection's latency log (latlog.h has the records).
  *
  * Never under the writer lock: what is known only there is noted, and written after the release.
  */
-#ifndef PN_TOPIC_LOG_H
-#define PN_TOPIC_LOG_H
+#ifndef PN_TOPIC_LATLOG_H
+#define PN_TOPIC_LATLOG_H
 
 #include "latlog.h"
 #include "topic.h"
