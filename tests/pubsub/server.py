@@ -28,7 +28,7 @@ _OPTIONS = {
     "fsync": "off",
     "max_connections": "300",
     "shared_buffers": "16MB",
-    "dynamic_shared_memory_type": "mmap",  # in its directory: /dev/shm would keep that of the killed
+    "dynamic_shared_memory_type": "mmap",  # of the killed nothing stays in /dev/shm
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
