@@ -236,6 +236,7 @@ def test_ctrl_c_in_a_handler(topic: pynotify.Topic, channel: pynotify.Channel) -
 
 def test_threads_may_run_one_consumer(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     got: list[bytes] = []
+    drains: list[Call] = []
     lock = threading.Lock()
     topic.publish_many(numbered(400))
     with channel.consumer(max_in_flight=8) as consumer:
@@ -244,10 +245,11 @@ def test_threads_may_run_one_consumer(topic: pynotify.Topic, channel: pynotify.C
             with lock:
                 got.append(message.body)
                 if len(got) == 400:
-                    Call(consumer.drain)
+                    drains.append(Call(consumer.drain))
 
         body: Callable[[], None] = lambda: consumer.run(handler)  # noqa: E731
         run_threads(body, body, body)
+        drains[0].result()
     assert sorted(got, key=int) == numbered(400)
 
 
