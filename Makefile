@@ -124,7 +124,8 @@ test: ## everything that has to pass before a commit; under ten minutes on two c
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN),-LE long))
 	$(call step,sources: ruff and mypy and style,$(LINT))
 ifneq ($(SPARK_TESTS),)
-	$(call step,spark tests,$(PYTEST) -n 0 $(SLOWEST) -m "spark and not full" $(SPARK_TESTS))
+	$(call step,spark tests,$(PYTEST) -n 2 --dist loadfile $(SLOWEST) -m "spark and not full" \
+	    $(SPARK_TESTS))
 endif
 	$(call step,python tests,$(PYTEST) -n 2 $(SLOWEST) -m "not spark and not full" \
 	    --ignore=tests/test_sourcecode.py)

@@ -165,6 +165,7 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     demo.assert_nothing_left()
 
 
+@pytest.mark.full
 def test_break_ends_with_exit_status_2_and_leaves_nothing(start: Callable[..., Demo]) -> None:
     demo = start("--notifications", "5000", fault="swap")
     status, printed, progress = demo.finish()
