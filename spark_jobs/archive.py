@@ -92,8 +92,8 @@ ENCODINGS: Final = {
 work. What is the same for long is not worth a dictionary: LZ4 leaves next to nothing of it. Nothing
 makes checksums smaller.
 """
-ZSTD_LEVEL: Final = -1
-"""Not larger here than at Arrow's 1, but quicker."""
+ZSTD_LEVEL: Final = 1
+"""At -1 it is no quicker on a hundred million records, and 2 % larger, which is above 12 bytes."""
 REPEATED: Final = ("PLAIN", "ZSTD")
 """Of the time stamps where most are those of the record before."""
 STATISTICS: Final = ("event_time", "commit_seq", "pid", "kind")
