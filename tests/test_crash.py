@@ -71,14 +71,6 @@ def labels() -> list[str]:
 LABELS = labels()
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Worker]:
-    require("crash-points")
-    worker = Worker(PYNOTIFY_CRASHPOINTS="1")
-    yield worker
-    worker.close()
-
-
 class Scene:
     """A segment with survivors in this process, and victims."""
 

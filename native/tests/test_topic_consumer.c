@@ -298,17 +298,31 @@ static void test_what_the_latency_log_says(void)
     CHECK(at[0] > 0 && at[1] > 0 && at[0] != at[1]);
 }
 
+static pn_conn *logging_connection(char *dir)
+{
+    pn_conn *logging;
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &logging));
+    return logging;
+}
+
+static int time_outs_in(const char *dir)
+{
+    int n = read_log(dir), timed_out = 0;
+    for (int i = 0; i < n; i++)
+        timed_out += logged[i].kind == PN_LAT_TIMEOUT;
+    return timed_out;
+}
+
 /* More at once than are noted in one hold of the lock. */
 static void test_every_time_out_is_logged(void)
 {
     enum { LATE = 3 * PN_TOPIC_NOTES + 7 };
     char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
     const pn_consumer_options hasty = {.max_in_flight = LATE, .msg_timeout_ns = 50 * MS};
-    pn_conn *logging;
     pn_message_out m;
     open_scene();
-    CHECK(mkdtemp(dir) != NULL);
-    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &logging));
+    pn_conn *logging = logging_connection(dir);
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     pn_consumer *late = consumer_with(conn, channel, &hasty), *c = consumer_of(logging, channel, 1);
     for (int i = 0; i < LATE; i++)
@@ -327,10 +341,7 @@ static void test_every_time_out_is_logged(void)
     CHECK_OK(pn_consumer_close(late));
     pn_conn_close(logging);
     close_scene();
-    int n = read_log(dir), timed_out = 0;
-    for (int i = 0; i < n; i++)
-        timed_out += logged[i].kind == PN_LAT_TIMEOUT;
-    CHECK_EQ(timed_out, LATE);
+    CHECK_EQ(time_outs_in(dir), LATE);
 }
 
 /* Also when nobody looks for messages: what was fetched ahead is passed over, it has expired. */
@@ -338,11 +349,9 @@ static void test_a_time_out_noticed_by_the_way_is_logged(void)
 {
     char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
     const pn_consumer_options hasty = {.max_in_flight = 1, .msg_timeout_ns = 50 * MS};
-    pn_conn *logging;
     pn_message_out m;
     open_scene();
-    CHECK(mkdtemp(dir) != NULL);
-    CHECK_OK(pn_connect(engine, "db", 2, 0, dir, &logging));
+    pn_conn *logging = logging_connection(dir);
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     pn_consumer *late = consumer_with(conn, channel, &hasty), *c = consumer_of(logging, channel, 3);
     publish(conn, topic, "late");
@@ -358,10 +367,7 @@ static void test_a_time_out_noticed_by_the_way_is_logged(void)
     CHECK_OK(pn_consumer_close(late));
     pn_conn_close(logging);
     close_scene();
-    int n = read_log(dir), timed_out = 0;
-    for (int i = 0; i < n; i++)
-        timed_out += logged[i].kind == PN_LAT_TIMEOUT;
-    CHECK_EQ(timed_out, 1);
+    CHECK_EQ(time_outs_in(dir), 1);
 }
 
 int main(void)
