@@ -17,7 +17,7 @@ from bench.latency import PLACES, alternate_rigs, quantile
 from bench.pairs import alternate
 from bench.peers.ours import Pynotify
 from bench.queues.nsq import Nsqd
-from bench.queues.ours import TopicPeer, Topics
+from bench.queues.ours import DurableTopics, TopicPeer, Topics
 from bench.queues.queue import Queue
 from bench.queues.redis_lists import RedisLists
 from bench.queues.stdlib import MultiprocessingQueue
@@ -38,7 +38,8 @@ _PAIRS = 7
 _LATENCY_PAIRS = 11
 
 _EACH, _ALL, _SHARED = "publish one at a time", "publish_many", "one producer, four consumers"
-_BARS = {_EACH: 500_000, _ALL: 3_000_000, _SHARED: 300_000}
+_DURABLE = 'publish one at a time, durable, fsync="none"'
+_BARS = {_EACH: 500_000, _ALL: 3_000_000, _SHARED: 300_000, _DURABLE: 200_000}
 
 
 def run(settings: Settings) -> None:
@@ -54,6 +55,9 @@ def run(settings: Settings) -> None:
         for name, way in ways.items():
             (values,) = alternate([way], settings.pairs(_PAIRS))
             _alone(settings, name, values)
+    with WorkRig(DurableTopics(settings.directory), workers=1) as durable:
+        (values,) = alternate([partial(durable.put, count)], settings.pairs(_PAIRS))
+        _alone(settings, _DURABLE, values)
     for queue in _queues(settings):
         _beside(settings, queue)
     _latency(settings)

@@ -48,6 +48,15 @@ class Topics(Queue):
         pynotify.unlink(self.segment, force=True)
 
 
+class DurableTopics(Topics):
+    """The same with every message in the topic's log, which nobody syncs."""
+
+    def prepare(self) -> None:
+        self.engine = pynotify.open(self.segment, topic_memory=MEMORY, data_dir=str(self.directory))
+        with self.engine.connect() as conn:
+            conn.topic(TOPIC, durable=True, fsync="none").channel(CHANNEL)
+
+
 class _Producer(Producer):
     def __init__(self, engine: pynotify.Engine) -> None:
         self._conn = engine.connect()
