@@ -5,6 +5,8 @@
  *    in it, what is published goes behind it; the oldest come back as soon as there is room:
  *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
  *    queue on disk holds something only while memory is full: nobody waits for what is there.
+ *    A long row of what has expired or was cancelled takes several holds of the lock: meanwhile
+ *    `refilling` stands, and a consumer that waits is made to come by (I24).
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
@@ -14,7 +16,8 @@
  *    (message.c 2), so nothing is lost or doubled by a death in between.
  * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
- * 6. The files of all topics are read and written through one set of descriptors per process.
+ * 6. What was cancelled there has a tombstone (topic_cancel.c), and is passed when its turn comes.
+ * 7. The files of all topics are read and written through one set of descriptors per process.
  */
 #include "topic_disk.h"
 
@@ -24,6 +27,7 @@
 
 #include "crashpoint.h"
 #include "deliver.h"
+#include "topic_cancel.h"
 #include "topic_durable.h"
 
 /* What stands in a record before headers and body. */
@@ -219,6 +223,7 @@ static bool parse(const struct pn_segment *seg, const struct pn_record_out *reco
 
 struct each {
     struct pn_segment *seg;
+    const struct pn_topic *topic;
     int (*each)(void *arg, const struct pn_new_message *m, const struct pn_moment *then);
     void *arg;
 };
@@ -229,7 +234,9 @@ static int show(void *arg, const struct pn_record_out *record)
     struct pn_new_message m;
     struct pn_moment then;
     struct spilled head;
-    int rc = parse(e->seg, record, &head, &m, &then) ? e->each(e->arg, &m, &then) : 0;
+    bool there = parse(e->seg, record, &head, &m, &then) &&
+                 !pn_topic_is_buried_locked(e->seg, e->topic, record->seq);
+    int rc = there ? e->each(e->arg, &m, &then) : 0;
     return rc == 0 ? 1 : rc;
 }
 
@@ -237,12 +244,33 @@ int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
                               int (*each)(void *arg, const struct pn_new_message *m,
                                           const struct pn_moment *then), void *arg)
 {
-    struct each e = {seg, each, arg};
+    struct each e = {seg, topic, each, arg};
     int rc = use_files(seg, topic);
     int64_t seen = rc != 0 ? rc
                            : pn_diskqueue_peek(&topic->disk, seg->topics.disk, 0, UINT32_MAX, show,
                                                &e);
     return seen < 0 ? (int) seen : 0;
+}
+
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+{
+    struct pn_record_out record;
+    struct pn_new_message m;
+    struct pn_moment then;
+    struct spilled head;
+    int rc = use_files(seg, topic);
+    if (rc == 0)
+        rc = pn_diskqueue_look(&topic->disk, seg->topics.disk, cursor, &record);
+    if (rc != 1)
+        return rc;
+    *out = (struct pn_topic_on_disk) {.seq = record.seq, .bytes = record.length};
+    if (parse(seg, &record, &head, &m, &then)) {
+        out->id = head.id;
+        out->due = head.due;
+        out->expires = head.expires;
+    }
+    return 1;
 }
 
 static int take(void *arg, const struct pn_record_out *record)
@@ -255,6 +283,11 @@ static int take(void *arg, const struct pn_record_out *record)
     struct spilled head;
     if (!parse(seg, record, &head, &m, &then))
         return 1;
+    if (pn_topic_is_buried_locked(seg, topic, record->seq)) {
+        topic->message_count++;
+        topic->message_bytes += head.body_len;
+        return 1;
+    }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return 0;
     bool expired = head.expires != 0 && head.expires <= r->now;
@@ -278,12 +311,16 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     struct refill r = {seg, topic, pn_now_ns()};
     uint32_t before = topic->messages;
+    int64_t n = -EAGAIN;
+    topic->refilling = 0;
     if (pn_topic_on_disk(topic) == 0 || use_files(seg, topic) != 0)
         return;
-    for (int tries = 0; tries < 16; tries++)
-        if (pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r) != -EAGAIN)
-            break;
-    if (topic->messages == before)
+    for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
+        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
+    PN_CRASH("refill:done");
+    topic->refilling = (n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0;
+    pn_tombstones_passed_locked(seg, topic);
+    if (topic->messages == before && topic->refilling == 0)
         return;
     if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
@@ -323,7 +360,10 @@ int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
     int rc = use_files(seg, topic);
-    return rc != 0 ? rc : pn_diskqueue_empty(&topic->disk, seg->topics.disk);
+    if (rc == 0)
+        rc = pn_diskqueue_empty(&topic->disk, seg->topics.disk);
+    pn_tombstones_passed_locked(seg, topic);
+    return rc;
 }
 
 void pn_topics_remove_files(struct pn_segment *seg)

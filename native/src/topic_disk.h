@@ -24,10 +24,14 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* It is the commit point, or comes after it; again and again if need be. */
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
 
-/* Messages in files. */
+/* Records in files; and those of them that are not cancelled. */
 static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
 {
     return pn_diskqueue_depth(&topic->disk);
+}
+static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->disk) - topic->buried;
 }
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
@@ -35,10 +39,20 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and hea
 /* One that was on disk before the segment was made. */
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *then);
-/* Call each() for each one; what it returns but 0 ends that, and is returned. */
+/* Call each() for each one that is not cancelled; what it returns but 0 ends that, and is returned. */
 int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
                               int (*each)(void *arg, const struct pn_new_message *m,
                                           const struct pn_moment *then), void *arg);
+
+/* Who looks for a message there, and lets others in between. */
+struct pn_topic_on_disk {
+    uint64_t id, seq;
+    int64_t due, expires; /* CLOCK_MONOTONIC, or 0 */
+    uint32_t bytes;
+};
+/* The next one at *cursor, cancelled or not: 1; 0: there is none; -EAGAIN: call again; -errno. */
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
