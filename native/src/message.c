@@ -20,8 +20,8 @@
  *    recovery frees the others (I22).
  * 4. Memory.  A publisher leaves PN_ARENA_RESERVE pages to those who move what is there: the pump
  *    and whoever requeues with a delay.
- * 5. The end of a message as a whole (topic_cancel.c, drop-oldest) is the store of FREE: what it still has
- *    of deliveries does not exist from then on (I20).
+ * 5. The end of a message as a whole (topic_cancel.c, drop-oldest) is the store of FREE: what it
+ *    still has of deliveries does not exist from then on (I20).
  */
 #define _GNU_SOURCE
 #include "message.h"

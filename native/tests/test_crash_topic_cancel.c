@@ -2,8 +2,8 @@
  * A process that cancels deferred messages which are on disk - alone, in transactions, in prepared
  * ones - is killed at each label on that way, at its first and at later hits; at some of them
  * its successor, too, in the recovery.  Afterwards a message that was never to be cancelled is
- * there, one whose cancel has returned is not, and of a transaction all has happened or nothing; and
- * what is there is counted exactly.
+ * there, one whose cancel has returned is not, and of a transaction all has happened or nothing;
+ * and what is there is counted exactly.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -179,7 +179,7 @@ int main(void)
 {
     static const char *const commits[] = {"commit:topics-staged", "commit:before-head",
                                           "commit:after-head", "commit:applied", "refill:passed",
-                                          "diskqueue:committed"};
+                                          "refill:done", "diskqueue:committed"};
     unsigned cases = 0;
     data_dir_make();
     test_watchdog(110);
