@@ -39,7 +39,7 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and hea
 /* One that was on disk before the segment was made. */
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *then);
-/* Call each() for each one that is not cancelled; what it returns but 0 ends that, as its result. */
+/* Call each() for each one that is not cancelled; what it returns but 0 ends that: the result. */
 int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
                               int (*each)(void *arg, const struct pn_new_message *m,
                                           const struct pn_moment *then), void *arg);
