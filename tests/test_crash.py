@@ -45,7 +45,7 @@ HOLDS_THE_LOCK = "commit:after-head"
 NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
-    *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:"),
+    *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
     # native/tests/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
     *("claim:due", "claim:in-flight", "claim:listed", "claim:handed"),

@@ -12,6 +12,7 @@
 
 #include "consume.h"
 #include "timedset.h"
+#include "topic_cancel.h"
 
 /* What was counted of a channel. */
 struct seen {
@@ -244,6 +245,41 @@ static void check_topic(struct check *k, uint32_t index)
              t->messages, t->firm);
 }
 
+/* I25 */
+static void check_tombstones(struct check *k)
+{
+    const struct pn_segment *seg = k->seg;
+    uint64_t live = 0, buried = 0;
+    for (uint32_t i = 1; i <= PN_TOMBSTONES; i++) {
+        const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        uint32_t state = pn_load_relaxed(&tomb->state);
+        const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
+        const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->disk);
+        if (state != PN_TOMB_FREE && i > seg->topics.ctl->tombstone_end)
+            tell(k, "I25: tombstone %u stands beyond the last, %u", i,
+                 seg->topics.ctl->tombstone_end);
+        if (state == PN_TOMB_STAGED || state > PN_TOMB_PREPARED)
+            tell(k, "tombstone %u is in state %u while the lock is free", i, state);
+        if (state != PN_TOMB_LIVE)
+            continue;
+        live++;
+        if (tomb->topic >= seg->topics.max_topics || tomb->generation != topic->generation ||
+            tomb->seq < s->read_seq || tomb->seq >= s->write_seq)
+            tell(k, "I25: tombstone %u is of record %llu of topic %u, which is not on disk", i,
+                 (unsigned long long) tomb->seq, tomb->topic);
+        for (uint32_t j = 1; j < i; j++)
+            if (pn_load_relaxed(&pn_tombstone_at(seg, j)->state) == PN_TOMB_LIVE &&
+                pn_tombstone_at(seg, j)->topic == tomb->topic &&
+                pn_tombstone_at(seg, j)->seq == tomb->seq)
+                tell(k, "I25: tombstones %u and %u are of the same record", j, i);
+    }
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
+        buried += pn_topic_at(seg, i)->buried;
+    if (live != buried)
+        tell(k, "I25: %llu tombstones, the topics say %llu", (unsigned long long) live,
+             (unsigned long long) buried);
+}
+
 /* Every cell that is taken is somebody's. */
 static void check_memory(struct check *k)
 {
@@ -286,6 +322,7 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
     for (uint32_t i = 0; i < t->max_topics; i++)
         if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_FREE)
             check_topic(&k, i);
+    check_tombstones(&k);
     check_memory(&k);
     free(k.seen);
 }

@@ -19,6 +19,7 @@
 #include "hash.h"
 #include "message.h"
 #include "procsignal.h"
+#include "topic_cancel.h"
 
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
 {
@@ -224,6 +225,7 @@ void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
     if (t->ctl->prepared != 0) {
         reap_held(seg, slot);
         reap_prepared(seg, slot);
+        pn_tombstones_reap_locked(seg, slot, pn_load_relaxed(&seg->backend[slot].generation));
     }
     for (uint32_t ci = 0; ci < t->max_consumers; ci++) {
         struct pn_consumer_slot *c = &t->consumer[ci];

@@ -601,6 +601,8 @@ void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t n
 int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     struct pn_timed entry;
+    if (pn_topic_of(seg, ch)->refilling != 0) /* whoever comes by goes on with it */
+        return 0;
     if (ch->next_deadline != INT64_MAX)
         ch->next_deadline = earliest_deadline(seg, ch);
     int64_t next = ch->next_deadline;

@@ -416,30 +416,43 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     return taken > 0 ? taken : rc < 0 ? rc : 0;
 }
 
+int pn_diskqueue_look(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                      struct pn_diskqueue_cursor *cursor, struct pn_record_out *record)
+{
+    struct pn_diskqueue_state s = *pn_diskqueue_now(q);
+    if (cursor->file > s.read_file || (cursor->file == s.read_file && cursor->at > s.read_at)) {
+        s.read_file = cursor->file;
+        s.read_at = cursor->at;
+        s.read_seq = cursor->seq;
+        s.read_sum = cursor->sum;
+    }
+    int rc = next_record(files, &files->peeker, &s, record);
+    if (rc == 1) {
+        s.read_at = record->next;
+        s.read_seq++;
+        s.read_sum += record->length;
+    }
+    *cursor = (struct pn_diskqueue_cursor) {s.read_file, s.read_at, s.read_seq, s.read_sum};
+    return rc;
+}
+
 int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                           uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg)
 {
-    struct pn_diskqueue_state s = *pn_diskqueue_now(q);
+    struct pn_diskqueue_cursor cursor = {0};
     struct pn_record_out record;
     int64_t seen = 0;
     int rc = 1;
     while (rc == 1 && seen < max) {
-        rc = next_record(files, &files->peeker, &s, &record);
-        if (rc == -EAGAIN) {
+        rc = pn_diskqueue_look(q, files, &cursor, &record);
+        if (rc == -EAGAIN)
             rc = 1;
-            continue;
-        }
-        if (rc != 1)
-            break;
-        if (skip > 0)
+        else if (rc == 1 && skip > 0)
             skip--;
-        else if ((rc = take(arg, &record)) == 1)
+        else if (rc == 1 && (rc = take(arg, &record)) == 1)
             seen++;
-        s.read_at = record.next;
-        s.read_seq++;
-        s.read_sum += record.length;
     }
-    return rc < 0 && seen == 0 ? rc : seen;
+    return rc < 0 ? rc : seen;
 }
 
 /* ---- from the files ------------------------------------------------------------------------- */

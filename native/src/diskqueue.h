@@ -105,9 +105,17 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
  */
 void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint64_t seq,
                        uint64_t sum);
-/* The same without forgetting; and without the oldest `skip`. */
+/* The same without forgetting; and without the oldest `skip`.  -errno: not all were handed out. */
 int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                           uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg);
+
+/* Where somebody is who looks through it and lets others in between; zeros: at its beginning. */
+struct pn_diskqueue_cursor {
+    uint64_t file, at, seq, sum;
+};
+/* The next record that is not forgotten: 1; 0: there is none; -EAGAIN: call again; -errno. */
+int pn_diskqueue_look(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                      struct pn_diskqueue_cursor *cursor, struct pn_record_out *record);
 
 /* Forget all of them, and remove the files: when that fails, later calls do it. */
 int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files);

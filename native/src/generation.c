@@ -164,7 +164,7 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     struct pn_segment *seg = conn->seg;
     uint32_t index = qe->channel_hash;
     uint64_t value = qe->chan_seq;
-    if (qe->kind >= PN_ENTRY_PUBLISH && qe->kind <= PN_ENTRY_SPILL)
+    if (qe->kind >= PN_ENTRY_PUBLISH && qe->kind <= PN_ENTRY_BURY)
         return 0; /* redo of topics: nothing for a reader */
     if (qe->kind != PN_ENTRY_GENERATION)
         return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);

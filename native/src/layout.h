@@ -298,7 +298,8 @@ enum pn_entry_kind {
     PN_ENTRY_ANSWER = 4, /* channel_hash: delivery; chan_seq: its state before; payload: struct
                           * pn_answer_redo */
     PN_ENTRY_CANCEL = 5, /* channel_hash: message; chan_seq: its id */
-    PN_ENTRY_SPILL = 6   /* channel_hash: topic; chan_seq: where its queue on disk ends now */
+    PN_ENTRY_SPILL = 6,  /* channel_hash: topic; chan_seq: where its queue on disk ends now */
+    PN_ENTRY_BURY = 7    /* channel_hash: tombstone; chan_seq: of which record */
 };
 
 /* What is done to a delivery in flight, at the commit of the transaction that answers it. */

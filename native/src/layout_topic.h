@@ -28,7 +28,9 @@
  *  I23 Counters of deliveries and messages (depth and the like) are exact.
  *  I24 Whenever the lock is free: no consumer waits while its channel has more ready messages than
  *      notified consumers; and if something of the channel falls due, and consumers wait, then one
- *      of them sleeps no longer than until then.
+ *      of them sleeps no longer than until then.  What `refilling` says is due at once.
+ *  I25 A LIVE tombstone is of a record that its topic's queue on disk has not passed; no two are of
+ *      the same one; `buried` counts them.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -151,10 +153,12 @@ struct pn_topic {
     uint32_t oldest, newest;           /* messages; derived */
     uint32_t messages, firm; /* LIVE ones; of them not only in ephemeral channels; derived */
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
+    uint32_t refilling; /* more of its queue on disk could be looked at right now; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
     uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
+    uint64_t buried;      /* messages in that queue with a LIVE tombstone; derived */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };
 
@@ -182,6 +186,26 @@ struct pn_topic_channel {
     int64_t histogram_since;
     struct pn_timedset timed;
 };
+
+/*
+ * A message in the queue on disk of a topic that is not to come back (topic_cancel.c).  `state` is
+ * the truth of whether it is there; it is stored last.  LIVE, and the topic is still of that
+ * generation, and its queue has not passed `seq`: the message does not exist.
+ */
+enum pn_tombstone_state {
+    PN_TOMB_FREE = 0,
+    PN_TOMB_STAGED = 1,  /* of a commit by the holder of the lock: dies with it */
+    PN_TOMB_LIVE = 2,    /* the message is cancelled */
+    PN_TOMB_PREPARED = 3 /* kept for a prepared transaction: lives as long as its slot */
+};
+struct pn_tombstone {
+    pn_atomic_u32 state;
+    uint32_t topic, generation;       /* index */
+    uint32_t owner, owner_generation; /* PREPARED: whose */
+    uint32_t pad;
+    uint64_t seq; /* of its record */
+};
+#define PN_TOMBSTONES 2048U
 
 enum pn_consumer_wait {
     PN_CONSUMER_BUSY = 0,
@@ -235,7 +259,7 @@ struct pn_topic_redo {
 struct pn_topic_control {
     pn_atomic_u64 next_id; /* W: any (an add) */
     uint32_t deleted;      /* records that are DELETED, or more */
-    uint32_t prepared;     /* messages that are PREPARED, or more; derived */
+    uint32_t prepared;     /* what prepared transactions keep, or more; derived */
     uint32_t topic_hint, channel_hint, consumer_hint; /* none below is free; derived */
     uint32_t topic_end;    /* no topic was ever made from here on; truth */
     uint32_t seed;         /* of the random choice of a consumer */
@@ -243,10 +267,11 @@ struct pn_topic_control {
     uint32_t log_ready;    /* `log` is that of this segment's durable topics */
     uint32_t log_behind;   /* it has to be written anew (topic_durable.c) */
     uint32_t sweeping;     /* 0: nothing that was deleted or emptied is to be freed; derived */
-    uint32_t pad;
+    uint32_t tombstone_end; /* from here on all are FREE; derived */
     struct pn_topiclog log;
     struct pn_topic_redo redo;
     struct pn_arena_control arena;
+    struct pn_tombstone tombstone[PN_TOMBSTONES];
 };
 
 #endif

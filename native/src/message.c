@@ -20,8 +20,8 @@
  *    recovery frees the others (I22).
  * 4. Memory.  A publisher leaves PN_ARENA_RESERVE pages to those who move what is there: the pump
  *    and whoever requeues with a delay.
- * 5. The end of a message as a whole (cancel, drop-oldest) is the store of FREE: what it still has
- *    of deliveries does not exist from then on (I20).
+ * 5. The end of a message as a whole (topic_cancel.c, drop-oldest) is the store of FREE: what it
+ *    still has of deliveries does not exist from then on (I20).
  */
 #define _GNU_SOURCE
 #include "message.h"
@@ -429,7 +429,7 @@ void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
         pn_queue_settle_locked(seg, pn_queue_at(seg, i - 1));
 }
 
-static int enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
+int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
 {
     int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
@@ -498,7 +498,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
                                .headers_len = (uint32_t) in->headers_len,
                                .delay_ns = in->delay_ns,
                                .ttl_ns = in->ttl_ns};
-    int rc = enter(conn, ref, &topic);
+    int rc = pn_topic_enter(conn, ref, &topic);
     if (rc != 0)
         return rc;
     *id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1);
@@ -579,7 +579,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
                                     .headers_len = (uint32_t) common->headers_len,
                                     .delay_ns = common->delay_ns,
                                     .ttl_ns = common->ttl_ns};
-    int rc = enter(conn, ref, &topic);
+    int rc = pn_topic_enter(conn, ref, &topic);
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
@@ -600,65 +600,4 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     for (size_t i = 0; log && i < n; i++)
         pn_log_publish(conn, &note, *first_id + i, lens[i]);
     return rc;
-}
-
-/* ---- cancel ---------------------------------------------------------------------------------- */
-
-static bool all_deferred(const struct pn_segment *seg, const struct pn_message *m, int64_t now)
-{
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
-        const struct pn_delivery *d = pn_delivery_at(seg, at);
-        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-        bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
-                        pn_is_backlog(seg, ch);
-        if (!deferred || d->due <= now || pn_is_void(ch, d))
-            return false;
-    }
-    return true;
-}
-
-/* The heaps are looked through: that is what a cancel costs. */
-static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint64_t id)
-{
-    struct pn_timed entry;
-    uint32_t i = 0;
-    while ((i = pn_timedset_find(&seg->topics.arena, &ch->timed, (uint32_t) id, i)) <
-           ch->timed.n) {
-        if (!pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry))
-            break;
-        uint32_t ref = pn_delivery_at(seg, entry.ref)->message;
-        if (pn_message_at(seg, ref)->id == id)
-            return ref;
-        i++;
-    }
-    return 0;
-}
-
-uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                         uint64_t id)
-{
-    const struct pn_topic_channel *own =
-        pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
-    uint32_t found = 0;
-    for (uint32_t i = topic->first_channel; found == 0 && i != 0;
-         i = pn_queue_at(seg, i - 1)->sibling)
-        found = find_timed(seg, pn_queue_at(seg, i - 1), id);
-    for (uint32_t at = own->first; found == 0 && at != 0; at = pn_delivery_at(seg, at)->next)
-        if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
-            found = pn_delivery_at(seg, at)->message;
-    return found != 0 && all_deferred(seg, pn_message_at(seg, found), pn_now_ns()) ? found : 0;
-}
-
-int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
-{
-    struct pn_topic *topic;
-    int rc = enter(conn, ref, &topic);
-    if (rc != 0)
-        return rc;
-    uint32_t found = pn_message_find_deferred_locked(conn->seg, topic, id);
-    if (found != 0)
-        pn_message_discard_locked(conn->seg, found);
-    pn_topics_end_locked(conn->seg);
-    pn_lock_release(conn->seg);
-    return found != 0;
 }

@@ -29,6 +29,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref topic, const pn_message_in *
 int pn_message_publish_many(struct pn_conn *conn, pn_ref topic, const unsigned char *bodies,
                             const uint32_t *lens, size_t n, const pn_message_in *common,
                             uint64_t *first_id);
+/* In topic_cancel.c.  1, or 0: no message of that id is deferred. */
 int pn_message_cancel(struct pn_conn *conn, pn_ref topic, uint64_t id);
 
 /*
@@ -61,9 +62,8 @@ void pn_message_golive_locked(struct pn_segment *seg, uint32_t ref);
 void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref);
 /* Its last delivery has ended. */
 void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
-/* A deferred message of that id, deferred in all its channels; 0: none. */
-uint32_t pn_message_find_deferred_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                         uint64_t id);
+/* With the lock, and `topics_dirty`: what is done to a topic by who has a slot.  Else -errno. */
+int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic);
 
 /* Has the channel, which is ephemeral, as many as its topic may have?  Then it goes without. */
 bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch);

@@ -62,12 +62,17 @@ struct pn_pending_op {
     uint64_t id;
     int64_t delay_ns, ttl_ns;
     uint32_t delivery, tag;
+    /* to be cancelled, and on disk: which record of its topic's queue, deferred until when */
+    bool on_disk;
+    uint64_t seq;
+    int64_t due;
     int answer; /* enum pn_answer */
     /* filled in under the writer lock */
     uint32_t message;  /* staged, or to be cancelled; 0: none */
     uint64_t was;      /* state word of the delivery; 0: it is not to be touched */
     int outcome;       /* enum pn_outcome */
     uint64_t spilled;  /* where its topic's queue on disk ends with it; 0: it is in memory */
+    uint32_t tombstone; /* of a message on disk that is to be cancelled; 0: none */
     struct pn_answer_redo redo;
     struct pn_topic_note *note; /* for the latency log, if there is one */
 };

@@ -73,6 +73,7 @@ static inline bool pn_queue_entry_known(const struct pn_segment *seg, const Asyn
     return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY || qe->kind == PN_ENTRY_GAP ||
            qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_ANSWER ||
            qe->kind == PN_ENTRY_CANCEL || qe->kind == PN_ENTRY_SPILL ||
+           qe->kind == PN_ENTRY_BURY ||
            (qe->kind == PN_ENTRY_GENERATION && qe->channel_hash < seg->max_generations);
 }
 

@@ -59,7 +59,8 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
     case PN_ENTRY_PUBLISH:
     case PN_ENTRY_ANSWER:
     case PN_ENTRY_CANCEL:
-    case PN_ENTRY_SPILL: {
+    case PN_ENTRY_SPILL:
+    case PN_ENTRY_BURY: {
         int rc = pn_topic_redo_entry_locked(seg, qe);
         if (rc != 0)
             return rc;

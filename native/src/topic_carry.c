@@ -9,8 +9,11 @@
  *    where it is, and what is published behind the cursor is in the new file already.  (A topic's
  *    list is in no order that a cursor could go by: a transaction's messages have lower ids than
  *    what was published before it committed, and what stands there may be gone the next time.)
- *    Those on disk for lack of memory are carried all at once; nothing is compacted while there
- *    are any.
+ * 3. Those on disk for lack of memory come first, topic by topic, from the front.  A message goes
+ *    from disk to memory and never back, and only from the front: one that has gone before its
+ *    turn is found in memory afterwards, one that goes after it is carried twice.
+ * 4. What is being published while a file is begun is neither on disk nor in memory yet, and its
+ *    record stands in the old file; so nothing is carried before the next flush.
  */
 #include "topic_carry.h"
 
@@ -133,12 +136,12 @@ static uint32_t next_live(struct pn_segment *seg, uint32_t *at)
     return 0;
 }
 
-int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
+/* cursor[0]: cell */
+static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn_record_in *record)
 {
-    struct pn_segment *seg = arg;
     struct pn_durable *mem = pn_durable_mine(seg);
-    uint32_t at = (uint32_t) cursor[0], ref = next_live(seg, &at), n = 0;
-    cursor[0] = at;
+    uint32_t at = (uint32_t) *cursor, ref = next_live(seg, &at), n = 0;
+    *cursor = at;
     if (ref == 0)
         return at == 0 ? 0 : PN_TOPICLOG_LATER;
     const struct pn_message *m = pn_message_at(seg, ref);
@@ -172,57 +175,70 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
     return 1;
 }
 
-/* What is on disk for lack of memory is in the log once more, in the order of ids. */
-struct on_disk {
-    struct pn_segment *seg;
-    const struct pn_topic *topic;
-    int rc;
-};
-
 /* Those that were given to channels already have their deliveries. */
-static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
-                             const struct pn_moment *then,
-                             const struct pn_spilled_deliveries *given)
+static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topic,
+                             const struct pn_topic_on_disk *from, struct pn_record_in *record)
 {
-    struct on_disk *o = arg;
-    struct pn_durable *mem = pn_durable_mine(o->seg);
-    const struct pn_moment now = pn_moment_now();
+    const struct pn_new_message *m = &from->m;
+    struct pn_durable *mem = pn_durable_mine(seg);
+    const struct pn_moment now = pn_moment_now(), then = from->then;
     struct pn_log_message what = {.id = m->id,
-                                  .published = then->real,
-                                  .due = m->delay_ns > 0 ? then->real + m->delay_ns : 0,
-                                  .expires = m->ttl_ns > 0 ? then->real + m->ttl_ns : 0,
-                                  .topic = (uint32_t) (o->topic - o->seg->topics.topic),
-                                  .fanned_out = given != NULL,
+                                  .published = then.real,
+                                  .due = m->delay_ns > 0 ? then.real + m->delay_ns : 0,
+                                  .expires = m->ttl_ns > 0 ? then.real + m->ttl_ns : 0,
+                                  .topic = (uint32_t) (topic - seg->topics.topic),
+                                  .fanned_out = from->given,
                                   .headers_len = m->headers_len};
-    size_t most = sizeof what + (given == NULL ? 0 : given->n) * sizeof(struct pn_log_delivery);
+    const uint32_t given = from->given ? from->deliveries.n : 0;
+    size_t most = sizeof what + given * sizeof(struct pn_log_delivery);
     if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
-        return o->rc = -ENOMEM;
+        return pn_fail(ENOMEM, "out of memory");
     struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
     struct pn_spilled_delivery d;
-    for (uint32_t i = 0; given != NULL && i < given->n; i++)
-        if (pn_spilled_delivery_locked(o->seg, o->topic, given, i, &d))
+    for (uint32_t i = 0; i < given; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d))
             to[what.deliveries++] = (struct pn_log_delivery) {.id = m->id,
                                                               .due = pn_to_real(&now, d.due),
                                                               .topic = what.topic,
                                                               .channel = d.channel,
                                                               .attempts = d.attempts};
     memcpy(mem->scratch, &what, sizeof what);
-    struct pn_record_in record = {.type = PN_LOG_CARRIED, .parts = 3};
-    uint64_t seq;
-    record.part[0] = (struct iovec) {mem->scratch,
-                                     sizeof what + what.deliveries * sizeof *to};
-    record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
-    record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
-    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &mem->files, &record, 1, &seq);
-    return o->rc;
+    *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 3};
+    record->part[0] = (struct iovec) {mem->scratch, sizeof what + what.deliveries * sizeof *to};
+    record->part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
+    record->part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
+    return 1;
 }
 
-static bool any_on_disk(const struct pn_segment *seg)
+static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t *cursor,
+                           struct pn_record_in *record)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < seg->topics.max_topics && !any; i++)
-        any = pn_topic_kept(&seg->topics.topic[i]) && pn_topic_on_disk(&seg->topics.topic[i]) != 0;
-    return any;
+    struct pn_diskqueue_cursor at = {cursor[0], cursor[1], cursor[2], cursor[3]};
+    struct pn_topic_on_disk from = {.there = false};
+    int rc = pn_topic_disk_look_locked(seg, topic, &at, &from);
+    cursor[0] = at.file;
+    cursor[1] = at.at;
+    cursor[2] = at.seq;
+    cursor[3] = at.sum;
+    if (rc == -EAGAIN || (rc == 1 && !from.there))
+        return PN_TOPICLOG_LATER;
+    return rc == 1 ? carry_one_on_disk(seg, topic, &from, record) : rc;
+}
+
+/* cursor: which topic's files; which cell; where in those files */
+int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record)
+{
+    struct pn_segment *seg = arg;
+    for (; cursor[0] < seg->topics.max_topics; cursor[0]++) {
+        struct pn_topic *topic = &seg->topics.topic[cursor[0]];
+        int rc = pn_topic_kept(topic) && pn_topic_on_disk(topic) != 0
+                     ? carry_from_disk(seg, topic, cursor + 2, record)
+                     : 0;
+        if (rc != 0)
+            return rc;
+        memset(cursor + 2, 0, 4 * sizeof *cursor);
+    }
+    return carry_from_memory(seg, cursor + 1, record);
 }
 
 int pn_carry_all_locked(struct pn_segment *seg)
@@ -230,36 +246,28 @@ int pn_carry_all_locked(struct pn_segment *seg)
     struct pn_topiclog *log = &seg->topics.ctl->log;
     struct pn_durable *d = pn_durable_mine(seg);
     int rc = pn_topiclog_begin_compaction(log, &d->files);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
-        struct on_disk o = {.seg = seg, .topic = &seg->topics.topic[i]};
-        if (pn_topic_kept(o.topic) && d->policy < o.topic->fsync)
-            d->policy = o.topic->fsync; /* what was synced before is not, in the new file */
-        if (pn_topic_kept(o.topic) && pn_topic_on_disk(o.topic) != 0)
-            rc = pn_topic_disk_each_locked(seg, &seg->topics.topic[i], carry_one_on_disk, &o);
-        if (rc < 0)
-            return rc;
+    for (uint32_t i = 0; rc > 0 && i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic) && d->policy < topic->fsync)
+            d->policy = topic->fsync; /* what was synced before is not, in the new file */
     }
-    while ((rc = pn_topiclog_compact(log, &d->files, 0, 1 << 20)) == 1)
-        ;
+    while (rc > 0)
+        rc = pn_topiclog_compact(log, &d->files, 0, 1 << 20);
     return rc;
 }
 
 static uint64_t live_bytes(const struct pn_segment *seg)
 {
-    uint64_t cells = 0;
+    uint64_t messages = 0;
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
         if (pn_topic_kept(&seg->topics.topic[i]))
-            cells += seg->topics.topic[i].messages;
+            messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]);
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     uint64_t records = pn_diskqueue_depth(&log->queue);
-    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * cells;
+    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
 }
 
 void pn_carry_some_locked(struct pn_segment *seg)
 {
-    if (!any_on_disk(seg))
-        pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg),
-                            1024);
+    pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg), 1024);
 }

@@ -61,7 +61,7 @@ struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_
 
 /* What topiclog.c asks for when it compacts; its arg: the segment. */
 int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w);
-int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record);
+int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
 
 /* The log anew, from what is in memory and on disk; the files are open. */
 int pn_carry_all_locked(struct pn_segment *seg);

@@ -5,6 +5,8 @@
  *    in it, what is published goes behind it; the oldest come back as soon as there is room:
  *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
  *    queue on disk holds something only while memory is full: nobody waits for what is there.
+ *    A long row of what has expired or was cancelled takes several holds of the lock: meanwhile
+ *    `refilling` stands, and a consumer that waits is made to come by (I24).
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
@@ -18,7 +20,8 @@
  *    (message.c 2), so nothing is lost or doubled by a death in between.
  * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
- * 6. The files of all topics are read and written through one set of descriptors per process.
+ * 6. What was cancelled there has a tombstone (topic_cancel.c), and is passed when its turn comes.
+ * 7. The files of all topics are read and written through one set of descriptors per process.
  */
 #include "topic_disk.h"
 
@@ -28,6 +31,7 @@
 
 #include "crashpoint.h"
 #include "deliver.h"
+#include "topic_cancel.h"
 #include "topic_durable.h"
 
 /* What stands in a record before deliveries, headers and body. */
@@ -285,37 +289,26 @@ static struct pn_spilled_deliveries deliveries_of(const struct pn_record_out *re
     return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
 
-struct each {
-    struct pn_segment *seg;
-    int (*each)(void *arg, const struct pn_new_message *m, const struct pn_moment *then,
-                const struct pn_spilled_deliveries *given);
-    void *arg;
-};
-
-static int show(void *arg, const struct pn_record_out *record)
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
-    const struct each *e = arg;
-    struct pn_new_message m;
-    struct pn_moment then;
+    struct pn_record_out record;
     struct spilled head;
-    if (!parse(e->seg, record, &head, &m, &then))
-        return 1;
-    const struct pn_spilled_deliveries given = deliveries_of(record, &head);
-    int rc = e->each(e->arg, &m, &then, head.fanned_out != 0 ? &given : NULL);
-    return rc == 0 ? 1 : rc;
-}
-
-int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
-                              int (*each)(void *arg, const struct pn_new_message *m,
-                                          const struct pn_moment *then,
-                                          const struct pn_spilled_deliveries *given), void *arg)
-{
-    struct each e = {seg, each, arg};
     int rc = use_files(seg, topic);
-    int64_t seen = rc != 0 ? rc
-                           : pn_diskqueue_peek(&topic->disk, seg->topics.disk, 0, UINT32_MAX, show,
-                                               &e);
-    return seen < 0 ? (int) seen : 0;
+    if (rc == 0)
+        rc = pn_diskqueue_look(&topic->disk, seg->topics.disk, cursor, &record);
+    if (rc != 1)
+        return rc;
+    *out = (struct pn_topic_on_disk) {.seq = record.seq, .bytes = record.length};
+    if (!parse(seg, &record, &head, &out->m, &out->then) ||
+        pn_topic_is_buried_locked(seg, topic, record.seq))
+        return 1;
+    out->there = true;
+    out->due = head.due;
+    out->expires = head.expires;
+    out->given = head.fanned_out != 0;
+    out->deliveries = deliveries_of(&record, &head);
+    return 1;
 }
 
 /* Of the channels that it was given to, who still wants it; it has expired: who goes without. */
@@ -372,6 +365,10 @@ static int take(void *arg, const struct pn_record_out *record)
     if (!parse(seg, record, &head, &m, &then))
         return 1;
     const struct pn_spilled_deliveries given = deliveries_of(record, &head);
+    if (pn_topic_is_buried_locked(seg, topic, record->seq)) {
+        count(topic, &head, false);
+        return 1;
+    }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return 0;
     bool expired = head.expires != 0 && head.expires <= r->now;
@@ -398,12 +395,16 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     struct refill r = {seg, topic, pn_now_ns()};
     uint32_t before = topic->messages;
+    int64_t n = -EAGAIN;
+    topic->refilling = 0;
     if (pn_topic_on_disk(topic) == 0 || use_files(seg, topic) != 0)
         return;
-    for (int tries = 0; tries < 16; tries++)
-        if (pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r) != -EAGAIN)
-            break;
-    if (topic->messages == before)
+    for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
+        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
+    PN_CRASH("refill:done");
+    topic->refilling = (n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0;
+    pn_tombstones_passed_locked(seg, topic);
+    if (topic->messages == before && topic->refilling == 0)
         return;
     if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
@@ -445,40 +446,43 @@ static void forget_all(struct pn_segment *seg, struct pn_topic *topic)
     pn_diskqueue_empty(&topic->disk, seg->topics.disk); /* files that stay, a later one removes */
     topic->message_count += n;
     topic->message_bytes += bytes;
+    pn_tombstones_passed_locked(seg, topic);
 }
 
-struct keep {
-    struct pn_segment *seg;
-    struct pn_topic *topic;
-    uint64_t seq;
-};
-
-static int keep_given(void *arg, const struct pn_new_message *m, const struct pn_moment *then,
-                      const struct pn_spilled_deliveries *given)
+static int keep_given(struct pn_segment *seg, struct pn_topic *topic, uint64_t *seq)
 {
-    struct keep *k = arg;
-    return given == NULL ? 0 : stage_given(k->seg, k->topic, m, then, given, &k->seq);
+    struct pn_diskqueue_cursor cursor = {0};
+    struct pn_topic_on_disk d;
+    int rc;
+    while ((rc = pn_topic_disk_look_locked(seg, topic, &cursor, &d)) == 1 || rc == -EAGAIN) {
+        if (rc == 1 && d.there && d.given)
+            rc = stage_given(seg, topic, &d.m, &d.then, &d.deliveries, seq);
+        if (rc < 0 && rc != -EAGAIN)
+            break;
+    }
+    return rc;
 }
 
 /* What channels have stays: it is written once more, and the queue begins there. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    struct keep k = {seg, topic, 0};
+    uint64_t seq = 0;
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
     int rc = use_files(seg, topic);
     if (rc == 0 && topic->disk_given > pn_diskqueue_now(&topic->disk)->read_seq)
-        rc = pn_topic_disk_each_locked(seg, topic, keep_given, &k);
+        rc = keep_given(seg, topic, &seq);
     if (rc != 0)
         return rc;
-    if (k.seq == 0) {
+    if (seq == 0) {
         forget_all(seg, topic);
         return 0;
     }
     uint64_t n = pn_topic_on_disk(topic), bytes = pn_topic_disk_bytes(topic);
-    topic->disk_given = k.seq;
+    topic->disk_given = seq;
     PN_CRASH("spilled:kept");
-    pn_diskqueue_replace(&topic->disk, seg->topics.disk, k.seq);
+    pn_diskqueue_replace(&topic->disk, seg->topics.disk, seq);
+    pn_tombstones_passed_locked(seg, topic);
     topic->message_count += n - pn_topic_on_disk(topic);
     topic->message_bytes += bytes - pn_topic_disk_bytes(topic);
     return 0;

@@ -24,10 +24,14 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* It is the commit point, or comes after it; again and again if need be. */
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
 
-/* Messages in files. */
+/* Records in files; and those of them that are not cancelled. */
 static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
 {
     return pn_diskqueue_depth(&topic->disk);
+}
+static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->disk) - topic->buried;
 }
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
@@ -52,11 +56,24 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *then,
                                 const struct pn_spilled_deliveries *given);
-/* Call each() for each one; what it returns but 0 ends that, and is returned. */
-int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
-                              int (*each)(void *arg, const struct pn_new_message *m,
-                                          const struct pn_moment *then,
-                                          const struct pn_spilled_deliveries *given), void *arg);
+
+/* What stands on disk, for who looks through it. */
+struct pn_topic_on_disk {
+    uint64_t seq;
+    uint32_t bytes;
+    bool there;           /* else it is cancelled, or nothing that we have written */
+    bool given;           /* to these channels already */
+    int64_t due, expires; /* CLOCK_MONOTONIC, or 0; until when all of it is deferred */
+    struct pn_new_message m;
+    struct pn_moment then;
+    struct pn_spilled_deliveries deliveries;
+};
+/*
+ * The next record at *cursor (at first zeros): 1, and its bytes are good until files are read again;
+ * 0: there is none; -EAGAIN: call again; -errno.
+ */
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);

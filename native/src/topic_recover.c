@@ -21,7 +21,7 @@
 #include "deliver.h"
 #include "message.h"
 #include "timedset.h"
-#include "topic_disk.h"
+#include "topic_cancel.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 
@@ -57,6 +57,8 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
     const struct pn_arena *mem = &seg->topics.arena;
     if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_SPILL)
         return qe->channel_hash < seg->topics.max_topics && qe->payload_len == 0;
+    if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_BURY)
+        return qe->channel_hash > 0 && qe->channel_hash <= PN_TOMBSTONES && qe->payload_len == 0;
     if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
         return false;
     if (qe->kind == PN_ENTRY_ANSWER)
@@ -77,6 +79,10 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
     }
     if (qe->kind == PN_ENTRY_SPILL) {
         pn_topic_spill_commit_locked(seg, pn_topic_at(seg, qe->channel_hash), qe->chan_seq);
+        return 0;
+    }
+    if (qe->kind == PN_ENTRY_BURY) {
+        pn_tombstone_bury_locked(seg, qe->channel_hash, qe->chan_seq);
         return 0;
     }
     if (qe->kind == PN_ENTRY_CANCEL) {
@@ -288,7 +294,7 @@ static void clear_tables(struct pn_segment *seg)
     for (uint32_t i = 0; i < t->max_topics; i++) {
         t->topic[i].oldest = t->topic[i].newest = 0;
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
-        t->topic[i].disk_staged = 0;
+        t->topic[i].disk_staged = t->topic[i].buried = t->topic[i].refilling = 0;
     }
     for (uint32_t i = 0; i < t->max_channels; i++) {
         struct pn_topic_channel *ch = &t->channel[i];
@@ -467,6 +473,7 @@ int pn_topics_recover_locked(struct pn_segment *seg)
     PN_CRASH("topic-recover:begin");
     redo_record(seg);
     clear_tables(seg);
+    pn_tombstones_recover_locked(seg);
     clear_messages(seg);
     pn_store_release(&seg->topics.ctl->redo.void_n, 0);
     chain_deliveries(seg);

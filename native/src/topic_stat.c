@@ -322,12 +322,12 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                             .overflow = t->overflow,
                             .channels = t->nchannels,
                             .max_depth = t->max_depth,
-                            .depth = own->ready + pn_topic_on_disk(t),
+                            .depth = own->ready + pn_topic_waits_on_disk(t),
                             .unfinished = t->messages,
                             .message_count = t->message_count + pn_topic_on_disk(t) +
                                              pn_diskqueue_now(&t->disk)->corrupt,
                             .message_bytes = t->message_bytes + pn_topic_disk_bytes(t),
-                            .on_disk = pn_topic_on_disk(t),
+                            .on_disk = pn_topic_waits_on_disk(t),
                             .corrupt = (uint32_t) pn_diskqueue_now(&t->disk)->corrupt,
                             .dropped = t->dropped,
                             .expired = t->expired + own->expired};

@@ -27,7 +27,7 @@
 #include "message.h"
 #include "queue.h"
 #include "timedset.h"
-#include "topic_disk.h"
+#include "topic_cancel.h"
 #include "topic_durable.h"
 #include "topic_latlog.h"
 
@@ -94,19 +94,25 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
 {
     struct pn_segment *seg = txn->conn->seg;
     struct pn_pending_op *op = pn_pending_op(&txn->pending);
+    struct pn_deferred d = {.begun = false};
     if (op == NULL)
         return no_memory();
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
-    rc = topic == NULL ? -PN_ETOPICDELETED
-                       : pn_message_find_deferred_locked(seg, topic, id) != 0;
-    pn_lock_release(seg);
+    int rc;
+    do {
+        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        if (rc != 0)
+            return rc;
+        struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
+        rc = topic == NULL ? -PN_ETOPICDELETED : pn_deferred_find_locked(seg, topic, id, &d);
+        pn_lock_release(seg);
+    } while (rc == -EAGAIN);
     if (rc == 1) {
         op->kind = PN_OP_CANCEL;
         op->topic = ref;
         op->id = id;
+        op->on_disk = d.message == 0;
+        op->seq = d.seq;
+        op->due = d.due;
         txn->pending.nops++;
     }
     return rc;
@@ -300,11 +306,39 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     return rc;
 }
 
-static void plan_cancel(struct staging *s, struct pn_pending_op *op)
+/* Where the message is now.  For a prepared transaction nothing here can fail any more. */
+static int plan_cancel(struct staging *s, struct pn_pending_op *op)
 {
+    struct pn_segment *seg = s->conn->seg;
     struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
-    op->message =
-        topic == NULL ? 0 : pn_message_find_deferred_locked(s->conn->seg, topic, op->id);
+    bool kept = pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn);
+    uint32_t tombstone = kept ? op->tombstone : 0;
+    op->message = op->tombstone = 0;
+    if (topic != NULL && op->on_disk && op->due > s->now.mono &&
+        pn_deferred_on_disk_locked(seg, topic, op->seq)) {
+        if (kept)
+            pn_tombstone_stage_locked(seg, tombstone);
+        else if (!s->txn->prepared)
+            tombstone = pn_tombstone_make_locked(
+                seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
+        op->tombstone = tombstone;
+        return tombstone != 0 || s->txn->prepared ? 0 : -PN_ETOPICFULL;
+    }
+    if (kept) /* it is in memory by now, or gone */
+        pn_tombstone_free_locked(seg, tombstone);
+    if (topic != NULL && !s->prepare)
+        op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
+    return 0;
+}
+
+/* Its topic was deleted, or it is another's by now: nothing to take back. */
+static void undo_cancel(struct staging *s, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    if (s->prepare ? pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn)
+                   : op->tombstone != 0)
+        pn_tombstone_free_locked(seg, op->tombstone);
+    op->tombstone = 0;
 }
 
 /* Is it still ours?  After a rebuild that found our slot dead it is not. */
@@ -344,6 +378,8 @@ static void undo(struct staging *s, size_t n)
             seg->topics.ctl->prepared--;
             pn_queue_settle_locked(seg, ch);
         }
+        if (op->kind == PN_OP_CANCEL)
+            undo_cancel(s, op);
         struct pn_topic *spilled = spilled_by(seg, op);
         if (spilled != NULL)
             spilled->disk_staged = 0;
@@ -359,15 +395,15 @@ static int stage_all(struct staging *s)
     int rc = 0;
     for (size_t i = 0; i < p->nops; i++) {
         struct pn_pending_op *op = &p->ops[i];
-        op->message = 0;
+        op->message = op->tombstone = 0;
         op->spilled = 0;
         op->was = 0;
         if (op->kind == PN_OP_PUBLISH)
             rc = stage_publish(s, op);
         else if (op->kind == PN_OP_ANSWER)
             rc = stage_answer(s, op);
-        else if (!s->prepare)
-            plan_cancel(s, op);
+        else
+            rc = plan_cancel(s, op);
         if (rc != 0) {
             undo(s, i + 1);
             return rc;
@@ -437,7 +473,7 @@ static int log_all(struct staging *s)
         const struct pn_pending_op *op = &p->ops[i];
         const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
         if (op->kind == PN_OP_CANCEL) {
-            if (op->message != 0)
+            if (op->message != 0 || op->tombstone != 0)
                 pn_durable_note_cancelled_locked(seg, topic, op->id);
             continue;
         }
@@ -536,6 +572,10 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
                                           .chan_seq = op->was,
                                           .payload = &op->redo,
                                           .payload_len = sizeof op->redo};
+        if (op->kind == PN_OP_CANCEL && op->tombstone != 0)
+            entry = (struct pn_new_entry){.kind = PN_ENTRY_BURY,
+                                          .channel_hash = op->tombstone,
+                                          .chan_seq = op->seq};
         const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
         if (spilled != NULL)
             entry = (struct pn_new_entry){
@@ -544,7 +584,8 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
                 .chan_seq = op->spilled};
         if (spilled != NULL || (op->kind == PN_OP_ANSWER
                                     ? op->was != 0
-                                    : op->kind == PN_OP_CANCEL && op->message != 0))
+                                    : op->kind == PN_OP_CANCEL &&
+                                          (op->message != 0 || op->tombstone != 0)))
             pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
     }
     if (pos == pn_load_relaxed(&c->conn->seg->ctl->head))
@@ -608,6 +649,8 @@ void pn_topic_apply_locked(struct pn_commit *c)
             spilled->disk_staged = 0;
         } else if (op->kind == PN_OP_ANSWER && op->was != 0) {
             apply_answer(c, op);
+        } else if (op->kind == PN_OP_CANCEL && op->tombstone != 0) {
+            pn_tombstone_bury_locked(seg, op->tombstone, op->seq);
         } else if (op->kind == PN_OP_CANCEL && op->message != 0 &&
                    pn_message_at(seg, op->message)->id == op->id &&
                    pn_load_relaxed(&pn_message_at(seg, op->message)->state) == PN_MSG_LIVE) {

@@ -308,7 +308,7 @@ int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_fil
     tell_written(log);
     log->compact_seq = before.write_seq;
     log->compact_sum = before.write_sum;
-    log->compact_cursor[0] = log->compact_cursor[1] = 0;
+    memset(log->compact_cursor, 0, sizeof log->compact_cursor);
     PN_CRASH("topiclog:begun");
     log->compact_file = pn_diskqueue_now(&log->queue)->write_file;
     return 1;
@@ -324,7 +324,8 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
                    : pn_topiclog_begin_compaction(log, files);
     for (uint32_t i = 0; i < messages; i++) {
         struct pn_record_in record;
-        uint64_t cursor[2] = {log->compact_cursor[0], log->compact_cursor[1]};
+        uint64_t cursor[PN_TOPICLOG_CURSOR];
+        memcpy(cursor, log->compact_cursor, sizeof cursor);
         int rc = files->source.carry(files->source.arg, cursor, &record);
         if (rc == 0)
             break;
@@ -333,8 +334,7 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
         if (rc < 0)
             return rc;
         PN_CRASH("topiclog:carried");
-        log->compact_cursor[0] = cursor[0];
-        log->compact_cursor[1] = cursor[1];
+        memcpy(log->compact_cursor, cursor, sizeof cursor);
         if (i + 1 == messages)
             return 1;
     }

@@ -18,6 +18,7 @@
 
 #define PN_TOPICLOG_COMPACT (16U << 20) /* bytes */
 #define PN_TOPICLOG_LATER 2
+#define PN_TOPICLOG_CURSOR 6 /* words */
 #define PN_TOPICLOG_INTERVAL 1000000000LL /* ns between two syncs of fsync="interval" */
 
 /* A record's type.  Times are CLOCK_REALTIME in ns, 0: none. */
@@ -83,7 +84,7 @@ struct pn_topiclog {
     pn_atomic_u64 synced_at;   /* CLOCK_MONOTONIC ns of the last sync */
     pn_atomic_u64 syncs;       /* how many there were */
     /* While it is being compacted; W: holder, compact_file last. */
-    uint64_t compact_file, compact_seq, compact_sum, compact_cursor[2];
+    uint64_t compact_file, compact_seq, compact_sum, compact_cursor[PN_TOPICLOG_CURSOR];
     uint64_t compactions;
     uint64_t compact_from; /* bytes; a smaller log is not compacted */
     pn_atomic_u32 failed;   /* errno of a sync that failed since all was written anew.  W: any,
@@ -91,7 +92,7 @@ struct pn_topiclog {
     pn_atomic_u32 failures; /* syncs that failed, ever.  W: any (an add) */
     uint64_t drop_seq; /* records to be on the disk before dropped files are removed.  W: holder */
 };
-_Static_assert(sizeof(struct pn_topiclog) == 360, "it is a part of the layout");
+_Static_assert(sizeof(struct pn_topiclog) == 392, "it is a part of the layout");
 
 /* Of who has written and is to sync after the release of the lock. */
 struct pn_topiclog_kept {
@@ -104,9 +105,9 @@ struct pn_topiclog_kept {
 struct pn_topiclog_source {
     /* Write TOPIC and CHANNEL for all that there are, with pn_topiclog_emit().  0 or -errno. */
     int (*describe)(void *arg, struct pn_diskqueue_writing *w);
-    /* The live message after `cursor` (at first 0, 0; yours): *record, CARRIED: 1; 0: there is
+    /* The live message after `cursor` (at first zeros; yours): *record, CARRIED: 1; 0: there is
      * none; PN_TOPICLOG_LATER: none yet, but the cursor has moved, call again; -errno. */
-    int (*carry)(void *arg, uint64_t cursor[2], struct pn_record_in *record);
+    int (*carry)(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
     void *arg;
 };
 

@@ -404,7 +404,7 @@ static bool tested_elsewhere(const char *label)
         "copy:",           "evict:",   "spill:",   "block:ticket", "block:passed-on",
         "recover:mem-tail", /* test_crash_full.c */
         "segfile:",        "recfile:", "diskqueue:", "topiclog:", /* test_crash_<module>.c */
-        "spilled:",        "refill:", "durable:" /* test_crash_topic_disk.c, _durable.c */};
+        "spilled:",        "refill:", "durable:", "tombstone:" /* test_crash_topic_*.c */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)
             return true;

@@ -7,12 +7,14 @@
  *     test_topic_stress               two rounds
  *     test_topic_stress 60 [seed]     for a minute
  *
+ * In every other round topics have a small max_depth, and what is more goes to disk.
+ *
  * Under ThreadSanitizer the workers are threads, and nobody dies.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "harness.h"
+#include "segfiles.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -152,6 +154,34 @@ static void *worker_thread(void *arg)
 /* ---- a round --------------------------------------------------------------------------------- */
 
 static pn_ref work, own;
+static uint64_t most_on_disk; /* that was seen at the end of a round */
+
+static pn_ref topic_of_depth(const char *name, uint64_t max_depth)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_DEPTH, .max_depth = max_depth};
+    pn_ref ref;
+    CHECK_OK(pn_topic_open(mine, name, strlen(name), &o, &ref));
+    return ref;
+}
+
+static uint64_t left_on_disk(pn_ref topic)
+{
+    pn_topic_stats stat;
+    CHECK_OK(pn_topic_stat(mine, topic, &stat));
+    most_on_disk = stat.on_disk > most_on_disk ? stat.on_disk : most_on_disk;
+    return stat.on_disk;
+}
+
+/* What is on disk goes to both channels, so both have to make room. */
+static void finish_both(enum topic_no no, pn_ref topic, const char *first, const char *second)
+{
+    uint64_t before;
+    do {
+        before = left_on_disk(topic);
+        finish_what_is_left(no, topic, first, 0);
+        finish_what_is_left(no, topic, second, 1);
+    } while (before != 0);
+}
 
 static void begin_round(void)
 {
@@ -160,14 +190,17 @@ static void begin_round(void)
     pn_options_default(&o);
     o.max_backends = 4 * WORKERS;
     o.topic_memory = 64 << 20;
+    on_disk = round_no % 2 == 1;
+    if (on_disk)
+        snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     segment = test_segment_name();
     CHECK_OK(pn_open(segment, &o, &engine));
     j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
              -1, 0);
     CHECK(j != MAP_FAILED);
     mine = connect_with(-1);
-    work = topic_named(mine, "work");
-    own = topic_named(mine, "own");
+    work = topic_of_depth("work", on_disk ? 30 : 0);
+    own = topic_of_depth("own", on_disk ? 20 : 0);
     channel_named(mine, work, "a");
     channel_named(mine, work, "b");
     channel_named(mine, own, "x");
@@ -177,13 +210,21 @@ static void begin_round(void)
     CHECK_OK(pn_txn_commit(txn));
 }
 
+/* What those have left who died while they had a topic of their own. */
+static void delete_all(void)
+{
+    static pn_topic_stats rows[1024];
+    int n = pn_topic_list(mine, rows, 1024);
+    CHECK(n >= 0 && n <= 1024);
+    for (int i = 0; i < n; i++)
+        CHECK_OK(pn_topic_delete(mine, rows[i].ref));
+}
+
 static void end_round(void)
 {
     CHECK_OK(pn_topic_pause(mine, own, 0));
-    finish_what_is_left(WORK, work, "a", 0);
-    finish_what_is_left(WORK, work, "b", 1);
-    finish_what_is_left(OWN, own, "x", 0);
-    finish_what_is_left(OWN, own, "y", 1);
+    finish_both(WORK, work, "a", "b");
+    finish_both(OWN, own, "x", "y");
     read_dead_letters();
     hear_news();
     check_segment("at the end");
@@ -191,9 +232,14 @@ static void end_round(void)
     check_nothing_left(work, "work");
     check_nothing_left(own, "own");
     check_nothing_left(topic_named(mine, "dead"), "dead");
+    delete_all();
     check_segment("after all was deleted");
-    printf("round %u: %u messages, %u transactions, %u killed\n", round_no,
-           atomic_load(&j->next), atomic_load(&j->next_txn), atomic_load(&j->deaths));
+    if (on_disk)
+        CHECK_EQ(files_in(data_dir), 0);
+    printf("round %u: %u messages, %u transactions, %u killed, %llu on disk\n", round_no,
+           atomic_load(&j->next), atomic_load(&j->next_txn), atomic_load(&j->deaths),
+           (unsigned long long)most_on_disk);
+    most_on_disk = 0;
     fflush(stdout);
     pn_conn_close(mine);
     pn_engine_close(engine);
@@ -215,8 +261,10 @@ static void supervise(void)
         struct timespec pause = {.tv_nsec = (long)(r >> 12) % 12 * MS};
         nanosleep(&pause, NULL);
         hear_news();
-        if (r % 16 == 0)
+        if (r % 16 == 0) {
             check_segment("under stress");
+            left_on_disk(own);
+        }
         atomic_store(&j->doomed[id[i]], 1);
         atomic_fetch_add(&j->deaths, 1);
         kill(pid[i], SIGKILL);
@@ -249,6 +297,7 @@ int main(int argc, char **argv)
     int64_t began = test_now_ns(), seconds = argc > 1 ? atoll(argv[1]) : 0;
     seed = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : (uint32_t)getpid();
     many = true;
+    data_dir_make();
     printf("seed %u\n", seed);
     for (round_no = 0; round_no < 2 || test_now_ns() - began < seconds * 1000000000; round_no++) {
         begin_round();

@@ -56,9 +56,7 @@ static void timing(struct mortal *v)
     publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40, .delay_ns = MS});
     publish(v->conn, v->me, OWN, v->own,
             &(struct manner){.size = 40, .ttl_ns = MS, .optional = true});
-    uint64_t id = publish(v->conn, v->me, OWN, v->own,
-                          &(struct manner){.size = 40, .delay_ns = 200 * MS, .optional = true});
-    CHECK_OK(pn_topic_cancel(v->conn, NULL, v->own, id));
+    publish_and_cancel(v->conn, v->me, v->own, 200 * MS);
     while (take(v->cy, v->me, OWN, 1, 0, &h)) { /* it times out while it is in hand, perhaps */
         bool same = false;
         if (h.out.attempts < 2 && take(v->cy, v->me, OWN, 1, 3 * MS, &again)) {
@@ -214,7 +212,8 @@ static void deleting(struct mortal *v, int round)
     pn_ref topic, channel, ephemeral;
     pn_message_out out;
     pn_topic_options o = {.given = PN_TOPIC_OVERFLOW | PN_TOPIC_MAX_DEPTH,
-                          .overflow = PN_OVERFLOW_DROP_OLDEST,
+                          .overflow = round % 4 < 2 || !on_disk ? PN_OVERFLOW_DROP_OLDEST
+                                                                : PN_OVERFLOW_DISK,
                           .max_depth = 4};
     int len = snprintf(name, sizeof name, "temp%u.%d", v->me, round);
     CHECK_OK(pn_topic_open(v->conn, name, (size_t)len, &o, &topic));

@@ -12,7 +12,8 @@
 
 enum writer { NOBODY = 0, VICTIM = 1, PARENT = 2, CONSUMER = 3, HELPER = 16 /* and above, both */ };
 enum { MS = 1000000, MAX_WRITERS = 4096 };
-static bool many; /* several mortals at a time */
+static bool many;    /* several mortals at a time */
+static bool on_disk; /* there is a data_dir */
 
 /* ---- the journal ----------------------------------------------------------------------------- */
 
@@ -31,6 +32,7 @@ struct message_log {
     _Atomic(uint32_t) fate;
     uint32_t writer, topic, group; /* group: the first of those published together */
     _Atomic(uint32_t) optional;    /* it may be gone without having been finished */
+    _Atomic(uint32_t) cancelled;   /* it is */
     struct entry in[2];
 };
 
@@ -172,6 +174,19 @@ static uint64_t publish(pn_conn *conn, uint32_t me, enum topic_no no, pn_ref top
     uint32_t serial = about_to_publish(me, no, 1);
     was_published(serial, 1, send_one(conn, NULL, topic, serial, how, &id));
     return id;
+}
+
+/* Deferred; cancelled before it was due, if this machine did not sleep. */
+static void publish_and_cancel(pn_conn *conn, uint32_t me, pn_ref own, int64_t delay_ns)
+{
+    uint64_t id;
+    uint32_t serial = about_to_publish(me, OWN, 1);
+    const struct manner how = {.size = 40, .delay_ns = delay_ns, .optional = true};
+    was_published(serial, 1, send_one(conn, NULL, own, serial, &how, &id));
+    int rc = pn_topic_cancel(conn, NULL, own, id);
+    CHECK_OK(rc);
+    if (rc == 1)
+        atomic_store(&j->m[serial].cancelled, 1);
 }
 
 static int send_many(pn_conn *conn, pn_txn *txn, pn_ref topic, uint32_t first, uint32_t n)
@@ -344,6 +359,8 @@ static void check_message(uint32_t serial)
     for (int which = 0; which < 2; which++) {
         bool here = seen(serial, which);
         REQUIRE(fate != PUBLISHED || here || optional, "message %u was published, and is lost",
+                serial);
+        REQUIRE(atomic_load(&m->cancelled) == 0 || !here, "message %u was cancelled, and arrived",
                 serial);
         REQUIRE(fate != ABORTED || !here, "message %u was not published, and arrived", serial);
         REQUIRE(fate != ABOUT || mortal(m->writer), "message %u of a living one is in doubt",

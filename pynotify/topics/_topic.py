@@ -208,7 +208,10 @@ class Topic(BaseTopic):
     def cancel(self, message_id: str) -> bool:
         """Take back a message that is still deferred in all channels; whether it was.
 
-        Raises ValueError when `message_id` is not 16 hex digits.
+        One that is on disk for want of memory is looked for in the topic's files, from the front.
+        Raises ValueError when `message_id` is not 16 hex digits, and TopicFull when 2,048 messages
+        of the segment that are on disk have been cancelled and not yet passed there; within
+        `transaction`, its commit raises that.
         """
         return self._cancel(message_id)
 

@@ -168,6 +168,40 @@ def test_less_memory_than_before_changes_nothing_for_the_channels(reboot: Reboot
     assert topic.channel("late").stats().message_count == 0
 
 
+def test_what_is_cancelled_on_disk_is_gone_at_once(
+    reboot: Reboot,
+) -> None:
+    conn = reboot()
+    topic = conn.topic("t", max_depth=1, durable=True)
+    topic.channel("ch")
+    topic.publish("first")
+    ids = [topic.publish(body, delay=3600) for body in ("a", "b", "c", "d")]
+    topic.publish("last")
+    assert topic.stats().on_disk == 5
+    assert topic.cancel(ids[1])
+    assert not topic.cancel(ids[1])
+    assert (topic.stats().on_disk, topic.stats().unfinished) == (4, 5)
+    with pytest.raises(ZeroDivisionError), conn.transaction():
+        assert topic.cancel(ids[0])
+        raise ZeroDivisionError
+    assert topic.stats().on_disk == 4
+    with conn.transaction():
+        assert topic.cancel(ids[0])
+        assert topic.cancel(ids[3])
+        assert topic.stats().on_disk == 4
+    assert topic.stats().on_disk == 2
+    topic = reboot().topic("t")
+    assert topic.stats().unfinished == 3
+    assert [topic.cancel(each) for each in ids] == [False, False, True, False]
+    with topic.channel("ch").consumer() as consumer:
+        for body in (b"first", b"last"):
+            message = consumer.get(PATIENCE)
+            assert message.body == body
+            message.finish()
+    stats = topic.stats()
+    assert (stats.on_disk, stats.unfinished, stats.corrupt) == (0, 0, 0)
+
+
 def test_a_topic_that_is_not_durable_is_gone(reboot: Reboot) -> None:
     conn = reboot()
     conn.topic("kept", durable=True).publish("x")
