@@ -487,6 +487,31 @@ static void test_compaction_removes_nothing_before_its_copy_is_synced(void)
     close_scene();
 }
 
+/* A backlog that stays on disk: the log does not grow with what passes through it. */
+static void test_the_log_is_compacted_while_messages_are_on_disk(void)
+{
+    enum { BACKLOG = 2500, PASSING = 12000 };
+    uint64_t most = 0;
+    open_with(4);
+    publish_numbers(1, BACKLOG);
+    the_log()->compact_from = 64 << 10;
+    uint64_t whole = pn_diskqueue_bytes(&the_log()->queue);
+    for (int i = 1; i <= PASSING; i++) {
+        publish_numbers(BACKLOG + i, BACKLOG + i);
+        finish_numbers(i, i);
+        uint64_t bytes = pn_diskqueue_bytes(&the_log()->queue);
+        most = bytes > most ? bytes : most;
+    }
+    CHECK(the_log()->compactions >= 2);
+    CHECK(most < 5 * whole); /* three times what is live begins one, and it takes a while */
+    CHECK_EQ(topic_stat(conn, topic).on_disk, BACKLOG - 4);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished + topic_stat(conn, topic).on_disk, BACKLOG);
+    finish_numbers(PASSING + 1, PASSING + BACKLOG);
+    NOTHING(consumer);
+    close_scene();
+}
+
 static void remove_all(void)
 {
     if (data_dir_owner == getpid())
@@ -512,5 +537,6 @@ int main(void)
     RUN(test_a_sync_that_failed_for_somebody_else_has_failed);
     RUN(test_what_was_committed_late_is_in_the_new_log);
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
+    RUN(test_the_log_is_compacted_while_messages_are_on_disk);
     return tests_done();
 }
