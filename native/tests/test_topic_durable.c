@@ -512,6 +512,24 @@ static void test_the_log_is_compacted_while_messages_are_on_disk(void)
     close_scene();
 }
 
+static void test_what_was_cancelled_on_disk_is_not_in_the_new_log(void)
+{
+    uint64_t id;
+    open_with(1);
+    publish_numbers(1, 2);
+    CHECK_OK(publish_in(conn, NULL, topic, "later", 3600 * 1000 * MS, 0, &id));
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, id), 1);
+    uint64_t compactions = the_log()->compactions;
+    test_inside()->topics.ctl->log_behind = 1;
+    publish_numbers(3, 3);
+    CHECK_EQ(the_log()->compactions, compactions + 1);
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished + topic_stat(conn, topic).on_disk, 3);
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, id), 0);
+    finish_numbers(1, 3);
+    close_scene();
+}
+
 static void remove_all(void)
 {
     if (data_dir_owner == getpid())
@@ -538,5 +556,6 @@ int main(void)
     RUN(test_what_was_committed_late_is_in_the_new_log);
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
     RUN(test_the_log_is_compacted_while_messages_are_on_disk);
+    RUN(test_what_was_cancelled_on_disk_is_not_in_the_new_log);
     return tests_done();
 }
