@@ -19,7 +19,7 @@
  * 5. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
  * 6. Ephemeral channels are not in the log.
  */
-#include "topic_durable.h"
+#include "topic_carry.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,55 +27,8 @@
 #include <string.h>
 
 #include "crashpoint.h"
-#include "deliver.h"
-#include "timedset.h"
-#include "topic_disk.h"
-
-struct note {
-    uint32_t kind;
-    size_t off, length;
-};
-
-/* Of this process; used with the lock. */
-struct pn_durable {
-    struct pn_topiclog_files files;
-    struct note *note;
-    size_t notes, notes_cap;
-    uint8_t *bytes;
-    size_t used, cap;
-    bool failed; /* no memory for a note */
-    uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
-    struct pn_moment now;
-    uint32_t carried; /* the message that was carried last, in this hold of the lock */
-    uint8_t *scratch;
-    size_t scratch_cap;
-    bool interval; /* we have written for a topic with fsync="interval" */
-};
-
-static struct pn_durable *mine(struct pn_segment *seg)
-{
-    return seg->topics.durable;
-}
-
-static int64_t to_real(const struct pn_moment *now, int64_t mono)
-{
-    return mono == 0 ? 0 : mono - now->mono + now->real;
-}
 
 /* ---- notes ---------------------------------------------------------------------------------- */
-
-static void *room(void **p, size_t *cap, size_t need, size_t size)
-{
-    if (need > *cap) {
-        size_t more = need * 2 > 64 ? need * 2 : 64;
-        void *bigger = realloc(*p, more * size);
-        if (bigger == NULL)
-            return NULL;
-        *p = bigger;
-        *cap = more;
-    }
-    return *p;
-}
 
 static int open_files(struct pn_segment *seg);
 
@@ -85,13 +38,14 @@ static uint8_t *note(struct pn_segment *seg, uint32_t kind, size_t length)
     seg->topics.noted = 1;
     if (open_files(seg) != 0)
         return NULL;
-    struct pn_durable *d = mine(seg);
-    if (room((void **) &d->note, &d->notes_cap, d->notes + 1, sizeof *d->note) == NULL ||
-        room((void **) &d->bytes, &d->cap, d->used + length + 8, 1) == NULL) {
+    struct pn_durable *d = pn_durable_mine(seg);
+    if (pn_durable_room((void **) &d->note, &d->notes_cap, d->notes + 1, sizeof *d->note) ==
+            NULL ||
+        pn_durable_room((void **) &d->bytes, &d->cap, d->used + length + 8, 1) == NULL) {
         d->failed = true;
         return NULL;
     }
-    d->note[d->notes++] = (struct note) {kind, d->used, length};
+    d->note[d->notes++] = (struct pn_durable_note) {kind, d->used, length};
     uint8_t *at = d->bytes + d->used;
     d->used += (length + 7) & ~(size_t) 7;
     return at;
@@ -99,53 +53,18 @@ static uint8_t *note(struct pn_segment *seg, uint32_t kind, size_t length)
 
 static void wants(struct pn_segment *seg, const struct pn_topic *topic)
 {
-    if (mine(seg) != NULL && topic->fsync > mine(seg)->policy)
-        mine(seg)->policy = topic->fsync;
-}
-
-/* The same record twice over: what describes is written by emit or noted. */
-static size_t topic_record(const struct pn_segment *seg, const struct pn_topic *topic,
-                           uint8_t out[sizeof(struct pn_log_topic) + 2 * PN_NAME_MAX + 64])
-{
-    struct pn_log_topic what = {.topic = (uint32_t) (topic - seg->topics.topic),
-                                .paused = topic->paused,
-                                .fsync = topic->fsync,
-                                .overflow = topic->overflow,
-                                .max_depth = topic->max_depth,
-                                .name_len = topic->name_len};
-    const struct pn_database *db = NULL;
-    for (uint32_t i = 0; i < seg->max_databases && db == NULL; i++)
-        if (seg->database[i].dboid == topic->dboid)
-            db = &seg->database[i];
-    what.database_len = db == NULL ? 0 : db->name_len;
-    memcpy(out, &what, sizeof what);
-    if (db != NULL)
-        memcpy(out + sizeof what, db->name, what.database_len);
-    memcpy(out + sizeof what + what.database_len, topic->name, topic->name_len);
-    return sizeof what + what.database_len + what.name_len;
-}
-
-static size_t channel_record(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                             uint8_t out[sizeof(struct pn_log_channel) + 64])
-{
-    const struct pn_log_channel what = {.topic = ch->topic,
-                                        .channel = pn_queue_index(seg, ch),
-                                        .paused = pn_load_relaxed(&ch->paused),
-                                        .name_len = ch->name_len,
-                                        .max_consumers = ch->max_consumers};
-    memcpy(out, &what, sizeof what);
-    memcpy(out + sizeof what, ch->name, ch->name_len);
-    return sizeof what + ch->name_len;
+    if (pn_durable_mine(seg) != NULL && topic->fsync > pn_durable_mine(seg)->policy)
+        pn_durable_mine(seg)->policy = topic->fsync;
 }
 
 void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic)
 {
-    uint8_t bytes[sizeof(struct pn_log_topic) + 2 * PN_NAME_MAX + 64];
+    uint8_t bytes[PN_TOPIC_RECORD];
     const struct pn_log_delivery gone = {.topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
     bool used = pn_load_relaxed(&topic->state) == PN_RECORD_USED;
-    size_t length = used ? topic_record(seg, topic, bytes) : sizeof gone;
+    size_t length = used ? pn_topic_record(seg, topic, bytes) : sizeof gone;
     uint8_t *to = note(seg, used ? PN_LOG_TOPIC : PN_LOG_TOPIC_DELETED, length);
     if (to != NULL)
         memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
@@ -154,13 +73,13 @@ void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic 
 
 void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
-    uint8_t bytes[sizeof(struct pn_log_channel) + 64];
+    uint8_t bytes[PN_CHANNEL_RECORD];
     const struct pn_log_delivery gone = {.topic = ch->topic, .channel = pn_queue_index(seg, ch)};
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || ch->name_len == 0)
         return;
     bool used = pn_load_relaxed(&ch->state) == PN_RECORD_USED;
-    size_t length = used ? channel_record(seg, ch, bytes) : sizeof gone;
+    size_t length = used ? pn_channel_record(seg, ch, bytes) : sizeof gone;
     uint8_t *to = note(seg, used ? PN_LOG_CHANNEL : PN_LOG_CHANNEL_DELETED, length);
     if (to != NULL)
         memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
@@ -169,13 +88,13 @@ void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topi
 
 static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_delivery *what)
 {
-    struct pn_durable *d = mine(seg);
-    struct note *last = d != NULL && d->notes > 0 ? &d->note[d->notes - 1] : NULL;
+    struct pn_durable *d = pn_durable_mine(seg);
+    struct pn_durable_note *last = d != NULL && d->notes > 0 ? &d->note[d->notes - 1] : NULL;
     bool several = kind == PN_LOG_DELIVERED || kind == PN_LOG_FINISHED ||
                    kind == PN_LOG_REQUEUED || kind == PN_LOG_CANCELLED;
     uint8_t *to;
     if (several && last != NULL && last->kind == kind &&
-        room((void **) &d->bytes, &d->cap, d->used + sizeof *what, 1) != NULL) {
+        pn_durable_room((void **) &d->bytes, &d->cap, d->used + sizeof *what, 1) != NULL) {
         to = d->bytes + d->used;
         last->length += sizeof *what;
         d->used += sizeof *what;
@@ -200,7 +119,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
                                    .attempts = pn_state_attempts(word)};
     if (pn_state_kind(word) == PN_KIND_DEFERRED) {
         struct pn_moment now = pn_moment_now();
-        what.due = to_real(&now, d->due);
+        what.due = pn_to_real(&now, d->due);
     }
     if (pn_is_backlog(seg, ch))
         kind = PN_LOG_CANCELLED;
@@ -251,28 +170,12 @@ void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
     const struct pn_moment now = pn_moment_now();
     const struct pn_log_delivery what = {
         .id = pn_message_at(seg, d->message)->id,
-        .due = kind == PN_KIND_DEFERRED ? to_real(&now, redo->due) : 0,
+        .due = kind == PN_KIND_DEFERRED ? pn_to_real(&now, redo->due) : 0,
         .topic = ch->topic,
         .channel = d->channel,
         .attempts = pn_state_attempts(redo->word)};
     note_one(seg, kind == PN_KIND_FREE ? PN_LOG_FINISHED : PN_LOG_REQUEUED, &what);
     wants(seg, topic);
-}
-
-/* In the backlog there is one delivery, which has its delay. */
-static struct pn_log_message message_record(struct pn_segment *seg, const struct pn_message *m)
-{
-    const struct pn_moment now = pn_moment_now();
-    const struct pn_delivery *d = pn_delivery_at(seg, m->first);
-    bool own = m->first != 0 && pn_is_backlog(seg, pn_queue_at(seg, d->channel));
-    bool later = own || pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED;
-    return (struct pn_log_message) {.id = m->id,
-                                    .published = m->published_ns,
-                                    .due = later ? to_real(&now, d->due) : 0,
-                                    .expires = to_real(&now, m->expires),
-                                    .topic = m->topic,
-                                    .fanned_out = !own,
-                                    .headers_len = m->headers_len};
 }
 
 void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref)
@@ -281,7 +184,7 @@ void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref)
     const struct pn_topic *topic = pn_topic_at(seg, m->topic);
     if (!pn_is_durable(seg, topic))
         return;
-    struct pn_log_message what = message_record(seg, m);
+    struct pn_log_message what = pn_message_record(seg, m);
     size_t length = (size_t) m->headers_len + m->body_len;
     uint8_t *to = note(seg, PN_LOG_PUBLISH, sizeof what + length);
     if (to == NULL)
@@ -312,167 +215,9 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
     wants(seg, topic);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
-
-static bool durable_now(const struct pn_topic *topic)
-{
-    return pn_load_relaxed(&topic->state) == PN_RECORD_USED && topic->durable != 0;
-}
-
-static int emit(struct pn_diskqueue_writing *w, uint32_t kind, const uint8_t *bytes, size_t length)
-{
-    struct pn_record_in record = {.type = kind, .parts = 1};
-    record.part[0] = (struct iovec) {(void *) (uintptr_t) bytes, length};
-    return pn_topiclog_emit(w, &record);
-}
-
-static int describe(void *arg, struct pn_diskqueue_writing *w)
-{
-    uint8_t bytes[sizeof(struct pn_log_topic) + 2 * PN_NAME_MAX + 64];
-    const struct pn_segment *seg = arg;
-    int rc = 0;
-    for (uint32_t i = 0; i < seg->topics.max_topics && rc == 0; i++) {
-        const struct pn_topic *topic = &seg->topics.topic[i];
-        if (durable_now(topic))
-            rc = emit(w, PN_LOG_TOPIC, bytes, topic_record(seg, topic, bytes));
-    }
-    for (uint32_t i = seg->topics.max_topics; i < seg->topics.max_channels && rc == 0; i++) {
-        const struct pn_topic_channel *ch = &seg->topics.channel[i];
-        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->ephemeral == 0 &&
-            durable_now(pn_topic_of(seg, ch)))
-            rc = emit(w, PN_LOG_CHANNEL, bytes, channel_record(seg, ch, bytes));
-    }
-    return rc;
-}
-
-/* The next message in memory after topic cursor[0], id cursor[1]. */
-static uint32_t next_live(struct pn_segment *seg, uint64_t cursor[2])
-{
-    const struct pn_topics *t = &seg->topics;
-    for (; cursor[0] < t->max_topics; cursor[0]++, cursor[1] = 0, mine(seg)->carried = 0) {
-        const struct pn_topic *topic = &t->topic[cursor[0]];
-        if (!durable_now(topic))
-            continue;
-        uint32_t ref = mine(seg)->carried != 0 ? pn_message_at(seg, mine(seg)->carried)->next
-                                               : topic->oldest;
-        while (ref != 0 && pn_message_at(seg, ref)->id <= cursor[1])
-            ref = pn_message_at(seg, ref)->next;
-        if (ref != 0)
-            return ref;
-    }
-    return 0;
-}
-
-static int carry(void *arg, uint64_t cursor[2], struct pn_record_in *record)
-{
-    struct pn_segment *seg = arg;
-    struct pn_durable *mem = mine(seg);
-    uint32_t ref = next_live(seg, cursor), n = 0;
-    if (ref == 0)
-        return 0;
-    const struct pn_message *m = pn_message_at(seg, ref);
-    struct pn_log_message what = message_record(seg, m);
-    size_t length = (size_t) m->headers_len + m->body_len;
-    size_t most = sizeof what + (size_t) m->refs * sizeof(struct pn_log_delivery) + length;
-    if (room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
-        return -ENOMEM;
-    struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
-    const struct pn_moment now = pn_moment_now();
-    for (uint32_t at = m->first; at != 0 && n < m->refs && what.fanned_out;
-         at = pn_delivery_at(seg, at)->of_message) {
-        const struct pn_delivery *d = pn_delivery_at(seg, at);
-        uint64_t word = pn_load_relaxed(&d->state);
-        if (pn_queue_at(seg, d->channel)->ephemeral != 0)
-            continue;
-        to[n++] = (struct pn_log_delivery) {
-            .id = m->id,
-            .due = pn_state_kind(word) == PN_KIND_DEFERRED ? to_real(&now, d->due) : 0,
-            .topic = m->topic,
-            .channel = d->channel,
-            .attempts = pn_state_attempts(word)};
-    }
-    what.deliveries = n;
-    memcpy(mem->scratch, &what, sizeof what);
-    uint8_t *tail = (uint8_t *) (to + n);
-    pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length);
-    *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 1};
-    record->part[0] = (struct iovec) {mem->scratch, (size_t) (tail - mem->scratch) + length};
-    cursor[1] = m->id;
-    mem->carried = ref;
-    return 1;
-}
-
-/* What is on disk for lack of memory is in the log once more, in the order of ids. */
-struct on_disk {
-    struct pn_segment *seg;
-    const struct pn_topic *topic;
-    int rc;
-};
-
-static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
-                             const struct pn_moment *then)
-{
-    struct on_disk *o = arg;
-    struct pn_log_message what = {.id = m->id,
-                                  .published = then->real,
-                                  .due = m->delay_ns > 0 ? then->real + m->delay_ns : 0,
-                                  .expires = m->ttl_ns > 0 ? then->real + m->ttl_ns : 0,
-                                  .topic = (uint32_t) (o->topic - o->seg->topics.topic),
-                                  .headers_len = m->headers_len};
-    struct pn_record_in record = {.type = PN_LOG_CARRIED, .parts = 3};
-    uint64_t seq;
-    record.part[0] = (struct iovec) {&what, sizeof what};
-    record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
-    record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
-    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &mine(o->seg)->files, &record, 1, &seq);
-    return o->rc;
-}
-
-static bool any_on_disk(const struct pn_segment *seg)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < seg->topics.max_topics && !any; i++)
-        any = durable_now(&seg->topics.topic[i]) && pn_topic_on_disk(&seg->topics.topic[i]) != 0;
-    return any;
-}
-
-/* The log anew, from what is in memory and on disk. */
-static int write_all(struct pn_segment *seg)
-{
-    struct pn_topiclog *log = &seg->topics.ctl->log;
-    struct pn_durable *d = mine(seg);
-    d->carried = 0;
-    int rc = pn_topiclog_begin_compaction(log, &d->files);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
-        struct on_disk o = {.seg = seg, .topic = &seg->topics.topic[i]};
-        if (durable_now(o.topic) && d->policy < o.topic->fsync)
-            d->policy = o.topic->fsync; /* what was synced before is not, in the new file */
-        if (durable_now(o.topic) && pn_topic_on_disk(o.topic) != 0)
-            rc = pn_topic_disk_each_locked(seg, &seg->topics.topic[i], carry_one_on_disk, &o);
-        if (rc < 0)
-            return rc;
-    }
-    while ((rc = pn_topiclog_compact(log, &d->files, 0, 1 << 20)) == 1)
-        ;
-    return rc;
-}
-
-static uint64_t live_bytes(const struct pn_segment *seg)
-{
-    uint64_t cells = 0;
-    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
-        if (durable_now(&seg->topics.topic[i]))
-            cells += seg->topics.topic[i].messages;
-    const struct pn_topiclog *log = &seg->topics.ctl->log;
-    uint64_t records = pn_diskqueue_depth(&log->queue);
-    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * cells;
-}
-
 static int write_notes(struct pn_segment *seg)
 {
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     uint64_t seq;
     struct pn_record_in *records = calloc(d->notes, sizeof *records);
     if (records == NULL)
@@ -491,12 +236,12 @@ static int write_notes(struct pn_segment *seg)
 static void tidy(struct pn_segment *seg)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     uint32_t policy = PN_FSYNC_NONE;
     if (__builtin_expect(!pn_topiclog_is_untidy(log), 1))
         return;
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
-        if (durable_now(&seg->topics.topic[i]) && policy < seg->topics.topic[i].fsync)
+        if (pn_topic_kept(&seg->topics.topic[i]) && policy < seg->topics.topic[i].fsync)
             policy = seg->topics.topic[i].fsync;
     pn_topiclog_tidy(log, &d->files, policy == PN_FSYNC_NONE);
     if (d->policy < policy && pn_topiclog_is_untidy(log))
@@ -506,7 +251,7 @@ static void tidy(struct pn_segment *seg)
 /* Of several flushes in one hold of the lock all are. */
 static void to_be_synced(struct pn_segment *seg)
 {
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     struct pn_topic_sync *sync = &seg->topics.sync;
     if (d->policy == PN_FSYNC_ALWAYS) {
         uint32_t failures = sync->policy == PN_FSYNC_ALWAYS ? sync->kept.failures : d->failures;
@@ -529,7 +274,7 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         return 0;
     seg->topics.noted = 0;
     int rc = open_files(seg);
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     if (rc != 0) {
         ctl->log_behind = 1;
         return rc;
@@ -537,7 +282,7 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     d->carried = 0;
     d->failures = failures;
     if (ctl->log_behind != 0) {
-        rc = write_all(seg);
+        rc = pn_carry_all_locked(seg);
         ctl->log_behind = rc != 0;
         PN_CRASH("durable:anew");
     }
@@ -548,8 +293,8 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     PN_CRASH("durable:flushed");
     if (rc != 0)
         ctl->log_behind = 1;
-    else if (!any_on_disk(seg))
-        pn_topiclog_compact(&ctl->log, &d->files, live_bytes(seg), 1024);
+    else
+        pn_carry_some_locked(seg);
     tidy(seg);
     d->notes = d->used = 0;
     d->failed = false;
@@ -566,12 +311,12 @@ void pn_durable_end_locked(struct pn_segment *seg)
 
 static int open_files(struct pn_segment *seg)
 {
-    if (mine(seg) != NULL)
+    if (pn_durable_mine(seg) != NULL)
         return 0;
     struct pn_durable *d = calloc(1, sizeof *d);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    const struct pn_topiclog_source source = {describe, carry, seg};
+    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, seg};
     int rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
                               seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
     if (rc != 0) {
@@ -599,8 +344,8 @@ int pn_durable_start_locked(struct pn_segment *seg)
         return 0;
     int rc = open_files(seg);
     if (rc == 0)
-        rc = pn_topiclog_start(&ctl->log, &mine(seg)->files, seg->instance, 0, &pn_restore, &r,
-                               &damaged);
+        rc = pn_topiclog_start(&ctl->log, &pn_durable_mine(seg)->files, seg->instance, 0,
+                               &pn_restore, &r, &damaged);
     free(r.topic);
     free(r.channel);
     if (rc != 0)
@@ -619,7 +364,7 @@ _Thread_local int pn_sync_error;
 /* All that was written, of nobody in particular: a failure is for the next operation. */
 static void sync_all(struct pn_segment *seg)
 {
-    pn_topiclog_sync(&seg->topics.ctl->log, &mine(seg)->files, UINT64_MAX, NULL);
+    pn_topiclog_sync(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, UINT64_MAX, NULL);
 }
 
 /* After a sync that has failed: all of it once more, into a new file.  0: that is on the disk. */
@@ -636,7 +381,7 @@ static int write_anew_and_sync(struct pn_segment *seg, int rc)
     pn_lock_release(seg);
     if (sync.policy == PN_FSYNC_ALWAYS) {
         if (!behind)
-            rc = pn_topiclog_sync(&seg->topics.ctl->log, &mine(seg)->files, UINT64_MAX,
+            rc = pn_topiclog_sync(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, UINT64_MAX,
                                   &sync.kept);
         pn_topiclog_forget(&sync.kept);
     }
@@ -646,7 +391,7 @@ static int write_anew_and_sync(struct pn_segment *seg, int rc)
 void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     if (sync->policy == PN_FSYNC_INTERVAL)
         d->interval = true;
     if (sync->policy == PN_FSYNC_INTERVAL && pn_topiclog_sync_due(log, pn_now_ns()))
@@ -675,7 +420,7 @@ int pn_durable_failed(const struct pn_segment *seg)
 
 void pn_durable_close(struct pn_segment *seg)
 {
-    struct pn_durable *d = mine(seg);
+    struct pn_durable *d = pn_durable_mine(seg);
     if (seg->topics.disk != NULL)
         pn_diskqueue_close(seg->topics.disk);
     free(seg->topics.disk);

@@ -1,0 +1,242 @@
+/*
+ * topic_carry.c - what the log of durable topics says of what there is now; see topic_durable.c.
+ *
+ * 1. The log is written anew after a death under the lock, after a write or a sync that failed
+ *    (pn_carry_all_locked), and when most of it is over (compaction: pn_carry_some_locked).  Both
+ *    begin a file, which describes topics and channels, and carry each message into it:
+ *    PN_LOG_CARRIED says all of one, whatever was said before (topiclog.c 4, 5).
+ * 2. Messages in memory come in the order of ids, a few at a time while others write.  Those on
+ *    disk for lack of memory are carried all at once; nothing is compacted while there are any.
+ */
+#include "topic_carry.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topic_disk.h"
+
+void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
+{
+    if (need > *cap) {
+        size_t more = need * 2 > 64 ? need * 2 : 64;
+        void *bigger = realloc(*vector, more * size);
+        if (bigger == NULL)
+            return NULL;
+        *vector = bigger;
+        *cap = more;
+    }
+    return *vector;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topic,
+                       uint8_t out[PN_TOPIC_RECORD])
+{
+    struct pn_log_topic what = {.topic = (uint32_t) (topic - seg->topics.topic),
+                                .paused = topic->paused,
+                                .fsync = topic->fsync,
+                                .overflow = topic->overflow,
+                                .max_depth = topic->max_depth,
+                                .name_len = topic->name_len};
+    const struct pn_database *db = NULL;
+    for (uint32_t i = 0; i < seg->max_databases && db == NULL; i++)
+        if (seg->database[i].dboid == topic->dboid)
+            db = &seg->database[i];
+    what.database_len = db == NULL ? 0 : db->name_len;
+    memcpy(out, &what, sizeof what);
+    if (db != NULL)
+        memcpy(out + sizeof what, db->name, what.database_len);
+    memcpy(out + sizeof what + what.database_len, topic->name, topic->name_len);
+    return sizeof what + what.database_len + what.name_len;
+}
+
+size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                         uint8_t out[PN_CHANNEL_RECORD])
+{
+    const struct pn_log_channel what = {.topic = ch->topic,
+                                        .channel = pn_queue_index(seg, ch),
+                                        .paused = pn_load_relaxed(&ch->paused),
+                                        .name_len = ch->name_len,
+                                        .max_consumers = ch->max_consumers};
+    memcpy(out, &what, sizeof what);
+    memcpy(out + sizeof what, ch->name, ch->name_len);
+    return sizeof what + ch->name_len;
+}
+
+/* In the backlog there is one delivery, which has its delay. */
+struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_message *m)
+{
+    const struct pn_moment now = pn_moment_now();
+    const struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    bool own = m->first != 0 && pn_is_backlog(seg, pn_queue_at(seg, d->channel));
+    bool later = own || pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED;
+    return (struct pn_log_message) {.id = m->id,
+                                    .published = m->published_ns,
+                                    .due = later ? pn_to_real(&now, d->due) : 0,
+                                    .expires = pn_to_real(&now, m->expires),
+                                    .topic = m->topic,
+                                    .fanned_out = !own,
+                                    .headers_len = m->headers_len};
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static int emit(struct pn_diskqueue_writing *w, uint32_t kind, const uint8_t *bytes, size_t length)
+{
+    struct pn_record_in record = {.type = kind, .parts = 1};
+    record.part[0] = (struct iovec) {(void *) (uintptr_t) bytes, length};
+    return pn_topiclog_emit(w, &record);
+}
+
+int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w)
+{
+    uint8_t bytes[PN_TOPIC_RECORD];
+    const struct pn_segment *seg = arg;
+    int rc = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics && rc == 0; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic))
+            rc = emit(w, PN_LOG_TOPIC, bytes, pn_topic_record(seg, topic, bytes));
+    }
+    for (uint32_t i = seg->topics.max_topics; i < seg->topics.max_channels && rc == 0; i++) {
+        const struct pn_topic_channel *ch = &seg->topics.channel[i];
+        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->ephemeral == 0 &&
+            pn_topic_kept(pn_topic_of(seg, ch)))
+            rc = emit(w, PN_LOG_CHANNEL, bytes, pn_channel_record(seg, ch, bytes));
+    }
+    return rc;
+}
+
+/* The next message in memory after topic cursor[0], id cursor[1]. */
+static uint32_t next_live(struct pn_segment *seg, uint64_t cursor[2])
+{
+    const struct pn_topics *t = &seg->topics;
+    struct pn_durable *d = pn_durable_mine(seg);
+    for (; cursor[0] < t->max_topics; cursor[0]++, cursor[1] = 0, d->carried = 0) {
+        const struct pn_topic *topic = &t->topic[cursor[0]];
+        if (!pn_topic_kept(topic))
+            continue;
+        uint32_t ref = d->carried != 0 ? pn_message_at(seg, d->carried)->next : topic->oldest;
+        while (ref != 0 && pn_message_at(seg, ref)->id <= cursor[1])
+            ref = pn_message_at(seg, ref)->next;
+        if (ref != 0)
+            return ref;
+    }
+    return 0;
+}
+
+int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
+{
+    struct pn_segment *seg = arg;
+    struct pn_durable *mem = pn_durable_mine(seg);
+    uint32_t ref = next_live(seg, cursor), n = 0;
+    if (ref == 0)
+        return 0;
+    const struct pn_message *m = pn_message_at(seg, ref);
+    struct pn_log_message what = pn_message_record(seg, m);
+    size_t length = (size_t) m->headers_len + m->body_len;
+    size_t most = sizeof what + (size_t) m->refs * sizeof(struct pn_log_delivery) + length;
+    if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
+        return -ENOMEM;
+    struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
+    const struct pn_moment now = pn_moment_now();
+    for (uint32_t at = m->first; at != 0 && n < m->refs && what.fanned_out;
+         at = pn_delivery_at(seg, at)->of_message) {
+        const struct pn_delivery *d = pn_delivery_at(seg, at);
+        uint64_t word = pn_load_relaxed(&d->state);
+        if (pn_queue_at(seg, d->channel)->ephemeral != 0)
+            continue;
+        to[n++] = (struct pn_log_delivery) {
+            .id = m->id,
+            .due = pn_state_kind(word) == PN_KIND_DEFERRED ? pn_to_real(&now, d->due) : 0,
+            .topic = m->topic,
+            .channel = d->channel,
+            .attempts = pn_state_attempts(word)};
+    }
+    what.deliveries = n;
+    memcpy(mem->scratch, &what, sizeof what);
+    uint8_t *tail = (uint8_t *) (to + n);
+    pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length);
+    *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 1};
+    record->part[0] = (struct iovec) {mem->scratch, (size_t) (tail - mem->scratch) + length};
+    cursor[1] = m->id;
+    mem->carried = ref;
+    return 1;
+}
+
+/* What is on disk for lack of memory is in the log once more, in the order of ids. */
+struct on_disk {
+    struct pn_segment *seg;
+    const struct pn_topic *topic;
+    int rc;
+};
+
+static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
+                             const struct pn_moment *then)
+{
+    struct on_disk *o = arg;
+    struct pn_log_message what = {.id = m->id,
+                                  .published = then->real,
+                                  .due = m->delay_ns > 0 ? then->real + m->delay_ns : 0,
+                                  .expires = m->ttl_ns > 0 ? then->real + m->ttl_ns : 0,
+                                  .topic = (uint32_t) (o->topic - o->seg->topics.topic),
+                                  .headers_len = m->headers_len};
+    struct pn_record_in record = {.type = PN_LOG_CARRIED, .parts = 3};
+    uint64_t seq;
+    record.part[0] = (struct iovec) {&what, sizeof what};
+    record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
+    record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
+    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &pn_durable_mine(o->seg)->files, &record,
+                               1, &seq);
+    return o->rc;
+}
+
+static bool any_on_disk(const struct pn_segment *seg)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < seg->topics.max_topics && !any; i++)
+        any = pn_topic_kept(&seg->topics.topic[i]) && pn_topic_on_disk(&seg->topics.topic[i]) != 0;
+    return any;
+}
+
+int pn_carry_all_locked(struct pn_segment *seg)
+{
+    struct pn_topiclog *log = &seg->topics.ctl->log;
+    struct pn_durable *d = pn_durable_mine(seg);
+    d->carried = 0;
+    int rc = pn_topiclog_begin_compaction(log, &d->files);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        struct on_disk o = {.seg = seg, .topic = &seg->topics.topic[i]};
+        if (pn_topic_kept(o.topic) && d->policy < o.topic->fsync)
+            d->policy = o.topic->fsync; /* what was synced before is not, in the new file */
+        if (pn_topic_kept(o.topic) && pn_topic_on_disk(o.topic) != 0)
+            rc = pn_topic_disk_each_locked(seg, &seg->topics.topic[i], carry_one_on_disk, &o);
+        if (rc < 0)
+            return rc;
+    }
+    while ((rc = pn_topiclog_compact(log, &d->files, 0, 1 << 20)) == 1)
+        ;
+    return rc;
+}
+
+static uint64_t live_bytes(const struct pn_segment *seg)
+{
+    uint64_t cells = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
+        if (pn_topic_kept(&seg->topics.topic[i]))
+            cells += seg->topics.topic[i].messages;
+    const struct pn_topiclog *log = &seg->topics.ctl->log;
+    uint64_t records = pn_diskqueue_depth(&log->queue);
+    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * cells;
+}
+
+void pn_carry_some_locked(struct pn_segment *seg)
+{
+    if (!any_on_disk(seg))
+        pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg),
+                            1024);
+}
