@@ -5,8 +5,12 @@
  *    (pn_carry_all_locked), and when most of it is over (compaction: pn_carry_some_locked).  Both
  *    begin a file, which describes topics and channels, and carry each message into it:
  *    PN_LOG_CARRIED says all of one, whatever was said before (topiclog.c 4, 5).
- * 2. Messages in memory come in the order of ids, a few at a time while others write.  Those on
- *    disk for lack of memory are carried all at once; nothing is compacted while there are any.
+ * 2. Messages in memory come as they lie there, a few at a time while others write: a message stays
+ *    where it is, and what is published behind the cursor is in the new file already.  (A topic's
+ *    list is in no order that a cursor could go by: a transaction's messages have lower ids than
+ *    what was published before it committed, and what stands there may be gone the next time.)
+ *    Those on disk for lack of memory are carried all at once; nothing is compacted while there
+ *    are any.
  */
 #include "topic_carry.h"
 
@@ -15,6 +19,8 @@
 #include <string.h>
 
 #include "topic_disk.h"
+
+enum { PN_CARRY_CELLS = 64 }; /* no more are looked at for one step of compaction */
 
 void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
 {
@@ -109,20 +115,19 @@ int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w)
     return rc;
 }
 
-/* The next message in memory after topic cursor[0], id cursor[1]. */
-static uint32_t next_live(struct pn_segment *seg, uint64_t cursor[2])
+/* The next message in memory that is to be carried, from cell *at on, which moves past it; 0: none
+ * among the next cells, or none at all: then *at is 0. */
+static uint32_t next_live(struct pn_segment *seg, uint32_t *at)
 {
-    const struct pn_topics *t = &seg->topics;
-    struct pn_durable *d = pn_durable_mine(seg);
-    for (; cursor[0] < t->max_topics; cursor[0]++, cursor[1] = 0, d->carried = 0) {
-        const struct pn_topic *topic = &t->topic[cursor[0]];
-        if (!pn_topic_kept(topic))
-            continue;
-        uint32_t ref = d->carried != 0 ? pn_message_at(seg, d->carried)->next : topic->oldest;
-        while (ref != 0 && pn_message_at(seg, ref)->id <= cursor[1])
-            ref = pn_message_at(seg, ref)->next;
-        if (ref != 0)
-            return ref;
+    const struct pn_arena *mem = &seg->topics.arena;
+    for (uint32_t steps = 0; steps < PN_CARRY_CELLS; steps++) {
+        *at = pn_arena_next_cell(mem, PN_PAGE_BODY, *at);
+        if (*at == 0)
+            return 0;
+        const struct pn_message *m = pn_message_at(seg, *at);
+        if (pn_arena_taken(mem, *at, PN_PAGE_BODY) && pn_load_relaxed(&m->state) == PN_MSG_LIVE &&
+            pn_topic_kept(pn_topic_at(seg, m->topic)))
+            return *at;
     }
     return 0;
 }
@@ -131,9 +136,10 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
 {
     struct pn_segment *seg = arg;
     struct pn_durable *mem = pn_durable_mine(seg);
-    uint32_t ref = next_live(seg, cursor), n = 0;
+    uint32_t at = (uint32_t) cursor[0], ref = next_live(seg, &at), n = 0;
+    cursor[0] = at;
     if (ref == 0)
-        return 0;
+        return at == 0 ? 0 : PN_TOPICLOG_LATER;
     const struct pn_message *m = pn_message_at(seg, ref);
     struct pn_log_message what = pn_message_record(seg, m);
     size_t length = (size_t) m->headers_len + m->body_len;
@@ -142,9 +148,9 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
         return -ENOMEM;
     struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
     const struct pn_moment now = pn_moment_now();
-    for (uint32_t at = m->first; at != 0 && n < m->refs && what.fanned_out;
-         at = pn_delivery_at(seg, at)->of_message) {
-        const struct pn_delivery *d = pn_delivery_at(seg, at);
+    for (uint32_t next = m->first; next != 0 && n < m->refs && what.fanned_out;
+         next = pn_delivery_at(seg, next)->of_message) {
+        const struct pn_delivery *d = pn_delivery_at(seg, next);
         uint64_t word = pn_load_relaxed(&d->state);
         if (pn_queue_at(seg, d->channel)->ephemeral != 0)
             continue;
@@ -161,8 +167,6 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
     pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length);
     *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 1};
     record->part[0] = (struct iovec) {mem->scratch, (size_t) (tail - mem->scratch) + length};
-    cursor[1] = m->id;
-    mem->carried = ref;
     return 1;
 }
 
@@ -205,7 +209,6 @@ int pn_carry_all_locked(struct pn_segment *seg)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
     struct pn_durable *d = pn_durable_mine(seg);
-    d->carried = 0;
     int rc = pn_topiclog_begin_compaction(log, &d->files);
     if (rc < 0)
         return rc;

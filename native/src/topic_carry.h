@@ -23,7 +23,6 @@ struct pn_durable {
     size_t used, cap;
     bool failed; /* no memory for a note */
     uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
-    uint32_t carried; /* the message that was carried last, in this hold of the lock */
     uint8_t *scratch;
     size_t scratch_cap;
     bool interval; /* we have written for a topic with fsync="interval" */

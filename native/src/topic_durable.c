@@ -279,7 +279,6 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         ctl->log_behind = 1;
         return rc;
     }
-    d->carried = 0;
     d->failures = failures;
     if (ctl->log_behind != 0) {
         rc = pn_carry_all_locked(seg);

@@ -326,10 +326,10 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
         struct pn_record_in record;
         uint64_t cursor[2] = {log->compact_cursor[0], log->compact_cursor[1]};
         int rc = files->source.carry(files->source.arg, cursor, &record);
-        if (rc > 0)
-            rc = pn_topiclog_append(log, files, &record, 1, &seq);
-        else if (rc == 0)
+        if (rc == 0)
             break;
+        if (rc == 1)
+            rc = pn_topiclog_append(log, files, &record, 1, &seq);
         if (rc < 0)
             return rc;
         PN_CRASH("topiclog:carried");

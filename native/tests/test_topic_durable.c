@@ -381,6 +381,23 @@ static void test_a_sync_that_failed_for_somebody_else_has_failed(void)
     close_scene();
 }
 
+/* In memory it stands behind those of higher ids. */
+static void test_what_was_committed_late_is_in_the_new_log(void)
+{
+    open_synced();
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "b", 0, 0, NULL));
+    publish(conn, topic, "c");
+    CHECK_OK(pn_txn_commit(txn));
+    broken_syncs = 1;
+    publish(conn, topic, "d");
+    reboot();
+    CHECK_EQ(topic_stat(conn, topic).unfinished, 4);
+    for (const char *text = "abcd"; *text != '\0'; text++)
+        finish_text((const char[]){*text, '\0'});
+    close_scene();
+}
+
 static int most_files;
 static void count_files(void)
 {
@@ -446,6 +463,7 @@ int main(void)
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
     RUN(test_a_sync_that_failed_for_somebody_else_has_failed);
+    RUN(test_what_was_committed_late_is_in_the_new_log);
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
     return tests_done();
 }
