@@ -510,9 +510,8 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
         if (!marked && of_topic) /* what cannot be removed now is removed by a later one */
             pn_topic_disk_empty_locked(conn->seg, topic);
-        if (!marked && of_topic)
-            pn_durable_note_emptied_locked(conn->seg, topic);
         if (!marked) {
+            pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
             ch->void_below = ch->next_order;
         }

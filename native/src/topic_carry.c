@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "deliver.h"
 #include "topic_disk.h"
 
 enum { PN_CARRY_CELLS = 64 }; /* no more are looked at for one step of compaction */
@@ -151,8 +152,9 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
     for (uint32_t next = m->first; next != 0 && n < m->refs && what.fanned_out;
          next = pn_delivery_at(seg, next)->of_message) {
         const struct pn_delivery *d = pn_delivery_at(seg, next);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         uint64_t word = pn_load_relaxed(&d->state);
-        if (pn_queue_at(seg, d->channel)->ephemeral != 0)
+        if (ch->ephemeral != 0 || pn_is_void(ch, d))
             continue;
         to[n++] = (struct pn_log_delivery) {
             .id = m->id,

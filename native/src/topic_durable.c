@@ -90,8 +90,8 @@ static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_
 {
     struct pn_durable *d = pn_durable_mine(seg);
     struct pn_durable_note *last = d != NULL && d->notes > 0 ? &d->note[d->notes - 1] : NULL;
-    bool several = kind == PN_LOG_DELIVERED || kind == PN_LOG_FINISHED ||
-                   kind == PN_LOG_REQUEUED || kind == PN_LOG_CANCELLED;
+    bool several = kind == PN_LOG_FANNED_OUT || kind == PN_LOG_DELIVERED ||
+                   kind == PN_LOG_FINISHED || kind == PN_LOG_REQUEUED || kind == PN_LOG_CANCELLED;
     uint8_t *to;
     if (several && last != NULL && last->kind == kind &&
         pn_durable_room((void **) &d->bytes, &d->cap, d->used + sizeof *what, 1) != NULL) {
@@ -137,11 +137,13 @@ void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_m
     wants(seg, topic);
 }
 
-void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic *topic)
+void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
-    const struct pn_log_delivery what = {.topic = (uint32_t) (topic - seg->topics.topic),
-                                         .channel = PN_LOG_TOPICS_OWN};
-    if (!pn_is_durable(seg, topic))
+    bool own = pn_is_backlog(seg, ch);
+    const struct pn_topic *topic = pn_topic_of(seg, ch);
+    const struct pn_log_delivery what = {
+        .topic = ch->topic, .channel = own ? PN_LOG_TOPICS_OWN : pn_queue_index(seg, ch)};
+    if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
         return;
     note_one(seg, PN_LOG_EMPTIED, &what);
     wants(seg, topic);

@@ -40,8 +40,8 @@ void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topi
 void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint32_t delivery);
 /* The message was given to the channels of this moment. */
 void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m);
-/* What is the topic's own is forgotten. */
-void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic *topic);
+/* What is in the channel, or in a backlog what is the topic's own, is forgotten. */
+void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic_channel *ch);
 /* By a commit: what an answer makes of a delivery; the end of a deferred message. */
 void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo);

@@ -29,11 +29,12 @@ enum pn_log_kind {
     PN_LOG_CHANNEL_DELETED, /* struct pn_log_delivery: topic and channel */
     PN_LOG_PUBLISH,         /* struct pn_log_message, headers, body */
     PN_LOG_CARRIED,   /* the same and its deliveries: what it is now, whatever was said before */
-    PN_LOG_FANNED_OUT, /* struct pn_log_delivery: up to this id all are given to the channels */
+    PN_LOG_FANNED_OUT, /* struct pn_log_delivery[]: it is given to the channels of this moment */
     PN_LOG_DELIVERED,  /* struct pn_log_delivery[]: attempts */
     PN_LOG_FINISHED,   /* struct pn_log_delivery[]: this channel has done with it, however */
     PN_LOG_REQUEUED,   /* struct pn_log_delivery[]: attempts and due */
-    PN_LOG_EMPTIED,    /* struct pn_log_delivery: topic and channel, PN_LOG_TOPICS_OWN: its own */
+    PN_LOG_EMPTIED,    /* struct pn_log_delivery: topic and channel, PN_LOG_TOPICS_OWN: its own;
+                        * of a channel what was given to it before */
     PN_LOG_CANCELLED,  /* struct pn_log_delivery[]: nobody gets it */
     PN_LOG_DROPPED,    /* struct pn_log_dropped: what older files say, and only they, is over */
     PN_LOG_KINDS

@@ -52,9 +52,8 @@ struct topic {
     bool exists, bound;
     struct channel *channel;
     uint32_t channels;
-    uint64_t *own; /* ids of its own messages, from own_first on */
-    size_t own_first, owns;
-    bool unsorted;
+    uint64_t *own; /* ids of its own messages, and of some that were since it was emptied */
+    size_t owns;
 };
 
 struct model {
@@ -227,7 +226,6 @@ static int own_it(struct topic *t, uint64_t id)
     uint64_t *last = grow(&t->own, t->owns, sizeof *last);
     if (last == NULL)
         return no_memory();
-    t->unsorted |= t->owns > t->own_first && last[-1] > id;
     *last = id;
     t->owns++;
     return 0;
@@ -294,47 +292,32 @@ static int note_message(struct model *m, const struct pn_record_out *record)
     return rc;
 }
 
-static int compare_ids(const void *a, const void *b)
+/* What is still its own is forgotten. */
+static void drop_own(struct model *m, struct topic *t)
 {
-    uint64_t x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
-/* Its own messages up to `id`: fanned out, or dropped. */
-static int end_owning(struct model *m, struct topic *t, uint64_t id, bool drop)
-{
-    int rc = 0;
-    if (t == NULL)
-        return 0;
-    if (t->unsorted)
-        qsort(t->own + t->own_first, t->owns - t->own_first, sizeof *t->own, compare_ids);
-    t->unsorted = false;
-    for (; rc == 0 && t->own_first < t->owns && t->own[t->own_first] <= id; t->own_first++) {
-        struct message *msg = find(m, t->own[t->own_first]);
-        if (msg == NULL || &m->topic[msg->topic] != t || msg->what.fanned_out != 0)
-            continue;
-        if (!drop)
-            rc = give(m, msg, NULL, 0);
-        if (rc == 0 && (drop || !anybody_wants(m, msg)))
+    for (size_t i = 0; i < t->owns; i++) {
+        struct message *msg = find(m, t->own[i]);
+        if (msg != NULL && &m->topic[msg->topic] == t && msg->what.fanned_out == 0)
             forget(m, msg);
     }
-    return rc;
+    t->owns = 0;
 }
 
-static void note_delivery(struct model *m, uint32_t kind, const struct pn_log_delivery *d)
+static int note_delivery(struct model *m, uint32_t kind, const struct pn_log_delivery *d)
 {
     struct topic *t = topic_of(m, d->topic);
     struct message *msg = find(m, d->id);
+    int rc = 0;
     if (t == NULL || msg == NULL || &m->topic[msg->topic] != t)
-        return;
+        return 0;
     if (kind == PN_LOG_CANCELLED) {
         forget(m, msg);
-        return;
+        return 0;
     }
+    if (kind == PN_LOG_FANNED_OUT && msg->what.fanned_out == 0)
+        rc = give(m, msg, NULL, 0);
     uint32_t channel = channel_of(t, d->channel);
-    for (uint32_t i = 0; i < msg->n; i++) {
+    for (uint32_t i = 0; i < msg->n && kind != PN_LOG_FANNED_OUT; i++) {
         struct delivery *mine = &msg->delivery[i];
         if (channel == NONE || mine->channel != channel)
             continue;
@@ -343,26 +326,26 @@ static void note_delivery(struct model *m, uint32_t kind, const struct pn_log_de
         if (kind == PN_LOG_FINISHED)
             mine->channel = NONE;
     }
-    if (!anybody_wants(m, msg))
+    if (rc == 0 && !anybody_wants(m, msg))
         forget(m, msg);
+    return rc;
 }
 
 /* Topics and channels that go, and what they have. */
-static int note_end(struct model *m, uint32_t kind, const struct pn_log_delivery *d)
+static void note_end(struct model *m, uint32_t kind, const struct pn_log_delivery *d)
 {
     struct topic *t = topic_of(m, d->topic);
     uint32_t channel = channel_of(t, d->channel);
     if (t == NULL)
-        return 0;
+        return;
     if (kind == PN_LOG_TOPIC_DELETED)
         t->exists = false;
     else if (kind == PN_LOG_EMPTIED && d->channel == PN_LOG_TOPICS_OWN)
-        return end_owning(m, t, UINT64_MAX, true);
+        drop_own(m, t);
     else if (channel != NONE && kind == PN_LOG_CHANNEL_DELETED)
         t->channel[channel].exists = false;
     else if (channel != NONE && kind == PN_LOG_EMPTIED)
         t->channel[channel].emptied++;
-    return 0;
 }
 
 /* What stands in files before that one, and was not said again, is no more. */
@@ -403,6 +386,7 @@ static int note_record(struct model *m, const struct pn_record_out *record)
     if (record->type == 0 || record->type >= PN_LOG_KINDS || record->length < sizes[record->type])
         return 0;
     size_t size = sizes[record->type], left = record->length - size;
+    int rc = 0;
     memcpy(&u, record->body, size);
     switch (record->type) {
     case PN_LOG_OPENED:
@@ -415,21 +399,21 @@ static int note_record(struct model *m, const struct pn_record_out *record)
     case PN_LOG_CARRIED:
         return note_message(m, record);
     case PN_LOG_FANNED_OUT:
-        return end_owning(m, topic_of(m, u.delivery.topic), u.delivery.id, false);
     case PN_LOG_DELIVERED:
     case PN_LOG_FINISHED:
     case PN_LOG_REQUEUED:
     case PN_LOG_CANCELLED:
-        for (size_t at = 0; at + size <= record->length; at += size) {
+        for (size_t at = 0; at + size <= record->length && rc == 0; at += size) {
             memcpy(&u, record->body + at, size);
-            note_delivery(m, record->type, &u.delivery);
+            rc = note_delivery(m, record->type, &u.delivery);
         }
-        return 0;
+        return rc;
     case PN_LOG_DROPPED:
         drop_before(m, u.dropped.file);
         return 0;
     default:
-        return note_end(m, record->type, &u.delivery);
+        note_end(m, record->type, &u.delivery);
+        return 0;
     }
 }
 
@@ -529,6 +513,14 @@ static int tell_message(struct pn_topiclog_files *files, const struct model *m,
                      record.length - (uint32_t) skip - what.headers_len);
     free(d);
     return rc;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
 }
 
 static int tell_messages(struct pn_topiclog_files *files, const struct model *m,

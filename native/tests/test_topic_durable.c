@@ -262,6 +262,51 @@ static void test_after_a_reboot_the_order_is_that_of_publishing(void)
     close_scene();
 }
 
+/* It has a lower id than what was given to the channels before it, when there was one less. */
+static void test_what_was_committed_late_is_given_to_who_was_there_then(void)
+{
+    pn_message_out m;
+    open_with(2);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "late", 0, 0, NULL));
+    publish_numbers(1, 3);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 2);
+    finish_numbers(1, 1);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 1);
+    channel_of(conn, topic, "other");
+    finish_numbers(2, 2);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    reboot();
+    finish_text("late");
+    finish_numbers(3, 3);
+    NOTHING(consumer);
+    pn_consumer *others = consumer_of(conn, channel_of(conn, topic, "other"), 5);
+    GET(others, &m, "late");
+    FINISH(conn, &m);
+    NOTHING(others);
+    CHECK_OK(pn_consumer_close(others));
+    close_scene();
+}
+
+/* What comes after it in the log counts, also while much of it is to be freed. */
+static void test_an_emptied_channel_stays_empty(void)
+{
+    pn_message_out m;
+    open_with(0);
+    pn_ref other = channel_of(conn, topic, "other");
+    publish_numbers(1, 20);
+    GET(consumer, &m, "1");
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    publish_numbers(21, 22);
+    reboot();
+    finish_numbers(21, 22);
+    NOTHING(consumer);
+    other = channel_of(conn, topic, "other");
+    CHECK_EQ(channel_stat(conn, other).depth, 22);
+    close_scene();
+}
+
 static void test_topics_are_listed_before_anybody_opens_one(void)
 {
     pn_topic_stats rows[4];
@@ -459,6 +504,8 @@ int main(void)
     RUN(test_transactions_survive_whole);
     RUN(test_what_is_on_disk_for_lack_of_memory_survives);
     RUN(test_after_a_reboot_the_order_is_that_of_publishing);
+    RUN(test_what_was_committed_late_is_given_to_who_was_there_then);
+    RUN(test_an_emptied_channel_stays_empty);
     RUN(test_topics_are_listed_before_anybody_opens_one);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);

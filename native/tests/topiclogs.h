@@ -102,13 +102,11 @@ static inline void plain_delivery(struct plain *p, const struct op *op)
 
 static inline void plain_fan_out(struct plain *p, const struct op *op)
 {
-    for (uint64_t i = 0; i <= op->id && i < IDS; i++) {
-        struct plain_message *m = &p->message[i];
-        if (!m->there || m->topic != op->topic || m->fanned_out)
-            continue;
-        plain_give(p, m);
-        plain_tidy(m);
-    }
+    struct plain_message *m = &p->message[op->id];
+    if (!m->there || m->topic != op->topic || m->fanned_out)
+        return;
+    plain_give(p, m);
+    plain_tidy(m);
 }
 
 static inline void plain_apply(struct plain *p, const struct op *op)
