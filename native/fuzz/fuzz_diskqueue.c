@@ -44,6 +44,21 @@ static int put(uint32_t i)
     return pn_diskqueue_put(&q, &files, &record, 1);
 }
 
+/* In place of all that are there. */
+static int put_instead(uint32_t i)
+{
+    uint64_t seq;
+    struct pn_record_in record = {.type = i, .parts = 1};
+    record.part[0] = (struct iovec) {(void *) (uintptr_t) body_of(i), length_of(i)};
+    int rc = pn_diskqueue_stage(&q, &files, &record, 1, &seq);
+    if (rc != 0)
+        return rc;
+    pn_diskqueue_replace(&q, &files, seq);
+    FUZZ_CHECK(pn_diskqueue_depth(&q) == 1, "replaced, and %u are there",
+               (unsigned) pn_diskqueue_depth(&q));
+    return 0;
+}
+
 static void remove_files(const struct pn_segfile_dir *dir)
 {
     char name[sizeof dir->path + sizeof dir->prefix + 32];
@@ -133,7 +148,7 @@ static void get_all(struct got *got)
                (unsigned) pn_diskqueue_depth(&q));
 }
 
-static void fuzz_queue(struct fuzz_input *in, bool recovered)
+static void fuzz_queue(struct fuzz_input *in, bool recovered, bool instead)
 {
     struct got got = {.last = -1}, seen = {.last = -1};
     pn_diskqueue_init(&q, BASE, MAX_FILE);
@@ -148,7 +163,7 @@ static void fuzz_queue(struct fuzz_input *in, bool recovered)
         got.last = -1; /* its mark may be damaged, too */
     }
     pn_diskqueue_peek(&q, &files, 1, 5, take, &seen);
-    if (put(RECORDS) == 0) {
+    if ((instead ? put_instead(RECORDS) : put(RECORDS)) == 0) {
         get_all(&got);
         FUZZ_CHECK(got.last == RECORDS, "put, and not got: %s", pn_error_message());
     }
@@ -240,6 +255,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (what % 3 == 2)
         fuzz_log(&in);
     else
-        fuzz_queue(&in, what % 3 == 1);
+        fuzz_queue(&in, what % 3 == 1, what >= 128);
     return 0;
 }

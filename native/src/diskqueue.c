@@ -362,6 +362,22 @@ static void tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
     PN_CRASH("diskqueue:marked");
 }
 
+void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t seq)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
+    struct pn_diskqueue_state *next = spare(q);
+    if (now->write_seq >= seq || next->write_seq != seq)
+        return;
+    next->read_file = now->write_file;
+    next->read_at = now->write_at;
+    next->read_seq = now->write_seq;
+    next->read_sum = now->write_sum;
+    flip(q);
+    PN_CRASH("diskqueue:replaced");
+    pn_recfile_reader_forget(&files->reader); /* it has read another file */
+    tidy(q, files);
+}
+
 int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint32_t max,
                          pn_diskqueue_take *take, void *arg)
 {

@@ -75,6 +75,8 @@ int pn_diskqueue_stage_more(struct pn_diskqueue *q, struct pn_diskqueue_files *f
                             const struct pn_record_in *records, size_t n, uint64_t *seq);
 /* May be called again, also by a successor: does nothing if that was committed. */
 void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq);
+/* The same, and what stood before what was staged is forgotten, all at once. */
+void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t seq);
 
 /* For at_begin(): records that are committed with those which the file was begun for. */
 int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,

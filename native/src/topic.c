@@ -508,8 +508,8 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
                      : pn_queue_resolve_locked(conn, ref);
         if (ch == NULL)
             return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
-        if (!marked && of_topic) /* what cannot be removed now is removed by a later one */
-            pn_topic_disk_empty_locked(conn->seg, topic);
+        if (!marked && of_topic && (rc = pn_topic_disk_empty_locked(conn->seg, topic)) != 0)
+            return leave(conn, rc);
         if (!marked) {
             pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
@@ -606,7 +606,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
             left++;
             continue;
         }
-        pn_topic_disk_empty_locked(seg, &t->topic[i]);
+        pn_topic_disk_delete_locked(seg, &t->topic[i]);
         pn_store_release(&t->topic[i].state, PN_RECORD_FREE);
         PN_CRASH("topic:freed");
         if (i < t->ctl->topic_hint)

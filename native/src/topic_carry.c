@@ -179,23 +179,41 @@ struct on_disk {
     int rc;
 };
 
+/* Those that were given to channels already have their deliveries. */
 static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
-                             const struct pn_moment *then)
+                             const struct pn_moment *then,
+                             const struct pn_spilled_deliveries *given)
 {
     struct on_disk *o = arg;
+    struct pn_durable *mem = pn_durable_mine(o->seg);
+    const struct pn_moment now = pn_moment_now();
     struct pn_log_message what = {.id = m->id,
                                   .published = then->real,
                                   .due = m->delay_ns > 0 ? then->real + m->delay_ns : 0,
                                   .expires = m->ttl_ns > 0 ? then->real + m->ttl_ns : 0,
                                   .topic = (uint32_t) (o->topic - o->seg->topics.topic),
+                                  .fanned_out = given != NULL,
                                   .headers_len = m->headers_len};
+    size_t most = sizeof what + (given == NULL ? 0 : given->n) * sizeof(struct pn_log_delivery);
+    if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
+        return o->rc = -ENOMEM;
+    struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
+    struct pn_spilled_delivery d;
+    for (uint32_t i = 0; given != NULL && i < given->n; i++)
+        if (pn_spilled_delivery_locked(o->seg, o->topic, given, i, &d))
+            to[what.deliveries++] = (struct pn_log_delivery) {.id = m->id,
+                                                              .due = pn_to_real(&now, d.due),
+                                                              .topic = what.topic,
+                                                              .channel = d.channel,
+                                                              .attempts = d.attempts};
+    memcpy(mem->scratch, &what, sizeof what);
     struct pn_record_in record = {.type = PN_LOG_CARRIED, .parts = 3};
     uint64_t seq;
-    record.part[0] = (struct iovec) {&what, sizeof what};
+    record.part[0] = (struct iovec) {mem->scratch,
+                                     sizeof what + what.deliveries * sizeof *to};
     record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
     record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
-    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &pn_durable_mine(o->seg)->files, &record,
-                               1, &seq);
+    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &mem->files, &record, 1, &seq);
     return o->rc;
 }
 

@@ -10,6 +10,10 @@
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
+ *    The exception are durable ones of before the segment was made that had been given to their
+ *    channels and have no room now (topic_restore.c): their records have these deliveries, and they
+ *    come back to those channels only that are still the same and were not emptied meanwhile.  The
+ *    log has been told of that all: it is told nothing when they come back.
  * 3. Publishing to disk is committed by the one store of diskqueue.c; a transaction's by `head`,
  *    with an entry that names the topic and how far its queue goes from there on.
  * 4. Coming back changes two truths, the message and the queue: one redo record has both
@@ -30,12 +34,18 @@
 #include "topic_cancel.h"
 #include "topic_durable.h"
 
-/* What stands in a record before headers and body. */
+/* What stands in a record before deliveries, headers and body. */
 struct spilled {
     uint64_t id;
     int64_t published_ns, published_mono, due, expires;
     uint32_t headers_len, body_len;
+    uint32_t fanned_out, deliveries; /* 1: it was given to its channels, and is still to so many */
 };
+
+static uint64_t bytes_of(const struct spilled *head)
+{
+    return (uint64_t) head->deliveries * sizeof(struct pn_spilled_delivery);
+}
 
 bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic)
 {
@@ -84,7 +94,9 @@ static int use_files(struct pn_segment *seg, struct pn_topic *topic)
         return pn_fail(ENOMEM, "out of memory");
     rc = pn_diskqueue_open(seg->topics.disk, &dir,
                            seg->topics.max_body + PN_HEADERS_MAX +
-                               (uint32_t) sizeof(struct spilled));
+                               (uint32_t) sizeof(struct spilled) +
+                               (seg->topics.max_channels - seg->topics.max_topics) *
+                                   (uint32_t) sizeof(struct pn_spilled_delivery));
     if (rc != 0) {
         free(seg->topics.disk);
         seg->topics.disk = NULL;
@@ -101,19 +113,23 @@ static int64_t later_ns(int64_t now, int64_t by)
     return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
 }
 
-int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                const struct pn_new_message *m, const struct pn_moment *now,
-                                uint64_t *seq)
+static struct spilled head_of(const struct pn_new_message *m, const struct pn_moment *now)
 {
-    struct spilled head = {.id = m->id,
-                           .published_ns = now->real,
-                           .published_mono = now->mono,
-                           .due = later_ns(now->mono, m->delay_ns),
-                           .expires = later_ns(now->mono, m->ttl_ns),
-                           .headers_len = m->headers_len,
-                           .body_len = m->body_len};
+    return (struct spilled) {.id = m->id,
+                             .published_ns = now->real,
+                             .published_mono = now->mono,
+                             .due = later_ns(now->mono, m->delay_ns),
+                             .expires = later_ns(now->mono, m->ttl_ns),
+                             .headers_len = m->headers_len,
+                             .body_len = m->body_len};
+}
+
+/* `head`: what stands before the headers. */
+static int stage(struct pn_segment *seg, struct pn_topic *topic, void *head, size_t head_len,
+                 const struct pn_new_message *m, uint64_t *seq)
+{
     struct pn_record_in record = {.parts = 3};
-    record.part[0] = (struct iovec) {&head, sizeof head};
+    record.part[0] = (struct iovec) {head, head_len};
     record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
     record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
     int rc = use_files(seg, topic);
@@ -122,6 +138,32 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
     else if (rc == 0)
         rc = pn_diskqueue_stage(&topic->disk, seg->topics.disk, &record, 1, seq);
     PN_CRASH("spilled:staged");
+    return rc;
+}
+
+int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *now,
+                                uint64_t *seq)
+{
+    struct spilled head = head_of(m, now);
+    return stage(seg, topic, &head, sizeof head, m, seq);
+}
+
+/* The same of one that was given to its channels already. */
+static int stage_given(struct pn_segment *seg, struct pn_topic *topic,
+                       const struct pn_new_message *m, const struct pn_moment *then,
+                       const struct pn_spilled_deliveries *given, uint64_t *seq)
+{
+    struct spilled head = head_of(m, then);
+    head.fanned_out = 1;
+    head.deliveries = given->n;
+    char *bytes = malloc(sizeof head + bytes_of(&head));
+    if (bytes == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    memcpy(bytes, &head, sizeof head);
+    memcpy(bytes + sizeof head, given->bytes, bytes_of(&head));
+    int rc = stage(seg, topic, bytes, sizeof head + bytes_of(&head), m, seq);
+    free(bytes);
     return rc;
 }
 
@@ -160,13 +202,20 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 }
 
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                const struct pn_new_message *m, const struct pn_moment *then)
+                                const struct pn_new_message *m, const struct pn_moment *then,
+                                const struct pn_spilled_deliveries *given)
 {
     uint64_t seq = 0;
-    int rc = pn_topic_spill_stage_locked(seg, topic, m, then, &seq);
-    if (rc == 0)
-        pn_topic_spill_commit_locked(seg, topic, seq);
-    return rc;
+    int rc = given == NULL ? pn_topic_spill_stage_locked(seg, topic, m, then, &seq)
+                           : stage_given(seg, topic, m, then, given, &seq);
+    if (rc != 0)
+        return rc;
+    if (given != NULL) {
+        topic->disk_given = seq;
+        topic->message_bytes -= given->n * sizeof(struct pn_spilled_delivery); /* see count() */
+    }
+    pn_topic_spill_commit_locked(seg, topic, seq);
+    return 0;
 }
 
 /* ---- coming back ----------------------------------------------------------------------------- */
@@ -177,9 +226,21 @@ struct refill {
     int64_t now;
 };
 
-/* The message is in memory, and the queue has moved past it: both, or neither. */
+bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                const struct pn_spilled_deliveries *given, uint32_t i,
+                                struct pn_spilled_delivery *out)
+{
+    memcpy(out, (const char *) given->bytes + i * sizeof *out, sizeof *out);
+    const struct pn_topic_channel *ch = pn_queue_at(seg, out->channel);
+    return out->channel >= seg->topics.max_topics && out->channel < seg->topics.max_channels &&
+           pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == out->generation &&
+           ch->topic == (uint32_t) (topic - seg->topics.topic) && out->order >= ch->void_below;
+}
+
+/* The message is in memory, and the queue has moved past it: both, or neither.  `given`: to its
+ * channels, long ago. */
 static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
-                 const struct pn_record_out *record)
+                 const struct pn_record_out *record, bool given)
 {
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     redo->messages = ref;
@@ -196,7 +257,7 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     pn_message_golive_locked(seg, ref);
     redo->disk = 0;
     const struct pn_message *m = pn_message_at(seg, ref);
-    if (m->first != 0 &&
+    if (!given && m->first != 0 &&
         !pn_is_backlog(seg, pn_queue_at(seg, pn_delivery_at(seg, m->first)->channel)))
         pn_durable_note_fanned_out_locked(seg, m);
 }
@@ -208,23 +269,31 @@ static bool parse(const struct pn_segment *seg, const struct pn_record_out *reco
     if (record->length < sizeof *head)
         return false;
     memcpy(head, record->body, sizeof *head);
+    const uint8_t *headers = record->body + sizeof *head + bytes_of(head);
     *then = (struct pn_moment) {.mono = head->published_mono, .real = head->published_ns};
     *m = (struct pn_new_message) {
-        .body = record->body + sizeof *head + head->headers_len,
-        .headers = record->body + sizeof *head,
+        .body = headers + head->headers_len,
+        .headers = headers,
         .body_len = head->body_len,
         .headers_len = head->headers_len,
         .id = head->id,
         .delay_ns = head->due == 0 ? 0 : head->due - then->mono,
         .ttl_ns = head->expires == 0 ? 0 : head->expires - then->mono};
     return head->body_len <= seg->topics.max_body && head->headers_len <= PN_HEADERS_MAX &&
-           sizeof *head + (uint64_t) head->headers_len + head->body_len == record->length;
+           sizeof *head + bytes_of(head) + head->headers_len + head->body_len == record->length;
+}
+
+static struct pn_spilled_deliveries deliveries_of(const struct pn_record_out *record,
+                                                  const struct spilled *head)
+{
+    return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
 
 struct each {
     struct pn_segment *seg;
     const struct pn_topic *topic;
-    int (*each)(void *arg, const struct pn_new_message *m, const struct pn_moment *then);
+    int (*each)(void *arg, const struct pn_new_message *m, const struct pn_moment *then,
+                const struct pn_spilled_deliveries *given);
     void *arg;
 };
 
@@ -234,15 +303,18 @@ static int show(void *arg, const struct pn_record_out *record)
     struct pn_new_message m;
     struct pn_moment then;
     struct spilled head;
-    bool there = parse(e->seg, record, &head, &m, &then) &&
-                 !pn_topic_is_buried_locked(e->seg, e->topic, record->seq);
-    int rc = there ? e->each(e->arg, &m, &then) : 0;
+    if (!parse(e->seg, record, &head, &m, &then) ||
+        pn_topic_is_buried_locked(e->seg, e->topic, record->seq))
+        return 1;
+    const struct pn_spilled_deliveries given = deliveries_of(record, &head);
+    int rc = e->each(e->arg, &m, &then, head.fanned_out != 0 ? &given : NULL);
     return rc == 0 ? 1 : rc;
 }
 
 int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
                               int (*each)(void *arg, const struct pn_new_message *m,
-                                          const struct pn_moment *then), void *arg)
+                                          const struct pn_moment *then,
+                                          const struct pn_spilled_deliveries *given), void *arg)
 {
     struct each e = {seg, topic, each, arg};
     int rc = use_files(seg, topic);
@@ -273,6 +345,49 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
     return 1;
 }
 
+/* Of the channels that it was given to, who still wants it; it has expired: who goes without. */
+static bool anybody_wants(const struct refill *r, const struct pn_spilled_deliveries *given,
+                          bool expired)
+{
+    struct pn_spilled_delivery d;
+    uint32_t wanted = 0;
+    for (uint32_t i = 0; i < given->n; i++) {
+        bool there = pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d);
+        wanted += there;
+        if (there && expired)
+            pn_queue_at(r->seg, d.channel)->expired++;
+    }
+    return wanted != 0;
+}
+
+/* As it was in memory once, for those who still want it; 0: there is no room. */
+static uint32_t stage_back(const struct refill *r, const struct pn_new_message *m,
+                           const struct pn_moment *then, const struct pn_spilled_deliveries *given)
+{
+    struct pn_spilled_delivery d;
+    uint32_t ref = pn_message_restore_begin_locked(r->seg, r->topic, m, then, false);
+    for (uint32_t i = 0; ref != 0 && i < given->n; i++) {
+        if (!pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d) ||
+            pn_message_restore_delivery_locked(r->seg, ref, d.channel, d.due > r->now ? d.due : 0,
+                                               d.attempts))
+            continue;
+        pn_message_unstage_locked(r->seg, ref);
+        return 0;
+    }
+    return ref;
+}
+
+/* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its deliveries
+ * was taken off when it went there: of a message its body counts. */
+static void count(struct pn_topic *topic, const struct spilled *head, bool in_memory)
+{
+    topic->message_bytes += bytes_of(head);
+    if (in_memory)
+        return;
+    topic->message_count++;
+    topic->message_bytes += head->body_len;
+}
+
 static int take(void *arg, const struct pn_record_out *record)
 {
     const struct refill *r = arg;
@@ -284,26 +399,29 @@ static int take(void *arg, const struct pn_record_out *record)
     if (!parse(seg, record, &head, &m, &then))
         return 1;
     if (pn_topic_is_buried_locked(seg, topic, record->seq)) {
-        topic->message_count++;
-        topic->message_bytes += head.body_len;
+        count(topic, &head, false);
         return 1;
     }
+    const struct pn_spilled_deliveries given = deliveries_of(record, &head);
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return 0;
     bool expired = head.expires != 0 && head.expires <= r->now;
-    uint32_t ref = expired ? 0 : pn_message_stage_locked(seg, topic, &m, &then, false);
-    if (ref == 0 && !expired)
+    bool over = head.fanned_out != 0 ? !anybody_wants(r, &given, expired) || expired : expired;
+    uint32_t ref = over ? 0
+                   : head.fanned_out != 0 ? stage_back(r, &m, &then, &given)
+                                          : pn_message_stage_locked(seg, topic, &m, &then, false);
+    if (ref == 0 && !over)
         return 0; /* there is no room yet */
     if (ref != 0 && pn_message_at(seg, ref)->refs != 0) {
-        move(seg, topic, ref, record);
+        move(seg, topic, ref, record, head.fanned_out != 0);
+        count(topic, &head, true);
         return 1;
     }
     if (ref != 0) /* every channel goes without */
         pn_message_unstage_locked(seg, ref);
     pn_durable_note_cancelled_locked(seg, topic, m.id);
-    topic->expired += expired;
-    topic->message_count++;
-    topic->message_bytes += head.body_len;
+    topic->expired += expired && head.fanned_out == 0;
+    count(topic, &head, false);
     return 1;
 }
 
@@ -355,15 +473,58 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+/* How many there were, and how much, is as before. */
+static void forget_all(struct pn_segment *seg, struct pn_topic *topic)
+{
+    uint64_t n = pn_topic_on_disk(topic), bytes = pn_topic_disk_bytes(topic);
+    pn_diskqueue_empty(&topic->disk, seg->topics.disk); /* files that stay, a later one removes */
+    topic->message_count += n;
+    topic->message_bytes += bytes;
+    pn_tombstones_passed_locked(seg, topic);
+}
+
+struct keep {
+    struct pn_segment *seg;
+    struct pn_topic *topic;
+    uint64_t seq;
+};
+
+static int keep_given(void *arg, const struct pn_new_message *m, const struct pn_moment *then,
+                      const struct pn_spilled_deliveries *given)
+{
+    struct keep *k = arg;
+    return given == NULL ? 0 : stage_given(k->seg, k->topic, m, then, given, &k->seq);
+}
+
+/* What channels have stays: it is written once more, and the queue begins there. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    struct keep k = {seg, topic, 0};
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
     int rc = use_files(seg, topic);
-    if (rc == 0)
-        rc = pn_diskqueue_empty(&topic->disk, seg->topics.disk);
+    if (rc == 0 && topic->disk_given > pn_diskqueue_now(&topic->disk)->read_seq)
+        rc = pn_topic_disk_each_locked(seg, topic, keep_given, &k);
+    if (rc != 0)
+        return rc;
+    if (k.seq == 0) {
+        forget_all(seg, topic);
+        return 0;
+    }
+    uint64_t n = pn_topic_on_disk(topic), bytes = pn_topic_disk_bytes(topic);
+    topic->disk_given = k.seq;
+    PN_CRASH("spilled:kept");
+    pn_diskqueue_replace(&topic->disk, seg->topics.disk, k.seq);
+    topic->message_count += n - pn_topic_on_disk(topic);
+    topic->message_bytes += bytes - pn_topic_disk_bytes(topic);
     pn_tombstones_passed_locked(seg, topic);
-    return rc;
+    return 0;
+}
+
+void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    if (topic->disk.max_file != 0 && use_files(seg, topic) == 0)
+        forget_all(seg, topic);
 }
 
 void pn_topics_remove_files(struct pn_segment *seg)

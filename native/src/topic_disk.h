@@ -36,13 +36,31 @@ static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
 
-/* One that was on disk before the segment was made. */
+/* What a message that was given to its channels already still is to one of them. */
+struct pn_spilled_delivery {
+    uint32_t channel, generation; /* index; which use of that record */
+    uint64_t order; /* it was to have that one; below the channel's void_below: emptied since */
+    int64_t due;    /* CLOCK_MONOTONIC, or 0 */
+    uint32_t attempts, unused;
+};
+struct pn_spilled_deliveries {
+    const void *bytes; /* of n of them, anyhow aligned */
+    uint32_t n;
+};
+/* The i-th; false: its channel does not want it any more. */
+bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                const struct pn_spilled_deliveries *given, uint32_t i,
+                                struct pn_spilled_delivery *out);
+
+/* One of before the segment was made; given: NULL if it is still the topic's own. */
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                const struct pn_new_message *m, const struct pn_moment *then);
+                                const struct pn_new_message *m, const struct pn_moment *then,
+                                const struct pn_spilled_deliveries *given);
 /* Call each() for each one that is not cancelled; what it returns but 0 ends that: the result. */
 int pn_topic_disk_each_locked(struct pn_segment *seg, struct pn_topic *topic,
                               int (*each)(void *arg, const struct pn_new_message *m,
-                                          const struct pn_moment *then), void *arg);
+                                          const struct pn_moment *then,
+                                          const struct pn_spilled_deliveries *given), void *arg);
 
 /* Who looks for a message there, and lets others in between. */
 struct pn_topic_on_disk {
@@ -57,8 +75,10 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 
-/* All of them are forgotten. */
+/* Those that are the topic's own are forgotten.  -errno: nothing is. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* All of them are. */
+void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic);
 
 /* What a valid redo record says of a queue on disk. */
 void pn_topic_disk_redo_locked(struct pn_segment *seg);

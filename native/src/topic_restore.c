@@ -2,8 +2,17 @@
  * topic_restore.c - durable topics come back: what the log says (topiclog_replay.c) is put into
  * memory, and what there is no room for on disk (topic_disk.c).
  *
- * Nobody else has seen the topic area yet (topic.c), so nothing here is a commit point; who comes
- * after one who died in it begins anew.  What was in flight is ready again, with its attempts.
+ * 1. Nobody else has seen the topic area yet (topic.c), so nothing here is a commit point; who
+ *    comes after one who died in it begins anew.  What was in flight is ready again, with its
+ *    attempts.
+ * 2. Messages come in the order of ids, which is what each channel has them in afterwards.  So once
+ *    one of a topic has no room in memory, all that follow go behind it on disk, whatever their
+ *    size, and also if they were given to channels before and the one that has no room was not: of
+ *    two that a channel gets, the later one must not come from memory while the earlier one
+ *    waits on disk, and who gets which is not known of a message that is still the topic's own.
+ *    What that costs is what it costs whoever publishes to a topic with something on disk.
+ * 3. One that was given to its channels goes to disk with its deliveries (topic_disk.c 2).  It is
+ *    not bound by max_depth while nothing is on disk: neither was it before.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -76,6 +85,37 @@ static uint32_t channel_index(const struct pn_restore *r, const struct pn_log_de
     return 0;
 }
 
+/* Its deliveries stand for places in their channels: whoever empties one of these empties it of
+ * them.  Of the message itself `due` is the first of theirs. */
+static int give_on_disk(const struct pn_restore *r, struct pn_topic *t, struct pn_new_message *m,
+                        const struct pn_moment *then, const struct pn_log_message *what,
+                        const struct pn_log_delivery *from)
+{
+    struct pn_spilled_deliveries given = {.n = 0};
+    struct pn_spilled_delivery *d = calloc(what->deliveries + 1, sizeof *d);
+    int64_t first = INT64_MAX;
+    if (d == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < what->deliveries; i++) {
+        uint32_t index = channel_index(r, &from[i]);
+        struct pn_topic_channel *ch = pn_queue_at(r->seg, index);
+        int64_t due = from[i].due > r->now.real ? to_mono(&r->now, from[i].due) : 0;
+        if (index == 0)
+            continue;
+        d[given.n++] = (struct pn_spilled_delivery) {.channel = index,
+                                                     .generation = ch->generation,
+                                                     .order = ch->next_order++,
+                                                     .due = due,
+                                                     .attempts = from[i].attempts};
+        first = due < first ? due : first;
+    }
+    given.bytes = d;
+    m->delay_ns = first > then->mono && given.n != 0 ? first - then->mono : 0;
+    int rc = given.n == 0 ? 0 : pn_topic_spill_again_locked(r->seg, t, m, then, &given);
+    free(d);
+    return rc;
+}
+
 static int restore_message(void *arg, const struct pn_log_message *what,
                            const struct pn_log_delivery *deliveries, const uint8_t *headers,
                            const uint8_t *body, uint32_t body_len)
@@ -93,7 +133,7 @@ static int restore_message(void *arg, const struct pn_log_message *what,
     }
     const struct pn_moment then = {.mono = r->now.mono - (r->now.real - what->published),
                                    .real = what->published};
-    const struct pn_new_message m = {
+    struct pn_new_message m = {
         .body = body,
         .headers = headers,
         .body_len = body_len,
@@ -101,8 +141,10 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         .id = what->id,
         .delay_ns = what->due > r->now.real ? to_mono(&r->now, what->due) - then.mono : 0,
         .ttl_ns = what->expires == 0 ? 0 : to_mono(&r->now, what->expires) - then.mono};
-    if (what->fanned_out == 0 && (pn_topic_on_disk(t) != 0 || pn_topic_spills_locked(seg, t, 1)))
-        return pn_topic_spill_again_locked(seg, t, &m, &then);
+    if (what->fanned_out == 0 && pn_topic_spills_locked(seg, t, 1))
+        return pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
+    if (what->fanned_out != 0 && pn_topic_on_disk(t) != 0)
+        return give_on_disk(r, t, &m, &then, what, deliveries);
     uint32_t ref = pn_message_restore_begin_locked(seg, t, &m, &then, what->fanned_out == 0);
     bool whole = ref != 0;
     for (uint32_t i = 0; whole && i < what->deliveries; i++) {
@@ -119,10 +161,11 @@ static int restore_message(void *arg, const struct pn_log_message *what,
     }
     if (ref != 0)
         pn_message_unstage_locked(seg, ref);
-    return pn_topic_may_spill(seg, t)
-               ? pn_topic_spill_again_locked(seg, t, &m, &then)
-               : pn_fail(PN_ETOPICFULL, "durable topics have more messages than topic_memory\n"
-                                        "Make the segment with a larger one.");
+    if (!pn_topic_may_spill(seg, t))
+        return pn_fail(PN_ETOPICFULL, "durable topics have more messages than topic_memory\n"
+                                      "Make the segment with a larger one.");
+    return what->fanned_out != 0 ? give_on_disk(r, t, &m, &then, what, deliveries)
+                                 : pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
 }
 
 const struct pn_topiclog_replay pn_restore = {restore_topic, restore_channel, restore_message};

@@ -104,8 +104,8 @@ struct pn_topiclog_kept {
 struct pn_topiclog_source {
     /* Write TOPIC and CHANNEL for all that there are, with pn_topiclog_emit().  0 or -errno. */
     int (*describe)(void *arg, struct pn_diskqueue_writing *w);
-    /* The live message after `cursor` (at first 0, 0; yours): *record, CARRIED: 1; 0: there is none;
-     * PN_TOPICLOG_LATER: none yet, but the cursor has moved, and it was enough for once; -errno. */
+    /* The live message after `cursor` (at first 0, 0; yours): *record, CARRIED: 1; 0: there is
+     * none; PN_TOPICLOG_LATER: none yet, but the cursor has moved, call again; -errno. */
     int (*carry)(void *arg, uint64_t cursor[2], struct pn_record_in *record);
     void *arg;
 };

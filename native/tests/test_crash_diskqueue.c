@@ -1,8 +1,8 @@
 /*
- * A process that puts, gets and empties is killed at each label of diskqueue.c and recfile.c, at
- * its first and at later hits.  Its successor finds every record that was put, each once, but that
- * one whose taker was killed before the queue had moved on is given again; so does who finds
- * nothing but the files.
+ * A process that puts, gets, replaces and empties is killed at each label of diskqueue.c and
+ * recfile.c, at its first and at later hits.  Its successor finds every record that was put, each
+ * once, but that one whose taker was killed before the queue had moved on is given again; so does
+ * who finds nothing but the files.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -21,8 +21,10 @@ static uint32_t nth;
 
 enum { ROUNDS = 80 };
 
-static int put_some(uint64_t first, size_t n)
+/* Behind the others, or in place of them. */
+static int put_some(uint64_t first, size_t n, bool instead)
 {
+    uint64_t seq;
     static struct pn_record_in records[8];
     static uint8_t bodies[8][LONGEST];
     for (size_t i = 0; i < n; i++) {
@@ -32,7 +34,12 @@ static int put_some(uint64_t first, size_t n)
         records[i].parts = 1;
         records[i].part[0] = (struct iovec){bodies[i], length};
     }
-    return pn_diskqueue_put(q, &files, records, n);
+    if (!instead)
+        return pn_diskqueue_put(q, &files, records, n);
+    int rc = pn_diskqueue_stage(q, &files, records, n, &seq);
+    if (rc == 0)
+        pn_diskqueue_replace(q, &files, seq);
+    return rc;
 }
 
 static int take_told(void *arg, const struct pn_record_out *record)
@@ -48,9 +55,14 @@ static void victim(void *arg)
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t first = atomic_load(&shared->told), n = 1 + round % 8;
+        bool instead = round % 5 == 2;
+        if (instead)
+            atomic_store(&shared->emptying, first);
         atomic_store(&shared->begun, first + n);
-        CHECK_OK(put_some(first, n));
+        CHECK_OK(put_some(first, n, instead));
         atomic_store(&shared->told, first + n);
+        if (instead)
+            atomic_store(&shared->emptied, first);
         uint32_t max = (uint32_t)(round % 5 + round / 4);
         CHECK_OK(pn_diskqueue_get(q, &files, max, take_told, NULL));
         if (round % 10 == 9) {
@@ -81,7 +93,7 @@ static void check_left(bool recovered)
     CHECK_EQ(t.last - t.first + 1, t.n);
     CHECK(t.last + 1 == begun || t.last + 1 == told);
     CHECK(t.first >= emptied);
-    CHECK(t.first <= from);
+    CHECK(t.first <= from || t.first == atomic_load(&shared->emptying));
     if (!recovered)
         CHECK(t.first + 1 >= from);
 }

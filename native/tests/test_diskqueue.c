@@ -633,6 +633,40 @@ static void test_what_was_staged_and_not_committed_is_never_seen(void)
     queue_end();
 }
 
+/* In one file, and where the new ones begin another. */
+static void test_what_is_staged_can_take_the_place_of_all(void)
+{
+    for (int many = 0; many < 2; many++)
+        for (int recovered = 0; recovered < 2; recovered++) {
+            uint64_t seq = 0;
+            queue_start();
+            for (uint64_t i = 0; i < (many ? 200 : 20); i++)
+                CHECK_OK(put(i));
+            get_these(0, 3);
+            uint64_t depth = pn_diskqueue_depth(q), bytes = 0;
+            for (uint64_t i = 500; i < 510; i++) {
+                struct pn_record_in record = {.type = (uint32_t)i, .parts = 1};
+                record.part[0] = (struct iovec){(void *)(uintptr_t)body_of(i, length_of(i)),
+                                                length_of(i)};
+                CHECK_OK(seq == 0 ? pn_diskqueue_stage(q, &files, &record, 1, &seq)
+                                  : pn_diskqueue_stage_more(q, &files, &record, 1, &seq));
+                bytes += length_of(i);
+            }
+            CHECK_EQ(pn_diskqueue_depth(q), depth);
+            for (int again = 0; again < 2; again++)
+                pn_diskqueue_replace(q, &files, seq);
+            CHECK_EQ(pn_diskqueue_depth(q), 10);
+            CHECK_EQ(pn_diskqueue_bytes(q), bytes);
+            CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+            if (recovered)
+                queue_recover();
+            get_these(500, 10);
+            CHECK_EQ(pn_diskqueue_depth(q), 0);
+            CHECK_EQ(files_in(data_dir), 1);
+            queue_end();
+        }
+}
+
 int main(void)
 {
     data_dir_make();
@@ -660,5 +694,6 @@ int main(void)
     RUN(test_a_squatted_name_is_refused);
     RUN(test_a_batch_is_there_whole_or_not_at_all);
     RUN(test_what_was_staged_and_not_committed_is_never_seen);
+    RUN(test_what_is_staged_can_take_the_place_of_all);
     return tests_done();
 }

@@ -325,7 +325,7 @@ static void test_a_damaged_record_is_counted_and_the_others_come(void)
             snprintf(name, sizeof name, "%s/%s", data_dir, d->d_name);
     closedir(dir);
     int fd = open(name, O_RDWR);
-    off_t each = (off_t)pn_record_size(49), ten = PN_RECFILE_START + 8 * each;
+    off_t each = (off_t)pn_record_size(57), ten = PN_RECFILE_START + 8 * each;
     CHECK_EQ(pwrite(fd, "x", 1, ten + PN_RECORD_HEADER), 1);
     close(fd);
     finish_numbers(1, 9);

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from consuming import PATIENCE, bodies, numbered, take
@@ -18,20 +19,22 @@ from pynotify.topics import _message
 SPAWN = multiprocessing.get_context("spawn")
 
 
+class Reboot(Protocol):
+    def __call__(self, topic_memory: int = 1 << 20) -> pynotify.Connection: ...
+
+
 @pytest.fixture
-def reboot(
-    tmp_path: Path, new_name: Callable[[], str]
-) -> Iterator[Callable[[], pynotify.Connection]]:
+def reboot(tmp_path: Path, new_name: Callable[[], str]) -> Iterator[Reboot]:
     """A connection, with a data_dir; called again, a new one, when all has gone but the files."""
     name = new_name()
     opened: list[pynotify.Connection] = []
 
-    def make() -> pynotify.Connection:
+    def make(topic_memory: int = 1 << 20) -> pynotify.Connection:
         for conn in opened:
             conn.close()
         opened.clear()
         pynotify.unlink(name, missing_ok=True)
-        opened.append(pynotify.connect(name, data_dir=str(tmp_path), topic_memory=1 << 20))
+        opened.append(pynotify.connect(name, data_dir=str(tmp_path), topic_memory=topic_memory))
         return opened[0]
 
     yield make
@@ -40,7 +43,7 @@ def reboot(
 
 
 def test_what_has_no_room_in_memory_comes_back_in_order(
-    reboot: Callable[[], pynotify.Connection],
+    reboot: Reboot,
 ) -> None:
     topic = reboot().topic("t")
     channel = topic.channel("ch")
@@ -61,7 +64,7 @@ def test_what_has_no_room_in_memory_comes_back_in_order(
 
 
 def test_what_could_not_be_synced_has_happened(
-    reboot: Callable[[], pynotify.Connection], monkeypatch: pytest.MonkeyPatch
+    reboot: Reboot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`SyncFailed` is of what is done: the end of a `with` block does not do it again."""
 
@@ -83,7 +86,7 @@ def test_what_could_not_be_synced_has_happened(
     assert topic.stats().unfinished == 0
 
 
-def test_max_depth_with_disk_bounds_memory_only(reboot: Callable[[], pynotify.Connection]) -> None:
+def test_max_depth_with_disk_bounds_memory_only(reboot: Reboot) -> None:
     topic = reboot().topic("t", max_depth=3)
     channel = topic.channel("ch")
     topic.publish_many(numbered(10))
@@ -104,7 +107,7 @@ def test_without_data_dir_too_much_is_topic_full(conn: pynotify.Connection) -> N
         topic.publish("one more")
 
 
-def test_durable_topics_come_back(reboot: Callable[[], pynotify.Connection]) -> None:
+def test_durable_topics_come_back(reboot: Reboot) -> None:
     """Bodies, headers, answers, attempts, what is deferred, channels, and what is paused."""
     topic = reboot().topic("t", durable=True, fsync="always")
     channel = topic.channel("ch")
@@ -135,7 +138,7 @@ def test_durable_topics_come_back(reboot: Callable[[], pynotify.Connection]) -> 
 
 
 def test_what_is_cancelled_on_disk_is_gone_at_once(
-    reboot: Callable[[], pynotify.Connection],
+    reboot: Reboot,
 ) -> None:
     conn = reboot()
     topic = conn.topic("t", max_depth=1, durable=True)
@@ -168,7 +171,38 @@ def test_what_is_cancelled_on_disk_is_gone_at_once(
     assert (stats.on_disk, stats.unfinished, stats.corrupt) == (0, 0, 0)
 
 
-def test_a_topic_that_is_not_durable_is_gone(reboot: Callable[[], pynotify.Connection]) -> None:
+def test_less_memory_than_before_changes_nothing_for_the_channels(reboot: Reboot) -> None:
+    """Who had finished a message does not get it again; attempts, headers and delays are kept."""
+    topic = reboot().topic("t", durable=True)
+    topic.channel("slow")
+    fast = topic.channel("fast")
+    wanted = [f"{i:04}".encode() + b"x" * 2000 for i in range(100)]
+    topic.publish_many(wanted, headers={"from": "shop"})
+    with fast.consumer() as consumer:
+        for _ in wanted[:-2]:
+            consumer.get(PATIENCE).finish()
+        consumer.get(PATIENCE).requeue()
+        consumer.get(PATIENCE).requeue(delay=3600)
+    for _ in range(2):
+        topic = reboot(64 << 10).topic("t")
+        assert topic.stats().on_disk > 50
+    topic.channel("late")
+    with topic.channel("slow").consumer() as consumer:
+        for body in wanted:
+            message = consumer.get(PATIENCE)
+            assert (message.body, message.attempts) == (body, 1)
+            message.finish()
+    with topic.channel("fast").consumer() as consumer:
+        message = consumer.get(PATIENCE)
+        assert (message.body, message.attempts) == (wanted[-2], 2)
+        assert message.headers == {"from": "shop"}
+        message.finish()
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (1, 0)
+    assert topic.channel("fast").stats().deferred == 1
+    assert topic.channel("late").stats().message_count == 0
+
+
+def test_a_topic_that_is_not_durable_is_gone(reboot: Reboot) -> None:
     conn = reboot()
     conn.topic("kept", durable=True).publish("x")
     conn.topic("lost").publish("x")
@@ -177,7 +211,7 @@ def test_a_topic_that_is_not_durable_is_gone(reboot: Callable[[], pynotify.Conne
     assert again.topic("kept").stats().depth == 1
 
 
-def test_a_deleted_one_does_not_come_back(reboot: Callable[[], pynotify.Connection]) -> None:
+def test_a_deleted_one_does_not_come_back(reboot: Reboot) -> None:
     conn = reboot()
     conn.topic("t", durable=True).publish("x")
     conn.topic("t").delete()
@@ -185,7 +219,7 @@ def test_a_deleted_one_does_not_come_back(reboot: Callable[[], pynotify.Connecti
     assert reboot().topics() == ["still"]
 
 
-def test_a_transaction_comes_back_whole_or_not(reboot: Callable[[], pynotify.Connection]) -> None:
+def test_a_transaction_comes_back_whole_or_not(reboot: Reboot) -> None:
     conn = reboot()
     topic = conn.topic("t", durable=True)
     channel = topic.channel("ch")
