@@ -452,7 +452,7 @@ int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_file
         else if (rc == 1 && (rc = take(arg, &record)) == 1)
             seen++;
     }
-    return rc < 0 && seen == 0 ? rc : seen;
+    return rc < 0 ? rc : seen;
 }
 
 /* ---- from the files ------------------------------------------------------------------------- */

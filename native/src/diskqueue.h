@@ -105,7 +105,7 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
  */
 void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint64_t seq,
                        uint64_t sum);
-/* The same without forgetting; and without the oldest `skip`. */
+/* The same without forgetting; and without the oldest `skip`.  -errno: not all were handed out. */
 int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                           uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg);
 

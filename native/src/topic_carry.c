@@ -176,7 +176,6 @@ int pn_carry_next(void *arg, uint64_t cursor[2], struct pn_record_in *record)
 struct on_disk {
     struct pn_segment *seg;
     const struct pn_topic *topic;
-    int rc;
 };
 
 /* Those that were given to channels already have their deliveries. */
@@ -196,7 +195,7 @@ static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
                                   .headers_len = m->headers_len};
     size_t most = sizeof what + (given == NULL ? 0 : given->n) * sizeof(struct pn_log_delivery);
     if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
-        return o->rc = -ENOMEM;
+        return pn_fail(ENOMEM, "out of memory");
     struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
     struct pn_spilled_delivery d;
     for (uint32_t i = 0; given != NULL && i < given->n; i++)
@@ -213,8 +212,7 @@ static int carry_one_on_disk(void *arg, const struct pn_new_message *m,
                                      sizeof what + what.deliveries * sizeof *to};
     record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
     record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
-    o->rc = pn_topiclog_append(&o->seg->topics.ctl->log, &mem->files, &record, 1, &seq);
-    return o->rc;
+    return pn_topiclog_append(&o->seg->topics.ctl->log, &mem->files, &record, 1, &seq);
 }
 
 static bool any_on_disk(const struct pn_segment *seg)
