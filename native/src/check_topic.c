@@ -243,6 +243,10 @@ static void check_topic(struct check *k, uint32_t index)
     if (n != t->messages || firm != t->firm || last != t->newest)
         tell(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm,
              t->messages, t->firm);
+    if (t->disk_given > pn_diskqueue_now(&t->disk)->write_seq)
+        tell(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
+             (unsigned long long) t->disk_given,
+             (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
 }
 
 /* I25 */

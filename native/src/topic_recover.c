@@ -295,6 +295,9 @@ static void clear_tables(struct pn_segment *seg)
         t->topic[i].oldest = t->topic[i].newest = 0;
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
         t->topic[i].disk_staged = t->topic[i].buried = t->topic[i].refilling = 0;
+        uint64_t end = pn_diskqueue_now(&t->topic[i].disk)->write_seq; /* nothing replaced it */
+        if (t->topic[i].disk_given > end)
+            t->topic[i].disk_given = end;
     }
     for (uint32_t i = 0; i < t->max_channels; i++) {
         struct pn_topic_channel *ch = &t->channel[i];

@@ -111,7 +111,8 @@ int main(void)
         for (int k = 0; k < 3; k++)
             ours |= strncmp(label, modules[k], strlen(modules[k])) == 0;
         if (!ours || strcmp(label, "diskqueue:taken") == 0 ||
-            strcmp(label, "diskqueue:marked") == 0 || strcmp(label, "diskqueue:emptied") == 0)
+            strcmp(label, "diskqueue:marked") == 0 || strcmp(label, "diskqueue:emptied") == 0 ||
+            strcmp(label, "diskqueue:replaced") == 0)
             continue; /* nothing is got from a log */
         for (size_t hit = 0; hit < sizeof hits / sizeof hits[0]; hit++)
             for (int alive = 0; alive < 2; alive++) {

@@ -66,9 +66,9 @@ static int refuse(void *arg, const struct pn_record_out *record)
 
 static int fail_to_take(void *arg, const struct pn_record_out *record)
 {
-    (void)arg;
+    int *first = arg;
     (void)record;
-    return -ENOMEM;
+    return first != NULL && (*first)-- > 0 ? 1 : -ENOMEM;
 }
 
 static void TestDiskQueuePeek(void)
@@ -85,6 +85,7 @@ static void TestDiskQueuePeek(void)
         CHECK_EQ(pn_diskqueue_depth(q), 300 - at);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, refuse, NULL), 0);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, fail_to_take, NULL), -ENOMEM);
+        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 9, fail_to_take, &(int){5}), -ENOMEM);
         get_these(at, 50);
     }
     queue_end();
