@@ -157,7 +157,6 @@ struct pn_topic {
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
     uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
-    uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     uint64_t buried;      /* messages in that queue with a LIVE tombstone; derived */
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */

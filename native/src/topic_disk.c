@@ -369,7 +369,6 @@ static int take(void *arg, const struct pn_record_out *record)
         count(topic, &head, false);
         return 1;
     }
-    const struct pn_spilled_deliveries given = deliveries_of(record, &head);
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return 0;
     bool expired = head.expires != 0 && head.expires <= r->now;

@@ -9,7 +9,8 @@
 #include "segfiles.h"
 #include "topics.h"
 
-enum { LAST = 60, LONG = 3000, SHORT = 20, PLENTY = 4 << 20, LITTLE = 64 << 10, CHANNELS = 2 };
+#define HOUR (3600000 * MS)
+enum { LAST = 60, LATE = LAST - 4, LONG = 3000, SHORT = 20, PLENTY = 4 << 20, LITTLE = 64 << 10, CHANNELS = 2 };
 
 /* What a channel still has of a message: deferred for long, in flight or given back, or ready. */
 struct left {
@@ -119,7 +120,7 @@ static inline pn_message_out get_number(int c, int number)
 }
 
 /* Channel a has done with 1 to 10, has 11 and 13 given back, 12 for later, 14 in flight; b has
- * done with the odd ones, and given the others back. */
+ * done with the odd ones, and given the others back, one of the last for later. */
 static inline void fill(int64_t ttl_ns)
 {
     memset(left, 0, CHANNELS * (sizeof *left + sizeof *finishing));
@@ -134,16 +135,17 @@ static inline void fill(int64_t ttl_ns)
     for (int i = 1; i <= LAST; i++) {
         left[0][i] = (struct left){.there = i > 10, .deferred = i == 12,
                                    .attempts = i > 10 && i < 15};
-        left[1][i] = (struct left){.there = i % 2 == 0, .attempts = 1};
+        left[1][i] = (struct left){.there = i % 2 == 0, .deferred = i == LATE, .attempts = 1};
         pn_message_out m = get_number(1, i);
-        CHECK_OK(answer(conn, NULL, &m, i % 2 == 0 ? PN_ANSWER_REQUEUE : PN_ANSWER_FINISH, 0));
+        CHECK_OK(answer(conn, NULL, &m, i % 2 == 0 ? PN_ANSWER_REQUEUE : PN_ANSWER_FINISH,
+                        i == LATE ? HOUR : 0));
     }
     for (int i = 1; i < 15; i++) {
         pn_message_out m = get_number(0, i);
         if (i <= 10)
             FINISH(conn, &m);
         else if (i < 14)
-            CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, i == 12 ? 3600000 * MS : 0));
+            CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, i == 12 ? HOUR : 0));
     }
 }
 
@@ -202,6 +204,16 @@ static inline uint64_t count_left(uint64_t *bytes)
     return n;
 }
 
+/* Those that will come in an hour. */
+static inline uint64_t count_deferred(void)
+{
+    uint64_t n = 0;
+    for (int c = 0; c < CHANNELS; c++)
+        for (int i = 1; i <= LAST; i++)
+            n += left[c][i].there && left[c][i].deferred;
+    return n;
+}
+
 /* What can be got was got, but for what is to be got later. */
 static inline void check_nothing_is_left(void)
 {
@@ -209,6 +221,8 @@ static inline void check_nothing_is_left(void)
         for (int i = 1; i <= LAST; i++)
             if (left[c][i].there != left[c][i].deferred && i != unsure[c])
                 FAIL("message %d did not come to channel %d", i, c);
+    CHECK_EQ(channel_stat(conn, channel[0]).deferred + channel_stat(conn, channel[1]).deferred,
+             count_deferred());
 }
 
 #endif

@@ -137,37 +137,6 @@ def test_durable_topics_come_back(reboot: Reboot) -> None:
     assert topic.channel("ch").peek(10) == []
 
 
-def test_less_memory_than_before_changes_nothing_for_the_channels(reboot: Reboot) -> None:
-    """Who had finished a message does not get it again; attempts, headers and delays are kept."""
-    topic = reboot().topic("t", durable=True)
-    topic.channel("slow")
-    fast = topic.channel("fast")
-    wanted = [f"{i:04}".encode() + b"x" * 2000 for i in range(100)]
-    topic.publish_many(wanted, headers={"from": "shop"})
-    with fast.consumer() as consumer:
-        for _ in wanted[:-2]:
-            consumer.get(PATIENCE).finish()
-        consumer.get(PATIENCE).requeue()
-        consumer.get(PATIENCE).requeue(delay=3600)
-    for _ in range(2):
-        topic = reboot(64 << 10).topic("t")
-        assert topic.stats().on_disk > 50
-    topic.channel("late")
-    with topic.channel("slow").consumer() as consumer:
-        for body in wanted:
-            message = consumer.get(PATIENCE)
-            assert (message.body, message.attempts) == (body, 1)
-            message.finish()
-    with topic.channel("fast").consumer() as consumer:
-        message = consumer.get(PATIENCE)
-        assert (message.body, message.attempts) == (wanted[-2], 2)
-        assert message.headers == {"from": "shop"}
-        message.finish()
-    assert (topic.stats().unfinished, topic.stats().on_disk) == (1, 0)
-    assert topic.channel("fast").stats().deferred == 1
-    assert topic.channel("late").stats().message_count == 0
-
-
 def test_what_is_cancelled_on_disk_is_gone_at_once(
     reboot: Reboot,
 ) -> None:
@@ -200,6 +169,37 @@ def test_what_is_cancelled_on_disk_is_gone_at_once(
             message.finish()
     stats = topic.stats()
     assert (stats.on_disk, stats.unfinished, stats.corrupt) == (0, 0, 0)
+
+
+def test_less_memory_than_before_changes_nothing_for_the_channels(reboot: Reboot) -> None:
+    """Who had finished a message does not get it again; attempts, headers and delays are kept."""
+    topic = reboot().topic("t", durable=True)
+    topic.channel("slow")
+    fast = topic.channel("fast")
+    wanted = [f"{i:04}".encode() + b"x" * 2000 for i in range(100)]
+    topic.publish_many(wanted, headers={"from": "shop"})
+    with fast.consumer() as consumer:
+        for _ in wanted[:-2]:
+            consumer.get(PATIENCE).finish()
+        consumer.get(PATIENCE).requeue()
+        consumer.get(PATIENCE).requeue(delay=3600)
+    for _ in range(2):
+        topic = reboot(64 << 10).topic("t")
+        assert topic.stats().on_disk > 50
+    topic.channel("late")
+    with topic.channel("slow").consumer() as consumer:
+        for body in wanted:
+            message = consumer.get(PATIENCE)
+            assert (message.body, message.attempts) == (body, 1)
+            message.finish()
+    with topic.channel("fast").consumer() as consumer:
+        message = consumer.get(PATIENCE)
+        assert (message.body, message.attempts) == (wanted[-2], 2)
+        assert message.headers == {"from": "shop"}
+        message.finish()
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (1, 0)
+    assert topic.channel("fast").stats().deferred == 1
+    assert topic.channel("late").stats().message_count == 0
 
 
 def test_a_topic_that_is_not_durable_is_gone(reboot: Reboot) -> None:
