@@ -33,6 +33,8 @@ from spark_jobs.storage import local_path
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
+_MARKS = 24
+"""Which 16-bit word of a record is `kind` and `wake`."""
 SEQUENCE_BITS = 40
 """A chan_seq beyond this is taken for damage."""
 
@@ -345,7 +347,7 @@ def _aligned(count: int) -> NDArray[Any]:
 def _marks(records: NDArray[Any]) -> NDArray[np.uint16]:
     """The 16 bits of each record that are `kind` and, above it, `wake`."""
     words = records.view("<u2").reshape(len(records), RECORD_BYTES // 2)
-    return np.asarray(words[:, RECORD.fields["kind"][1] // 2].copy())
+    return np.asarray(words[:, _MARKS].copy())
 
 
 def _without(records: NDArray[Any], at: NDArray[np.intp]) -> NDArray[Any]:

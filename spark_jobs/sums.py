@@ -4,7 +4,7 @@ A block is 4,096 numbers of a channel. Of its messages, sent or received, we kee
 and the sum of `mixed` of each: 64 bits that depend on number and payload CRC. If a log's equal the
 senders', the same messages were received; differences cancel out once in 2**64 times, where a CRC
 misses one in 2**32. Blocks that differ have to be compared message by message, the others need not,
-and 14 bytes for a block are what crosses into the JVM instead of 24,576.
+and 24 bytes for a block are what crosses into the JVM instead of 24,576.
 """
 
 from __future__ import annotations
