@@ -3,11 +3,12 @@
 Records by the million are checked a block at a time, which costs a quarter of what each by itself
 does. Let s(i) be what the CRC of record i is off by, as a polynomial modulo that of the CRC; s is
 0 for a good record and linear in its bits. `digest` is the sum of s(i) * x**e(i) plus a constant,
-with another e for each record of the block: slice m of the block is added m bytes further on, and
-the sum evaluated. So it fails as a CRC of the whole block would. Whatever one record's CRC would
-find is found; so are equal errors in any two records, and in any number of them at regular
-distances, because (1 + x**d) is never a multiple of the polynomial's large factor. Anything else
-passes once in 2**32 times. A block that fails is checked record by record.
+with another e for each record of the block: it is cut into groups, these into slices, which are
+added some words, bytes and bits further on, and the sum is evaluated. So it fails as a CRC of the
+whole block would. Whatever one record's CRC would find is found; so are equal errors in any two
+records, and in any number of them at regular distances, because (1 + x**d) is never a multiple of
+the polynomial's large factor. Anything else passes once in 2**32 times. A block that fails is
+checked record by record.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from spark_jobs.schema import RECORD_BYTES
+from spark_jobs.schema import RECORD, RECORD_BYTES
 
 _POLYNOMIAL = 0x82F63B78
 _LANES = RECORD_BYTES // 2
 _CRC_LANES = (30, 31)
 _BLOCK = 16384
 """Records at a time: their columns and the tables then stay in the second-level cache."""
-_SLICES = RECORD_BYTES
-"""Of a block: more would be added at distances at which records already stand."""
-_SLICE_BYTES = _BLOCK // _SLICES * RECORD_BYTES
-_FOLDED_BYTES = _SLICE_BYTES + _SLICES + 8
-"""Of a slice, the furthest shift, and the CRCs' own shift; whole words."""
+_FEW = _BLOCK // 4
+"""Fewer are checked sooner by themselves than in a block that is filled up."""
+_WORDS = RECORD_BYTES // 4
+_SLICES = _WORDS
+"""Of a group: more would be added at distances at which records already stand."""
+_GROUPS = 8
+"""Of a block: four by bytes, in two halves by four bits."""
+_SLICE_WORDS = _BLOCK // _GROUPS // _SLICES * _WORDS
+_SLICE_BYTES = 4 * _SLICE_WORDS
+_ROW_WORDS = _SLICE_WORDS + _WORDS + 2
+"""A slice, the furthest shift with the CRCs' own, and zeros for the shift of the group."""
 
 
 @cache
@@ -93,45 +99,46 @@ def record_crcs(records: NDArray[Any]) -> NDArray[np.uint32]:
     return result
 
 
-@cache
-def _later() -> NDArray[np.uint8]:
-    """[slice, shift]: all bits where the slice is added further on than by `shift` bytes."""
-    number = np.arange(_SLICES)
-    later: NDArray[np.uint8] = np.uint8(0xFF) * (number[:, None] > number[None, :-1])
-    return later
-
-
 def _fold(block: NDArray[Any]) -> NDArray[np.uint64]:
     """The block's records, each with x**32 + 1 times its CRC field added, on top of each other.
 
-    Slice m is added m bytes further on, in one call: a row of a view that begins m bytes early.
-    What that takes from the end of the slice before is taken out again, and the last m bytes
-    follow by themselves.
+    Slice m of a group comes m words further on, in one call: as a row of a view that begins m words
+    early. The m words that this takes from the end of the slice before are taken out again, and the
+    last m words follow by themselves.
     """
-    raw = block.view(np.uint8).reshape(-1)
-    folded = np.zeros(_FOLDED_BYTES, dtype=np.uint8)
-    shifted = (_SLICE_BYTES - 1, 1)
-    np.bitwise_xor.reduce(
-        as_strided(raw, (_SLICES, _SLICE_BYTES), shifted), axis=0, out=folded[:_SLICE_BYTES]
-    )
-    for start, there in ((0, raw), (_SLICE_BYTES, raw[_SLICE_BYTES:])):
-        edge = as_strided(there, (_SLICES, _SLICES - 1), shifted) & _later()
-        folded[start : start + _SLICES - 1] ^= np.bitwise_xor.reduce(edge, axis=0)
-    # Bytes of CRC fields in the order in which they came to lie: place, then slice.
-    words = block.view(np.uint32).reshape(-1, RECORD_BYTES // 4)
-    carried = np.ascontiguousarray(words[:, -1]).reshape(_SLICES, -1).T.ravel()
-    for byte in range(4):
-        piece = (carried >> np.uint32(8 * byte)).astype(np.uint8)
-        for start in (RECORD_BYTES - 4 + byte, RECORD_BYTES + byte):
-            into = folded[start : start + len(piece)]
-            np.bitwise_xor(into, piece, out=into)
-    return folded.view(np.uint64)
+    words = block.view(np.uint32)
+    folded = np.zeros((_GROUPS, _ROW_WORDS), dtype=np.uint32)
+    steps = (_SLICES * _SLICE_BYTES, _SLICE_BYTES - 4, 4)
+    rows = np.ndarray((_GROUPS, _SLICES, _SLICE_WORDS), np.uint32, words, 0, steps)
+    np.bitwise_xor.reduce(rows, axis=1, out=folded[:, :_SLICE_WORDS])
+
+    last = np.zeros((_GROUPS, _SLICES, 2 * _WORDS), dtype=np.uint32)  # a record, and as many zeros
+    last[..., :_WORDS] = words.reshape(_GROUPS, _SLICES, -1)[..., -_WORDS:]
+    steps = (_SLICES * 2 * _WORDS * 4, (2 * _WORDS - 1) * 4, 4)
+    for start, before in ((0, 1), (_SLICE_WORDS, 0)):
+        shape = (_GROUPS, _SLICES - before, _WORDS)
+        ends = np.ndarray(shape, np.uint32, last, (_WORDS - before) * 4, steps)
+        folded[:, start : start + _WORDS] ^= np.bitwise_xor.reduce(ends, axis=1)
+
+    # Slices have as many words of shift as a record has words: the CRC fields lie side by side.
+    carried = words.reshape(_GROUPS, _SLICES, -1, _WORDS)[..., -1].transpose(0, 2, 1)
+    carried = np.ascontiguousarray(carried).reshape(_GROUPS, _SLICE_WORDS)
+    for start in (_WORDS - 1, _WORDS):
+        folded[:, start : start + _SLICE_WORDS] ^= carried
+
+    # Groups by bytes; rows end in zeros, so that nothing has to be taken out.
+    steps = (4 * _ROW_WORDS * 4, _ROW_WORDS * 4 - 1, 1)
+    rows = np.ndarray((_GROUPS // 4, 4, _ROW_WORDS * 4), np.uint8, folded, 0, steps)
+    first, second = np.bitwise_xor.reduce(rows, axis=1).view(np.uint64)
+    first ^= second << np.uint64(4)
+    first[1:] ^= second[:-1] >> np.uint64(60)
+    return np.asarray(first)
 
 
 @cache
 def _bit_masks() -> NDArray[np.uint64]:
     """For each bit of a remainder, which bits of a folded block it is the parity of."""
-    powers = np.empty(8 * _FOLDED_BYTES, dtype=np.uint32)
+    powers = np.empty(32 * _ROW_WORDS, dtype=np.uint32)
     power = _POLYNOMIAL
     for i in range(len(powers) - 1, -1, -1):
         powers[i] = power
@@ -148,15 +155,29 @@ def digest(block: NDArray[Any]) -> bytes:
 
 
 @cache
+def _good_block() -> NDArray[Any]:
+    words = np.zeros((_BLOCK, _WORDS), dtype=np.uint32)
+    words[:, -1] = _constant()
+    return words.view(RECORD).reshape(-1)
+
+
+@cache
 def _good_digest() -> bytes:
-    block = np.zeros((_BLOCK, RECORD_BYTES // 4), dtype=np.uint32)
-    block[:, -1] = _constant()
-    return digest(block)
+    return digest(_good_block())
+
+
+def _is_good(records: NDArray[Any]) -> bool:
+    """Whether the digest says that all are; False also if they are too many or too few for it."""
+    if _FEW <= len(records) < _BLOCK:
+        block = _good_block().copy()
+        block[: len(records)] = records
+        records = block
+    return len(records) == _BLOCK and digest(records) == _good_digest()
 
 
 def record_ok(records: NDArray[Any]) -> NDArray[np.bool_]:
     """Which of these records (at most `_BLOCK` are quickest) carry the CRC that they should."""
-    if len(records) == _BLOCK and digest(records) == _good_digest():
+    if _is_good(records):
         return np.ones(len(records), dtype=np.bool_)
     carried = (records["aux"] >> np.uint64(32)).astype(np.uint32)
     good: NDArray[np.bool_] = carried == record_crcs(records)

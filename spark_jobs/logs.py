@@ -33,6 +33,8 @@ from spark_jobs.storage import local_path
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
+_MARKS = 24
+"""Which 16-bit word of a record is `kind` and `wake`."""
 SEQUENCE_BITS = 40
 """A chan_seq beyond this is taken for damage."""
 
@@ -313,10 +315,48 @@ class Chunk:
     records: NDArray[Any]
     channel: NDArray[np.int64]
     clock_ns: int = 0
+    marks: NDArray[np.uint16] | None = field(default=None, repr=False)
+    """`kind` and `wake` of each record, if somebody took them out already."""
+
+    @property
+    def kind(self) -> NDArray[np.uint8]:
+        """A column without gaps: each pass over those of the records costs like all of them."""
+        if self.marks is None:
+            return np.ascontiguousarray(self.records["kind"])
+        return self.marks.astype(np.uint8)
+
+    @property
+    def wake(self) -> NDArray[np.uint8]:
+        """As `kind`."""
+        if self.marks is None:
+            return np.ascontiguousarray(self.records["wake"])
+        return (self.marks >> np.uint16(8)).astype(np.uint8)
 
     def signed(self, name: str) -> NDArray[np.int64]:
         """A column of 64-bit numbers."""
         return self.records[name].astype(np.int64)
+
+
+def _aligned(count: int) -> NDArray[Any]:
+    """Room for so many records, each in a cache line of its own."""
+    raw = np.empty((count + 1) * RECORD_BYTES, dtype=np.uint8)
+    start = -raw.ctypes.data % RECORD_BYTES
+    return raw[start : start + count * RECORD_BYTES].view(RECORD)
+
+
+def _marks(records: NDArray[Any]) -> NDArray[np.uint16]:
+    """The 16 bits of each record that are `kind` and, above it, `wake`."""
+    words = records.view("<u2").reshape(len(records), RECORD_BYTES // 2)
+    return np.asarray(words[:, _MARKS].copy())
+
+
+def _without(records: NDArray[Any], at: NDArray[np.intp]) -> NDArray[Any]:
+    """The records but for those `at`, which mostly are among the first: what is before the last of
+    them is moved up to it.
+    """
+    end = at[-1] + 1
+    records[len(at) : end] = np.delete(records[:end], at)
+    return records[len(at) :]
 
 
 class LogReader:
@@ -334,7 +374,7 @@ class LogReader:
         self._index: dict[tuple[int, bytes], int] = {}
         self._ids = np.empty(0, dtype=np.int64)
         """Id in the file -> index in `channels`; -1 if not defined, as are the first and last."""
-        self._buffer = np.empty(CHUNK_RECORDS, dtype=RECORD)
+        self._buffer = _aligned(CHUNK_RECORDS)
         self._pieces: dict[int, list[bytes]] = {}
 
     @property
@@ -403,22 +443,25 @@ class LogReader:
 
     def _resolve(self, records: NDArray[Any], clock_ns: int = 0) -> tuple[Chunk, int]:
         """Also how many definitions were among them."""
-        count = len(records)
-        kind = records["kind"].copy()  # every pass over a column of records costs like all of it
-        definition = kind == Kind.CHANDEF
-        if definition.any():
-            for record in records[definition]:
+        marks = _marks(records)
+        kind = marks.astype(np.uint8)
+        at = np.flatnonzero(kind == int(Kind.CHANDEF))  # an enum costs as much as comparing
+        definitions = len(at)
+        if definitions:
+            for record in records[at]:
                 self._define(record)
-            records, kind = records[~definition], kind[~definition]
-        definitions = count - len(records)
+            records = _without(records, at)
+            marks = _marks(records)
+            kind = marks.astype(np.uint8)
         ids = records["channel"].astype(np.int64)
         channel = self._ids.take(ids, mode="clip")
         bad = (channel < 0) & (ids != 0)
         bad |= kind - np.uint8(1) >= len(Kind)  # 0 wraps round
-        bad |= records["chan_seq"] >= 1 << SEQUENCE_BITS
+        if int(records["chan_seq"].max(initial=0)) >> SEQUENCE_BITS:
+            bad |= records["chan_seq"] >= 1 << SEQUENCE_BITS
         if bad.any():
-            records, channel = records[~bad], channel[~bad]
-        return Chunk(records, channel, clock_ns), definitions
+            records, marks, channel = (each[~bad] for each in (records, marks, channel))
+        return Chunk(records, channel, clock_ns, marks), definitions
 
     def register(self, database: int, name: bytes) -> int:
         """The index of that channel in `channels`, where it is entered when it is new."""

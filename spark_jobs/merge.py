@@ -8,12 +8,15 @@ channels and processes that it was given, not that of records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet
 from numpy.typing import NDArray
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -39,6 +42,13 @@ KEY, CHANNEL, WHOLE = "key", "channel", "whole"
 HISTOGRAM: Final = (
     pa.field("buckets", pa.list_(pa.int32())),
     pa.field("counts", pa.list_(pa.int64())),
+)
+COUNTS: Final = pa.schema(
+    [
+        *((name, pa.int64() if name in ("database", "pid") else pa.string()) for name in KEYS),
+        ("bucket", pa.int32()),
+        ("n", pa.int64()),
+    ]
 )
 _BEYOND_WAKES: Final[dict[str, Callable[[Key], Key]]] = {
     CHANNEL: lambda key: (*key[:3], None, None, None, "all"),
@@ -117,18 +127,68 @@ def _merged(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _schema(columns: Sequence[pa.Field[Any]]) -> pa.Schema:
+class _Written:
+    """The histograms of keys, put into a file of the task's own instead of being handed on.
+
+    Of the channels' only those of the busiest are handed on: more than `most` of a task's cannot be
+    among the `most` of all.
+    """
+
+    def __init__(self, directory: str, most: int) -> None:
+        self._directory = Path(directory)
+        self._most = most
+        self._tables: list[pa.Table] = []
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without what was taken or is not wanted."""
+        if batch["scope"][0].as_py() == KEY:
+            self._tables.append(exploded(pa.Table.from_batches([batch])))
+            nulls = [pa.nulls(batch.num_rows, field.type) for field in HISTOGRAM]
+            for field, column in zip(HISTOGRAM, nulls, strict=True):
+                batch = batch.set_column(batch.schema.get_field_index(field.name), field, column)
+        elif batch.num_rows > self._most:
+            order = [("n", "descending"), *((name, "ascending") for name in CHANNEL_KEYS)]
+            batch = batch.take(pc.select_k_unstable(batch, self._most, order))
+        return batch
+
+    def close(self) -> None:
+        """Writes the file; another attempt at the task writes the same one."""
+        context = TaskContext.get()
+        assert context is not None
+        target = self._directory / f"part-{context.partitionId():05}.parquet"
+        partial = self._directory / f".{target.name}.{context.taskAttemptId()}"
+        pyarrow.parquet.write_table(pa.concat_tables(self._tables), partial, compression="zstd")
+        partial.replace(target)
+
+
+def exploded(table: pa.Table) -> pa.Table:
+    """`COUNTS`: a row for each bucket of the histograms in `table`."""
+    buckets, counts = (table[field.name].combine_chunks() for field in HISTOGRAM)
+    row = pc.list_parent_indices(buckets)
+    keys = [table[name].take(row) for name in KEYS]
+    return pa.Table.from_arrays([*keys, buckets.flatten(), counts.flatten()], schema=COUNTS)
+
+
+def merged_schema(columns: Sequence[pa.Field[Any]]) -> pa.Schema:
     added = [pa.field("scope", pa.string()), *(pa.field(name, pa.int64()) for name in QUANTILES)]
     return pa.schema([*added, *columns])
 
 
-def merged(partials: DataFrame, columns: Sequence[pa.Field[Any]]) -> DataFrame:
+def merged(
+    partials: DataFrame,
+    columns: Sequence[pa.Field[Any]],
+    written: tuple[str, int] | None = None,
+) -> DataFrame:
     """`columns` of `partials`, plus ``scope`` and the quantiles.
 
     Rows with ``wake`` are added up: for each key, for each key with ``wake`` = all, for each
     channel, and for all of them. Other rows stay as they are, without a ``scope``.
+
+    `written`: a local directory that the executors share, and a number. The tasks then write the
+    keys' histograms there, as `COUNTS`, and the rows have none of them; and of the channels' rows
+    each task hands on only so many, those with most values.
     """
-    schema = _schema(columns)
+    schema = merged_schema(columns)
     names = [field.name for field in columns]
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,8 +203,15 @@ def merged(partials: DataFrame, columns: Sequence[pa.Field[Any]]) -> DataFrame:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
             held.append(batch.filter(named))
         table = pa.Table.from_batches(held) if held else None
-        if table is not None and table.num_rows:
-            yield from _merged(table.combine_chunks(), schema)
+        if table is None or table.num_rows == 0:
+            return
+        found = _merged(table.combine_chunks(), schema)
+        if written is None:
+            yield from found
+        else:
+            file = _Written(*written)
+            yield from map(file.take, found)
+            file.close()
 
     rows = partials.select(*names).repartition(*map(sf.col, CHANNEL_KEYS))
     return rows.mapInArrow(work, from_arrow_schema(schema))

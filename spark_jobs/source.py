@@ -1,25 +1,24 @@
-"""The PySpark data source ``pynlog``: reads logs and aggregates them in numpy, inside the reader.
+"""Logs as a DataFrame: tasks in Python read them and aggregate in numpy as they go.
 
 Rows that cross from Python to the JVM one by one cost ten times what the aggregation costs, so a
-reader emits partial results: the job named by option ``job`` has the class `Partials` that makes
-them. A partition is a few whole logs, because order within a log matters and files are small.
-Beside the job's rows come rows about the files themselves: those with ``file`` set.
+task emits partial results: each job has the class `Partials` that makes them. A partition is a few
+whole logs, because order within a log matters and files are small. Beside the job's rows come rows
+about the files themselves: those with ``file`` set.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from spark_jobs.logs import Chunk, Log, LogReader, Survey
 from spark_jobs.quality import FileReport
@@ -77,90 +76,64 @@ def _batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-@dataclass
-class LogsPartition(InputPartition):
-    """Some whole logs, as JSON."""
-
-    logs: tuple[str, ...]
-
-
-class PynlogReader(DataSourceReader):
-    """Deals the logs out and aggregates those of a partition."""
-
-    def __init__(
-        self, job: str, logs: list[str], parallelism: int, settings: Mapping[str, Any]
-    ) -> None:
-        self.job = job
-        self.logs = logs
-        self.parallelism = parallelism
-        self.settings = settings
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Largest log first to the least loaded partition."""
-        logs = sorted(map(Log.from_json, self.logs), key=lambda log: -log.size)
-        total = sum(log.size for log in logs)
-        count = max(1, min(len(logs), max(self.parallelism, total // PARTITION_BYTES)))
-        bins: list[list[str]] = [[] for _ in range(count)]
-        load = [0] * count
-        for log in logs:
-            least = load.index(min(load))
-            bins[least].append(log.to_json())
-            load[least] += log.size + 1
-        return [LogsPartition(tuple(members)) for members in bins]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogsPartition)
-        schema = _schema(self.job)
-        cls = _partials(self.job)
-        for text in partition.logs:
-            reader = LogReader(Log.from_json(text), cls.FIELDS)
-            partials = cls(reader, **self.settings)
-            for chunk in reader.chunks():
-                for columns in partials.add(chunk):
-                    yield _batch(schema, columns)
-            for columns in partials.finish():
-                yield _batch(schema, columns)
-            yield _batch(
-                schema,
-                {
-                    "file": [report.file for report in reader.reports],
-                    "file_records": [report.records for report in reader.reports],
-                    "file_damaged": [report.damaged for report in reader.reports],
-                    "file_problems": [json.dumps(report.problems) for report in reader.reports],
-                },
-            )
+def deal(logs: Sequence[Log], parallelism: int) -> list[list[str]]:
+    """Partitions of whole logs, each log as JSON: the largest first, to the least loaded."""
+    total = sum(log.size for log in logs)
+    count = max(1, min(len(logs), max(parallelism, total // PARTITION_BYTES)))
+    bins: list[list[str]] = [[] for _ in range(count)]
+    load = [0] * count
+    for log in sorted(logs, key=lambda log: -log.size):
+        least = load.index(min(load))
+        bins[least].append(log.to_json())
+        load[least] += log.size + 1
+    return bins
 
 
-class PynlogSource(DataSource):
-    """Options: ``job``, ``logs`` (JSON list of `Log.to_json`), ``parallelism``, ``settings``."""
+def _aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """The job's batches of one log, and the one about its files."""
+    schema, cls = _schema(job), _partials(job)
+    reader = LogReader(Log.from_json(text), cls.FIELDS)
+    partials = cls(reader, **settings)
+    for chunk in reader.chunks():
+        for columns in partials.add(chunk):
+            yield _batch(schema, columns)
+    for columns in partials.finish():
+        yield _batch(schema, columns)
+    yield _batch(
+        schema,
+        {
+            "file": [report.file for report in reader.reports],
+            "file_records": [report.records for report in reader.reports],
+            "file_damaged": [report.damaged for report in reader.reports],
+            "file_problems": [json.dumps(report.problems) for report in reader.reports],
+        },
+    )
 
-    @classmethod
-    def name(cls) -> str:
-        return "pynlog"
 
-    def schema(self) -> StructType:
-        return from_arrow_schema(_schema(self.options["job"]))
+@cache
+def leave_modules_alone() -> None:
+    """Once in a worker of Spark's: from now on the garbage collector passes over what is there.
 
-    def reader(self, schema: StructType) -> PynlogReader:
-        return PynlogReader(
-            self.options["job"],
-            json.loads(self.options["logs"]),
-            int(self.options["parallelism"]),
-            json.loads(self.options["settings"]),
-        )
+    PySpark collects after each task, and all modules that were imported take it 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def load(session: SparkSession, job: str, survey: Survey, **settings: Any) -> DataFrame:
     """The partial results of `job` over the surveyed logs; `settings` go to its `Partials`."""
-    session.dataSource.register(PynlogSource)
-    return (
-        session.read.format("pynlog")
-        .option("job", job)
-        .option("logs", json.dumps([log.to_json() for log in survey.logs]))
-        .option("parallelism", str(session.sparkContext.defaultParallelism))
-        .option("settings", json.dumps(settings))
-        .load()
-    )
+    partitions = deal(survey.logs, session.sparkContext.defaultParallelism)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_alone()
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                for text in partitions[number]:
+                    yield from _aggregated(text, job, settings)
+
+    # A Python data source would start three processes, only to ask it for schema and partitions.
+    numbers = session.range(0, len(partitions), 1, len(partitions))
+    return numbers.mapInArrow(read, from_arrow_schema(_schema(job)))
 
 
 def reports_of(rows: Iterable[Mapping[str, Any]], survey: Survey) -> list[FileReport]:

@@ -15,6 +15,9 @@
    as unproven. Its other figures stand, but are no violation.
 7. ``unowed`` were handed over outside the debt: before the first LISTEN's number, or after the
    end of a LISTEN. Reported, no violation.
+
+Bytes are compared by blocks of numbers (`spark_jobs.sums`). Where these differ, and at the ends of
+what a listener was there for, the logs are read again for the payload CRC of each message.
 """
 
 from __future__ import annotations
@@ -24,19 +27,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.debt import BASE_BITS, Debt
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
 from spark_jobs.schema import Kind
-from spark_jobs.source import file_reports, load
+from spark_jobs.source import FILE_COLUMNS, load, reports_of
 from spark_jobs.storage import Directory
+from spark_jobs.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
+from spark_jobs.tables import write_rows
 
 TITLE = "lost, duplicate, reordered and corrupted messages; exit status 2 if there are any"
 KEYS = ("engine", "database", "channel")
+_RECV, _SEND, _WAKE = int(Kind.RECV), int(Kind.SEND), int(Kind.WAKE)
 
 _BLOCK_BITS = 16
 _BLOCK = 1 << _BLOCK_BITS
@@ -45,6 +53,20 @@ _BUFFERED = 1 << 20
 _LISTENER = ("host", "boot_id", "pid", "backend_id", "incomplete")
 _SETTLED = ("expected", "missing", "dropped", "distinct", "unowed", "dup", "out_of_order")
 _COUNTS = (*_SETTLED, "tail_from", "read_until_ns", "read_until_commit")
+_LAST = ("last_seq", "last_ns", "last_commit", "last_host", "last_boot_id")
+_DIFFERENCES = ("no_send", "corrupted")
+_TEXTS = ("engine", "channel", "log_id", "host", "boot_id", "last_host", "last_boot_id")
+
+TABLE = pa.schema(
+    [
+        (name, pa.string() if name in _TEXTS else pa.int64())
+        for name in (*KEYS, "log_id", *_LISTENER, *_COUNTS, *_DIFFERENCES, *_LAST)
+    ]
+)
+"""Of ``audit/``."""
+
+Suspects = dict[tuple[str, int, str], NDArray[np.int64]]
+"""By channel: blocks of `spark_jobs.sums`, in order."""
 
 
 class _Checksums:
@@ -82,15 +104,17 @@ class _Checksums:
         }
 
 
+def _by_channel(channel: NDArray[np.int64]) -> NDArray[np.intp]:
+    """A stable order; 16 bits are sorted by counting."""
+    narrow = channel.max(initial=0) < 1 << 16
+    return np.argsort(channel.astype(np.uint16) if narrow else channel, kind="stable")
+
+
 def _by_number(key: NDArray[np.int64]) -> NDArray[np.intp]:
     """A stable order of the keys. Within a channel they mostly rise: a radix sort then does."""
-    channel = key >> BASE_BITS
-    if channel.max() < 1 << 16:
-        order = np.argsort(channel.astype(np.uint16), kind="stable")
-        found = key[order]
-        if (found[1:] >= found[:-1]).all():
-            return order
-    return np.argsort(key, kind="stable")
+    order = _by_channel(key >> BASE_BITS)
+    found = key[order]
+    return order if (found[1:] >= found[:-1]).all() else np.argsort(key, kind="stable")
 
 
 def _binary(values: NDArray[Any], ends: NDArray[np.int64]) -> pa.Array[Any]:
@@ -101,13 +125,17 @@ def _binary(values: NDArray[Any], ends: NDArray[np.int64]) -> pa.Array[Any]:
     )
 
 
-def _channel_columns(reader: LogReader, channel: NDArray[np.int64]) -> dict[str, Any]:
+def _engine(reader: LogReader) -> str:
+    """One engine's numbers mean nothing in another's, nor on another host or after a reboot."""
     log = reader.log
+    return f"{log.host}/{log.boot_id}/{log.engine}"
+
+
+def _channel_columns(reader: LogReader, channel: NDArray[np.int64]) -> dict[str, Any]:
     names = pa.array([name for _, name in reader.channels], type=pa.string())
     database = np.array([number for number, _ in reader.channels], dtype=np.int64)
     return {
-        # One engine's numbers mean nothing in another's, nor on another host or after a reboot.
-        "engine": f"{log.host}/{log.boot_id}/{log.engine}",
+        "engine": _engine(reader),
         "database": database[channel],
         "channel": names.take(pa.array(channel)),
     }
@@ -115,7 +143,9 @@ def _channel_columns(reader: LogReader, channel: NDArray[np.int64]) -> dict[str,
 
 class Partials:
     """Rows of role ``listener``: what one log shows by itself; of role ``sender``: its last SEND;
-    of roles ``sent`` and ``received``: checksums by block.
+    of roles ``sent`` and ``received``: per channel the sums of its blocks, a group in a row.
+
+    With `suspects`, only rows of the latter two roles: checksums of the messages in these blocks.
     """
 
     COLUMNS = (
@@ -127,6 +157,9 @@ class Partials:
         pa.field("block", pa.int64()),
         pa.field("offsets", pa.binary()),
         pa.field("crcs", pa.binary()),
+        pa.field("blocks", pa.list_(pa.int64())),
+        pa.field("sizes", pa.list_(pa.int64())),
+        pa.field("totals", pa.list_(pa.int64())),
         pa.field("last_seq", pa.int64()),
         pa.field("last_ns", pa.int64()),
         pa.field("last_commit", pa.int64()),
@@ -140,11 +173,14 @@ class Partials:
 
     FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "lag", "batch", "aux")
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, reader: LogReader, suspects: Suspects | None = None) -> None:
         self._reader = reader
         self._debt = Debt()
-        self._sent = _Checksums("sent")
-        self._received = _Checksums("received")
+        self._suspects = suspects
+        self._suspect_places = np.empty(0, dtype=np.int64)
+        self._channels = 0
+        self._details = {role: _Checksums(role) for role in ("received", "sent")}
+        self._sums = {role: Sums() for role in ("received", "sent")}
         self._last_seq = np.empty(0, dtype=np.int64)
         self._last_ns = np.empty(0, dtype=np.int64)
         self._last_commit = np.empty(0, dtype=np.int64)
@@ -152,33 +188,108 @@ class Partials:
         self._read_until_commit = 0
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
-        kind = chunk.records["kind"]
-        number = (chunk.channel << BASE_BITS) | chunk.signed("chan_seq")
+        records, kind = chunk.records, chunk.kind
         named = chunk.channel >= 0
-        received = named & (kind == Kind.RECV)
-        sent = named & (kind == Kind.SEND)
-        idle = (kind == Kind.WAKE) & (chunk.records["batch"] == 0)
-        self._read_until_ns = max(self._read_until_ns, int(chunk.signed("ts")[idle].max(initial=0)))
+        received = np.flatnonzero(named & (kind == _RECV))
+        sent = np.flatnonzero(named & (kind == _SEND))
+        for role, which in (("received", received), ("sent", sent)):
+            if len(which) == 0:
+                continue
+            at = which[_by_channel(chunk.channel[which])]
+            number = chunk.channel[at] << BASE_BITS
+            number |= records["chan_seq"][at].view(np.int64)
+            if self._suspects is not None:
+                yield from self._detailed(role, number, records["aux"][at])
+            else:
+                self._sums[role].add(number, records["aux"][at])
+                if self._sums[role].is_full():
+                    yield from self._summed(role)
+        if self._suspects is None:
+            self._follow(chunk, kind, received, sent)
+
+    def _follow(
+        self,
+        chunk: Chunk,
+        kind: NDArray[np.uint8],
+        received: NDArray[np.intp],
+        sent: NDArray[np.intp],
+    ) -> None:
+        """What was owed, and how far the log goes."""
+        records = chunk.records
+        woke = np.flatnonzero(kind == _WAKE)
+        idle = woke[records["batch"][woke] == 0]
+        self._read_until_ns = max(self._read_until_ns, int(records["ts"][idle].max(initial=0)))
+        commit = records["commit_seq"]
+        mostly = slice(None) if len(received) == len(kind) else received
         self._read_until_commit = max(
-            self._read_until_commit, int(chunk.signed("commit_seq")[received].max(initial=0))
+            self._read_until_commit, int(commit[mostly].max(initial=0)) if len(received) else 0
         )
         self._debt.add(chunk, len(self._reader.channels))
-        for which, checksums in ((received, self._received), (sent, self._sent)):
-            if which.any() and checksums.add(number[which], chunk.records["aux"][which]):
-                yield from checksums.put_out(self._reader)
-        if sent.any():
+        if len(sent):
             short = len(self._reader.channels) - len(self._last_seq)
             self._last_seq = np.pad(self._last_seq, (0, short), constant_values=-1)
             self._last_ns = np.pad(self._last_ns, (0, short))
             self._last_commit = np.pad(self._last_commit, (0, short))
             # A sender's records are in commit order: of equal channels the last one stays.
-            self._last_seq[chunk.channel[sent]] = chunk.signed("chan_seq")[sent]
-            self._last_ns[chunk.channel[sent]] = chunk.signed("ts")[sent]
-            self._last_commit[chunk.channel[sent]] = chunk.signed("commit_seq")[sent]
+            channel = chunk.channel[sent]
+            last = np.full(len(self._last_seq), -1, dtype=np.intp)
+            last[channel] = sent
+            channel = np.flatnonzero(last >= 0)
+            at = last[channel]
+            self._last_seq[channel] = records["chan_seq"][at]
+            self._last_ns[channel] = records["ts"][at]
+            self._last_commit[channel] = commit[at]
+
+    def _summed(self, role: str) -> Iterator[Mapping[str, Any]]:
+        found = self._sums[role].take()
+        if found is None:
+            return
+        group = found.place >> GROUP_BITS
+        start = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+        ends = pa.array(np.append(start, len(group)).astype(np.int32))
+        columns = {
+            "blocks": found.place & ((1 << CHANNEL_BITS) - 1),
+            "sizes": found.count,
+            "totals": found.total.view(np.int64),
+        }
+        group = group[start]
+        yield _channel_columns(self._reader, group >> (CHANNEL_BITS - GROUP_BITS)) | {
+            "role": role,
+            "log_id": self._reader.log.log_id,
+            "block": group & ((1 << (CHANNEL_BITS - GROUP_BITS)) - 1),
+            **{
+                name: pa.ListArray.from_arrays(ends, pa.array(each))
+                for name, each in columns.items()
+            },
+        }
+
+    def _detailed(
+        self, role: str, number: NDArray[np.int64], aux: NDArray[np.uint64]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Those of the messages that are in suspect blocks."""
+        assert self._suspects is not None
+        channels = self._reader.channels
+        if self._channels < len(channels):
+            self._channels = len(channels)
+            engine = _engine(self._reader)
+            wanted = (
+                self._suspects.get((engine, *channel), self._suspect_places[:0])
+                | (index << CHANNEL_BITS)
+                for index, channel in enumerate(channels)
+            )
+            self._suspect_places = np.concatenate([*wanted])
+        place = number >> BLOCK_BITS
+        after = np.searchsorted(self._suspect_places, place, side="right")
+        before = np.searchsorted(self._suspect_places, place, side="left")
+        which = np.flatnonzero(after > before)
+        checksums = self._details[role]
+        if len(which) and checksums.add(number[which], aux[which]):
+            yield from checksums.put_out(self._reader)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
-        yield from self._received.put_out(self._reader)
-        yield from self._sent.put_out(self._reader)
+        for role, checksums in self._details.items():
+            yield from checksums.put_out(self._reader)
+            yield from self._summed(role)
         log = self._reader.log
         senders = np.flatnonzero(self._last_seq >= 0)
         if len(senders):
@@ -190,6 +301,11 @@ class Partials:
                 "last_ns": self._last_ns[senders],
                 "last_commit": self._last_commit[senders],
             }
+        if self._suspects is None:
+            yield from self._listened()
+
+    def _listened(self) -> Iterator[Mapping[str, Any]]:
+        log = self._reader.log
         settled = self._debt.settle()
         if len(settled.channel) == 0:
             return
@@ -207,6 +323,54 @@ class Partials:
             "read_until_commit": self._read_until_commit,
             **{name: getattr(settled, name) for name in _SETTLED},
         }
+
+
+_SUMS = ("blocks", "sizes", "totals")
+
+
+def _blocks_of(table: pa.Table, owner: NDArray[np.int64]) -> Blocks:
+    """The blocks in rows of `Partials`; `owner` of each row takes the place of the channel."""
+    block, count, total = (table[name].combine_chunks() for name in _SUMS)
+    place = np.repeat(owner << CHANNEL_BITS, pc.list_value_length(block).to_numpy())
+    place |= block.flatten().to_numpy()
+    return Blocks(place, count.flatten().to_numpy(), total.flatten().to_numpy().view(np.uint64))
+
+
+def _compare_sums(key: tuple[Any, ...], table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Of one group of a channel: rows of role ``compared``, and one of role ``suspects``."""
+    is_sent = pc.equal(table["role"], "sent")
+    sent, received = table.filter(is_sent), table.filter(pc.invert(is_sent))
+    logs, log = np.unique(received["log_id"].to_pylist(), return_inverse=True)
+    found = compare(
+        _blocks_of(sent, np.zeros(sent.num_rows, dtype=np.int64)),
+        _blocks_of(received, log.astype(np.int64)),
+        np.zeros(len(logs), dtype=np.int64),
+    )
+    channel = dict(zip(KEYS, key, strict=False))
+    rows = [
+        channel | {"role": "compared", "log_id": str(logs[i]), "no_send": int(found.unsent[i])}
+        for i in np.flatnonzero(found.unsent)
+    ]
+    if len(found.suspects):
+        rows.append(channel | {"role": "suspects", "blocks": found.suspects})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def examined(partials: DataFrame) -> DataFrame:
+    """Rows of `Partials`, without those of sums; instead of these rows of role ``compared``, with
+    ``no_send`` of a log and channel, and of role ``suspects``, with ``blocks`` of a channel.
+    """
+    dropped = {"block", "offsets", "crcs", "sizes", "totals"}
+    kept = [field for field in (*Partials.COLUMNS, *FILE_COLUMNS) if field.name not in dropped]
+    schema = pa.schema([*kept, pa.field("no_send", pa.int64())])
+
+    def work(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        if table["block"][0].is_valid:
+            return _compare_sums(tuple(each.as_py() for each in key), table, schema)
+        columns = [table[field.name] for field in kept]
+        return pa.Table.from_arrays([*columns, pa.nulls(len(table), pa.int64())], schema=schema)
+
+    return partials.groupBy(*KEYS, "block").applyInArrow(work, from_arrow_schema(schema))
 
 
 def _compare(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
@@ -242,10 +406,10 @@ def _compare(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
     )
 
 
-def findings(partials: DataFrame) -> DataFrame:
-    """One row per listener and channel, before the rules for tails and incomplete logs."""
+def _differences(details: DataFrame) -> Iterator[dict[str, Any]]:
+    """Per channel and receiving log: ``no_send`` and ``corrupted`` of these messages."""
     compared = (
-        partials.where(sf.col("block").isNotNull())
+        details.where(sf.col("block").isNotNull())
         .groupBy(*KEYS, "block")
         .applyInArrow(
             _compare,
@@ -253,28 +417,48 @@ def findings(partials: DataFrame) -> DataFrame:
             "corrupted bigint",
         )
         .groupBy(*KEYS, "log_id")
-        .agg(sf.sum("no_send").alias("no_send"), sf.sum("corrupted").alias("corrupted"))
+        .agg(*(sf.sum(name).alias(name) for name in _DIFFERENCES))
     )
-    last = (
-        partials.where(sf.col("role") == "sender")
-        .groupBy(*KEYS)
-        .agg(
-            sf.max(
-                sf.struct(
-                    "last_seq",
-                    "last_ns",
-                    "last_commit",
-                    sf.col("host").alias("last_host"),
-                    sf.col("boot_id").alias("last_boot_id"),
-                )
-            ).alias("last")
-        )
-        .select(*KEYS, "last.*")
-    )
-    listeners = partials.where(sf.col("role") == "listener").select(
-        *KEYS, "log_id", *_LISTENER, *_COUNTS
-    )
-    return listeners.join(compared, [*KEYS, "log_id"], "left").join(last, list(KEYS), "left")
+    return (row.asDict() for row in compared.collect())
+
+
+def _of_role(table: pa.Table, role: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.filter(pc.equal(table["role"], role)).to_pylist()
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
+    return row["engine"], row["database"], row["channel"]
+
+
+def _found(session: SparkSession, survey: Survey, table: pa.Table) -> list[dict[str, Any]]:
+    """One row of `TABLE` per listener and channel, before the rules for tails and incomplete logs;
+    `table` is what was `examined`.
+    """
+    differences: dict[tuple[Any, ...], dict[str, int]] = {}
+    rows = _of_role(table, "compared")
+    parts: dict[tuple[str, int, str], list[int]] = {}
+    for row in _of_role(table, "suspects"):
+        parts.setdefault(_key(row), []).extend(row["blocks"])
+    suspects = {channel: np.sort(np.array(blocks)) for channel, blocks in parts.items()}
+    if suspects:
+        rows += _differences(load(session, "audit", survey, suspects=suspects))
+    for row in rows:
+        entry = differences.setdefault((*_key(row), row["log_id"]), dict.fromkeys(_DIFFERENCES, 0))
+        for name in _DIFFERENCES:
+            entry[name] += row.get(name) or 0
+    last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for row in _of_role(table, "sender"):
+        names = (name.removeprefix("last_") if name in _LAST[3:] else name for name in _LAST)
+        mine = tuple(row[name] for name in names)
+        last[_key(row)] = max(last.get(_key(row), mine), mine)
+    found = []
+    for row in _of_role(table, "listener"):
+        merged = dict.fromkeys((*_DIFFERENCES, *_LAST)) | row
+        merged |= differences.get((*_key(row), row["log_id"]), {})
+        merged |= dict(zip(_LAST, last.get(_key(row), ()), strict=False))
+        found.append({name: merged[name] for name in TABLE.names})
+    return sorted(found, key=lambda row: (*_key(row), row["pid"], row["log_id"]))
 
 
 def judge(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,14 +503,12 @@ def is_violation(row: Mapping[str, Any]) -> bool:
 
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     """Rows as API.md has them, plus dropped, unowed, database, engine, backend_id, log_id."""
-    partials = load(session, "audit", survey).persist()
-    try:
-        found = findings(partials)
-        rows = [judge(row.asDict()) for row in found.orderBy(*KEYS, "pid", "log_id").collect()]
-        found.write.mode("overwrite").parquet(str(out / "audit"))
-        names = ("expected", "distinct", "lost", "dup", "out_of_order", "corrupted", "unproven")
-        totals = {name: sum(row[name] or 0 for row in rows) for name in names}
-        violation = any(map(is_violation, rows))
-        return JobResult(rows, file_reports(partials, survey), violation, totals)
-    finally:
-        partials.unpersist()
+    table = examined(load(session, "audit", survey)).toArrow()
+    found = _found(session, survey, table)
+    write_rows(out / "audit", found, TABLE)
+    rows = [judge(row) for row in found]
+    names = ("expected", "distinct", "lost", "dup", "out_of_order", "corrupted", "unproven")
+    totals = {name: sum(row[name] or 0 for row in rows) for name in names}
+    files = table.filter(pc.is_valid(table["file"])).select([field.name for field in FILE_COLUMNS])
+    reports = reports_of(files.to_pylist(), survey)
+    return JobResult(rows, reports, any(map(is_violation, rows)), totals)

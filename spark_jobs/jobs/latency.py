@@ -8,10 +8,12 @@ one whose sender's log is of another host or boot, are counted and left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -20,7 +22,18 @@ from spark_jobs.hgrm import EVERYTHING, MOST_CHANNELS, Channel, Counts, busiest,
 from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.jobs import JobResult
 from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.merge import CHANNEL, CHANNEL_KEYS, HISTOGRAM, KEY, KEYS, WHOLE, lists, merged
+from spark_jobs.merge import (
+    CHANNEL,
+    CHANNEL_KEYS,
+    COUNTS,
+    HISTOGRAM,
+    KEY,
+    KEYS,
+    WHOLE,
+    lists,
+    merged,
+    merged_schema,
+)
 from spark_jobs.quantiles import summarised
 from spark_jobs.schema import WAKE_NAMES, Kind
 from spark_jobs.source import FILE_COLUMNS, load, reports_of
@@ -46,12 +59,11 @@ _FIGURES = {
     "first_ns": "min",
     "last_ns": "max",
 }
+_RECV = int(Kind.RECV)  # comparing with an enum takes numpy longer than the comparison
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
 """So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
 _BUFFERED = 1 << 21
-_EXACT = 1 << 53
-"""Sums below are exact in floating point."""
 
 
 class _Histogram:
@@ -64,20 +76,24 @@ class _Histogram:
         self._keys = np.empty(0, dtype=np.int64)
         self._counts = np.empty(0, dtype=np.int64)
 
-    def add(self, slot: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-        self._pending.append(slot * BUCKETS + bucket(values))
-        self._buffered += len(slot)
+    def add(self, slot: NDArray[np.int64], values: NDArray[np.int64], slots: int) -> None:
+        key = bucket(values)
+        key += slot * BUCKETS
+        if slots <= _DENSE_SLOTS:
+            if len(self._dense) < slots * BUCKETS:
+                wider = np.zeros(min(2 * slots, _DENSE_SLOTS) * BUCKETS, dtype=np.int64)
+                wider[: len(self._dense)] = self._dense
+                self._dense = wider
+            np.add.at(self._dense, key, 1)
+            return
+        self._pending.append(key)
+        self._buffered += len(key)
         if self._buffered >= _BUFFERED:
             self._merge()
 
     def _merge(self) -> None:
         key = np.concatenate(self._pending)
         self._pending, self._buffered = [], 0
-        if key.max(initial=0) < _DENSE_SLOTS * BUCKETS:
-            counts = np.bincount(key, minlength=len(self._dense))
-            counts[: len(self._dense)] += self._dense
-            self._dense = counts
-            return
         keys, counts = np.unique(key, return_counts=True)
         self._keys, inverse = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
         merged = np.zeros(len(self._keys), dtype=np.int64)
@@ -85,22 +101,28 @@ class _Histogram:
         self._counts = merged
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(slot, bucket, count); a pair may appear twice."""
+        """(slot, bucket, count) without slot 0; a pair may appear twice."""
         if self._pending:
             self._merge()
-        dense = np.flatnonzero(self._dense)
-        keys = np.concatenate([dense, self._keys])
-        return keys // BUCKETS, keys % BUCKETS, np.concatenate([self._dense[dense], self._counts])
+        keys = np.concatenate([np.flatnonzero(self._dense), self._keys])
+        counts = np.concatenate([self._dense[self._dense > 0], self._counts])
+        kept = np.flatnonzero(keys >= BUCKETS)
+        keys = keys[kept]
+        return keys // BUCKETS, keys % BUCKETS, counts[kept]
 
 
 class _Extremes:
-    """Exact figures beside the histogram, per slot."""
+    """Exact figures beside the histogram, per slot; those of slot 0 mean nothing."""
 
-    NAMES = ("n", "sum_ns", "min_ns", "max_ns", "first_ns", "last_ns")
-    _START = (0, 0, np.iinfo(np.int64).max, 0, np.iinfo(np.int64).max, 0)
+    NAMES = ("sum_ns", "min_ns", "max_ns", "first_ns", "last_ns")
+    _MOST = np.iinfo(np.int64).max
+    _START = (0, _MOST, 0, _MOST, 0)
+    _OF_SLOT_0 = (0, -1, _MOST, -1, _MOST)
+    """Beyond all others, so that limits over all slots are those of the others."""
 
     def __init__(self) -> None:
-        self.columns = [np.empty(0, dtype=np.int64) for _ in self.NAMES]
+        self.columns = [np.array([start], dtype=np.int64) for start in self._OF_SLOT_0]
+        self._latest = 0
 
     def add(
         self,
@@ -115,27 +137,24 @@ class _Extremes:
                 np.concatenate([column, np.full(short, start, dtype=np.int64)])
                 for column, start in zip(self.columns, self._START, strict=True)
             ]
-        n, total, low, high, first, last = self.columns
-        n += np.bincount(slot, minlength=slots)
-        if int(values.max()) < _EXACT // len(values):
-            total += np.bincount(slot, values, slots).astype(np.int64)
-        else:
-            np.add.at(total, slot, values)
+        total, low, high, first, last = self.columns
+        np.add.at(total, slot, values)
         # After the first chunks hardly any value is beyond what was seen.
-        for column, kept, how in (
-            (values, low, np.minimum),
-            (values, high, np.maximum),
-            (ts, first, np.minimum),
+        for kept, how, beyond in (
+            (low, np.minimum, values < low.max()),
+            (high, np.maximum, values > high.min()),
         ):
-            seen = kept[slot]
-            beyond = np.flatnonzero(how(column, seen) != seen)
-            how.at(kept, slot[beyond], column[beyond])
-        if (ts[1:] >= ts[:-1]).all():
-            latest = last.copy()
-            latest[slot] = ts  # of equal slots the last one stays
-            np.maximum(last, latest, out=last)
+            at = np.flatnonzero(beyond)
+            if len(at):
+                how.at(kept, slot[at], values[at])
+        if ts.min() < first.max():
+            np.minimum.at(first, slot, ts)
+        if ts[0] >= self._latest and (ts[1:] >= ts[:-1]).all():
+            last[slot] = ts  # of equal slots the last one stays
+            self._latest = int(ts[-1])
         else:
             np.maximum.at(last, slot, ts)
+            self._latest = max(self._latest, int(ts.max()))
 
 
 class Rows:
@@ -150,6 +169,7 @@ class Rows:
         pa.field("pid", pa.int64()),
         pa.field("wake", pa.string()),
         pa.field("bucket", pa.int32()),
+        pa.field("n", pa.int64()),
         *(pa.field(name, pa.int64()) for name in _Extremes.NAMES),
         pa.field("negative", pa.int64()),
         pa.field("other_clock", pa.int64()),
@@ -159,46 +179,59 @@ class Rows:
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
-        self._slot_of = np.empty(0, dtype=np.int64)
-        self._pairs = np.empty(0, dtype=np.int64)
+        self._slot_of = np.zeros(1, dtype=np.int64)
+        self._pairs = np.array([-1])
+        """channel * _WAKES + wake of each slot; slot 0 takes what does not count."""
         self._histogram = _Histogram()
         self._extremes = _Extremes()
         self._negative = 0
         self._other_clock = 0
 
-    def _slots(self, channel: NDArray[np.int64], wake: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """A dense number for each (channel, wake) that occurs."""
-        pair = channel * _WAKES + np.minimum(wake, _WAKES - 1)
-        size = len(self._reader.channels) * _WAKES
+    def _slots(
+        self, channel: NDArray[np.int64], wake: NDArray[np.uint8], others: NDArray[np.intp]
+    ) -> NDArray[np.int64]:
+        """A dense number for each (channel, wake) that occurs; 0 for the `others`."""
+        place = (channel + 1) * _WAKES
+        reason = np.minimum(wake, _WAKES - 1)
+        place += int(reason[0]) if (reason == reason[0]).all() else reason
+        place[others] = 0
+        size = (len(self._reader.channels) + 1) * _WAKES
         if len(self._slot_of) < size:
-            self._slot_of = np.concatenate(
-                [self._slot_of, np.full(2 * size - len(self._slot_of), -1, dtype=np.int64)]
-            )
-        slot: NDArray[np.int64] = self._slot_of[pair]
+            wider = np.full(2 * size, -1, dtype=np.int64)
+            wider[: len(self._slot_of)] = self._slot_of
+            self._slot_of = wider
+        slot = self._slot_of.take(place)
         if slot.min() < 0:
-            fresh = np.unique(pair[slot < 0])
+            fresh = np.unique(place[slot < 0])
             self._slot_of[fresh] = len(self._pairs) + np.arange(len(fresh))
-            self._pairs = np.concatenate([self._pairs, fresh])
-            slot = self._slot_of[pair]
+            self._pairs = np.concatenate([self._pairs, fresh - _WAKES])
+            slot = self._slot_of.take(place)
         return slot
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
-        records = chunk.records
-        at = np.flatnonzero((records["kind"] == Kind.RECV) & (chunk.channel >= 0))
-        if len(at) == 0:
+        received = chunk.kind == _RECV
+        received &= chunk.channel >= 0
+        count = int(np.count_nonzero(received))
+        if count == 0:
             return
-        ts, sent = (records[name][at].view(np.int64) for name in ("ts", "ref_ts"))
+        # A few others are cheaper to take along, as slot 0, than everything is to copy without.
+        at = slice(None) if 8 * count >= 7 * len(received) else np.flatnonzero(received)
+        ts, sent = (chunk.records[name][at].astype(np.int64) for name in ("ts", "ref_ts"))
+        received, channel, wake = received[at], chunk.channel[at], chunk.wake[at]
         values = ts - sent
-        good = (sent > 0) & (values >= 0)
-        if self._reader.log.own_clock is not None or not good.all():
-            comparable = self._reader.comparable(records)[at]
-            self._other_clock += int(np.count_nonzero((sent > 0) & ~comparable))
-            self._negative += int(np.count_nonzero((sent > 0) & comparable & (values < 0)))
+        good = received & (sent > 0)
+        good &= values >= 0
+        if self._reader.log.own_clock is not None or np.count_nonzero(good) < count:
+            comparable = self._reader.comparable(chunk.records[at])
+            timed = received & (sent > 0)
+            self._other_clock += int(np.count_nonzero(timed & ~comparable))
+            self._negative += int(np.count_nonzero(timed & comparable & (values < 0)))
             good &= comparable
-            at, ts, values = at[good], ts[good], values[good]
-        if len(at):
-            slot = self._slots(chunk.channel[at], records["wake"][at])
-            self._histogram.add(slot, values)
+        others = np.flatnonzero(~good)
+        if len(others) < len(good):
+            slot = self._slots(channel, wake, others)
+            values[others] = 1
+            self._histogram.add(slot, values, len(self._pairs))
             self._extremes.add(slot, values, ts, len(self._pairs))
         yield from ()
 
@@ -221,16 +254,26 @@ class Rows:
         if self._negative or self._other_clock:
             yield {"negative": [self._negative], "other_clock": [self._other_clock]}
 
-    def _figures(self) -> dict[str, Any]:
-        figures = dict(zip(_Extremes.NAMES, self._extremes.columns, strict=True))
-        return self._keys(np.arange(len(self._pairs))) | figures
+    def _figures(self, n: NDArray[np.int64]) -> dict[str, Any]:
+        figures = zip(_Extremes.NAMES, self._extremes.columns, strict=True)
+        return self._keys(np.arange(1, len(self._pairs))) | {
+            "n": n[1:],
+            **{name: column[1:] for name, column in figures},
+        }
+
+    def _counts(self) -> tuple[NDArray[np.int64], ...]:
+        """Slots, buckets and counts of the histogram, and how many values each slot has."""
+        slot, index, count = self._histogram.counts()
+        n = np.zeros(len(self._pairs), dtype=np.int64)
+        np.add.at(n, slot, count)
+        return slot, index, count, n
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._left_out()
-        if len(self._pairs):
-            slot, index, count = self._histogram.counts()
+        if len(self._pairs) > 1:
+            slot, index, count, n = self._counts()
             yield self._keys(slot) | {"bucket": index, "n": count}
-            yield self._figures()
+            yield self._figures(n)
 
 
 class Partials(Rows):
@@ -240,11 +283,12 @@ class Partials(Rows):
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._left_out()
-        if len(self._pairs):
-            slot, index, count = self._histogram.counts()
+        if len(self._pairs) > 1:
+            slot, index, count, n = self._counts()
             order = np.argsort(slot, kind="stable")
-            columns = lists(slot[order], index[order], count[order], len(self._pairs))
-            yield self._figures() | columns
+            owner = slot[order] - 1
+            columns = lists(owner, index[order], count[order], len(self._pairs) - 1)
+            yield self._figures(n) | columns
 
 
 def _over_all_wakes(frame: DataFrame) -> DataFrame:
@@ -290,27 +334,42 @@ def unpacked(partials: DataFrame) -> DataFrame:
     return figures.unionByName(_per_bucket(partials), allowMissingColumns=True)
 
 
-def _write_histograms(found: DataFrame, directory: str) -> None:
-    _per_bucket(found.where(sf.col("scope") == KEY)).write.mode("overwrite").parquet(directory)
-
-
-def _distributions(found: DataFrame, chosen: Collection[Channel]) -> dict[Channel, Counts]:
+def _distributions(table: pa.Table, chosen: Collection[Channel]) -> dict[Channel, Counts]:
     """As `hgrm.distributions`, of what is added up already."""
-    wanted = (sf.col("scope") == CHANNEL) & sf.col("channel").isin([name for _, _, name in chosen])
-    rows = found.where(wanted | (sf.col("scope") == WHOLE)).select(
-        "scope", *CHANNEL_KEYS, "buckets", "counts"
-    )
     whole = np.zeros(BUCKETS, dtype=np.int64)
     result: dict[Channel, Counts] = {}
-    for row in rows.toLocalIterator():
-        key = (row.engine, row.database, row.channel)
-        if row.scope == WHOLE:
-            whole[row.buckets] += row.counts
-        elif key in chosen:  # another engine may have one of that name
-            result[key] = np.array([row.buckets, row.counts])
+    for row in table.select(["scope", *CHANNEL_KEYS, "buckets", "counts"]).to_pylist():
+        key = tuple(row[name] for name in CHANNEL_KEYS)
+        if row["scope"] == WHOLE:
+            whole[row["buckets"]] += row["counts"]
+        elif row["scope"] == CHANNEL and key in chosen:
+            result[key] = np.array([row["buckets"], row["counts"]])
     if whole.any():
         result[EVERYTHING] = np.array([np.flatnonzero(whole), whole[whole > 0]])
     return result
+
+
+def _merged(partials: DataFrame, out: Directory) -> pa.Table:
+    """What `merged` finds but for the keys' histograms, which are in `out`, `latency_hist/`."""
+    columns, place = (*Partials.COLUMNS, *FILE_COLUMNS), out / "latency_hist"
+    if isinstance(place, Path):
+        write_rows(place, [], COUNTS)  # readers want a schema, even if there are no rows
+        return merged(partials, columns, (str(place.absolute()), MOST_CHANNELS)).toArrow()
+    # Arrow does not know all of Hadoop's file systems.
+    found = merged(partials, columns).persist()
+    try:
+        counts = _per_bucket(found.where(sf.col("scope") == KEY))
+        counts.write.mode("overwrite").parquet(str(place))
+        own = sf.coalesce(sf.col("scope"), sf.lit(KEY)) == KEY
+        kept = [
+            sf.when(~own, sf.col(field.name)).alias(field.name)
+            if field in HISTOGRAM
+            else sf.col(field.name)
+            for field in merged_schema(columns)
+        ]
+        return found.select(*kept).toArrow()
+    finally:
+        found.unpersist()
 
 
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
@@ -319,24 +378,16 @@ def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
     `hgrm/`, one file for all channels and one for each of the busiest.
     """
-    columns = (*Partials.COLUMNS, *FILE_COLUMNS)
-    found = merged(load(session, "latency", survey), columns).persist()
-    try:
-        plain = [name for name in found.columns if name not in ("buckets", "counts")]
-        small = found.where(sf.coalesce(sf.col("scope"), sf.lit(KEY)) == KEY).select(*plain)
-        collected = [row.asDict() for row in small.collect()]
-        listeners = [row for row in collected if row["scope"] == KEY]
-        listeners.sort(key=lambda row: [row[key] for key in KEYS])
-        rows = [_row(row, KEYS) for row in listeners]
-        _write_histograms(found, str(out / "latency_hist"))
-        write_rows(out / "latency_summary", rows, SUMMARY)
-        chosen = busiest(rows, MOST_CHANNELS)
-        write_all(_distributions(found, chosen), rows, out / "hgrm")
-    finally:
-        found.unpersist()
+    table = _merged(load(session, "latency", survey), out)
+    plain = table.drop_columns([field.name for field in HISTOGRAM])
+    listeners = plain.filter(pc.equal(plain["scope"], KEY)).to_pylist()
+    listeners.sort(key=lambda row: [row[key] for key in KEYS])
+    rows = [_row(row, KEYS) for row in listeners]
+    write_rows(out / "latency_summary", rows, SUMMARY)
+    write_all(_distributions(table, busiest(rows, MOST_CHANNELS)), rows, out / "hgrm")
     totals = {
-        "negative_latencies": sum(row["negative"] or 0 for row in collected),
-        "other_clock": sum(row["other_clock"] or 0 for row in collected),
+        "negative_latencies": pc.sum(table["negative"]).as_py() or 0,
+        "other_clock": pc.sum(table["other_clock"]).as_py() or 0,
     }
-    reports = reports_of((row for row in collected if row["file"] is not None), survey)
-    return JobResult(rows, reports, totals=totals)
+    files = plain.filter(pc.is_valid(plain["file"])).select([field.name for field in FILE_COLUMNS])
+    return JobResult(rows, reports_of(files.to_pylist(), survey), totals=totals)

@@ -53,6 +53,8 @@ def test_good_blocks_are_not_checked_one_by_one(
 
     monkeypatch.setattr(checksum, "record_crcs", one_by_one)
     assert record_ok(good).all()
+    assert record_ok(good[: BLOCK - 64]).all()  # the end of a file of 64 MiB
+    assert record_ok(good[: BLOCK // 4]).all()
 
 
 def test_any_few_flipped_bits_are_found_where_they_are(good: np.ndarray) -> None:
@@ -82,4 +84,21 @@ def test_zeroed_pages_are_found(good: np.ndarray, count: int) -> None:
 def test_blocks_of_other_lengths(good: np.ndarray) -> None:
     for length in (0, 1, 100, BLOCK - 1):
         assert record_ok(good[:length]).all()
-    assert not record_ok(flipped(good, np.array([5]), 3)[:10])[5]
+    for length in (10, BLOCK // 2, BLOCK - 1):
+        bad = flipped(good, np.array([5, length - 1]), 3)[:length]
+        assert np.flatnonzero(~record_ok(bad)).tolist() == [5, length - 1]
+
+
+def test_a_flipped_bit_is_found_in_whichever_slice_and_group(good: np.ndarray) -> None:
+    """The first and last record of each slice too, where shifted rows overlap."""
+    step = BLOCK // 128
+    for record in range(0, BLOCK, step):
+        for at in (record, record + step - 1):
+            assert digest(flipped(good, np.array([at]), (at * 37) % 512)) != digest(good)
+
+
+def test_equal_errors_in_any_two_records_do_not_cancel_out(good: np.ndarray) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(300):
+        two = random.choice(BLOCK, 2, replace=False)
+        assert digest(flipped(good, two, int(random.integers(0, 512)))) != digest(good)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from logwriter import BOOT, LogWriter, flip_bit, receives, sends
 
-from spark_jobs import demo_report
+from spark_jobs import demo_report, hgrm
+from spark_jobs.histogram import bucket
 from spark_jobs.jobs import JobResult, audit, latency, wakeups
 from spark_jobs.logs import survey
 from spark_jobs.schema import USEFUL, Kind, Wake
@@ -91,6 +92,36 @@ def test_latency_against_numpy(spark: Any, latency_logs: tuple[Path, np.ndarray]
         assert row["rate_per_s"] == pytest.approx((len(mine) - 1) / span)
 
 
+def test_the_histograms_that_are_written_are_those_of_numpy(
+    spark: Any, latency_logs: tuple[Path, np.ndarray]
+) -> None:
+    logs, truth = latency_logs
+    latency.run(spark, survey([logs]), logs / "written")
+    written = spark.read.parquet(str(logs / "written" / "latency_hist"))
+    assert dict(written.dtypes) | {"bucket": "int", "n": "bigint"} == dict(written.dtypes)
+    found = {(r.pid, r.channel, r.wake, r.bucket): r.n for r in written.collect()}
+    assert len(found) == written.count()
+    pid, channel, wake, values, _ = truth
+    expected: dict[tuple[Any, ...], int] = {}
+    reasons = [Wake(number).name.lower() for number in wake.tolist()]
+    for process, where, why, place in zip(
+        pid.tolist(), channel.tolist(), reasons, bucket(values).tolist(), strict=True
+    ):
+        for name in (why, "all"):
+            key = (process, f"c{where}", name, place)
+            expected[key] = expected.get(key, 0) + 1
+    assert found == expected
+
+
+def test_no_message_at_all(spark: Any, tmp_path: Path) -> None:
+    """The tables are there, for `compare` and `report`, and have no rows."""
+    a_sender(tmp_path, 10).write()
+    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    assert (result.rows, len(result.reports)) == ([], 1)
+    for name in ("latency_hist", "latency_summary"):
+        assert spark.read.parquet(str(tmp_path / "out" / name)).count() == 0
+
+
 def test_many_channels_take_the_sparse_way(spark: Any, tmp_path: Path) -> None:
     log = LogWriter(tmp_path, 1)
     for i in range(700):
@@ -101,6 +132,34 @@ def test_many_channels_take_the_sparse_way(spark: Any, tmp_path: Path) -> None:
     assert [(row["n"], row["p50_ns"]) for row in per_channel] == [
         (20, 50 * (i + 1)) for i in range(700)
     ]
+    # All are as busy: of equals the first ones have files, whichever task had them.
+    chosen = hgrm.busiest(rows, hgrm.MOST_CHANNELS)
+    files = {path.name for path in (tmp_path / "out" / "hgrm").iterdir()}
+    assert files == {"all.hgrm", *map(hgrm.file_name, chosen)}
+    assert [name for _, _, name in chosen] == [f"c{i:03}" for i in range(100)]
+
+
+def test_listeners_that_others_records_stand_among(spark: Any, tmp_path: Path) -> None:
+    """What is no reception, of a channel or none, is in no figure, be it few or most of a log."""
+    random = np.random.default_rng(4)
+    for pid, share in ((1, 0.02), (2, 0.9)):
+        log = LogWriter(tmp_path, pid)
+        values = random.integers(0, 3000, 4000)
+        others = random.random(4000) < share
+        log.add(Kind.LISTEN, channel="c")
+        kinds = np.where(others, random.choice([Kind.WAKE, Kind.UNLISTEN], 4000), Kind.RECV)
+        ref = 10**9 + np.arange(4000) * 10_000
+        wake = np.where(others, Wake.FD, Wake.TIMER)
+        receives(log, "c", np.arange(4000), ts=ref + values, ref_ts=ref, wake=wake)
+        log.batches[-1]["kind"] = kinds
+        log.write()
+        mine = np.sort(values[~others])
+        rows = latency.run(spark, survey([tmp_path]), tmp_path / "out").rows
+        row, same = (row for row in rows if row["pid"] == pid)
+        assert (same["wake"], same["n"]) == ("timer", row["n"])
+        assert (row["pid"], row["wake"], row["n"]) == (pid, "all", len(mine))
+        assert (row["min_ns"], row["max_ns"]) == (mine[0], mine[-1])
+        assert row["mean_ns"] == pytest.approx(mine.mean(), rel=1e-12)
 
 
 def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path) -> None:
@@ -195,6 +254,36 @@ def test_a_clean_run_with_many_senders_and_channels_is_clean(spark: Any, tmp_pat
     assert not result.violation
     assert result.totals["expected"] == result.totals["distinct"] == 6 * 69_000
     assert result.totals["unproven"] == 0
+
+
+def test_logs_are_read_again_only_where_bytes_may_differ(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for what is clean, swapped within a block, or of a sender without a log."""
+    readings = []
+    load = audit.load
+
+    def counted(*arguments: Any, **settings: Any) -> Any:
+        readings.append(settings)
+        return load(*arguments, **settings)
+
+    monkeypatch.setattr(audit, "load", counted)
+    count = 20_000
+    a_sender(tmp_path, count).write()
+    order = np.arange(count)
+    order[[100, 101]] = [101, 100]
+    a_listener(tmp_path, 1, order).write()
+    unsent = LogWriter(tmp_path, 2)
+    receives(unsent, "d", np.arange(50))
+    unsent.write()
+    rows = rows_by_pid(run_audit(spark, tmp_path))
+    assert (rows[1]["out_of_order"], rows[1]["unproven"], rows[2]["unproven"]) == (1, 0, 50)
+    assert readings == [{}]
+    readings.clear()
+    a_listener(tmp_path, 3, np.delete(np.arange(count), 9000)).write()
+    assert rows_by_pid(run_audit(spark, tmp_path))[3]["lost"] == 1
+    (blocks,) = readings[1]["suspects"].values()
+    assert blocks.tolist() == [9000 // 4096]
 
 
 def test_engines_databases_and_channels_are_kept_apart(spark: Any, tmp_path: Path) -> None:

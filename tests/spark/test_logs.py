@@ -60,6 +60,41 @@ def test_flipped_bits_cost_their_records(tmp_path: Path) -> None:
     assert "4 records do not match their CRC" in reader.reports[0].problems
 
 
+def test_a_file_without_any_whole_record(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path, 2 * CHUNK_RECORDS).write()
+    raw = bytearray(path.read_bytes())
+    raw[schema.HEADER_BYTES + 7 :: schema.RECORD_BYTES] = bytes(
+        byte ^ 1 for byte in raw[schema.HEADER_BYTES + 7 :: schema.RECORD_BYTES]
+    )
+    path.write_bytes(raw)
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 0
+    assert reader.reports[0].damaged == 2 * CHUNK_RECORDS + 1
+
+
+def test_definitions_may_stand_anywhere(tmp_path: Path) -> None:
+    """Before, between and after the records of a chunk; what is left keeps its order."""
+    log = LogWriter(tmp_path)
+    names = [f"c{i}" for i in range(5)]
+    for name in names:
+        receives(log, name, np.arange(40))
+    rest = log.records()
+    definitions, places = log.definitions(), np.array([0, 3, 10, 11, 204])
+    body = np.zeros(len(rest) + 5, dtype=schema.RECORD)
+    body[places] = definitions
+    # a channel is used after its definition: here by those of the first channel, until it is there
+    others = np.delete(np.arange(205), places)
+    rest["channel"] = rest["channel"][0]
+    rest["chan_seq"] = np.arange(200)
+    body[others] = rest
+    log.batches, log.definitions = [body], lambda: definitions[:0]
+    log.write()
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert records["chan_seq"].tolist() == list(range(200))
+    assert [name for _, name in reader.channels] == names
+    assert reader.reports[0].damaged == 0
+
+
 def test_records_of_a_channel_whose_definition_is_damaged_are_not_guessed(tmp_path: Path) -> None:
     log = a_log(tmp_path, 10)
     receives(log, "d", np.arange(5))

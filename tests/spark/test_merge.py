@@ -52,7 +52,7 @@ def test_each_key_each_channel_and_the_whole_are_what_sorting_says() -> None:
     sizes = [1, *random.integers(1, 3000, len(keys) - 1)]
     parts = [random.lognormal(9, 3, size).astype(np.int64) for size in sizes]
     rows = [a_row(key, part) for key, part in zip(keys, parts, strict=True)]
-    schema = merge._schema(FIELDS)
+    schema = merge.merged_schema(FIELDS)
     table = pa.Table.from_pylist(rows, schema=pa.schema(FIELDS))
     found = [row for batch in merge._merged(table, schema) for row in batch.to_pylist()]
 
