@@ -69,8 +69,8 @@ struct pn_topic_on_disk {
     struct pn_spilled_deliveries deliveries;
 };
 /*
- * The next record at *cursor (at first zeros): 1, and its bytes are good until files are read again;
- * 0: there is none; -EAGAIN: call again; -errno.
+ * The next record at *cursor (at first zeros): 1, and its bytes are good until files are read
+ * again; 0: there is none; -EAGAIN: call again; -errno.
  */
 int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);

@@ -10,7 +10,8 @@
 #include "topics.h"
 
 #define HOUR (3600000 * MS)
-enum { LAST = 60, LATE = LAST - 4, LONG = 3000, SHORT = 20, PLENTY = 4 << 20, LITTLE = 64 << 10, CHANNELS = 2 };
+enum { LAST = 60, LATE = LAST - 4, LONG = 3000, SHORT = 20, CHANNELS = 2 };
+enum { PLENTY = 4 << 20, LITTLE = 64 << 10 };
 
 /* What a channel still has of a message: deferred for long, in flight or given back, or ready. */
 struct left {

@@ -332,7 +332,8 @@ static inline int source_describe(void *arg, struct pn_diskqueue_writing *w)
     return 0;
 }
 
-static inline int source_carry(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record)
+static inline int source_carry(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
+                               struct pn_record_in *record)
 {
     static struct op_record space;
     (void)arg;
