@@ -367,6 +367,17 @@ static void test_waking_oneself_starts_at_from(void)
 
 /* ---- the notifier that died between un-sleeping and signalling (R2) -------------------------- */
 
+/* In the kernel, and not between saying that it sleeps and looking once more. */
+static bool is_blocked(pid_t pid)
+{
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+    return state == 'S';
+}
+
 /* The slot is awake and owed, but no signal was sent: the next commit sends it, once it is old. */
 static void test_owed_signals_are_sent_by_the_next(void)
 {
@@ -375,7 +386,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     test_hear(to_parent);
     pn_conn *conn = test_connect(engine);
     struct pn_segment *seg = test_inside();
-    CHECK_SOON(asleep(0));
+    CHECK_SOON(asleep(0) && is_blocked(pid));
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     struct QueueBackendStatus *slot = &seg->backend[0];
     int64_t long_ago = test_now_ns() - 20000000;
