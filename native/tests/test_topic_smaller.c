@@ -248,6 +248,29 @@ static void test_a_paused_channel_stays_so(void)
     close_scene();
 }
 
+/* Also where it stands again when the topic was emptied. */
+static void test_one_that_is_deferred_for_all_can_be_cancelled(void)
+{
+    uint64_t gone, kept;
+    fill(0);
+    CHECK_OK(publish_in(conn, NULL, topic, "gone", HOUR, 0, &gone));
+    CHECK_OK(publish_in(conn, NULL, topic, "kept", HOUR, 0, &kept));
+    reboot(LITTLE);
+    uint64_t before = topic_stat(conn, topic).on_disk;
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, gone), 1);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, before - 1);
+    CHECK_OK(pn_topic_empty(conn, topic));
+    CHECK_EQ(topic_stat(conn, topic).on_disk, before - 1);
+    CHECK_ENGINE(engine);
+    reboot(LITTLE);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, before - 1);
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, gone), 0);
+    CHECK_EQ(pn_topic_cancel(conn, NULL, topic, kept), 1);
+    finish_all();
+    CHECK_EQ(unfinished(), count_deferred());
+    close_scene();
+}
+
 static void remove_all(void)
 {
     if (data_dir_owner == getpid())
@@ -270,5 +293,6 @@ int main(void)
     RUN(test_a_time_to_live_is_kept);
     RUN(test_attempts_go_on_to_the_dead_letter);
     RUN(test_a_paused_channel_stays_so);
+    RUN(test_one_that_is_deferred_for_all_can_be_cancelled);
     return tests_done();
 }
