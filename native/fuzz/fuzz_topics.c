@@ -290,6 +290,7 @@ static void open_consumer(const struct call *call)
     uint8_t a = call->argument;
     const pn_consumer_options o = {.max_in_flight = a % 4 == 0 ? 1 : 1 + a / 4 % 20,
                                    .max_attempts = a / 16 % 4,
+                                   .sample_rate = call->what == 20 ? a * 7U % 100 : 0,
                                    .msg_timeout_ns = span_of(2 + a / 32),
                                    .max_msg_timeout_ns = span_of(3 + a / 32 % 3),
                                    .dead_letter = a % 3 == 0 ? topics[TM_DEAD_LETTERS] : NULL,
@@ -306,6 +307,8 @@ static void open_consumer(const struct call *call)
                               .max_in_flight = o.max_in_flight,
                               .level = o.max_in_flight,
                               .max_attempts = o.max_attempts,
+                              .sample_rate = o.sample_rate,
+                              .key = pn_consumer_ref(f.consumer[call->c]) - 1,
                               .msg_timeout = o.msg_timeout_ns,
                               .max_msg_timeout = o.max_msg_timeout_ns < o.msg_timeout_ns
                                                      ? o.msg_timeout_ns
@@ -560,7 +563,8 @@ static void begin(void)
     }
     open_topic(&(struct call){.t = TM_DEEP, .argument = 128});
     open_channel(&(struct call){.t = TM_DEEP});
-    f.m.next_id = pn_load_relaxed(&pn_first_segment()->topics.ctl->next_id);
+    f.m.next_id = 1ULL << 40; /* not the time of day: what is sampled is a function of it */
+    pn_store_relaxed(&pn_first_segment()->topics.ctl->next_id, f.m.next_id);
 }
 
 static void end(void)

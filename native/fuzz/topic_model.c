@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "deliver.h"
 #include "fuzz.h"
 
 static struct tm_channel *channel_of(struct topic_model *m, const struct tm_delivery *d)
@@ -315,12 +316,13 @@ int tm_publish(struct topic_model *m, struct tm_publish *p)
     return rc;
 }
 
-static int first_ready(const struct topic_model *m, int topic, int channel)
+/* Of those of that order or a later one. */
+static int first_ready(const struct topic_model *m, int topic, int channel, uint64_t from)
 {
     int first = -1;
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind == TM_READY && m->delivery[i].topic == topic &&
-            m->delivery[i].channel == channel &&
+            m->delivery[i].channel == channel && m->delivery[i].order >= from &&
             (first < 0 || m->delivery[i].order < m->delivery[first].order))
             first = i;
     return first;
@@ -330,7 +332,7 @@ void tm_pump(struct topic_model *m, int topic)
 {
     struct tm_topic *t = &m->topic[topic];
     for (int i; t->exists && !t->paused && tm_channels_of(m, topic) != 0 &&
-                (i = first_ready(m, topic, TM_OWN)) >= 0;) {
+                (i = first_ready(m, topic, TM_OWN, 0)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             t->expired++;
@@ -505,14 +507,37 @@ static uint32_t in_flight(const struct topic_model *m, int consumer)
     return n;
 }
 
+static bool samples(const struct tm_consumer *c, uint64_t id)
+{
+    return c->sample_rate == 0 || pn_is_sampled(id, c->key, c->sample_rate);
+}
+
+static bool anybody_samples(const struct topic_model *m, int topic, int channel, uint64_t id)
+{
+    for (int i = 0; i < TM_CONSUMERS; i++)
+        if (tm_is_member(&m->consumer[i], topic, channel) && samples(&m->consumer[i], id))
+            return true;
+    return false;
+}
+
 static int claim(struct topic_model *m, int consumer)
 {
+    uint64_t from = 0;
     struct tm_consumer *c = &m->consumer[consumer];
     struct tm_channel *ch = &m->topic[c->topic].channel[c->channel];
-    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel)) >= 0;) {
+    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel, from)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             ch->expired++;
+            tm_end(m, i);
+            continue;
+        }
+        uint64_t id = m->message[d->message].id;
+        if (!samples(c, id)) { /* nobody's is dropped */
+            from = d->order + 1;
+            if (anybody_samples(m, c->topic, c->channel, id))
+                continue;
+            ch->dropped++;
             tm_end(m, i);
             continue;
         }

@@ -94,7 +94,8 @@ struct tm_consumer {
     bool open, attached; /* attached: its channel is still there */
     int topic, channel;
     uint64_t opened;
-    uint32_t max_in_flight, level, max_attempts;
+    uint32_t max_in_flight, level, max_attempts, sample_rate;
+    uint64_t key; /* who it is to pn_is_sampled() */
     int64_t msg_timeout, max_msg_timeout;
     bool dead_letter;
     uint32_t claims, handed;
