@@ -21,6 +21,8 @@ void tm_open_channel(struct topic_model *m, int topic, int channel)
 
 void tm_empty(struct topic_model *m, int topic, int channel)
 {
+    if (channel == TM_OWN)
+        m->topic[topic].ndisk = 0;
     for (int i = 0; i < TM_DELIVERIES; i++) {
         struct tm_delivery *d = &m->delivery[i];
         if (d->kind == TM_NONE || d->kind == TM_STAGED || d->topic != topic ||

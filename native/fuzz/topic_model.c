@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "deliver.h"
 #include "fuzz.h"
 
 static struct tm_channel *channel_of(struct topic_model *m, const struct tm_delivery *d)
@@ -62,6 +63,9 @@ bool tm_has_room(const struct topic_model *m)
         messages += !m->message[i].used;
     for (int i = 0; i < TM_DELIVERIES; i++)
         deliveries += m->delivery[i].kind == TM_NONE;
+    for (int i = 0; i < TM_TOPICS; i++)
+        if (m->topic[i].ndisk > TM_ON_DISK - 64)
+            return false;
     return messages > TM_MESSAGES / 2 && deliveries > TM_DELIVERIES / 2;
 }
 
@@ -96,7 +100,7 @@ static uint32_t firm(const struct topic_model *m, int message)
     return n;
 }
 
-static uint64_t firm_messages(const struct topic_model *m, int topic)
+uint64_t tm_firm_messages(const struct topic_model *m, int topic)
 {
     uint64_t n = 0;
     for (int i = 0; i < TM_MESSAGES; i++)
@@ -154,7 +158,7 @@ static bool drop_oldest(struct topic_model *m, int topic)
     return false;
 }
 
-static bool only_ephemeral(const struct topic_model *m, int topic)
+bool tm_only_ephemeral(const struct topic_model *m, int topic)
 {
     bool all = tm_channels_of(m, topic) != 0;
     for (int c = 0; c < TM_CHANNELS; c++)
@@ -166,7 +170,7 @@ static bool only_ephemeral(const struct topic_model *m, int topic)
 int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint64_t *keep)
 {
     struct tm_topic *t = &m->topic[topic];
-    uint64_t there = firm_messages(m, topic), max = t->max_depth;
+    uint64_t there = tm_firm_messages(m, topic), max = t->max_depth;
     *skip = 0;
     *keep = n;
     if (max == 0 || there + n <= max)
@@ -174,8 +178,8 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
     for (int c = 0; c <= TM_CHANNELS; c++) /* what has expired makes room */
         if (t->channel[c].exists)
             tm_tick(m, topic, c);
-    there = firm_messages(m, topic);
-    if (there + n <= max || (only_ephemeral(m, topic) && !t->paused))
+    there = tm_firm_messages(m, topic);
+    if (there + n <= max || (tm_only_ephemeral(m, topic) && !t->paused))
         return 0;
     if (t->overflow == PN_OVERFLOW_DROP_NEW) {
         *keep = there >= max ? 0 : max - there;
@@ -183,11 +187,11 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
         return 0;
     }
     if (t->overflow != PN_OVERFLOW_DROP_OLDEST)
-        return -PN_ETOPICFULL;
+        return tm_may_spill(m, topic) ? 0 : -PN_ETOPICFULL;
     *skip = n > max ? n - max : 0;
-    while (firm_messages(m, topic) + (n - *skip) > max && drop_oldest(m, topic))
+    while (tm_firm_messages(m, topic) + (n - *skip) > max && drop_oldest(m, topic))
         ;
-    if (firm_messages(m, topic) + (n - *skip) > max)
+    if (tm_firm_messages(m, topic) + (n - *skip) > max)
         return -PN_ETOPICFULL;
     t->dropped += *skip;
     return 0;
@@ -219,6 +223,12 @@ static void begin_delivery(struct topic_model *m, int delivery)
     channel_of(m, &m->delivery[delivery])->message_count++;
 }
 
+/* From when its delay and its time to live count. */
+static int64_t since(const struct topic_model *m, const struct tm_publish *p)
+{
+    return p->since != 0 ? p->since : m->now;
+}
+
 static int new_message(struct topic_model *m, const struct tm_publish *p, uint32_t i)
 {
     for (int k = 0; k < TM_MESSAGES; k++)
@@ -232,7 +242,7 @@ static int new_message(struct topic_model *m, const struct tm_publish *p, uint32
                                                 .headers = p->headers,
                                                 .content = (uint8_t) (p->content + i),
                                                 .topic = p->topic,
-                                                .expires = p->ttl > 0 ? m->now + p->ttl : 0};
+                                                .expires = p->ttl > 0 ? since(m, p) + p->ttl : 0};
             return k;
         }
     FUZZ_CHECK(false, "the model is full");
@@ -253,7 +263,7 @@ int tm_stage(struct topic_model *m, const struct tm_publish *p, uint32_t i, bool
 {
     struct tm_topic *t = &m->topic[p->topic];
     int message = new_message(m, p, i), n = 0;
-    int64_t due = p->delay > 0 ? m->now + p->delay : 0;
+    int64_t due = p->delay > 0 ? since(m, p) + p->delay : 0;
     keeps |= t->paused || tm_channels_of(m, p->topic) == 0 ||
              tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
     if (keeps) {
@@ -290,6 +300,12 @@ int tm_publish(struct topic_model *m, struct tm_publish *p)
     uint64_t skip, keep;
     p->id = m->next_id;
     m->next_id += p->n;
+    if (tm_spills(m, p->topic, p->n)) {
+        for (uint32_t i = 0; i < p->n; i++)
+            tm_spill(m, p, i);
+        tm_pump(m, p->topic);
+        return 0;
+    }
     int rc = tm_admit(m, p->topic, p->n, &skip, &keep), message;
     if (rc != 0)
         return rc;
@@ -300,12 +316,13 @@ int tm_publish(struct topic_model *m, struct tm_publish *p)
     return rc;
 }
 
-static int first_ready(const struct topic_model *m, int topic, int channel)
+/* Of those of that order or a later one. */
+static int first_ready(const struct topic_model *m, int topic, int channel, uint64_t from)
 {
     int first = -1;
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind == TM_READY && m->delivery[i].topic == topic &&
-            m->delivery[i].channel == channel &&
+            m->delivery[i].channel == channel && m->delivery[i].order >= from &&
             (first < 0 || m->delivery[i].order < m->delivery[first].order))
             first = i;
     return first;
@@ -315,7 +332,7 @@ void tm_pump(struct topic_model *m, int topic)
 {
     struct tm_topic *t = &m->topic[topic];
     for (int i; t->exists && !t->paused && tm_channels_of(m, topic) != 0 &&
-                (i = first_ready(m, topic, TM_OWN)) >= 0;) {
+                (i = first_ready(m, topic, TM_OWN, 0)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             t->expired++;
@@ -352,9 +369,12 @@ int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id)
 bool tm_cancel(struct topic_model *m, int topic, uint64_t id)
 {
     int message = tm_find_deferred(m, topic, id);
+    struct tm_spilled *spilled = tm_find_spilled(m, topic, id, false);
     if (message >= 0)
         tm_discard(m, message, false);
-    return message >= 0;
+    else if (spilled != NULL)
+        spilled->buried = true;
+    return message >= 0 || spilled != NULL;
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
@@ -373,14 +393,14 @@ static void dead_letter(struct topic_model *m, int delivery)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_message *message = &m->message[d->message];
-    struct tm_publish p = {.topic = TM_TOPICS - 1,
+    struct tm_publish p = {.topic = TM_DEAD_LETTERS,
                                  .n = 1,
                                  .lens = &message->len,
                                  .headers = message->headers,
                                  .content = message->content,
                                  .dead = message->id};
-    if (!m->topic[TM_TOPICS - 1].exists)
-        tm_open_topic(m, TM_TOPICS - 1, PN_OVERFLOW_DISK, 0);
+    if (!m->topic[TM_DEAD_LETTERS].exists)
+        tm_open_topic(m, TM_DEAD_LETTERS, PN_OVERFLOW_DISK, 0);
     FUZZ_CHECK(tm_publish(m, &p) == 0, "the topic for dead letters has a bound");
     channel_of(m, d)->dead_lettered++;
     tm_end(m, delivery);
@@ -487,14 +507,37 @@ static uint32_t in_flight(const struct topic_model *m, int consumer)
     return n;
 }
 
+static bool samples(const struct tm_consumer *c, uint64_t id)
+{
+    return c->sample_rate == 0 || pn_is_sampled(id, c->key, c->sample_rate);
+}
+
+static bool anybody_samples(const struct topic_model *m, int topic, int channel, uint64_t id)
+{
+    for (int i = 0; i < TM_CONSUMERS; i++)
+        if (tm_is_member(&m->consumer[i], topic, channel) && samples(&m->consumer[i], id))
+            return true;
+    return false;
+}
+
 static int claim(struct topic_model *m, int consumer)
 {
+    uint64_t from = 0;
     struct tm_consumer *c = &m->consumer[consumer];
     struct tm_channel *ch = &m->topic[c->topic].channel[c->channel];
-    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel)) >= 0;) {
+    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel, from)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
         if (expired(m, d)) {
             ch->expired++;
+            tm_end(m, i);
+            continue;
+        }
+        uint64_t id = m->message[d->message].id;
+        if (!samples(c, id)) { /* nobody's is dropped */
+            from = d->order + 1;
+            if (anybody_samples(m, c->topic, c->channel, id))
+                continue;
+            ch->dropped++;
             tm_end(m, i);
             continue;
         }
@@ -540,6 +583,7 @@ static int next_ahead(struct topic_model *m, int consumer)
         if (late) {
             tm_back(m, i, true, 0, m->delivery[i].attempts - 1);
             tm_tick(m, c->topic, c->channel);
+            tm_refill(m);
         }
         c->at++;
         c->handed++;

@@ -14,13 +14,17 @@
 #include "pynotify.h"
 
 enum {
-    TM_TOPICS = 3,    /* the last one is for dead letters */
+    TM_TOPICS = 4,
+    TM_DEAD_LETTERS = 2, /* the topic for them */
+    TM_DEEP = 3,         /* one of few messages in memory, and the others on disk */
     TM_CHANNELS = 3,  /* of a topic; the last one is ephemeral */
     TM_OWN = 3,       /* the topic's own queue */
     TM_CONSUMERS = 4,
     TM_MESSAGES = 400,
     TM_DELIVERIES = 1600,
-    TM_AHEAD = 64
+    TM_AHEAD = 64,
+    TM_ON_DISK = 600, /* messages of a topic */
+    TM_STEPS = 256    /* of them come back, or are passed, at the end of one operation */
 };
 
 enum tm_kind {
@@ -64,8 +68,21 @@ struct tm_channel {
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
 };
 
+/* A message on disk: what publishing it was told, and when. */
+struct tm_spilled {
+    uint64_t id;
+    uint32_t len, headers;
+    uint8_t content;
+    int64_t since, delay, ttl;
+    bool buried, burying; /* cancelled; by the transaction that commits */
+};
+
 struct tm_topic {
     bool exists, paused, ephemeral;
+    bool spilling;  /* so does the transaction that commits */
+    bool refilling; /* more may come back than did */
+    uint32_t ndisk;
+    struct tm_spilled disk[TM_ON_DISK]; /* the oldest first */
     uint64_t generation; /* counts the times it was made */
     uint32_t overflow;
     uint64_t max_depth;
@@ -77,7 +94,8 @@ struct tm_consumer {
     bool open, attached; /* attached: its channel is still there */
     int topic, channel;
     uint64_t opened;
-    uint32_t max_in_flight, level, max_attempts;
+    uint32_t max_in_flight, level, max_attempts, sample_rate;
+    uint64_t key; /* who it is to pn_is_sampled() */
     int64_t msg_timeout, max_msg_timeout;
     bool dead_letter;
     uint32_t claims, handed;
@@ -99,6 +117,8 @@ struct tm_op {
     int64_t delay, ttl;
     int answer;
     int message, delivery; /* found or staged when it commits or prepares; -1: none */
+    bool spilled;          /* staged on disk */
+    bool on_disk, buries;  /* the one to cancel was there at the call; is there at the commit */
     enum { TM_END, TM_BACK, TM_DEAD } outcome;
     uint64_t order;
 };
@@ -130,6 +150,7 @@ struct tm_publish {
     int64_t delay, ttl;
     uint64_t dead;
     uint64_t id; /* of the first one */
+    int64_t since; /* of what was on disk: from when delay and ttl count; 0: now */
 };
 
 bool tm_has_room(const struct topic_model *m);
@@ -174,7 +195,21 @@ void tm_back(struct topic_model *m, int delivery, bool head, int64_t due, uint32
 int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id);
 void tm_discard(struct topic_model *m, int message, bool count);
 
+/* What is on disk (topic_disk_model.c). */
+bool tm_may_spill(const struct topic_model *m, int topic);
+/* Do the next n go there? */
+bool tm_spills(const struct topic_model *m, int topic, uint64_t n);
+void tm_spill(struct topic_model *m, const struct tm_publish *p, uint32_t i);
+/* An operation ends: what there is room for comes back, of all topics. */
+void tm_refill(struct topic_model *m);
+/* Messages that are not cancelled. */
+uint32_t tm_on_disk(const struct topic_model *m, int topic);
+/* One that is deferred; NULL: there is none.  A commit does not ask whether it has expired. */
+struct tm_spilled *tm_find_spilled(struct topic_model *m, int topic, uint64_t id, bool commits);
+
 uint32_t tm_count(const struct topic_model *m, int topic, int channel, enum tm_kind kind);
+bool tm_only_ephemeral(const struct topic_model *m, int topic);
+uint64_t tm_firm_messages(const struct topic_model *m, int topic);
 uint32_t tm_unfinished(const struct topic_model *m, int topic);
 uint32_t tm_consumers(const struct topic_model *m, int topic, int channel);
 

@@ -3,37 +3,50 @@
 
 #include "fuzz.h"
 
+static struct tm_publish what_of(const struct tm_op *op)
+{
+    return (struct tm_publish){.topic = op->topic,
+                               .n = 1,
+                               .lens = &op->len,
+                               .headers = op->headers,
+                               .content = op->content,
+                               .delay = op->delay,
+                               .ttl = op->ttl,
+                               .id = op->id};
+}
+
+static void spill(struct topic_model *m, const struct tm_op *op)
+{
+    const struct tm_publish p = what_of(op);
+    tm_spill(m, &p, 0);
+}
+
 static void stage_publish(struct topic_model *m, struct tm_op *op, bool prepare, int *rc)
 {
-    const struct tm_publish p = {.topic = op->topic,
-                                 .n = 1,
-                                 .lens = &op->len,
-                                 .headers = op->headers,
-                                 .content = op->content,
-                                 .delay = op->delay,
-                                 .ttl = op->ttl,
-                                 .id = op->id};
+    const struct tm_publish p = what_of(op);
     uint64_t skip, keep;
     if (!m->topic[op->topic].exists || m->topic[op->topic].generation != op->generation)
         *rc = -PN_ETOPICDELETED;
+    else if (!prepare && tm_spills(m, op->topic, 1))
+        op->spilled = m->topic[op->topic].spilling = true;
     else
         *rc = tm_admit(m, op->topic, 1, &skip, &keep);
-    if (*rc == 0 && skip < keep)
+    if (*rc == 0 && !op->spilled && skip < keep)
         op->message = tm_stage(m, &p, 0, prepare);
 }
 
 static void stage_dead_letter(struct topic_model *m, struct tm_op *op, bool prepare)
 {
     const struct tm_message *what = &m->message[m->delivery[op->delivery].message];
-    const struct tm_publish p = {.topic = TM_TOPICS - 1,
+    const struct tm_publish p = {.topic = TM_DEAD_LETTERS,
                                  .n = 1,
                                  .lens = &what->len,
                                  .headers = what->headers,
                                  .content = what->content,
                                  .dead = what->id,
                                  .id = m->next_id};
-    if (!m->topic[TM_TOPICS - 1].exists)
-        tm_open_topic(m, TM_TOPICS - 1, PN_OVERFLOW_DISK, 0);
+    if (!m->topic[TM_DEAD_LETTERS].exists)
+        tm_open_topic(m, TM_DEAD_LETTERS, PN_OVERFLOW_DISK, 0);
     m->next_id++;
     op->message = tm_stage(m, &p, 0, prepare);
 }
@@ -81,6 +94,36 @@ static void stage_answer(struct topic_model *m, struct tm_op *op, bool prepare, 
         plan_order(m, op);
 }
 
+/* Where the message is at the commit. */
+static void plan_cancel(struct topic_model *m, struct tm_op *op)
+{
+    const struct tm_topic *t = &m->topic[op->topic];
+    if (!t->exists || t->generation != op->generation)
+        return;
+    struct tm_spilled *s = op->on_disk ? tm_find_spilled(m, op->topic, op->id, true) : NULL;
+    if (s != NULL)
+        op->buries = s->burying = true;
+    else
+        op->message = tm_find_deferred(m, op->topic, op->id);
+}
+
+static void bury(struct topic_model *m, const struct tm_op *op)
+{
+    struct tm_topic *t = &m->topic[op->topic];
+    for (uint32_t i = 0; i < t->ndisk; i++)
+        t->disk[i].buried |= t->disk[i].id == op->id;
+}
+
+/* The commit is over, one way or the other. */
+static void forget(struct topic_model *m)
+{
+    for (int topic = 0; topic < TM_TOPICS; topic++) {
+        m->topic[topic].spilling = false;
+        for (uint32_t i = 0; i < m->topic[topic].ndisk; i++)
+            m->topic[topic].disk[i].burying = false;
+    }
+}
+
 static void unstage(struct topic_model *m, int message)
 {
     for (int i = 0; i < TM_DELIVERIES; i++)
@@ -113,6 +156,7 @@ static void undo(struct topic_model *m, struct tm_txn *t, int n)
             m->delivery[op->delivery].kind == TM_HELD)
             unhold(m, op->delivery);
     }
+    forget(m);
 }
 
 static int stage_all(struct topic_model *m, struct tm_txn *t, bool prepare)
@@ -121,13 +165,13 @@ static int stage_all(struct topic_model *m, struct tm_txn *t, bool prepare)
     for (int i = 0; i < t->nops; i++) {
         struct tm_op *op = &t->op[i];
         op->message = op->delivery = -1;
+        op->spilled = op->buries = false;
         if (op->kind == TM_PUBLISH)
             stage_publish(m, op, prepare, &rc);
         else if (op->kind == TM_ANSWER)
             stage_answer(m, op, prepare, &rc);
-        else if (!prepare && m->topic[op->topic].exists &&
-                 m->topic[op->topic].generation == op->generation)
-            op->message = tm_find_deferred(m, op->topic, op->id);
+        else if (!prepare)
+            plan_cancel(m, op);
         if (rc != 0) {
             undo(m, t, i + 1);
             return rc;
@@ -198,10 +242,7 @@ int tm_commit(struct topic_model *m, struct tm_txn *t)
     for (int i = 0; i < t->nops && t->prepared; i++) {
         struct tm_op *op = &t->op[i];
         if (op->kind == TM_CANCEL)
-            op->message = m->topic[op->topic].exists &&
-                                  m->topic[op->topic].generation == op->generation
-                              ? tm_find_deferred(m, op->topic, op->id)
-                              : -1;
+            plan_cancel(m, op);
         else if (op->message >= 0)
             revive(m, op);
         if (op->kind == TM_ANSWER)
@@ -214,10 +255,15 @@ int tm_commit(struct topic_model *m, struct tm_txn *t)
         const struct tm_op *op = &t->op[i];
         if (op->kind == TM_ANSWER)
             apply_answer(m, op);
+        else if (op->spilled)
+            spill(m, op);
+        else if (op->buries)
+            bury(m, op);
         else if (op->kind == TM_CANCEL && op->message >= 0 && m->message[op->message].used &&
                  m->message[op->message].id == op->id)
             tm_discard(m, op->message, false);
     }
+    forget(m);
     for (int i = 0; i < TM_TOPICS; i++)
         tm_pump(m, i);
     return 0;

@@ -146,7 +146,10 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 uint64_t *seq)
 {
     struct spilled head = head_of(m, now);
-    return stage(seg, topic, &head, sizeof head, m, seq);
+    int rc = stage(seg, topic, &head, sizeof head, m, seq);
+    if (rc == 0)
+        topic->message_bytes -= m->headers_len; /* see count() */
+    return rc;
 }
 
 /* The same of one that was given to its channels already. */
@@ -181,7 +184,7 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 {
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
-    uint64_t seq = 0;
+    uint64_t seq = 0, before = topic->message_bytes;
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; bodies += lens[i], i++, m.id++) {
         m.body = bodies;
@@ -198,6 +201,8 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
     }
     if (rc == 0)
         pn_topic_spill_commit_locked(seg, topic, seq);
+    else
+        topic->message_bytes = before;
     return rc;
 }
 
@@ -212,7 +217,7 @@ int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
         return rc;
     if (given != NULL) {
         topic->disk_given = seq;
-        topic->message_bytes -= given->n * sizeof(struct pn_spilled_delivery); /* see count() */
+        topic->message_bytes -= m->headers_len + given->n * sizeof(struct pn_spilled_delivery);
     }
     pn_topic_spill_commit_locked(seg, topic, seq);
     return 0;
@@ -343,11 +348,11 @@ static uint32_t stage_back(const struct refill *r, const struct pn_new_message *
     return ref;
 }
 
-/* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its deliveries
- * was taken off when it went there: of a message its body counts. */
+/* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its headers and
+ * deliveries was taken off when it went there: of a message its body counts. */
 static void count(struct pn_topic *topic, const struct spilled *head, bool in_memory)
 {
-    topic->message_bytes += bytes_of(head);
+    topic->message_bytes += head->headers_len + bytes_of(head);
     if (in_memory)
         return;
     topic->message_count++;

@@ -309,6 +309,13 @@ static void copy_name(char to[65], const char *name, uint32_t len)
     memcpy(to, name, len <= 64 ? len : 64);
 }
 
+/* Of records on disk that were lost it is not known how many bytes were whose (topic_disk.c). */
+static uint64_t published_bytes(const struct pn_topic *t)
+{
+    int64_t bytes = (int64_t) (t->message_bytes + pn_topic_disk_bytes(t));
+    return bytes > 0 ? (uint64_t) bytes : 0;
+}
+
 static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct look *look,
                        pn_topic_stats *out)
 {
@@ -326,7 +333,7 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                             .unfinished = t->messages,
                             .message_count = t->message_count + pn_topic_on_disk(t) +
                                              pn_diskqueue_now(&t->disk)->corrupt,
-                            .message_bytes = t->message_bytes + pn_topic_disk_bytes(t),
+                            .message_bytes = published_bytes(t),
                             .on_disk = pn_topic_waits_on_disk(t),
                             .corrupt = (uint32_t) pn_diskqueue_now(&t->disk)->corrupt,
                             .dropped = t->dropped,

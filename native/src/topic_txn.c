@@ -383,6 +383,8 @@ static void undo(struct staging *s, size_t n)
         struct pn_topic *spilled = spilled_by(seg, op);
         if (spilled != NULL)
             spilled->disk_staged = 0;
+        if (op->spilled != 0) /* topic_disk.c, count() */
+            pn_topic_at(seg, (uint32_t) op->topic - 1)->message_bytes += op->headers_len;
         op->spilled = 0;
         op->was = 0;
         PN_CRASH("commit:undone");

@@ -278,6 +278,48 @@ static void test_empty_and_delete_take_the_files(void)
     close_scene();
 }
 
+static void check_published(uint64_t count, uint64_t bytes)
+{
+    pn_topic_stats s = topic_stat(conn, topic);
+    CHECK_EQ(s.message_count, count);
+    CHECK_EQ(s.message_bytes, bytes);
+}
+
+static void test_what_was_published_stays_counted(void)
+{
+    const pn_message_in in = {
+        .body = "body", .body_len = 4, .headers = "headers", .headers_len = 7};
+    const uint32_t lens[2] = {4, 4};
+    pn_message_out m;
+    uint64_t id;
+    open_with(1, 0);
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    CHECK_OK(pn_topic_publish_many(conn, NULL, topic, "bodybody", lens, 2, &in, &id));
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(pn_topic_publish(conn, txn, topic, &in, &id));
+    CHECK_OK(pn_txn_commit(txn));
+    check_counts(1, 5);
+    check_published(6, 24); /* bytes of bodies, also of those on disk */
+    GET(consumer, &m, "body");
+    txn = test_begin(conn);
+    CHECK_OK(pn_topic_publish(conn, txn, topic, &in, &id));
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_RELEASE, 0));
+    CHECK_EQ(pn_txn_commit(txn), -PN_ENOTINFLIGHT);
+    check_published(6, 24);
+    for (int i = 0; i < 3; i++) {
+        GET(consumer, &m, "body");
+        FINISH(conn, &m);
+    }
+    check_counts(1, 2);
+    check_published(6, 24);
+    CHECK_OK(pn_topic_empty(conn, topic));
+    check_counts(1, 0);
+    check_published(6, 24);
+    close_scene();
+}
+
 static void limited(void *arg)
 {
     struct rlimit limit;
@@ -316,7 +358,7 @@ static void test_a_full_disk_is_the_publishers_error(void)
 
 static void test_a_damaged_record_is_counted_and_the_others_come(void)
 {
-    char name[512];
+    char name[512], byte;
     open_with(1, 0);
     publish_numbers(1, 20);
     DIR *dir = opendir(data_dir);
@@ -326,7 +368,9 @@ static void test_a_damaged_record_is_counted_and_the_others_come(void)
     closedir(dir);
     int fd = open(name, O_RDWR);
     off_t each = (off_t)pn_record_size(57), ten = PN_RECFILE_START + 8 * each;
-    CHECK_EQ(pwrite(fd, "x", 1, ten + PN_RECORD_HEADER), 1);
+    CHECK_EQ(pread(fd, &byte, 1, ten + PN_RECORD_HEADER), 1);
+    byte ^= 1; /* of its id, which may have any value */
+    CHECK_EQ(pwrite(fd, &byte, 1, ten + PN_RECORD_HEADER), 1);
     close(fd);
     finish_numbers(1, 9);
     finish_numbers(11, 20);
@@ -378,6 +422,7 @@ int main(void)
     RUN(test_a_commit_that_fails_leaves_nothing_on_disk);
     RUN(test_prepared_messages_stay_in_memory);
     RUN(test_empty_and_delete_take_the_files);
+    RUN(test_what_was_published_stays_counted);
     RUN(test_a_full_disk_is_the_publishers_error);
     RUN(test_a_damaged_record_is_counted_and_the_others_come);
     RUN(test_a_waiting_consumer_of_another_process_gets_all);
