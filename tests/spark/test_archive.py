@@ -134,7 +134,7 @@ def other(path: Path) -> None:
 
 def foreign(path: Path) -> None:
     """Parquet, but not ours."""
-    pyarrow.parquet.write_table(pyarrow.table({"x": [1, 2]}), path)
+    pyarrow.parquet.write_table(pyarrow.table({"channel": ["c", "d"]}), path)
 
 
 @pytest.mark.parametrize("harm", [cut_off, emptied, other, foreign, Path.unlink])
@@ -203,6 +203,23 @@ def test_a_channel_of_each_database(tmp_path: Path) -> None:
     records = read(out)[0]
     assert records == read(tmp_path / "logs")[0]
     assert {name for *_, name in records[1]} == {(5, "c"), (7, "c"), (7, "d"), None}
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_channel_that_is_named_later(tmp_path: Path) -> None:
+    """So that the row groups have different dictionaries."""
+    log, later = LogWriter(tmp_path / "logs"), LogWriter(tmp_path / "logs")
+    later.channels = {(1, "z"): 2}
+    # the first row group is put out when the second chunk has been read
+    receives(log, "a", np.arange(2 * CHUNK_RECORDS), ts=9)
+    known = log.records()
+    log.batches += [later.definitions(), known.copy()]
+    log.batches[-1]["channel"] = 2
+    log.write()
+    place = archived(tmp_path / "logs", tmp_path / "archive")
+    records = read(place)[0]
+    assert records == read(tmp_path / "logs")[0]
+    assert [name for *_, name in records[1]] == [(1, "a")] * len(known) + [(1, "z")] * len(known)
 
 
 def test_columns_answer_as_records_do() -> None:

@@ -81,8 +81,8 @@ def test_records_come_back_as_they_were(both: tuple[Path, Path, JobResult]) -> N
             del columns["channel"]  # its numbers are those of the file; names are compared
             names = []
             for chunk in reader.chunks():
-                for name, values in columns.items():
-                    values += chunk.records[name].tolist()
+                for name in columns:
+                    columns[name] += chunk.records[name].tolist()
                 names += [reader.channels[i] if i >= 0 else None for i in chunk.channel]
             columns["aux"] = [value & 0xFFFFFFFF for value in columns["aux"]]
             pairs.append((columns, names))
