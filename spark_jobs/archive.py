@@ -132,6 +132,13 @@ def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
     return system, path
 
 
+def inside(root: str, name: str) -> str:
+    """The path or URI of what is called `name` in `root`."""
+    if is_local(root):
+        return str(local_path(root).absolute() / name)
+    return f"{root.rstrip('/')}/{name.replace('%', '%25')}"
+
+
 def is_archive(location: str | os.PathLike[str]) -> bool:
     """Whether ``ingest`` wrote that directory."""
     system, path = filesystem(location)
@@ -164,7 +171,7 @@ def segment_rows(
         try:
             rows += _rows(system, [entry.path])
         except (OSError, pa.ArrowException) as error:
-            name = f"{os.fspath(location).rstrip('/')}/{SEGMENTS}/{entry.base_name}"
+            name = inside(os.fspath(location), f"{SEGMENTS}/{entry.base_name}")
             why = " ".join(str(error).split())
             reports.append(FileReport(name, 0, 1, [f"what it says of its segment is lost: {why}"]))
     return rows, reports
@@ -172,7 +179,7 @@ def segment_rows(
 
 def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport]:
     """What is in that archive, in the terms of the log files that it was made from."""
-    root = os.fspath(location).rstrip("/")
+    root = os.fspath(location)
     rows, reports = segment_rows(root)
     found: list[Segment | FileReport] = [*reports]
     for row in rows:
@@ -186,7 +193,7 @@ def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport
             committed=row["committed"],
             records=row["records"],
             clock_ns=row["clock_ns"],
-            events=tuple(f"{root}/{name}" for name in row["events"]),
+            events=tuple(inside(root, name) for name in row["events"]),
             archived=True,
             damaged=row["damaged"],
             problems=tuple(problems),

@@ -263,7 +263,7 @@ def several_hosts_and_boots(logs: Path) -> dict[tuple[str, str, int], np.ndarray
     """Returns latencies by host, boot and pid; the engine's senders run everywhere, or nowhere."""
     random = np.random.default_rng(3)
     oracle = {}
-    for at, (host, boot) in enumerate((h, b) for h in ("one", "two") for b in BOOTS):
+    for at, (host, boot) in enumerate((h, b) for h in ("one", "two %2") for b in BOOTS):
         engine = f"engine{at}"
         common = {"engine": engine, "host": host, "clock": 10**18}
         sender = LogWriter(logs, 10 * at + 1, boot_id=boot, **common)
