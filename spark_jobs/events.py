@@ -18,9 +18,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from spark_jobs.archive import filesystem
-from spark_jobs.logs import CHUNK_RECORDS, Chunk, LogFile
+from spark_jobs.logs import CHUNK_RECORDS, Chunk, LogFile, LogReader
 from spark_jobs.quality import FileReport
-from spark_jobs.schema import RECORD
+from spark_jobs.schema import FIELD_NAMES, RECORD
 
 
 class Columns:
@@ -167,14 +167,16 @@ class EventFile:
                 self._lost(f"{lost} records cannot be read", error)
 
 
-def read_file(
-    file: LogFile,
-    fields: Sequence[str],
-    register: Callable[[int, bytes], int],
-    report: FileReport,
-) -> Iterator[Chunk]:
-    """The records of an archived segment; what cannot be read goes from the report's whole records
-    to its damaged ones.
+def _fields(reader: LogReader) -> list[str]:
+    """Those asked for; ``peer`` only where `LogReader.comparable` looks at it, or all are wanted."""
+    unused = reader.log.own_clock is None and len(reader.fields) < len(FIELD_NAMES)
+    return [name for name in reader.fields if not (unused and name == "peer")]
+
+
+def read_file(reader: LogReader, file: LogFile, report: FileReport) -> Iterator[Chunk]:
+    """The records of one archived file of the reader's log.
+
+    What cannot be read goes from the report's whole records to its damaged ones.
     """
     report.records += file.records
     report.damaged += file.damaged
@@ -182,7 +184,7 @@ def read_file(
     lost, untold, told = 0, False, 0
     for place in file.events:
         events = EventFile(*filesystem(place), place)
-        yield from events.chunks(fields, file.clock_ns, register)
+        yield from events.chunks(_fields(reader), file.clock_ns, reader.register)
         report.problems += events.problems
         if events.expected is None:
             untold = True

@@ -356,7 +356,7 @@ class LogReader:
             if self.log.incomplete and file is self.log.files[-1]:
                 report.problems.append(self.log.incomplete)
             if file.archived:
-                yield from read_file(file, self.fields, self.register, report)
+                yield from read_file(self, file, report)
                 continue
             if file.records < file.committed:
                 report.damaged += file.committed - file.records

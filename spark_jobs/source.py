@@ -112,10 +112,8 @@ class PynlogReader(DataSourceReader):
         assert isinstance(partition, LogsPartition)
         schema = _schema(self.job)
         cls = _partials(self.job)
-        for log in map(Log.from_json, partition.logs):
-            # Who sent a message only matters where the clocks of an engine's logs differ.
-            unused = ("peer",) if log.own_clock is None else ()
-            reader = LogReader(log, [name for name in cls.FIELDS if name not in unused])
+        for text in partition.logs:
+            reader = LogReader(Log.from_json(text), cls.FIELDS)
             partials = cls(reader, **self.settings)
             for chunk in reader.chunks():
                 for columns in partials.add(chunk):
