@@ -168,7 +168,7 @@ class EventFile:
 
 
 def _fields(reader: LogReader) -> list[str]:
-    """Those asked for; ``peer`` only where `LogReader.comparable` looks at it, or all are wanted."""
+    """Those asked for; ``peer`` only where `LogReader.comparable` needs it, or all are wanted."""
     unused = reader.log.own_clock is None and len(reader.fields) < len(FIELD_NAMES)
     return [name for name in reader.fields if not (unused and name == "peer")]
 
