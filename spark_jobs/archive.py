@@ -1,4 +1,4 @@
-"""What ``ingest`` keeps: the layout of an archive, and reading it back as if it were the logs.
+"""What ``ingest`` keeps: the layout of an archive, and what its rows say of the logs.
 
 ::
 
@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 from pyarrow import fs as arrow_fs
 
-from spark_jobs.logs import CHUNK_RECORDS, Chunk, LogFile, Segment
+from spark_jobs.logs import LogFile, Segment
 from spark_jobs.quality import FileReport
-from spark_jobs.schema import FIELD_NAMES, RECORD
 from spark_jobs.storage import is_local, local_path
 
 EVENTS, CHANNELS, SEGMENTS, QUARANTINE = "events", "channels", "segments", "quarantine"
@@ -135,6 +132,13 @@ def filesystem(location: str | os.PathLike[str]) -> tuple[Any, str]:
     return system, path
 
 
+def inside(root: str, name: str) -> str:
+    """The path or URI of what is called `name` in `root`."""
+    if is_local(root):
+        return str(local_path(root).absolute() / name)
+    return f"{root.rstrip('/')}/{name.replace('%', '%25')}"
+
+
 def is_archive(location: str | os.PathLike[str]) -> bool:
     """Whether ``ingest`` wrote that directory."""
     system, path = filesystem(location)
@@ -142,21 +146,43 @@ def is_archive(location: str | os.PathLike[str]) -> bool:
     return all(entry.type == arrow_fs.FileType.Directory for entry in found)
 
 
-def segment_rows(location: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All rows of ``segments/``."""
-    system, path = filesystem(location)
-    table = pyarrow.dataset.dataset(
-        f"{path}/{SEGMENTS}", filesystem=system, format="parquet", schema=SEGMENT_SCHEMA
-    ).to_table()
-    rows: list[dict[str, Any]] = table.to_pylist()
+def _rows(system: Any, source: str | list[str]) -> list[dict[str, Any]]:
+    options = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    found = pyarrow.dataset.dataset(source, filesystem=system, format=form, schema=SEGMENT_SCHEMA)
+    rows: list[dict[str, Any]] = found.to_table().to_pylist()
     return rows
+
+
+def segment_rows(
+    location: str | os.PathLike[str],
+) -> tuple[list[dict[str, Any]], list[FileReport]]:
+    """All rows of ``segments/``, and a report on each of its files that cannot be read."""
+    system, root = filesystem(location)
+    path = f"{root}/{SEGMENTS}"
+    try:
+        return _rows(system, path), []
+    except (OSError, pa.ArrowException):  # find out which, one by one
+        entries = system.get_file_info(arrow_fs.FileSelector(path))
+    rows, reports = [], []
+    for entry in sorted(entries, key=lambda entry: str(entry.path)):
+        if not entry.is_file or not entry.base_name.endswith(".parquet"):
+            continue
+        try:
+            rows += _rows(system, [entry.path])
+        except (OSError, pa.ArrowException) as error:
+            name = inside(os.fspath(location), f"{SEGMENTS}/{entry.base_name}")
+            why = " ".join(str(error).split())
+            reports.append(FileReport(name, 0, 1, [f"what it says of its segment is lost: {why}"]))
+    return rows, reports
 
 
 def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport]:
     """What is in that archive, in the terms of the log files that it was made from."""
-    root = os.fspath(location).rstrip("/")
-    found: list[Segment | FileReport] = []
-    for row in segment_rows(root):
+    root = os.fspath(location)
+    rows, reports = segment_rows(root)
+    found: list[Segment | FileReport] = [*reports]
+    for row in rows:
         problems = json.loads(row["problems"])
         if row["status"] == QUARANTINED:
             found.append(FileReport(row["file"], 0, row["damaged"], problems))
@@ -167,7 +193,7 @@ def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport
             committed=row["committed"],
             records=row["records"],
             clock_ns=row["clock_ns"],
-            events=tuple(f"{root}/{name}" for name in row["events"]),
+            events=tuple(inside(root, name) for name in row["events"]),
             archived=True,
             damaged=row["damaged"],
             problems=tuple(problems),
@@ -176,52 +202,3 @@ def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport
         known = {name: row[name] for name in names}
         found.append(Segment(log_id=int(row["log_id"], 16), file=file, **known))
     return found
-
-
-def read_events(
-    location: str,
-    fields: Sequence[str],
-    clock_ns: int,
-    register: Callable[[int, bytes], int],
-) -> Iterator[Chunk]:
-    """The records of one file of ``events/``, with those columns of `schema.RECORD` only."""
-    system, path = filesystem(location)
-    # A column of every batch is needed for its length, and `kind` is what all jobs ask for.
-    wanted = {name for name in fields if name != "channel"} | {"kind"}
-    columns = {"ts", "lat_ns"} | wanted - {"ref_ts"} if "ref_ts" in wanted else wanted
-    dtype = np.dtype([(name, RECORD[name]) for name in FIELD_NAMES if name in wanted])
-    with pyarrow.parquet.ParquetFile(
-        system.open_input_file(path), read_dictionary=["channel"]
-    ) as file:
-        known = json.loads(file.metadata.metadata[b"channels"])
-        index = {(number, name): register(number, name.encode()) for number, name in known}
-        for batch in file.iter_batches(CHUNK_RECORDS, columns=[*columns, "channel", "database"]):
-            records = np.empty(batch.num_rows, dtype=dtype)
-            for name in wanted:
-                if name != "ref_ts":
-                    records[name] = batch[name].to_numpy()
-            if "ref_ts" in wanted:
-                records["ref_ts"] = _sent_ns(batch)
-            yield Chunk(records, _channel(batch, index), clock_ns)
-
-
-def _channel(batch: pa.RecordBatch, index: Mapping[tuple[int, str], int]) -> np.ndarray[Any, Any]:
-    """`Chunk.channel`: -1 where there is none."""
-    column, database = batch["channel"], batch["database"].fill_null(0).to_numpy()
-    names = [*column.dictionary.to_pylist(), None]
-    number = column.indices.fill_null(len(names) - 1).to_numpy()
-    low, high = int(database.min(initial=0)), int(database.max(initial=0))
-    if low == high:
-        of = np.array([index.get((low, name), -1) for name in names])
-        return np.asarray(of[number])
-    pairs, inverse = np.unique(database * len(names) + number, return_inverse=True)
-    of = np.array([index.get((p // len(names), names[p % len(names)]), -1) for p in pairs.tolist()])
-    return np.asarray(of[inverse])
-
-
-def _sent_ns(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
-    latency = batch["lat_ns"]
-    sent = batch["ts"].to_numpy() - latency.fill_null(0).to_numpy()
-    if latency.null_count:
-        sent[latency.is_null().to_numpy(zero_copy_only=False)] = 0
-    return np.asarray(sent)

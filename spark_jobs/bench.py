@@ -30,7 +30,7 @@ from spark_jobs.processes import Clock, Peaks, forget_peaks, peaks
 from spark_jobs.startup import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 3
@@ -154,7 +154,7 @@ class Bench:
     records: int
     received: int
 
-    def job(self, name: str, *, again: bool = False) -> Callable[[], Any]:
+    def job(self, name: str, logs: Path | None = None, *, again: bool = False) -> Callable[[], Any]:
         """Runs that job as the command line does; `again`: each time into another directory."""
         from spark_jobs.logs import survey
 
@@ -168,7 +168,7 @@ class Bench:
                 shutil.rmtree(self.out / f"{name}-{count - 1}", ignore_errors=True)
             out.mkdir(parents=True, exist_ok=True)
             self.last_out = out
-            return runner(name)(self.session, survey([str(self.logs)]), out)
+            return runner(name)(self.session, survey([str(logs or self.logs)]), out)
 
         return work
 
@@ -190,19 +190,33 @@ class Bench:
 
     def ingest(self) -> Figure:
         figure = measure("ingest", self.records, self.job("ingest", again=True))
-        size = sum(path.stat().st_size for path in self.last_out.rglob("*.parquet"))
+        self.last_archive = self.last_out
+        size = sum(path.stat().st_size for path in self.last_archive.rglob("*.parquet"))
         figure.bytes_per_record = size / self.records
         return figure
 
+    def _grouped(self) -> DataFrame:
+        """What ``latency`` counts, as plain Spark SQL on the archive."""
+        frame = self.session.read.parquet(str(self.last_archive / "events"))
+        return frame.where("lat_b IS NOT NULL").groupBy("channel", "pid", "lat_b").count()
+
     def parquet(self) -> Figure:
-        """What ``latency`` groups by, from the archive."""
+        """``latency`` from the archive: by channel, process and bucket, and its tables written."""
+        work = self.job("latency", self.last_archive)
+        work()
+        counted = self.session.read.parquet(str(self.last_out / "latency_hist"))
+        ours = counted.where("wake = 'all'").groupBy("channel", "pid", "bucket").agg({"n": "sum"})
+        theirs = self._grouped()
+        differing = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+        if differing:
+            raise CannotMeasureError(f"latency from the archive and SQL differ in {differing} rows")
+        return measure("Parquet aggregate: latency from the archive", self.records, work)
 
+    def sql(self) -> Figure:
         def work() -> None:
-            frame = self.session.read.parquet(str(self.last_out / "events"))
-            rows = frame.where("lat_b IS NOT NULL").groupBy("channel", "pid", "lat_b").count()
-            rows.write.format("noop").mode("overwrite").save()
+            self._grouped().write.format("noop").mode("overwrite").save()
 
-        return measure("Parquet aggregate", self.records, work)
+        return measure("the same counts in Spark SQL", self.records, work)
 
     def duckdb(self) -> Figure:
         import duckdb
@@ -213,9 +227,9 @@ class Bench:
             "SELECT channel, pid, lat_b, count(*) FROM read_parquet(?) "
             "WHERE lat_b IS NOT NULL GROUP BY ALL"
         )
-        events = str(self.last_out / "events" / "**" / "*.parquet")
+        events = str(self.last_archive / "events" / "**" / "*.parquet")
         return measure(
-            "DuckDB, the same aggregate",
+            "the same counts in DuckDB",
             self.records,
             lambda: connection.execute(query, [events]).fetchall(),
         )
@@ -224,14 +238,16 @@ class Bench:
         import polars
 
         def work() -> None:
-            frame = polars.scan_parquet(self.last_out / "events" / "**" / "*.parquet")
+            frame = polars.scan_parquet(self.last_archive / "events" / "**" / "*.parquet")
             kept = frame.filter(polars.col("lat_b").is_not_null())
             kept.group_by("channel", "pid", "lat_b").len().collect(engine="streaming")
 
-        return measure("polars, the same aggregate", self.records, work)
+        return measure("the same counts in polars", self.records, work)
 
 
-def _compare(figure: Figure, base: Figure, bar_cpu: float, bar_wall: float | None = None) -> Figure:
+def _compare(
+    figure: Figure, base: Figure, bar_cpu: float | None = None, bar_wall: float | None = None
+) -> Figure:
     figure.against = base.name
     figure.ratio_cpu = figure.rate_cpu / base.rate_cpu
     figure.ratio_wall = figure.rate_wall / (base.rate_cpu * (os.cpu_count() or 1))
@@ -266,6 +282,7 @@ def _from_archive(bench: Bench, base: Figure) -> Iterator[Figure]:
     ingest.bar_rate, ingest.bar_bytes = 4e6, 12.0
     yield ingest
     yield _compare(bench.parquet(), base, 0.15)
+    yield _compare(bench.sql(), base)
     for name, work in (("duckdb", bench.duckdb), ("polars", bench.polars)):
         if find_spec(name) is None:
             print(f"bench: {name} is not installed (the extra bench has it)", file=sys.stderr)

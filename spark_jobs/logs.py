@@ -157,13 +157,17 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
         else:
             raise NoLogsError(f"no such file or directory: {path}")
     if not found:
-        raise NoLogsError(f"no log files (*.pynlog) in {', '.join(map(str, given))}")
+        places = ", ".join(map(str, given))
+        raise NoLogsError(f"no log files (*.pynlog) in {places}, nor is it an archive of ingest")
     return sorted(found)
 
 
 def _writer(path: str) -> str:
-    """Host, boot, pid and start time, as a file's name tells them."""
-    return Path(path).name.removesuffix(".pynlog").rpartition(".")[0]
+    """Host, boot, pid and start time, as a file's name tells them; of an archive's the log."""
+    name = Path(path).name
+    if name.endswith(".parquet"):
+        return name.partition("-")[0]
+    return name.removesuffix(".pynlog").rpartition(".")[0]
 
 
 def _text(value: bytes) -> str:
@@ -267,7 +271,8 @@ def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
     why = []
     if missing:
         why.append(f"file {', '.join(map(str, missing))} of the log is missing")
-    if any(_writer(file.path) in suspects for file in files):
+    names = {f"{last.log_id:016x}", *(_writer(file.path) for file in files)}
+    if names & suspects:
         why.append("an unreadable file may belong to the log")
     if last.dropped:
         why.append(f"{last.dropped} records were dropped when there was no room")
@@ -307,9 +312,9 @@ def _with_clocks(logs: list[Log]) -> list[Log]:
 class Chunk:
     """Whole records in the order in which they were written, without the CHANDEFs.
 
-    `channel` indexes `LogReader.channels`; -1 where the record has none. `records` may lie in the
-    reader's buffer: they are good until the next chunk is asked for. `clock_ns` is that of the
-    file.
+    `records` are an array of `schema.RECORD`, or what answers like one (`events.Columns`).
+    They may lie in the reader's buffer, and are good until the next chunk is asked for. `channel`
+    indexes `LogReader.channels`; -1 where the record has none. `clock_ns` is that of the file.
     """
 
     records: NDArray[Any]
@@ -383,13 +388,15 @@ class LogReader:
         return bool(self.log.incomplete) or any(report.damaged for report in self.reports)
 
     def chunks(self) -> Iterator[Chunk]:
+        from spark_jobs.events import read_file
+
         for file in self.log.files:
             report = FileReport(file.path, 0, 0, [])
             self.reports.append(report)
             if self.log.incomplete and file is self.log.files[-1]:
                 report.problems.append(self.log.incomplete)
             if file.archived:
-                yield from self._archived_chunks(file, report)
+                yield from read_file(self, file, report)
                 continue
             if file.records < file.committed:
                 report.damaged += file.committed - file.records
@@ -403,15 +410,6 @@ class LogReader:
         if self.log.own_clock is None:
             return np.ones(len(records), dtype=bool)
         return np.isin(records["peer"], np.array(self.log.own_clock, dtype=np.int64))
-
-    def _archived_chunks(self, file: LogFile, report: FileReport) -> Iterator[Chunk]:
-        from spark_jobs.archive import read_events
-
-        report.records += file.records
-        report.damaged += file.damaged
-        report.problems += file.problems
-        for path in file.events:
-            yield from read_events(path, self.fields, file.clock_ns, self.register)
 
     def _file_chunks(self, file: LogFile, report: FileReport) -> Iterator[Chunk]:
         bad = unknown = 0

@@ -52,6 +52,7 @@ def writer(sink: Any, first: pa.Table) -> Any:
         store_schema=False,
         write_statistics=list(STATISTICS),
         write_batch_size=ROWS,
+        write_page_checksum=True,  # the CRCs of the records are not kept
         use_dictionary=[name for name, (how, _) in encodings.items() if how == DICTIONARY],
         column_encoding={name: how for name, (how, _) in encodings.items() if how != DICTIONARY},
         compression={name: codec for name, (_, codec) in encodings.items()},

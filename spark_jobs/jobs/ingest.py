@@ -118,7 +118,9 @@ def _put_table(root: str, name: str, table: pa.Table) -> None:
     system, path = archive.filesystem(root)
     draft = f"{path}/{archive.STAGING}/{uuid4().hex}"
     with system.open_output_stream(draft) as sink:
-        pyarrow.parquet.write_table(table, sink, compression="lz4", write_statistics=False)
+        pyarrow.parquet.write_table(
+            table, sink, compression="lz4", write_statistics=False, write_page_checksum=True
+        )
     system.move(draft, f"{path}/{name}")
 
 
@@ -301,7 +303,8 @@ def run(
     names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
     for name in names:
         system.create_dir(f"{base}/{name}", recursive=True)
-    known = {} if overwrite else {row["segment"]: row for row in archive.segment_rows(root)}
+    rows_there = [] if overwrite else archive.segment_rows(root)[0]
+    known = {row["segment"]: row for row in rows_there}
     fresh = _fresh(survey.segments, known)
     partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root)
     found = [row.asDict() for row in partials.collect()]  # two of each segment

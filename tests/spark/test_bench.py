@@ -106,6 +106,28 @@ def test_ratios_and_verdicts() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.filterwarnings("default")  # Spark's own code, which we cannot mend
+def test_the_aggregate_of_an_archive_is_compared_with_sql(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "RUNS", 1)
+    seq = np.arange(1000)
+    for pid in (1, 2):
+        log = LogWriter(tmp_path / "logs", pid)
+        for channel in ("c", "d"):
+            receives(log, channel, seq, ts=9 + seq * pid, ref_ts=2, wake=seq % 3)
+        log.write(files=2)
+    measured = bench.Bench(spark, tmp_path / "logs", tmp_path / "out", 4000, 4000)
+    measured.ingest()
+    assert measured.parquet().records == measured.sql().records == 4000
+    grouped = bench.Bench._grouped
+    monkeypatch.setattr(bench.Bench, "_grouped", lambda self: grouped(self).where("lat_b > 400"))
+    with pytest.raises(bench.CannotMeasureError, match="differ in"):
+        measured.parquet()
+
+
+@pytest.mark.spark
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
 @pytest.mark.filterwarnings("default")  # Spark's own code, which we cannot mend
@@ -127,5 +149,8 @@ def test_a_small_run(
     assert report["records"] >= 200_000
     names = [figure["name"] for figure in report["figures"]]
     assert {"numpy histogram", "latency from binary", "audit from binary"} <= set(names)
+    assert {"Parquet aggregate: latency from the archive", "the same counts in Spark SQL"} <= set(
+        names
+    )
     assert all(figure["cpu_s"] > 0 for figure in report["figures"])
     assert (tmp_path / "dir" / "logs-200000").is_dir()
