@@ -318,7 +318,7 @@ static bool header_at(const struct pn_segfile_dir *dir, const struct pn_recfile_
     memcpy(h, r->bytes + (at - r->at), sizeof *h);
     return h->crc == pn_crc32c(address_crc(dir, number, at), h,
                                offsetof(struct record_header, crc)) &&
-           h->length <= PN_RECORD_MAX && h->length <= r->cap - WINDOW - sizeof *h;
+           h->length <= PN_RECORD_MAX;
 }
 
 /* *at: a header, or where to search on.  enum pn_recfile_found, or -errno. */
@@ -340,6 +340,20 @@ static int find_header(const struct pn_segfile_dir *dir, struct pn_recfile_reade
     if (data >= 0 && (uint64_t) data > *at)
         *at = (uint64_t) data & ~(uint64_t) 7;
     return PN_RECFILE_SEARCH;
+}
+
+/* A record of before may be longer than those that are written now. */
+static int grow(struct pn_recfile_reader *r, uint32_t length)
+{
+    size_t cap = WINDOW + (size_t) pn_record_size(length);
+    if (cap <= r->cap)
+        return 0;
+    uint8_t *bytes = realloc(r->bytes, cap);
+    if (bytes == NULL)
+        return pn_fail(ENOMEM, "no memory for reading a record of %u bytes", length);
+    r->bytes = bytes;
+    r->cap = cap;
+    return 0;
 }
 
 int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
@@ -365,6 +379,9 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
                                    .next = at + pn_record_size(h.length), .seq = h.seq,
                                    .sum = h.sum, .type = h.type, .more = h.more,
                                    .length = h.length};
+    rc = grow(reader, h.length);
+    if (rc != 0)
+        return rc;
     int64_t have = fill(dir, reader, number, at, sizeof h + h.length, end);
     if (have < 0)
         return (int) have;

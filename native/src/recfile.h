@@ -67,7 +67,7 @@ uint64_t pn_record_length(const struct pn_record_in *record);
 /* Close it if it is still ours. */
 void pn_recfile_close(struct pn_recfile *file);
 
-/* `longest`: of the bodies that will be read.  To be freed by the next. */
+/* `longest`: of the bodies that will be read, as a rule.  To be freed by the next. */
 int pn_recfile_reader_init(struct pn_recfile_reader *reader, uint32_t longest);
 void pn_recfile_reader_free(struct pn_recfile_reader *reader);
 /* After something else than appending has changed the file, or it was read beyond its end. */

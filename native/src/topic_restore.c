@@ -125,8 +125,13 @@ static int restore_message(void *arg, const struct pn_log_message *what,
     struct pn_topic *t = what->topic < r->topics ? r->topic[what->topic] : NULL;
     if (what->id > r->last_id)
         r->last_id = what->id;
-    if (t == NULL || body_len == 0 || body_len > seg->topics.max_body)
+    if (t == NULL || body_len == 0)
         return 0;
+    if (body_len > seg->topics.max_body)
+        return pn_fail(PN_EBODYLONG,
+                       "a durable topic has a message of %u bytes, max_body of the segment is %u\n"
+                       "Make the segment with a larger one.",
+                       body_len, seg->topics.max_body);
     if (what->expires != 0 && what->expires <= r->now.real) {
         t->expired++;
         return 0;

@@ -530,6 +530,44 @@ static void test_what_was_cancelled_on_disk_is_not_in_the_new_log(void)
     close_scene();
 }
 
+/* Told, and not lost: a segment that can have it finds everything. */
+static void test_a_message_too_long_for_the_new_segment_is_told(void)
+{
+    static char body[6 << 20]; /* longer than what a reader has room for at first */
+    pn_options o = test_options();
+    pn_ref ref;
+    o.topic_memory = 16 << 20;
+    o.max_body = sizeof body;
+    log_remove();
+    name = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(pn_open(name, &o, &engine));
+        conn = test_connect(engine);
+        if (i == 0) {
+            topic = durable_topic("t", 0);
+            channel_of(conn, topic, "c");
+            memset(body, 'x', sizeof body - 1);
+            publish(conn, topic, body);
+            publish_numbers(1, 1);
+        } else {
+            CHECK_EQ(pn_topic_open(conn, "t", 1, NULL, &ref), -PN_EBODYLONG);
+            CHECK(strstr(pn_error_message(), "6291455 bytes") != NULL);
+        }
+        detach();
+        test_segment_remove(name);
+        o.max_body = i == 0 ? 1000 : sizeof body;
+    }
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+    topic = topic_of(conn, "t");
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 5);
+    finish_text(body);
+    finish_numbers(1, 1);
+    close_scene();
+}
+
 static void remove_all(void)
 {
     if (data_dir_owner == getpid())
@@ -557,5 +595,6 @@ int main(void)
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
     RUN(test_the_log_is_compacted_while_messages_are_on_disk);
     RUN(test_what_was_cancelled_on_disk_is_not_in_the_new_log);
+    RUN(test_a_message_too_long_for_the_new_segment_is_told);
     return tests_done();
 }
