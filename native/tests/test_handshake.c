@@ -198,6 +198,17 @@ static bool asleep(uint32_t slot)
     return (pn_load_acquire(&test_inside()->backend[slot].pos) & PN_ASLEEP) != 0;
 }
 
+/* In the kernel, and not between saying that it sleeps and looking once more. */
+static bool is_blocked(pid_t pid)
+{
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+    return state == 'S';
+}
+
 static void test_one_signal_for_each_sleep(void)
 {
     engine = test_engine(NULL);
@@ -205,7 +216,7 @@ static void test_one_signal_for_each_sleep(void)
     test_hear(to_parent);
     pn_conn *conn = test_connect(engine);
     for (int round = 0; round < 10; round++) {
-        CHECK_SOON(asleep(0));
+        CHECK_SOON(asleep(0) && is_blocked(pid));
         pn_stat before = test_stat(engine), after;
         CHECK_OK(test_notify(conn, "c", "wakes"));
         test_hear(to_parent);
@@ -366,17 +377,6 @@ static void test_waking_oneself_starts_at_from(void)
 }
 
 /* ---- the notifier that died between un-sleeping and signalling (R2) -------------------------- */
-
-/* In the kernel, and not between saying that it sleeps and looking once more. */
-static bool is_blocked(pid_t pid)
-{
-    char path[32], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "r");
-    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-    fclose(f);
-    return state == 'S';
-}
 
 /* The slot is awake and owed, but no signal was sent: the next commit sends it, once it is old. */
 static void test_owed_signals_are_sent_by_the_next(void)
