@@ -86,7 +86,7 @@ static void crash_case(void *arg)
     CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
     pn_remove_spill_files(engine);
     detach();
-    log_remove();
+    data_dir_empty();
     if (!reached)
         exit(NOT_REACHED);
 }

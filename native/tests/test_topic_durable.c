@@ -40,20 +40,9 @@ static void detach(void)
     pn_engine_close(engine);
 }
 
-static void log_remove(void)
-{
-    char saved[sizeof data_dir];
-    memcpy(saved, data_dir, sizeof saved);
-    if (name != NULL)
-        snprintf(data_dir, sizeof data_dir, "%.30s/%.30s", saved, name);
-    data_dir_empty();
-    memcpy(data_dir, saved, sizeof saved);
-    data_dir_empty();
-}
-
 static void open_with(uint64_t max_depth)
 {
-    log_remove();
+    data_dir_empty();
     name = test_segment_name();
     attach();
     topic = durable_topic("t", max_depth);
@@ -353,7 +342,7 @@ static void open_synced(void)
     const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
                                 .durable = 1,
                                 .fsync = PN_FSYNC_ALWAYS};
-    log_remove();
+    data_dir_empty();
     name = test_segment_name();
     attach();
     CHECK_OK(pn_topic_open(conn, "t", 1, &o, &topic));
@@ -538,7 +527,7 @@ static void test_a_message_too_long_for_the_new_segment_is_told(void)
     pn_ref ref;
     o.topic_memory = 16 << 20;
     o.max_body = sizeof body;
-    log_remove();
+    data_dir_empty();
     name = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     for (int i = 0; i < 2; i++) {
@@ -568,16 +557,9 @@ static void test_a_message_too_long_for_the_new_segment_is_told(void)
     close_scene();
 }
 
-static void remove_all(void)
-{
-    if (data_dir_owner == getpid())
-        log_remove();
-}
-
 int main(void)
 {
     data_dir_make();
-    atexit(remove_all);
     test_watchdog(100);
     RUN(test_messages_and_answers_survive);
     RUN(test_delays_and_attempts_survive);

@@ -85,17 +85,6 @@ static inline void detach(void)
     pn_engine_close(engine);
 }
 
-static inline void log_remove(void)
-{
-    char saved[sizeof data_dir];
-    memcpy(saved, data_dir, sizeof saved);
-    if (name != NULL)
-        snprintf(data_dir, sizeof data_dir, "%.30s/%.30s", saved, name);
-    data_dir_empty();
-    memcpy(data_dir, saved, sizeof saved);
-    data_dir_empty();
-}
-
 /* Everything goes but the files; nobody closes anything before. */
 static inline void reboot(uint64_t memory)
 {
@@ -128,7 +117,7 @@ static inline void fill(int64_t ttl_ns)
     memset(doubtful, 0, sizeof doubtful);
     memset(unsure, 0, sizeof unsure);
     others = false;
-    log_remove();
+    data_dir_empty();
     name = test_segment_name();
     attach(PLENTY);
     for (int i = 1; i <= LAST; i++)
