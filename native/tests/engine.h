@@ -154,4 +154,15 @@ static inline void test_hear(const int pipe_fds[2])
     CHECK_EQ(read(pipe_fds[0], &c, 1), 1);
 }
 
+/* In the kernel, and not between saying that it sleeps and looking once more. */
+static inline bool is_blocked(pid_t pid)
+{
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+    return state == 'S';
+}
+
 #endif

@@ -198,17 +198,6 @@ static bool asleep(uint32_t slot)
     return (pn_load_acquire(&test_inside()->backend[slot].pos) & PN_ASLEEP) != 0;
 }
 
-/* In the kernel, and not between saying that it sleeps and looking once more. */
-static bool is_blocked(pid_t pid)
-{
-    char path[32], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "r");
-    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-    fclose(f);
-    return state == 'S';
-}
-
 static void test_one_signal_for_each_sleep(void)
 {
     engine = test_engine(NULL);

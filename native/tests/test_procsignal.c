@@ -117,7 +117,7 @@ static void test_foreign_signals_go_to_the_hosts_handler(void)
     for (uintptr_t siginfo = 0; siginfo < 2; siginfo++) {
         pid_t pid = spawn(host_with_handler, (void *)siginfo);
         test_hear(up);
-        CHECK_SOON(asleep(1));
+        CHECK_SOON(asleep(1) && is_blocked(pid));
         notify("1");
         test_hear(up);
         CHECK_SOON(asleep(1));
