@@ -15,6 +15,8 @@ _QUIET = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
+    # Snappy's library does not load where Debian's package musl is installed.
+    "spark.sql.parquet.compression.codec": "zstd",
 }
 
 

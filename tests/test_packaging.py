@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from requirement import require
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
@@ -75,6 +77,21 @@ def test_sdist_holds_what_a_build_needs_and_no_more(sdist: Path) -> None:
     }
     assert needed <= names
     assert not [name for name in names if name.startswith(NOT_OURS) or name.endswith(".so")]
+
+
+def test_c_library_can_be_configured_from_the_sdist(sdist: Path, tmp_path: Path) -> None:
+    cmake = shutil.which("cmake") or shutil.which("cmake", path=str(Path(sys.executable).parent))
+    if cmake is None:
+        require("cmake")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    done = subprocess.run(
+        [str(cmake), "-S", str(tmp_path / STEM), "-B", str(tmp_path / "build")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(300)  # compiles the core

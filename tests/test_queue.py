@@ -101,6 +101,20 @@ class TestFull:
         listener.rollback()
         assert len(listener.poll()) == fitted
 
+    def test_room_is_planned_for_what_only_its_own_listen_hears(
+        self, small: pynotify.Engine, connect: Connect
+    ) -> None:
+        """LISTEN and NOTIFY of one channel in one transaction: nobody else hears it yet."""
+        slow, conn = connect(to=small), connect(to=small)
+        slow.listen("c")
+        fitted = fill(conn)
+        with pytest.raises(pynotify.QueueFull), conn.transaction():
+            conn.listen("d")
+            for number in range(20):
+                conn.notify("d", number_in_a_page(number))
+        assert not small.check().problems
+        assert numbers(slow.poll()) == list(range(fitted)), "nothing unread was overwritten"
+
     def test_names_the_process_that_holds_the_tail(
         self, small: pynotify.Engine, make_engine: EngineFactory, connect: Connect, remote: object
     ) -> None:

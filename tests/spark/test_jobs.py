@@ -171,6 +171,15 @@ def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path)
     assert result.totals == {"negative_latencies": 1, "other_clock": 0}
 
 
+def test_negative_latency_of_another_clock_counts_once(spark: Any, tmp_path: Path) -> None:
+    for boot, backend in (("boot a", 1), ("boot b", 2)):
+        log = LogWriter(tmp_path, backend, boot_id=boot)
+        receives(log, "c", np.arange(3), ts=[100, 200, 300], ref_ts=[90, 210, 280], peer=1)
+        log.write()
+    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    assert result.totals == {"negative_latencies": 1, "other_clock": 3}
+
+
 def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> None:
     """Rotated, cut off, bit-flipped, of another version, empty: the rest is counted exactly."""
     random = np.random.default_rng(8)
