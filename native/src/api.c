@@ -19,6 +19,7 @@
 #include "deliver.h"
 #include "engine.h"
 #include "generation.h"
+#include "identity.h"
 #include "latch.h"
 #include "lock.h"
 #include "lockfile.h"
@@ -316,6 +317,8 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     int rc = pn_segment_check_state(seg);
     if (rc == 0 && pn_segment_unlinked(seg))
         rc = pn_segment_unusable(seg);
+    if (rc == 0)
+        rc = pn_check_namespaces(seg->hdr, seg->name); /* those of a fork may have changed */
     if (rc == 0)
         rc = check_signal(&signo);
     if (rc == 0 && (database_len == 0 || database_len > PN_NAME_MAX ||

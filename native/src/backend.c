@@ -23,6 +23,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "deliver.h"
+#include "identity.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -97,7 +98,10 @@ const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid
 /* Both locks of a slot; -EAGAIN while a dead owner's memory is still being torn down (L6). */
 static int take_locks(struct pn_segment *seg, uint32_t slot)
 {
-    int fd = pn_segment_make_lock_file(seg, slot), rc = fd < 0 ? fd : 0;
+    int fd = pn_segment_make_lock_file(seg, slot);
+    if (fd >= 0)
+        fd = pn_segment_true_lock_file(seg, slot);
+    int rc = fd < 0 ? fd : 0;
     if (fd >= 0) {
         rc = pn_os_lock_take(fd, slot);
         if (rc == 0) {
@@ -113,8 +117,8 @@ static int take_locks(struct pn_segment *seg, uint32_t slot)
 
 static void drop_locks(struct pn_segment *seg, uint32_t slot)
 {
-    int fd = pn_segment_lock_file(seg, slot);
-    if (fd >= 0) {
+    int fd = pn_load_relaxed(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
+    if (fd >= 0 && pn_is_lock_file(seg, slot / PN_SLOTS_PER_LOCK_FILE, fd)) {
         pn_os_lock_drop_ofd(fd, PN_OFD_BYTE + slot);
         pn_os_lock_drop(fd, slot);
     }
@@ -240,17 +244,48 @@ void pn_backend_abandon(struct pn_conn *conn)
 
 /* ---- liveness ---------------------------------------------------------------------------- */
 
+enum bytes {
+    NOT_KNOWN, /* the file is gone, or cannot be had */
+    BOTH_FREE,
+    HELD,     /* the fcntl lock, by a process that may be of another pid namespace */
+    OFD_HELD, /* only the OFD lock: of a process that lost the other one, or of a child of it */
+};
+
+static enum bytes ask(struct pn_segment *seg, uint32_t slot, int32_t *holder)
+{
+    for (int tries = 0; tries < 2; tries++) {
+        int fd = pn_segment_lock_file(seg, slot);
+        if (fd < 0)
+            break;
+        *holder = pn_os_lock_holder(fd, slot, 1, NULL, NULL);
+        int32_t ofd = pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
+        /* the file is looked at after the question: it was closed before, or not at all */
+        if (*holder == pn_load_relaxed(&seg->backend[slot].pid))
+            return HELD;
+        if (!pn_is_lock_file(seg, slot / PN_SLOTS_PER_LOCK_FILE, fd)) {
+            pn_segment_true_lock_file(seg, slot); /* perhaps under the same number */
+            continue;
+        }
+        if (*holder == PN_LOCK_FREE && ofd == PN_LOCK_FREE)
+            return BOTH_FREE;
+        if (*holder > 0 || *holder == PN_LOCK_OFD)
+            return HELD;
+        return ofd == PN_LOCK_OFD ? OFD_HELD : NOT_KNOWN;
+    }
+    *holder = PN_LOCK_FREE;
+    return NOT_KNOWN;
+}
+
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 {
-    int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
-    int fd = pn_segment_lock_file(seg, slot);
-    int32_t holder = fd < 0 ? PN_LOCK_OFD : pn_os_lock_holder(fd, slot, 1, NULL, NULL);
-    int32_t ofd = fd < 0 ? PN_LOCK_OFD
-                         : pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
-    if (holder == pid)
-        return PN_ALIVE;
-    if (holder == PN_LOCK_FREE && ofd == PN_LOCK_FREE)
+    int32_t pid = pn_load_relaxed(&seg->backend[slot].pid), holder;
+    enum bytes bytes = ask(seg, slot, &holder);
+    if (bytes == HELD)
+        return holder == pid ? PN_ALIVE : PN_LOST;
+    if (bytes == BOTH_FREE)
         return seg->own[slot] == NULL ? PN_DEAD : PN_LOST;
+    if (!pn_same_pid_namespace(seg))
+        return PN_LOST; /* the pid names another process here */
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
         return pidfd == -ESRCH ? PN_DEAD : PN_LOST;
@@ -289,8 +324,10 @@ int pn_backend_keep_alive(struct pn_conn *conn)
                        "backend %u of the process with PID %d was given to somebody else\n"
                        "The process had lost its liveness locks; close and connect again.",
                        conn->slot, conn->pid);
-    int fd = pn_segment_lock_file(conn->seg, conn->slot);
+    int fd = pn_segment_true_lock_file(conn->seg, conn->slot);
     int rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
+    if (rc == 0) /* lost only with the descriptor; another one of ours may have kept it */
+        pn_os_lock_take_ofd(fd, PN_OFD_BYTE + conn->slot);
     return rc == 0 ? 0
                    : pn_fail(-rc, "could not keep the liveness lock of backend %u: %s", conn->slot,
                              rc == -PN_EGONE ? "its file was removed" : strerror(-rc));

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "identity.h"
 #include "os.h"
 
 /* Async-signal-safe, as is everything that opens a lock file that is there. */
@@ -33,11 +34,14 @@ static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *pa
 }
 
 /* A segment whose name somebody removed without unlink(): its last user takes its files along. */
-void pn_lock_files_orphaned(const struct pn_segment *seg)
+void pn_lock_files_orphaned(struct pn_segment *seg)
 {
     char path[320];
     struct stat st;
-    if (fstat(seg->fd, &st) != 0 || st.st_nlink != 0)
+    int fd = pn_segment_file(seg);
+    if (fd == -PN_EGONE)
+        return; /* closed by the program: nothing is known, and a later unlink() takes them */
+    if (fstat(fd, &st) != 0 || st.st_nlink != 0)
         return;
     for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
         if (seg->lock_ino[i] != 0) {
@@ -51,11 +55,12 @@ void pn_lock_files_close(struct pn_segment *seg)
 {
     if (seg->lock_fd == NULL)
         return;
-    for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
-        if (pn_load_relaxed(&seg->lock_fd[i]) >= 0) {
-            close(pn_load_relaxed(&seg->lock_fd[i]));
-            pn_store_relaxed(&seg->lock_fd[i], -1);
-        }
+    for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++) {
+        int fd = pn_load_relaxed(&seg->lock_fd[i]);
+        if (fd >= 0 && pn_is_lock_file(seg, i, fd))
+            close(fd);
+        pn_store_relaxed(&seg->lock_fd[i], -1);
+    }
 }
 
 /*
@@ -139,10 +144,12 @@ struct pid_list {
 static int our_lock_fd(dev_t dev, ino_t ino)
 {
     for (struct pn_segment *seg = pn_first_segment(); seg != NULL; seg = seg->next)
-        for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
-            if (pn_load_relaxed(&seg->lock_fd[i]) >= 0 && seg->lock_ino[i] == ino &&
-                seg->dev == dev)
-                return pn_load_relaxed(&seg->lock_fd[i]);
+        for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++) {
+            int fd = pn_load_relaxed(&seg->lock_fd[i]);
+            if (fd >= 0 && seg->lock_ino[i] == ino && seg->dev == dev &&
+                pn_is_lock_file(seg, i, fd))
+                return fd;
+        }
     return -1;
 }
 

@@ -24,6 +24,6 @@ int pn_lock_files_unlink(const char *name);
 /* Forget the descriptors: at unmapping, and in a forked child. */
 void pn_lock_files_close(struct pn_segment *seg);
 /* At unmapping: remove the files if the segment has lost its name. */
-void pn_lock_files_orphaned(const struct pn_segment *seg);
+void pn_lock_files_orphaned(struct pn_segment *seg);
 
 #endif

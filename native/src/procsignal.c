@@ -52,6 +52,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "generation.h"
+#include "identity.h"
 #include "latch.h"
 #include "lockfile.h"
 #include "os.h"
@@ -409,6 +410,9 @@ static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry
 static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
 {
     int fd = pn_segment_lock_file(seg, slot);
+    if (fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid)
+        return true;
+    fd = pn_segment_true_lock_file(seg, slot);
     return fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
 }
 

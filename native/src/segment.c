@@ -33,6 +33,7 @@
 
 #include "crashpoint.h"
 #include "hash.h"
+#include "identity.h"
 #include "lockfile.h"
 #include "os.h"
 #include "segfile.h"
@@ -459,7 +460,6 @@ static int check_owner(const struct stat *st, const char *name)
 static int check_header(const struct pn_header *h, uint64_t file_size, const char *name)
 {
     uint8_t boot_id[16];
-    uint64_t pidns = 0, timens = 0;
     struct pn_header again = *h;
 
     if (h->magic != PN_MAGIC)
@@ -475,16 +475,9 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
         return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" was overwritten", name);
     if (pn_os_boot_id(boot_id) == 0 && memcmp(boot_id, h->boot_id, 16) != 0)
         return pn_fail(PN_ESTALE, "segment \"%s\" is of an earlier boot", name);
-    if (pn_os_namespace("pid", &pidns) == 0 && pidns != h->pidns_ino)
-        return pn_fail(PN_ELAYOUT,
-                       "segment \"%s\" belongs to pid namespace %llu, we are in %llu\n"
-                       "Processes that share a segment must share a pid namespace.",
-                       name, (unsigned long long) h->pidns_ino, (unsigned long long) pidns);
-    if (pn_os_namespace("time", &timens) == 0 && timens != h->timens_ino)
-        return pn_fail(PN_ELAYOUT,
-                       "segment \"%s\" belongs to time namespace %llu, we are in %llu\n"
-                       "Processes that share a segment must share a monotonic clock.",
-                       name, (unsigned long long) h->timens_ino, (unsigned long long) timens);
+    int rc = pn_check_namespaces(h, name);
+    if (rc != 0)
+        return rc;
     pn_options o = {.queue_pages = h->queue_pages,
                     .max_backends = h->max_backends,
                     .max_channels = h->max_channels,
@@ -526,14 +519,13 @@ static void free_segment(struct pn_segment *seg)
     if (seg->base != NULL) {
         pn_lock_files_orphaned(seg);
         pn_segment_hooks.close_files(seg);
+        pn_lock_files_close(seg);
         munmap(seg->base, seg->size);
     }
-    pn_lock_files_close(seg);
     for (uint32_t i = 0; seg->pidfds != NULL && i < seg->max_backends; i++)
         if (seg->pidfds[i].fd >= 0)
             close(seg->pidfds[i].fd);
-    if (seg->fd >= 0)
-        close(seg->fd);
+    pn_segment_close_file(seg);
     free(seg->lock_fd);
     free(seg->pidfds);
     free(seg->own);
@@ -589,7 +581,7 @@ static int attach_locked(int fd, const char *name, struct pn_segment **out)
         seg->dev = st.st_dev;
         seg->ino = st.st_ino;
         snprintf(seg->name, sizeof seg->name, "%s", name);
-        seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        pn_store_relaxed(&seg->fd, fcntl(fd, F_DUPFD_CLOEXEC, 0));
         rc = seg->fd < 0 ? pn_fail(errno, "could not duplicate a descriptor: %s", strerror(errno))
                          : map_segment(seg, (uint64_t) st.st_size);
         if (rc != 0) {
@@ -686,13 +678,4 @@ int pn_segment_poison(struct pn_segment *seg, const char *format, ...)
         pn_futex_wake_all(&seg->ctl->room_seq);
     }
     return pn_segment_unusable(seg);
-}
-
-bool pn_segment_unlinked(struct pn_segment *seg)
-{
-    struct stat st;
-    if (fstat(seg->fd, &st) != 0 || st.st_nlink != 0)
-        return pn_load_relaxed(&seg->hdr->state) == PN_STATE_GONE;
-    pn_store_release(&seg->hdr->state, PN_STATE_GONE);
-    return true;
 }

@@ -81,7 +81,7 @@ struct pn_segment {
     uint32_t signaling, on_full;
     uint64_t full_timeout_ns;
 
-    int fd; /* for fstat: is the segment still linked? */
+    pn_atomic_i32 fd; /* its file; only to be used through pn_segment_file() */
     dev_t dev;
     ino_t ino;
     char name[128];

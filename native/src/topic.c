@@ -31,6 +31,7 @@
 #include "crashpoint.h"
 #include "deliver.h"
 #include "generation.h"
+#include "identity.h"
 #include "message.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
@@ -118,7 +119,13 @@ static int make_ready_locked(struct pn_segment *seg)
     struct timespec now;
     if (pn_topics_ready(seg))
         return 0;
-    int rc = pn_segment_allocate(seg->fd, t->offset, seg->size - t->offset, 0);
+    int fd = pn_segment_file(seg);
+    if (fd < 0)
+        return pn_fail(PN_EGONE,
+                       "the file of segment \"%s\" was closed in this process, and has no name "
+                       "any more\nClose the connection and open the segment again.",
+                       seg->name);
+    int rc = pn_segment_allocate(fd, t->offset, seg->size - t->offset, 0);
     if (rc != 0)
         return rc;
     PN_CRASH("topic:allocated");
