@@ -8,7 +8,6 @@ Processor time is that of the whole process tree. A missed bar is a result, not 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -362,8 +361,9 @@ def _print_report(report: dict[str, Any]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command line; 0, or 1 when it could not measure or the figures are rejected."""
     from spark_jobs._java import JavaNotFoundError
+    from spark_jobs.cli import _Parser
 
-    parser = argparse.ArgumentParser(prog="python -m spark_jobs bench", description=TITLE)
+    parser = _Parser(prog="python -m spark_jobs bench", description=TITLE)
     parser.add_argument("--records", type=int, default=DEFAULT_RECORDS, metavar="N")
     parser.add_argument("--dir", type=Path, help="where the logs go and stay; else they go again")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -8,18 +8,27 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
 from spark_jobs.startup import nothing_left_when_interrupted
 from spark_jobs.storage import Directory, RemoteDirectory, directory, fetched, is_local
 
+if TYPE_CHECKING:
+    from spark_jobs.logs import Survey
+
 CLEAN, FAILED, VIOLATION = 0, 1, 2
+
+_LINES_SHOWN = 3
+_CAUSE = re.compile(r"(Caused by: )?[\w.]*(Error|Exception)\b.*: ")
+"""A line that names an exception, of Python or of Java."""
 
 COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
 """What is no job over finished logs, and has a command line of its own."""
@@ -112,6 +121,7 @@ def run_job(
     `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
     when there are results already.
     """
+    from spark_jobs.logs import NoLogsError, Survey
     from spark_jobs.session import create_session
 
     if isinstance(out, RemoteDirectory) or not all(map(is_local, logs)):
@@ -123,6 +133,8 @@ def run_job(
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
     with fetched(logs) as paths:
         found = preparer(job)(paths)
+        if isinstance(found, Survey) and found.unreadable and not found.logs:
+            raise NoLogsError(_nothing_readable(found))
         out.mkdir(parents=True, exist_ok=True)
         session = create_session(f"pynotify {job}", master)
         begin = time.monotonic()
@@ -130,6 +142,13 @@ def run_job(
         report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _nothing_readable(found: Survey) -> str:
+    """Why the survey has no log, of each of the first files."""
+    shown = [f"{report.file}: {'; '.join(report.problems)}" for report in found.unreadable[:5]]
+    more = len(found.unreadable) - len(shown)
+    return "\n".join(["no log file can be read", *shown, *([f"and {more} more"] * (more > 0))])
 
 
 def _printable(value: object) -> str:
@@ -158,8 +177,31 @@ def _described(error: Exception) -> str:
     from spark_jobs._java import JavaNotFoundError
     from spark_jobs.logs import NoLogsError
 
-    plain = isinstance(error, NoLogsError | JavaNotFoundError)
-    return str(error) if plain else f"{type(error).__name__}: {error}"
+    if isinstance(error, NoLogsError | JavaNotFoundError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) <= _LINES_SHOWN:
+        return f"{type(error).__name__}: {error}"
+    # A Java trace around a Python one: the innermost cause says what happened.
+    causes = [line for line in lines if _CAUSE.match(line)] or lines[:1]
+    return causes[-1].removeprefix("Caused by: ")
+
+
+def _kept(options: argparse.Namespace, error: Exception, text: str) -> str:
+    """Leaves an error of which `text` is only a line beside the results, and says where."""
+    if len(str(error)) <= len(text) or not isinstance(options.out, Path):
+        return ""
+    place = options.out / f"{options.job}.error.txt"
+    try:
+        place.write_text(f"{error}\n", errors="backslashreplace")
+    except OSError:
+        return ""
+    return f"\nAll of it is in {place}"
+
+
+def _interrupted(error: Exception) -> bool:
+    """Whether that is what Spark makes of Ctrl-C: its own handler cancels the jobs first."""
+    return "SPARK_JOB_CANCELLED" in str(error)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,7 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:  # whatever it is, the status must not be 2 and stdout be JSON
+        if _interrupted(error):
+            print("interrupted", file=sys.stderr)
+            return FAILED
         text = str(error) if isinstance(error, CannotRunError | OSError) else _described(error)
+        text += _kept(options, error, text)
         print(f"spark_jobs {options.job}: {text}", file=sys.stderr)
         if options.json:
             print(json.dumps({"job": options.job, "status": "error", "error": text}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +37,9 @@ CHUNK_RECORDS = 16384
 _MARKS = 24
 """Which 16-bit word of a record is `kind` and `wake`."""
 SEQUENCE_BITS = 40
-"""A chan_seq beyond this is taken for damage."""
+"""A chan_seq beyond this is taken for damage, as is such a count of records in a header."""
+_CHANNELS_MAX = 1 << 22
+"""A channel's number in a file beyond this is taken for damage."""
 
 
 class NoLogsError(Exception):
@@ -151,15 +154,29 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     found: set[Path] = set()
     for path in given:
         if path.is_dir():
-            found.update(entry for entry in path.rglob("*.pynlog") if entry.is_file())
+            found.update(_below(path))
         elif path.exists():
             found.add(path)
         else:
-            raise NoLogsError(f"no such file or directory: {path}")
+            raise NoLogsError(f"no such file or directory: {shown(path)}")
     if not found:
-        places = ", ".join(map(str, given))
+        places = ", ".join(map(shown, given))
         raise NoLogsError(f"no log files (*.pynlog) in {places}, nor is it an archive of ingest")
     return sorted(found)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """The log files below a directory, and the directories that cannot be read."""
+    unreadable: list[Path] = []
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            unreadable.append(Path(error.filename))
+
+    for place, _, names in os.walk(directory, onerror=note):
+        paths = (Path(place, name) for name in names if name.endswith(".pynlog"))
+        yield from (path for path in paths if path.is_file())
+    yield from unreadable
 
 
 def _writer(path: str) -> str:
@@ -172,6 +189,11 @@ def _writer(path: str) -> str:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The path as text that can be written anywhere, whatever bytes it has."""
+    return _text(os.fsencode(path))
 
 
 def _runs_here(boot_id: str, pid: int, starttime: int) -> bool:
@@ -198,17 +220,18 @@ def _wall_clock_offset(header: Any) -> int:
 def read_segment(path: str) -> Segment | FileReport:
     """The header of that file, or why it has none."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read(HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
-        problem = header_problem(raw)
+        # A FIFO would wait for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            size, regular = status.st_size, stat.S_ISREG(status.st_mode)
+            raw = file.read(HEADER_BYTES) if regular else b""
+        problem = header_problem(raw) if regular else "is no regular file"
     except OSError as error:
         raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
     if problem is not None:
-        return FileReport(path, 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
+        return FileReport(shown(path), 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
     header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
-    committed = int(header["committed"])
-    there = max(0, min(committed, (size - HEADER_BYTES) // RECORD_BYTES))
+    committed, there, problem = _count(header, max(0, (size - HEADER_BYTES) // RECORD_BYTES))
     return Segment(
         log_id=int(header["log_id"]),
         engine=_text(header["segment"]),
@@ -219,8 +242,27 @@ def read_segment(path: str) -> Segment | FileReport:
         backend_id=int(header["backend_id"]),
         sealed=bool(header["sealed"]),
         dropped=int(header["dropped"]),
-        file=LogFile(path, int(header["part"]), committed, there, _wall_clock_offset(header)),
+        file=LogFile(
+            path,
+            int(header["part"]),
+            committed,
+            there,
+            _wall_clock_offset(header),
+            problems=() if problem is None else (problem,),
+        ),
     )
+
+
+def _count(header: Any, fit: int) -> tuple[int, int, str | None]:
+    """Records that the header claims, how many of them are there, and what is wrong with its count.
+
+    The count is under no CRC. The writer cuts a file to its records when it seals it, so that the
+    size of a sealed one says how many there are; no file has as many as `SEQUENCE_BITS` can count.
+    """
+    committed = int(header["committed"])
+    if committed >> SEQUENCE_BITS or (header["sealed"] and committed < fit):
+        return fit, fit, f"the header's count of records, {committed}, is damaged: {fit} are there"
+    return committed, min(committed, fit), None
 
 
 def survey(paths: Iterable[str | os.PathLike[str]]) -> Survey:
@@ -262,7 +304,9 @@ def group(found: Iterable[Segment | FileReport]) -> Survey:
 
 def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
     # A file given twice, under two names, is one file: the one with more in it.
-    order = sorted(members, key=lambda s: (s.file.part, -s.file.committed, s.file.path))
+    order = sorted(
+        members, key=lambda s: (s.file.part, -s.file.records, -s.file.committed, s.file.path)
+    )
     unique = {segment.file.part: segment for segment in reversed(order)}
     parts = sorted(unique)
     last = unique[parts[-1]]
@@ -391,7 +435,7 @@ class LogReader:
         from spark_jobs.events import read_file
 
         for file in self.log.files:
-            report = FileReport(file.path, 0, 0, [])
+            report = FileReport(shown(file.path), 0, 0, [])
             self.reports.append(report)
             if self.log.incomplete and file is self.log.files[-1]:
                 report.problems.append(self.log.incomplete)
@@ -401,9 +445,15 @@ class LogReader:
             if file.records < file.committed:
                 report.damaged += file.committed - file.records
                 report.problems.append(f"cut off: {report.damaged} records are gone")
+            report.problems += file.problems
             self._ids = np.full(64, -1, dtype=np.int64)
             self._pieces = {}
-            yield from self._file_chunks(file, report)
+            before = report.records
+            try:
+                yield from self._file_chunks(file, report)
+            except OSError as error:  # it was there when the survey was made
+                report.damaged += file.records - (report.records - before)
+                report.problems.append(f"cannot be read: {error.strerror}")
 
     def comparable(self, records: NDArray[Any]) -> NDArray[np.bool_]:
         """Which records have a `ref_ts` of the same clock as their `ts`: by their `peer`."""
@@ -470,6 +520,8 @@ class LogReader:
 
     def _define(self, record: Any) -> None:
         number, piece, count = int(record["channel"]), int(record["batch"]), int(record["lag"])
+        if number >= _CHANNELS_MAX:
+            return
         pieces = self._pieces.setdefault(number, [])
         if piece == 0:
             pieces.clear()

@@ -24,7 +24,16 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.checksum import record_ok
 from spark_jobs.jobs import latency
-from spark_jobs.logs import CHUNK_RECORDS, Chunk, Log, LogFile, LogReader, NoLogsError, survey
+from spark_jobs.logs import (
+    CHUNK_RECORDS,
+    Chunk,
+    Log,
+    LogFile,
+    LogReader,
+    NoLogsError,
+    shown,
+    survey,
+)
 from spark_jobs.schema import HEADER_BYTES, RECORD_BYTES, Kind
 from spark_jobs.source import _batch as record_batch
 
@@ -66,8 +75,7 @@ class TailReader(LogReader):
                 self._define(record)
         for block in self._blocks(file, self._first, self._last):
             whole = block[record_ok(block)]
-            chunk, _ = self._resolve(whole)
-            definitions = int(np.count_nonzero(whole["kind"] == Kind.CHANDEF))
+            chunk, definitions = self._resolve(whole)
             self.records += len(chunk.records) + definitions
             yield chunk
         self.damaged = self._last - self._first - self.records
@@ -126,7 +134,12 @@ class TailStreamReader(DataSourceStreamReader):
                 yield record_batch(SCHEMA, columns)
             records, damaged = reader.records, reader.damaged
         yield record_batch(
-            SCHEMA, {"file": [partition.path], "file_records": [records], "file_damaged": [damaged]}
+            SCHEMA,
+            {
+                "file": [shown(partition.path)],
+                "file_records": [records],
+                "file_damaged": [damaged],
+            },
         )
 
 

@@ -125,7 +125,7 @@ def _wakeups(outcome: Outcome, verdict: Verdict) -> list[str]:
                 *(_wakeup_row(names.get(row["pid"], ""), row) for row in rows),
                 _wakeup_row(
                     f"{len(idle)} idle listeners",
-                    {"signals_sent": 0, "wakes": verdict.idle_wakes}
+                    {"signals_sent": verdict.idle_signals, "wakes": verdict.idle_wakes}
                     | {"useful_wakes": 0, "useless_wakes": verdict.idle_wakes}
                     | {"messages": verdict.idle_messages},
                 ),

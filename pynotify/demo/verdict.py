@@ -35,6 +35,7 @@ class Verdict:
 
     report: dict[str, Any]
     listeners: list[ListenerVerdict]
+    idle_signals: int
     idle_wakes: int
     idle_messages: int
     problems: list[str] = field(default_factory=list)
@@ -113,6 +114,7 @@ def judge(outcome: Outcome, report: dict[str, Any]) -> Verdict:
     verdict = Verdict(
         report,
         listeners,
+        idle_signals=sum(row["signals_sent"] for row in woken),
         idle_wakes=sum(row["wakes"] for row in woken),
         idle_messages=sum(outcome.accounts.idle.values()),
     )

@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 
 from spark_jobs.jobs import JobResult
 from spark_jobs.jobs.latency import histogram, left_out, summarise
+from spark_jobs.logs import NoLogsError
 from spark_jobs.merge import KEYS
 from spark_jobs.quality import FileReport
 from spark_jobs.startup import nothing_left_when_interrupted
@@ -126,6 +127,13 @@ def _show(report: dict[str, Any]) -> None:
     print(flush=True)
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     from spark_jobs.cli import _Parser
 
@@ -134,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", required=True, type=local_path, metavar="DIR", help="for the results"
     )
-    parser.add_argument("--trigger", type=float, default=2.0, metavar="S", help="seconds, 2")
+    parser.add_argument("--trigger", type=_seconds, default=2.0, metavar="S", help="seconds, 2")
     parser.add_argument("--duration", type=float, metavar="S", help="seconds; else until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print the last summary as JSON only")
     parser.add_argument("--master", help="Spark master; by default as Spark is configured")
@@ -145,6 +153,9 @@ def _live(options: argparse.Namespace) -> dict[str, Any]:
     from spark_jobs.cli import summary
     from spark_jobs.session import create_session
 
+    for path in options.logs:
+        if not local_path(path).exists():
+            raise NoLogsError(f"no such file or directory: {path}")
     target: Path = options.out / "live.json"
     begin = time.monotonic()
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import _java
+from spark_jobs import _java, cli
 from spark_jobs.cli import main
 from spark_jobs.schema import Kind
 
@@ -115,15 +115,35 @@ def test_damage_alone_is_no_violation(tmp_path: Path, capsys: pytest.CaptureFixt
     assert report["rows"][0]["lost"] is None
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_nothing_but_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_can_be_read_is_not_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty.pynlog").touch()
-    for job in ("lag", "e2e", "report"):  # which runs latency, timeline, audit and wakeups
+    for job in ("audit", "ingest", "report"):
         status, report = run(capsys, job, tmp_path, "--out", tmp_path / "out")
-        assert (status, report["records"]) == (0, 0)
-        assert report["segments"][0]["damaged"] == 1
-        assert report["rows"] == [] or job == "report"
+        assert (status, report["status"]) == (1, "error")
+        assert report["error"].startswith("no log file can be read\n")
+        assert "empty.pynlog: empty file" in report["error"]
+
+
+def test_an_error_of_a_task_is_its_last_line(tmp_path: Path) -> None:
+    class Py4JJavaError(Exception):
+        pass
+
+    text = "\n".join(
+        [
+            "An error occurred while calling o1.collect.",
+            ": org.apache.spark.SparkException: Job aborted due to stage failure",
+            "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)",
+            "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call)",
+            '  File "logs.py", line 1, in chunks',
+            "PermissionError: [Errno 13] Permission denied: '/logs/a.pynlog'",
+            "\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)",
+        ]
+    )
+    assert cli._described(Py4JJavaError(text)) == (
+        "PermissionError: [Errno 13] Permission denied: '/logs/a.pynlog'"
+    )
 
 
 @pytest.mark.spark

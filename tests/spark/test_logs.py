@@ -196,3 +196,101 @@ def test_what_becomes_of_damaged_files(tmp_path: Path) -> None:
     originals = fuzz_logs.originals(tmp_path)
     for seed in range(20):
         fuzz_logs.run(tmp_path, originals, seed)
+
+
+# ---- what a header's count may say, and what happens between survey and reading
+
+
+def _set_committed(path: Path, committed: int) -> None:
+    raw = bytearray(path.read_bytes())
+    header = np.frombuffer(raw[: schema.HEADER_BYTES], dtype=schema.HEADER).copy()
+    header["committed"] = committed
+    path.write_bytes(header.tobytes() + raw[schema.HEADER_BYTES :])
+
+
+@pytest.mark.parametrize("committed", [3, 0, 1 << 63, (1 << 64) - 1])
+def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, committed: int) -> None:
+    (path,) = a_log(tmp_path).write()
+    _set_committed(path, committed)
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert np.array_equal(records["chan_seq"], np.arange(1000))
+    (report,) = reader.reports
+    assert (report.records, report.damaged) == (1001, 0)
+    assert report.problems == [
+        f"the header's count of records, {committed}, is damaged: 1001 are there"
+    ]
+
+
+def test_a_log_that_is_removed_after_the_survey_costs_its_records(tmp_path: Path) -> None:
+    paths = a_log(tmp_path).write(files=2)
+    (log,) = survey([tmp_path]).logs
+    paths[0].unlink()
+    reader, records = read(log)
+    assert len(records) == 500
+    assert reader.reports[0].damaged == log.files[0].records
+    assert "cannot be read: No such file" in reader.reports[0].problems[0]
+    assert reader.incomplete
+
+
+def test_the_copy_with_more_records_in_it_is_read(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    cut = tmp_path / "0-copy.pynlog"
+    cut.write_bytes(path.read_bytes()[: schema.HEADER_BYTES + 10 * schema.RECORD_BYTES])
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 1000
+    assert not reader.incomplete
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pynlog"))
+    path.rename(strange)
+    (tmp_path / os.fsdecode(b"\xff.pynlog")).touch()
+    found = survey([tmp_path])
+    reader, records = read(Log.from_json(found.logs[0].to_json()))
+    assert len(records) == 1000
+    for report in (*reader.reports, *found.unreadable):
+        report.file.encode()
+    assert reader.reports[0].file.endswith("/caf\\xe9.pynlog")
+
+
+def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    a_log(tmp_path).write()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    found = survey([tmp_path, fifo])
+    assert len(found.logs) == 1
+    assert [(report.file, report.problems) for report in found.unreadable] == [
+        (str(fifo), ["is no regular file"])
+    ]
+
+
+def test_an_absurd_channel_number_is_damage(tmp_path: Path) -> None:
+    log = a_log(tmp_path, 10)
+    definitions = log.definitions()
+    definitions["channel"] = (1 << 31) + 5
+    log.definitions = lambda: definitions
+    log.write()
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 0, "their channel is not defined"
+    assert reader.reports[0].damaged == 10
+
+
+class TestTail:
+    """What `live` reads is what the other jobs read."""
+
+    def test_channels_and_records_are_counted_alike(self, tmp_path: Path) -> None:
+        pytest.importorskip("pyspark")
+        from spark_jobs.tail import TailReader
+
+        log = a_log(tmp_path, 100)
+        receives(log, "d", np.arange(100))
+        rest, definitions = log.records(), log.definitions()
+        body = np.concatenate([definitions[:1], rest[:100], definitions[1:], rest[100:]])
+        log.batches, log.definitions = [body], lambda: definitions[:0]
+        log.write()
+        (found,) = survey([tmp_path]).logs
+        tail = TailReader(found, 0, found.files[0].records)
+        for _ in tail.chunks():
+            pass
+        assert (tail.records, tail.damaged) == (202, 0)
