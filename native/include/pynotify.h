@@ -348,8 +348,11 @@ int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
 
 /*
  * Sleep until there may be something to read.  Returns 1 (there may be), 0 (the time is over) or
- * -EINTR (a signal of somebody else's was caught, or the slow timer ticked: call again), each
- * perhaps with PN_NOTICE.  timeout_ns: -1 none, 0 look once.
+ * -EINTR, each perhaps with PN_NOTICE.  timeout_ns: -1 none, 0 look once.
+ *
+ * -EINTR: the sleep has ended, and nothing is there to read.  Look at what your own signal handlers
+ * have noted, and call again with what is left of the time.  A signal of yours always ends it so;
+ * so do a wake-up in vain and the slow timer, since a signal may have come together with them.
  */
 int pn_wait(pn_conn *conn, int64_t timeout_ns);
 

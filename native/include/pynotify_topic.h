@@ -159,8 +159,8 @@ typedef struct pn_message_out {
 
 /*
  * The next message.  timeout_ns: -1 for ever, 0 look once.  1: *out is it, and its body and
- * headers are valid until the next call on this consumer; 0: the time is over; -EINTR: a signal
- * was caught: call again.  -PN_ECLOSED after pn_consumer_interrupt().  One thread at a time gets;
+ * headers are valid until the next call on this consumer; 0: the time is over; -EINTR: as of
+ * pn_wait(), call again.  -PN_ECLOSED after pn_consumer_interrupt().  One thread at a time gets;
  * others wait for it.
  */
 int pn_consumer_get(pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);

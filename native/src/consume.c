@@ -12,7 +12,8 @@
  * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen.
  * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  Whoever
  *    notifies us holds the lock, and his signal comes after it; so the latch is written after we
- *    drained it.  A time-out, or a signal of somebody else's, takes WAITING back under the lock.
+ *    drained it.  After every sleep we look once and return, -EINTR if there was nothing: what
+ *    ended it may have been a signal of ours and one of the program's at once (receive.c 7).
  * 5. With a descriptor the consumer stays WAITING when a look finds nothing, and the descriptor is
  *    readable from the notification, or the next thing due, on, until the next look; a look that
  *    leaves something sets the latch itself.
@@ -36,7 +37,8 @@
 #include "watch.h"
 
 #define PN_SLOW_MAX_NS 60000000000LL
-#define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often */
+#define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often, */
+#define PN_POLLED_BACK_NS 50000000LL /* and returns so often */
 
 int64_t pn_consumer_slow_ns = 500000000;
 
@@ -321,14 +323,11 @@ static int block(struct pn_consumer *c, int64_t until)
     int rc = pn_latch_block(&sleeper);
     if (sleeper.neighbour)
         pn_watch_look(c->conn);
-    if (rc == -EINTR && sleeper.signalled == 0)
-        return -EINTR; /* somebody else's signal */
     if (rc < 0 && rc != -EINTR)
         return pn_fail(-rc, "could not wait: %s", strerror(-rc));
-    bool woken = rc == 1 || sleeper.signalled != 0;
-    if (woken)
+    if (rc == 1 || sleeper.signalled != 0)
         c->slow_ns = pn_consumer_slow_ns;
-    else if (c->slow_ns < PN_SLOW_MAX_NS)
+    else if (rc == 0 && c->slow_ns < PN_SLOW_MAX_NS)
         c->slow_ns *= 2;
     return 0;
 }
@@ -343,12 +342,11 @@ static void arm_descriptor(struct pn_consumer *c, int64_t until)
 
 static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
 {
-    int64_t deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
-    bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0;
-    if (timeout_ns > 0) {
-        int64_t now = pn_now_ns();
+    int64_t now = pn_now_ns(), deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
+    int64_t back_at = c->conn->signo < 0 ? now + PN_POLLED_BACK_NS : now;
+    bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0, back = false;
+    if (timeout_ns > 0)
         deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-    }
     for (;;) {
         int rc = pn_conn_check(c->conn);
         if (rc == 0 && pn_load_acquire(&c->closing) != 0)
@@ -365,24 +363,27 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             pn_watch_look(c->conn);
         if (pn_load_acquire(&c->closing) != 0)
             return closed();
-        rc = look(c, !over || has_fd, over ? INT64_MAX : deadline, &until);
+        bool stay = !(over || back);
+        rc = look(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
         if (rc == LOOK_FOUND)
             rc = next_ahead(c, out);
         if (rc == LOOK_AGAIN || rc == 0)
             continue;
         if (rc != LOOK_SLEEP)
             return rc;
-        if (over) {
+        if (!stay) {
             if (has_fd)
                 arm_descriptor(c, until);
-            return 0;
+            return over ? 0 : -EINTR;
         }
         rc = block(c, until);
         if (rc != 0) {
             stop_waiting(c);
             return rc;
         }
-        over = pn_now_ns() >= deadline;
+        now = pn_now_ns();
+        over = now >= deadline;
+        back = now >= back_at;
     }
 }
 

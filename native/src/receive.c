@@ -22,6 +22,10 @@
  * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced, asleep if need be, and never waits for its
  *    committer (generation.c 4 to 6).
+ * 7. A sleep that ended with nothing to read returns to the caller, -EINTR.  What ended it may be
+ *    a signal of ours and one of the program's at once: the kernel interrupts one sleep for both,
+ *    and the program may handle its own only after we return (Python does).  A group that is told
+ *    to stop is that case: the first to go signals its neighbours.
  */
 #define _GNU_SOURCE
 #include "receive.h"
@@ -52,7 +56,8 @@
 #define PN_TIMER_MIN_NS 1000000000LL  /* the slow timer, +-25 %, when something was read; */
 #define PN_TIMER_MAX_NS 30000000000LL /* and when nothing was for a minute */
 #define PN_TIMER_OWED_NS 500000000LL  /* signals owed longer than that are sent by it */
-#define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks */
+#define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks, */
+#define PN_POLL_BACK_NS 50000000LL  /* and how often the caller may look at its signals */
 #define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
 #define PN_SPIN_MAX_NS 30000LL
 #define PN_SPIN_MIN_NS 2000LL
@@ -544,7 +549,7 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
-    int64_t start = 0, deadline = INT64_MAX;
+    int64_t start = 0, deadline = INT64_MAX, back_at = INT64_MAX;
     int rc = pn_latch_open(conn);
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
@@ -557,6 +562,8 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         if (first) {
             start = now;
             deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
+            back_at = conn->signo < 0 && deadline - now > PN_POLL_BACK_NS ? now + PN_POLL_BACK_NS
+                                                                          : INT64_MAX;
             rc = before_blocking(conn, now);
         }
         int64_t timer_at = timer_due(conn, now);
@@ -574,10 +581,11 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             return interrupted(conn);
         if (woken(conn, &sleeper, start) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
-        if (rc == -EINTR && sleeper.signalled == 0)
-            return rc; /* somebody else's signal */
+        bool timed_out = rc == 0 && sleeper.signalled == 0;
         rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
                     : pn_segment_check_state(conn->seg);
+        if (rc == 0 && !(timed_out && pn_now_ns() < back_at))
+            return -EINTR; /* 7 */
     }
     return rc;
 }

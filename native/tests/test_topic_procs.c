@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include "consume.h"
+
 enum { WORKERS = 3 };
 
 static pn_engine *engine;
@@ -323,6 +325,71 @@ static void test_a_limit_of_consumers_does_not_count_the_dead(void)
     close_scene();
 }
 
+/* ---- signals of the program's own ------------------------------------------------------------ */
+
+static volatile sig_atomic_t told_to_end;
+
+static void note_end(int signo)
+{
+    (void)signo;
+    told_to_end = 1;
+}
+
+static void get_until_told(void *arg)
+{
+    (void)arg;
+    const struct sigaction sa = {.sa_handler = note_end};
+    pn_conn *mine;
+    pn_message_out m;
+    CHECK_EQ(sigaction(SIGTERM, &sa, NULL), 0);
+    pn_consumer_slow_ns = INT64_C(3600000000000);
+    pn_consumer *c = child_consumer(&mine);
+    while (!told_to_end)
+        CHECK_EQ(pn_consumer_get(c, -1, &m), -EINTR);
+    CHECK_OK(pn_consumer_close(c));
+    pn_conn_close(mine);
+}
+
+static bool waits(uint32_t slot)
+{
+    return pn_load_acquire(&test_inside()->backend[slot].watches) != 0;
+}
+
+/* One sleep is ended by both, and no message is there. */
+static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
+{
+    open_scene();
+    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    pid_t pid = spawn(get_until_told, NULL);
+    test_hear(shared->done);
+    CHECK_SOON(waits(1) && is_blocked(pid));
+    kill(pid, SIGSTOP);
+    CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+    pn_conn *newcomer = test_connect(engine);
+    CHECK_EQ(test_inside()->backend[1].pss_signalFlags[PROCSIG_NEIGHBOUR], 1);
+    kill(pid, SIGTERM);
+    kill(pid, SIGCONT);
+    CHECK_CHILD(pid, 0);
+    pn_conn_close(newcomer);
+    close_scene();
+}
+
+/* It looks every few milliseconds, and a signal may come in between. */
+static void test_who_polls_returns_now_and_then(void)
+{
+    open_scene();
+    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    pn_conn *mine;
+    pn_message_out m;
+    CHECK_OK(pn_connect(engine, "db", 2, -1, NULL, &mine));
+    pn_consumer *c = consumer_with(mine, channel, &shared->options);
+    CHECK_EQ(pn_consumer_get(c, -1, &m), -EINTR);
+    CHECK_EQ(pn_wait(mine, -1), -EINTR);
+    CHECK_OK(pn_consumer_close(c));
+    pn_conn_close(mine);
+    close_scene();
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -335,5 +402,7 @@ int main(void)
     RUN(test_what_a_dead_one_had_prepared_did_not_happen);
     RUN(test_what_a_dead_one_held_of_ours_is_ours_again);
     RUN(test_a_limit_of_consumers_does_not_count_the_dead);
+    RUN(test_a_signal_that_comes_with_one_of_ours_is_not_lost);
+    RUN(test_who_polls_returns_now_and_then);
     return tests_done();
 }

@@ -448,6 +448,48 @@ static void test_only_who_watches_is_told(void)
     end();
 }
 
+/* ---- signals of the program's own ------------------------------------------------------------ */
+
+static volatile sig_atomic_t told_to_end;
+
+static void note_end(int signo)
+{
+    (void)signo;
+    told_to_end = 1;
+}
+
+static void listens_until_told(void *arg)
+{
+    pn_conn *conn = test_connect(engine);
+    const struct sigaction sa = {.sa_handler = note_end};
+    (void)arg;
+    CHECK_EQ(sigaction(SIGTERM, &sa, NULL), 0);
+    test_listen(conn, "c");
+    no_slow_timer(conn);
+    test_tell(up);
+    while (!told_to_end)
+        CHECK_EQ(test_wait(conn, -1), -EINTR);
+    pn_conn_close(conn);
+}
+
+/* One sleep is ended by both, and nothing is there to read. */
+static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
+{
+    begin();
+    pid_t pid = spawn(listens_until_told, NULL);
+    test_hear(up);
+    CHECK_SOON(asleep(0) && is_blocked(pid));
+    kill(pid, SIGSTOP);
+    CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+    pn_conn *conn = test_connect(engine);
+    CHECK_EQ(slot(0)->pss_signalFlags[PROCSIG_NEIGHBOUR], 1);
+    kill(pid, SIGTERM);
+    kill(pid, SIGCONT);
+    CHECK_CHILD(pid, 0);
+    pn_conn_close(conn);
+    end();
+}
+
 /* ---- the slow timer -------------------------------------------------------------------------- */
 
 static void test_the_timer_slows_down_and_starts_again_with_a_message(void)
@@ -514,6 +556,7 @@ int main(void)
     RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
     RUN(test_telling_is_not_counted_as_a_wake_up);
     RUN(test_only_who_watches_is_told);
+    RUN(test_a_signal_that_comes_with_one_of_ours_is_not_lost);
     RUN(test_the_timer_slows_down_and_starts_again_with_a_message);
     RUN(test_so_does_that_of_the_descriptor);
     return tests_done();
