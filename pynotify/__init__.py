@@ -23,6 +23,7 @@ from pynotify._types import BackendStat, CheckReport, EngineStat, Gap, Notify, S
 from pynotify.errors import (
     ActiveTransaction,
     ConnectionLost,
+    DataDirInUse,
     Error,
     ForkedConnectionError,
     InFailedTransaction,
@@ -97,6 +98,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "ConsumerStats",
+    "DataDirInUse",
     "Engine",
     "EngineStat",
     "Error",

@@ -274,6 +274,13 @@ class SyncFailed(OperationalError):
     _advice = "See to the disk of data_dir, and do not repeat the call."
 
 
+class DataDirInUse(OperationalError):
+    """The log of durable topics in `data_dir` is another segment's of the same name."""
+
+    sqlstate = "55006"
+    _advice = "End the processes of that segment, or give this one another name or data_dir."
+
+
 class ConnectionLost(OperationalError):
     """The connection under a PubSub was lost."""
 
@@ -336,6 +343,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_ECONSUMERS: TooManyConsumers,
     lib.PN_ETOPICOPTIONS: ProgrammingError,
     lib.PN_ESYNC: SyncFailed,
+    lib.PN_EDATADIR: DataDirInUse,
     errno.ENOSPC: SegmentFull,
     errno.EACCES: InterfaceError,
     errno.EPERM: InterfaceError,

@@ -100,7 +100,8 @@ enum pn_error {
     PN_EBODYLONG = 5027,     /* 22023: larger than max_body, or headers too long */
     PN_ECONSUMERS = 5028,    /* the channel's max_consumers */
     PN_ETOPICOPTIONS = 5029, /* it was made with other options */
-    PN_ESYNC = 5030 /* 58030: it has happened; a durable topic's log could not be synced */
+    PN_ESYNC = 5030,    /* 58030: it has happened; a durable topic's log could not be synced */
+    PN_EDATADIR = 5031 /* 55006: the log of durable topics is another segment's */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "dirlock.h"
 #include "identity.h"
 #include "os.h"
 
@@ -53,6 +54,7 @@ void pn_lock_files_orphaned(struct pn_segment *seg)
 /* Close, never unlock: in a forked child an unlock would release the parent's OFD locks. */
 void pn_lock_files_close(struct pn_segment *seg)
 {
+    pn_dirlock_close(seg);
     if (seg->lock_fd == NULL)
         return;
     for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++) {

@@ -100,6 +100,13 @@ struct pn_segment {
     struct pn_pidfd_cache_entry *pidfds; /* one per slot */
     uint32_t pidfds_open, pidfd_hand;
 
+    struct {
+        bool held;
+        int fd;
+        dev_t dev;
+        ino_t ino;
+    } dir_lock; /* dirlock.c */
+
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
     uint32_t on_release; /* enum pn_on_release.  Under the writer lock */
 };

@@ -301,6 +301,8 @@ static int enter(struct pn_conn *conn, bool make)
                                  "Close and connect again.", conn->pid);
     if (rc == 0 && make)
         rc = make_ready_locked(conn->seg);
+    if (rc == 0 && pn_topics_ready(conn->seg))
+        rc = pn_durable_join_locked(conn->seg);
     if (rc != 0) {
         pn_lock_release(conn->seg);
         return rc;

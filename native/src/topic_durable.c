@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "crashpoint.h"
+#include "dirlock.h"
 
 /* ---- notes ---------------------------------------------------------------------------------- */
 
@@ -314,11 +315,17 @@ static int open_files(struct pn_segment *seg)
 {
     if (pn_durable_mine(seg) != NULL)
         return 0;
+    /* Before the names of the files are looked at: they are its owner's. */
+    int rc = pn_topiclog_make_dir(seg->data_dir, seg->name);
+    if (rc == 0)
+        rc = pn_dirlock_take(seg, seg->topics.ctl->log_ready == 0);
+    if (rc != 0)
+        return rc;
     struct pn_durable *d = calloc(1, sizeof *d);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
     const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, seg};
-    int rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
+    rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
                               seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
     if (rc != 0) {
         free(d);
@@ -326,6 +333,12 @@ static int open_files(struct pn_segment *seg)
     }
     seg->topics.durable = d;
     return 0;
+}
+
+int pn_durable_join_locked(struct pn_segment *seg)
+{
+    return seg->topics.ctl->log_ready == 0 || pn_dirlock_held(seg) ? 0
+                                                                   : pn_dirlock_take(seg, false);
 }
 
 bool pn_durable_exists(const struct pn_segment *seg)

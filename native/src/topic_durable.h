@@ -11,6 +11,8 @@
 
 /* The directory is there: what the log says is in memory afterwards. */
 int pn_durable_start_locked(struct pn_segment *seg);
+/* This process uses topics: if some are durable, the directory is kept from other segments. */
+int pn_durable_join_locked(struct pn_segment *seg);
 /* Is there one, from an earlier segment? */
 bool pn_durable_exists(const struct pn_segment *seg);
 

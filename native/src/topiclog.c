@@ -114,10 +114,8 @@ static int name_files(struct pn_segfile_dir *dir)
                     (unsigned long long) dir->instance);
 }
 
-int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
-                     uint32_t longest, const struct pn_topiclog_source *source)
+int pn_topiclog_make_dir(const char *data_dir, const char *segment)
 {
-    struct pn_segfile_dir dir = {.kind = 'l'};
     struct stat st;
     int fd = pn_data_dir_open(data_dir);
     if (fd < 0)
@@ -127,8 +125,16 @@ int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, cons
         st.st_uid == geteuid() && (st.st_mode & 0777) == 0) /* made under a strange umask */
         rc = fchmodat(fd, segment, 0700, 0) == 0 ? 0 : -errno;
     close(fd);
+    return rc == 0 ? 0 : pn_data_file_failed(data_dir, segment, "make", -rc);
+}
+
+int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
+                     uint32_t longest, const struct pn_topiclog_source *source)
+{
+    struct pn_segfile_dir dir = {.kind = 'l'};
+    int rc = pn_topiclog_make_dir(data_dir, segment);
     if (rc != 0)
-        return pn_data_file_failed(data_dir, segment, "make", -rc);
+        return rc;
     int length = snprintf(dir.path, sizeof dir.path, "%s/%s", data_dir, segment);
     if (length < 0 || (size_t) length >= sizeof dir.path)
         return pn_fail(ENAMETOOLONG, "the path %s/%s is too long", data_dir, segment);
@@ -207,8 +213,8 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
     log->instance = instance;
     log->random = files->queue.dir.instance;
     log->compact_from = PN_TOPICLOG_COMPACT;
-    if (pn_diskqueue_now(&log->queue)->write_at != 0) /* who wrote that may not have synced it */
-        pn_store_relaxed(&log->synced_file, pn_diskqueue_now(&log->queue)->read_file);
+    /* What is there, its writer may not have synced; else it is the first file that is made. */
+    pn_store_relaxed(&log->synced_file, pn_diskqueue_now(&log->queue)->read_file);
     follow(log, files);
     rc = pn_diskqueue_roll(&log->queue, &files->queue);
     if (rc != 0)
@@ -241,6 +247,18 @@ void pn_topiclog_forget(struct pn_topiclog_kept *kept)
     kept->fd = -1;
 }
 
+/* That the files are there, and the first time the directory itself. */
+static int sync_dirs(const struct pn_segfile_dir *dir, bool parent)
+{
+    struct pn_segfile_dir above = *dir;
+    int rc = pn_recfile_sync_dir(dir);
+    if (rc != 0 || !parent)
+        return rc;
+    char *slash = strrchr(above.path, '/');
+    slash[slash == above.path] = '\0';
+    return pn_recfile_sync_dir(&above);
+}
+
 /* The files from `first` to `last`, and that they are there. */
 static int sync_files(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
                       uint64_t first, uint64_t last, const struct pn_topiclog_kept *kept)
@@ -248,8 +266,9 @@ static int sync_files(const struct pn_topiclog *log, const struct pn_topiclog_fi
     struct pn_segfile_dir dir = files->queue.dir;
     dir.instance = log->random;
     name_files(&dir);
-    int rc = first < last ? pn_recfile_sync_dir(&dir) : 0;
-    for (uint64_t file = first > 0 ? first : last; rc == 0 && file <= last; file++) {
+    bool never = pn_load_relaxed(&log->syncs) == 0;
+    int rc = never || first < last ? sync_dirs(&dir, never) : 0;
+    for (uint64_t file = first; rc == 0 && file <= last; file++) {
         rc = kept != NULL && kept->fd >= 0 && kept->file == file
                  ? pn_recfile_sync_fd(&dir, file, kept->fd)
                  : pn_recfile_sync(&dir, file);

@@ -128,7 +128,9 @@ struct pn_topiclog_replay {
                    const uint8_t *body, uint32_t body_len);
 };
 
-/* Makes <data_dir>/<segment> if need be.  `source` may be NULL for who only syncs. */
+/* <data_dir>/<segment>, if it is not there. */
+int pn_topiclog_make_dir(const char *data_dir, const char *segment);
+/* The same, and opens it.  `source` may be NULL for who only syncs. */
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source);
 void pn_topiclog_close(struct pn_topiclog_files *files);

@@ -17,9 +17,9 @@ static void victim(void *arg)
     (void)arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     pn_consumer *consumer = consumer_of(conn, channel, 1);
-    CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     for (int round = 0; round < ROUNDS; round++) {
         publish_some(conn, topic, atomic_load(&shared->told) + 1, 1 + round % MOST);
         for (int i = 0; i < 2 + round / 20; i++)
@@ -108,9 +108,9 @@ static void crash_case(void *arg)
 
 int main(void)
 {
-    static const char *const modules[] = {"durable:", "topiclog:", "diskqueue:", "recfile:",
-                                          "publish:", "commit:topics", "commit:after-head",
-                                          "commit:before-head"};
+    static const char *const modules[] = {"dirlock:", "durable:", "topiclog:", "diskqueue:",
+                                          "recfile:", "publish:", "commit:topics",
+                                          "commit:after-head", "commit:before-head"};
     unsigned cases = 0, reached = 0;
     data_dir_make();
     test_watchdog(110);

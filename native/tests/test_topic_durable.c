@@ -438,7 +438,7 @@ static void count_files(void)
     char saved[sizeof data_dir];
     memcpy(saved, data_dir, sizeof saved);
     snprintf(data_dir, sizeof data_dir, "%.30s/%.30s", saved, name);
-    int n = (int) files_in(data_dir);
+    int n = (int) files_in(data_dir) - 1; /* but for the lock */
     memcpy(data_dir, saved, sizeof saved);
     most_files = n > most_files ? n : most_files;
 }

@@ -304,14 +304,14 @@ static void test_a_sync_is_for_all_that_is_written(void)
     CHECK_EQ(file_syncs, 0); /* fsync="none" */
     CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[0], NULL));
     CHECK_EQ(file_syncs, 1);
-    CHECK_EQ(dir_syncs, 1); /* the file is new */
+    CHECK_EQ(dir_syncs, 2); /* the file is new, and so is its directory */
     for (int i = 0; i < 3; i++)
         CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[i], NULL));
     CHECK_EQ(file_syncs, 1); /* the others of the group */
     publish_one(&seq[3]);
     CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq[3], NULL));
     CHECK_EQ(file_syncs, 2);
-    CHECK_EQ(dir_syncs, 1);
+    CHECK_EQ(dir_syncs, 2);
     CHECK_EQ(pn_load_relaxed(&tlog->syncs), 2);
 }
 
@@ -331,6 +331,21 @@ static void test_a_sync_over_several_files_takes_each(void)
     CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq, NULL));
     CHECK_EQ(file_syncs, 4);
     CHECK_EQ(dir_syncs, 1);
+}
+
+/* With fsync="none" nothing was synced before: the first sync takes all files. */
+static void test_the_first_sync_takes_all_files(void)
+{
+    uint64_t seq;
+    log_max_file = 4000;
+    log_make();
+    log_max_file = 1 << 20;
+    set_up();
+    while (pn_diskqueue_now(&tlog->queue)->write_file < 3)
+        publish_one(&seq);
+    file_syncs = 0;
+    CHECK_OK(pn_topiclog_sync(tlog, &tfiles, seq, NULL));
+    CHECK_EQ(file_syncs, 3);
 }
 
 static void test_a_sync_that_failed_is_told_and_tried_again(void)
@@ -433,6 +448,7 @@ int main(void)
     RUN(test_a_log_of_live_messages_is_not_compacted);
     RUN(test_a_sync_is_for_all_that_is_written);
     RUN(test_a_sync_over_several_files_takes_each);
+    RUN(test_the_first_sync_takes_all_files);
     RUN(test_a_sync_that_failed_is_told_and_tried_again);
     RUN(test_an_interval_is_synced_by_one_after_it_has_passed);
     RUN(test_a_full_disk_is_an_error_and_loses_nothing);

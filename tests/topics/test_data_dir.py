@@ -1,0 +1,139 @@
+"""One log of durable topics, one segment: the second one of that name is kept out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import pytest
+from consuming import PATIENCE
+
+import pynotify
+
+SPAWN = multiprocessing.get_context("spawn")
+SHM = Path("/dev/shm")
+
+
+class Host:
+    """A segment of the name, or none, and others that were moved out of its way."""
+
+    def __init__(self, name: str, data_dir: Path) -> None:
+        self.name = name
+        self._data_dir = str(data_dir)
+        self._file = SHM / f"pynotify.{os.geteuid()}.{name}"
+        self._opened: list[pynotify.Connection] = []
+
+    def connect(self) -> pynotify.Connection:
+        self._opened.append(pynotify.connect(self.name, data_dir=self._data_dir))
+        return self._opened[-1]
+
+    def topic(self) -> pynotify.Topic:
+        return self.connect().topic("t", durable=True, fsync="always")
+
+    def close(self) -> None:
+        for conn in self._opened:
+            conn.close()
+        self._opened.clear()
+
+    def move(self, old: str, new: str) -> None:
+        """As if another host had another /dev/shm."""
+        self._aside(old).rename(self._aside(new))
+
+    def _aside(self, label: str) -> Path:
+        return self._file.with_name(self._file.name + label)
+
+    def remove(self) -> None:
+        self.close()
+        for path in SHM.glob(self._file.name + ".*"):
+            path.unlink()
+
+
+@pytest.fixture
+def host(tmp_path: Path, new_name: Callable[[], str]) -> Iterator[Host]:
+    made = Host(new_name(), tmp_path)
+    yield made
+    made.remove()
+
+
+def depth(topic: pynotify.Topic) -> int:
+    return topic.stats().unfinished
+
+
+def test_a_second_segment_is_refused_while_the_first_is_used(host: Host) -> None:
+    topic = host.topic()
+    topic.publish("one")
+    host.connect().close()  # another connection of the process keeps nothing open
+    host.move("", ".first")
+    with pytest.raises(pynotify.DataDirInUse) as caught:
+        host.topic()
+    assert caught.value.sqlstate == "55006"
+    assert f"process {os.getpid()} on host {socket.gethostname()}" in str(caught.value)
+    assert caught.value.hint
+    with pytest.raises(pynotify.DataDirInUse):  # it would read the log that is there
+        host.connect().topic("not-durable")
+    topic.publish("two")
+    assert depth(topic) == 2
+    host.close()
+    assert depth(host.topic()) == 2
+
+
+def test_a_segment_whose_log_was_taken_over_writes_no_more(host: Host) -> None:
+    host.topic().publish("one")
+    host.close()
+    host.move("", ".first")
+    host.topic().publish("two")
+    host.close()
+    host.move("", ".second")
+    host.move(".first", "")
+    with pytest.raises(pynotify.DataDirInUse, match="taken over"):
+        host.topic()
+    host.close()
+    pynotify.unlink(host.name)
+    assert depth(host.topic()) == 2
+
+
+def test_a_segment_that_was_unlinked_holds_nothing(host: Host) -> None:
+    host.topic().publish("one")
+    pynotify.unlink(host.name, force=True)
+    topic = host.topic()
+    assert depth(topic) == 1
+
+
+def _hold(name: str, data_dir: str, pipe: Pipe, fork: bool) -> None:
+    topic = pynotify.connect(name, data_dir=data_dir).topic("t", durable=True, fsync="always")
+    topic.publish("one")
+    if fork and (child := os.fork()) != 0:
+        pipe.send(child)
+    elif not fork:
+        pipe.send(0)
+    signal.pause()
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_killed_process_holds_nothing(host: Host, tmp_path: Path, fork: bool) -> None:
+    """Nor does a child that it has forked, which has a copy of its descriptors."""
+    ours, theirs = SPAWN.Pipe()
+    holder = SPAWN.Process(target=_hold, args=(host.name, str(tmp_path), theirs, fork))
+    holder.start()
+    theirs.close()
+    assert ours.poll(PATIENCE)
+    child = ours.recv()
+    try:
+        host.move("", ".first")
+        with pytest.raises(pynotify.DataDirInUse, match=f"process {holder.pid} "):
+            host.topic()
+        holder.kill()
+        holder.join(PATIENCE)
+        assert depth(host.topic()) == 1
+    finally:
+        holder.kill()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        holder.join(PATIENCE)
+        holder.close()
+        ours.close()
