@@ -294,11 +294,10 @@ static int check_signal(int *signo)
 
 static void release_slot(pn_conn *conn)
 {
-    bool watched = pn_load_relaxed(&conn->me->watches) != 0;
+    bool watched = pn_owns_slot(conn) && pn_load_relaxed(&conn->me->watches) != 0;
     pn_procsignal_disown(conn);
     if (pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS) == 0) {
-        if (pn_load_relaxed(&conn->me->generation) == conn->generation &&
-            pn_load_relaxed(&conn->me->state) == PN_SLOT_CLAIMED)
+        if (pn_owns_slot(conn))
             pn_backend_release_locked(conn);
         pn_queue_let_go_locked(conn->seg);
         pn_lock_release(conn->seg);

@@ -32,7 +32,7 @@ PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payloa
 
 static void free_txn(pn_txn *txn)
 {
-    if (txn->explicit_begin && txn->conn->pid == pn_my_pid)
+    if (txn->explicit_begin && txn->conn->pid == pn_my_pid && pn_owns_slot(txn->conn))
         pn_fetch_add_relaxed(&txn->conn->me->in_transaction, (uint32_t) -1);
     pn_pending_free(&txn->pending);
     free(txn->intents);
@@ -108,7 +108,7 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
 PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
 {
     int rc = new_txn(conn, out);
-    if (rc == 0) {
+    if (rc == 0 && pn_owns_slot(conn)) { /* else its commit says so */
         (*out)->explicit_begin = true;
         pn_fetch_add_relaxed(&conn->me->in_transaction, 1);
     }

@@ -88,16 +88,6 @@ int pn_check_payload(const struct pn_conn *conn, size_t len)
                    len, conn->seg->max_payload);
 }
 
-static int check_slot(const struct pn_conn *conn)
-{
-    if (__builtin_expect(pn_load_relaxed(&conn->me->generation) == conn->generation, 1))
-        return 0;
-    return pn_fail(PN_EREAPED,
-                   "backend %u of the process with PID %d was given to somebody else\n"
-                   "The process had lost its liveness locks; close and connect again.",
-                   conn->slot, conn->pid);
-}
-
 /* ---- folding LISTEN and UNLISTEN (recv_mutex held) ------------------------------------------ */
 
 static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
@@ -241,7 +231,7 @@ static QueuePosition plan_locked(struct pn_commit *c)
 static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
 {
     uint64_t reserved = c->txn == NULL ? 0 : c->txn->reserved;
-    int rc = check_slot(c->conn);
+    int rc = pn_conn_check_slot(c->conn);
     if (rc == 0 && c->txn != NULL && !c->txn->prepared)
         rc = stage_locked(c->txn, false);
     if (rc != 0)
@@ -619,7 +609,7 @@ static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wai
 {
     struct pn_conn *conn = txn->conn;
     struct AsyncQueueControl *ctl = conn->seg->ctl;
-    int rc = check_slot(conn);
+    int rc = pn_conn_check_slot(conn);
     if (rc == 0 && bytes != 0)
         rc = pn_queue_make_room_locked(conn, pn_load_relaxed(&ctl->head) + bytes, 0, wait);
     if (rc == 0)
@@ -683,7 +673,7 @@ void pn_async_abort(struct pn_txn *txn)
     pn_never_wait = never_wait;
     if (rc != 0)
         return;
-    if (check_slot(conn) == 0) {
+    if (pn_conn_check_slot(conn) == 0) {
         unstage_locked(txn);
         pn_topic_abort_locked(txn);
         give_back_reservation_locked(txn);

@@ -238,7 +238,7 @@ void pn_consume_interrupt(struct pn_consumer *c)
 static bool leave_watch_locked(struct pn_conn *conn)
 {
     if (pn_load_relaxed(&conn->nconsumers) != 0 || pn_load_relaxed(&conn->nlistening) != 0 ||
-        pn_load_relaxed(&conn->me->watches) == 0)
+        pn_load_relaxed(&conn->me->watches) == 0 || !pn_owns_slot(conn))
         return false;
     pn_store_relaxed(&conn->me->watches, 0);
     pn_members_changed_locked(conn->seg);

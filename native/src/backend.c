@@ -300,6 +300,8 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");
     pn_store_release(&seg->backend[slot].state, PN_SLOT_FREE);
+    /* before what the slot pinned is overwritten: pairs with the one in pn_conn_impossible */
+    atomic_thread_fence(memory_order_release);
     PN_CRASH("reap:freed");
     pn_room_wake(seg);
 }
@@ -318,14 +320,11 @@ uint32_t pn_backend_reap_all_locked(struct pn_segment *seg)
 
 int pn_backend_keep_alive(struct pn_conn *conn)
 {
-    if (pn_load_relaxed(&conn->me->generation) != conn->generation ||
-        pn_load_relaxed(&conn->me->state) != PN_SLOT_CLAIMED)
-        return pn_fail(PN_EREAPED,
-                       "backend %u of the process with PID %d was given to somebody else\n"
-                       "The process had lost its liveness locks; close and connect again.",
-                       conn->slot, conn->pid);
+    int rc = pn_conn_check_slot(conn);
+    if (rc != 0)
+        return rc;
     int fd = pn_segment_true_lock_file(conn->seg, conn->slot);
-    int rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
+    rc = fd < 0 ? fd : pn_os_lock_take(fd, conn->slot);
     if (rc == 0) /* lost only with the descriptor; another one of ours may have kept it */
         pn_os_lock_take_ofd(fd, PN_OFD_BYTE + conn->slot);
     return rc == 0 ? 0

@@ -81,7 +81,10 @@ static int begin_locked(struct pn_conn *conn)
                        "PID %d\nOne is enough for all processes; end it first, or give that one "
                        "the channels.",
                        conn->database, seg->name, pn_load_relaxed(&seg->backend[other].pid));
-    if (pn_load_relaxed(&conn->me->generation) != conn->generation || conn->me->firstSub != 0)
+    int rc = pn_conn_check_slot(conn);
+    if (rc != 0)
+        return rc;
+    if (conn->me->firstSub != 0)
         return pn_fail(EINVAL, "a connection that listens cannot become a bridge");
     pn_store_relaxed(&conn->me->bridge, 1);
     pn_bridge_count_locked(seg);

@@ -20,6 +20,37 @@ int pn_conn_foreign(const struct pn_conn *conn)
                    conn->pid, pn_my_pid);
 }
 
+int pn_conn_reaped(const struct pn_conn *conn)
+{
+    static const char advice[] =
+        "The process had lost its liveness locks, because something in it closed the descriptor of "
+        "a lock file, or in a checkpoint. Close the connection and connect again.";
+    int32_t pid = pn_load_relaxed(&conn->me->pid);
+    if (pn_load_acquire(&conn->me->state) == PN_SLOT_FREE ||
+        pn_load_relaxed(&conn->me->generation) == conn->generation)
+        return pn_fail(PN_EREAPED,
+                       "backend %u of the process with PID %d was taken for dead, and is free\n%s",
+                       conn->slot, conn->pid, advice);
+    return pn_fail(PN_EREAPED,
+                   "backend %u of the process with PID %d was taken for dead, and belongs to the "
+                   "process with PID %d now\n%s",
+                   conn->slot, conn->pid, pid, advice);
+}
+
+int pn_conn_impossible(struct pn_conn *conn, const char *format, ...)
+{
+    char reason[128];
+    va_list args;
+    atomic_thread_fence(memory_order_acquire); /* pairs with the one in pn_backend_reap_locked */
+    int rc = pn_conn_check_slot(conn);
+    if (rc != 0)
+        return rc;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    return pn_segment_poison(conn->seg, "%s", reason);
+}
+
 void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 {
     va_list args;

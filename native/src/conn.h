@@ -135,6 +135,42 @@ static inline int pn_conn_check(const struct pn_conn *conn)
     return pn_segment_check_state(conn->seg);
 }
 
+/*
+ * Is the slot still ours?  A process that lost both of its liveness locks loses it (L3), perhaps in
+ * the middle of a call.  `state` first: who sees a later claim of the slot then sees its
+ * generation.
+ *
+ * Each call looks here, but without the writer lock the answer may be old as it is given.  So no
+ * store can hit a later owner: `pos` changes by CAS from where we stood.  While we own the slot
+ * nobody else moves it from there, and a later owner began at a head that was beyond it.  What was
+ * read meanwhile is thrown away, and is no reason to poison the segment (pn_conn_impossible).
+ */
+static inline bool pn_owns_slot(const struct pn_conn *conn)
+{
+    return pn_load_acquire(&conn->me->state) == PN_SLOT_CLAIMED &&
+           pn_load_relaxed(&conn->me->generation) == conn->generation;
+}
+
+/* 0, or -PN_EREAPED, with what has happened. */
+int pn_conn_reaped(const struct pn_conn *conn); /* the error itself */
+static inline int pn_conn_check_slot(const struct pn_conn *conn)
+{
+    return __builtin_expect(pn_owns_slot(conn), 1) ? 0 : pn_conn_reaped(conn);
+}
+
+static inline int pn_conn_check_receiver(const struct pn_conn *conn)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_conn_check_slot(conn);
+}
+
+/*
+ * What a reader read cannot be.  If it pins the queue, the segment is damaged, and is poisoned; if
+ * its slot was taken, the bytes may have been overwritten by right.
+ */
+int pn_conn_impossible(struct pn_conn *conn, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Keep a warning for pn_conn_notice(). */
 void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -167,9 +167,12 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     if (qe->kind >= PN_ENTRY_PUBLISH && qe->kind <= PN_ENTRY_BURY)
         return 0; /* redo of topics: nothing for a reader */
     if (qe->kind != PN_ENTRY_GENERATION)
-        return pn_segment_poison(seg, "an entry of unknown kind %u", qe->kind);
+        return pn_conn_impossible(conn, "an entry of unknown kind %u", qe->kind);
     if (index >= seg->max_generations)
-        return pn_segment_poison(seg, "an entry bumps counter %u, which is not", index);
+        return pn_conn_impossible(conn, "an entry bumps counter %u, which is not", index);
+    atomic_thread_fence(memory_order_acquire); /* as in pn_conn_impossible: what we read is so */
+    if (!pn_owns_slot(conn))
+        return pn_conn_reaped(conn);
     pn_atomic_u64 *counter = &pn_generation_at(seg, index)->value;
     uint64_t found = pn_load_acquire(counter); /* pairs with the release of the committer */
     if (found < value && *passed != qe->xid) {

@@ -434,9 +434,7 @@ int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
     int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
-    if (pn_load_relaxed(&conn->me->generation) != conn->generation)
-        rc = pn_fail(PN_EREAPED, "the backend slot of the process with PID %d was given away\n"
-                                 "Close and connect again.", conn->pid);
+    rc = pn_conn_check_slot(conn);
     *topic = rc == 0 ? pn_topic_resolve_locked(conn, ref) : NULL;
     if (*topic == NULL) {
         pn_lock_release(conn->seg);

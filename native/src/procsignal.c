@@ -191,7 +191,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
     uint32_t used = pn_load_acquire(&local_used);
     for (uint32_t i = 0; i < used; i++) {
         struct pn_conn *conn = pn_load_acquire(&local[i]);
-        if (conn == NULL || conn->signo != signo || conn->pid != pn_my_pid)
+        if (conn == NULL || conn->signo != signo || conn->pid != pn_my_pid || !pn_owns_slot(conn))
             continue;
         uint32_t reasons = check_proc_signal(conn);
         all_reasons |= reasons;
@@ -474,6 +474,8 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         return false;
     pthread_mutex_lock(&seg->signal_mutex);
     struct pn_conn *own = seg->own[slot];
+    if (own != NULL && !pn_owns_slot(own))
+        own = NULL; /* it was, and has another owner */
     if (own != NULL && reason == PROCSIG_LOG_STACK) {
         print_stack();
     } else if (own != NULL && reason == PROCSIG_TOPIC) {
@@ -581,7 +583,7 @@ void pn_clear_owed(struct pn_conn *conn)
 {
     uint64_t mask = 1ULL << (conn->slot % 64);
     pn_atomic_u64 *word = &conn->seg->owed[conn->slot / 64];
-    if ((pn_load_relaxed(word) & mask) != 0)
+    if ((pn_load_relaxed(word) & mask) != 0 && pn_owns_slot(conn))
         pn_fetch_and(word, ~mask);
     PN_CRASH("wake:owed-cleared");
 }
@@ -597,6 +599,8 @@ bool pn_wake_self(struct pn_conn *conn)
         return false;
     if (pn_held_back(conn))
         return false;
+    if (!pn_owns_slot(conn)) /* looked at after pos: a new owner's pos is another one */
+        return false;
     /* from was written before want; it cannot change while we are not quiet */
     pn_cas_u64(&me->pos, &pos, pn_later(consumed, pn_load_relaxed(&me->from)));
     PN_CRASH("wake:unslept");
@@ -605,7 +609,9 @@ bool pn_wake_self(struct pn_conn *conn)
 
 bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos)
 {
-    pn_exchange(&conn->me->pos, pos | PN_ASLEEP); /* full fence: pairs with the notifier's */
+    /* full fence: pairs with the notifier's.  It fails if the slot is not ours any more */
+    if (!atomic_compare_exchange_strong(&conn->me->pos, &pos, pos | PN_ASLEEP))
+        return true;
     PN_CRASH("sleep:asleep");
     bool asleep = !pn_wake_self(conn);
     if (asleep) {

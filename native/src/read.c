@@ -152,6 +152,12 @@ static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition a
     return owed;
 }
 
+static int impossible(struct pn_conn *conn, QueuePosition at)
+{
+    return pn_conn_impossible(conn, "no entry can stand at queue position %llu",
+                              (unsigned long long) at);
+}
+
 /* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
 static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
                              QueuePosition at, uint64_t *passed)
@@ -169,6 +175,14 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
     if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
         return add_gap(b, 0, PN_GAP_UPSTREAM, routes, (int64_t) (local - conn->channels));
     return take_entry(conn, b, qe, local, routes);
+}
+
+int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to)
+{
+    if (__builtin_expect(pn_cas_u64(&conn->me->pos, &from, to), 1))
+        return 0; /* release: pairs with the acquire of a tail scan */
+    b->n = b->ngaps = 0;
+    return pn_conn_reaped(conn);
 }
 
 /* ---- from a private copy ------------------------------------------------------------------ */
@@ -215,7 +229,7 @@ static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Qu
         if (rc == -ENOMEM)
             pn_fail(ENOMEM, "out of memory while reading the queue");
     }
-    if (rc >= 0 || rc == -PN_ECORRUPT)
+    if (rc >= 0 || rc == -PN_ECORRUPT || rc == -PN_EREAPED)
         return rc < 0 ? rc : 0;
     return b->n + b->ngaps > 0 ? 0 : rc; /* the next call comes to it again */
 }
@@ -233,15 +247,15 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     int rc = 0;
     while (at < head && b->n + b->ngaps < max) {
         QueuePosition next;
-        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, at, head, &next);
-        if (qe == NULL)
-            return -PN_ECORRUPT;
+        const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
+        if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &next))
+            return impossible(conn, at);
         rc = pass_entry(conn, b, qe, at, &passed);
         if (rc != 0)
             break;
         at = next;
     }
-    if (rc == -PN_ECORRUPT)
+    if (rc == -PN_ECORRUPT || rc == -PN_EREAPED)
         return rc;
     *pos = at;
     return rc >= 0 || b->n + b->ngaps > 0

@@ -7,9 +7,12 @@
 /*
  * Read from *pos towards head until max messages are taken, or until we are held back.  *pos moves
  * over what was taken or passed over.  recv_mutex held, and what is read is pinned.  0,
- * -PN_ECORRUPT, or -ENOMEM, that only when nothing at all could be taken.
+ * -PN_ECORRUPT, -PN_EREAPED, or -ENOMEM, that only when nothing at all could be taken.
  */
 int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
                     uint64_t max);
+
+/* Give up what was read: `pos` goes on.  -PN_EREAPED, and nothing was read, if it is not ours. */
+int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to);
 
 #endif

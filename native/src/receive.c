@@ -164,7 +164,7 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
             return true;
     }
     while (pn_wake_self(conn)) {
-        QueuePosition pos = pn_load_acquire(&conn->me->pos);
+        QueuePosition stood = pn_load_acquire(&conn->me->pos), pos = stood;
         if ((pos & PN_ASLEEP) != 0)
             continue; /* a wait() of another thread came in between */
         /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
@@ -181,14 +181,15 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with the commit */
         PN_CRASH("read:head");
         if (pos > head || want > head) { /* head was stored before want: it cannot be less */
-            *error = pn_segment_poison(seg, "backend %u stands beyond the head", conn->slot);
+            *error = pn_conn_impossible(conn, "backend %u stands beyond the head", conn->slot);
             return true;
         }
         *error = pn_read_entries(conn, batch, &pos, head, max);
         PN_CRASH("read:copied");
+        if (*error == 0)
+            *error = pn_read_move(conn, batch, stood, pos);
         if (*error != 0)
             return true;
-        pn_store_release(&conn->me->pos, pos); /* pairs with the acquire of a tail scan */
         PN_CRASH("read:pos");
         if (__builtin_expect(conn->copy.left_file, 0))
             pass_files_on(conn);
@@ -292,7 +293,7 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     uint64_t posts;
     batch->n = 0;
     batch->ngaps = 0;
-    int64_t n = pn_conn_check(conn);
+    int64_t n = pn_conn_check_receiver(conn);
     if (n != 0)
         return n;
     pthread_mutex_lock(&conn->recv_mutex);
@@ -583,7 +584,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             return 1 | pn_conn_notice_bit(conn);
         bool timed_out = rc == 0 && sleeper.signalled == 0;
         rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
-                    : pn_segment_check_state(conn->seg);
+                    : pn_conn_check_receiver(conn);
         if (rc == 0 && !(timed_out && pn_now_ns() < back_at))
             return -EINTR; /* 7 */
     }
@@ -592,7 +593,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 
 int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
 {
-    int rc = pn_conn_check(conn);
+    int rc = pn_conn_check_receiver(conn);
     if (rc != 0)
         return rc;
     if (take_kick(conn))
@@ -635,7 +636,7 @@ void pn_receive_post(struct pn_conn *conn)
 
 int pn_receive_hush(struct pn_conn *conn)
 {
-    int rc = pn_conn_check(conn);
+    int rc = pn_conn_check_receiver(conn);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&conn->recv_mutex);
@@ -683,7 +684,7 @@ static int make_descriptor(struct pn_conn *conn)
 
 int pn_receive_fileno(struct pn_conn *conn)
 {
-    int rc = pn_conn_check(conn);
+    int rc = pn_conn_check_receiver(conn);
     if (rc == 0)
         rc = pn_latch_open(conn);
     if (rc != 0)

@@ -296,9 +296,7 @@ static int enter(struct pn_conn *conn, bool make)
     int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
-    if (pn_load_relaxed(&conn->me->generation) != conn->generation)
-        rc = pn_fail(PN_EREAPED, "the backend slot of the process with PID %d was given away\n"
-                                 "Close and connect again.", conn->pid);
+    rc = pn_conn_check_slot(conn);
     if (rc == 0 && make)
         rc = make_ready_locked(conn->seg);
     if (rc == 0 && pn_topics_ready(conn->seg))

@@ -309,7 +309,7 @@ static bool walk_once(struct pn_conn *conn)
         return false; /* an incomplete walk: keep those whom we have */
     w->pause_ns = 0;
     forget_others(w);
-    if (listens(conn) && pn_load_relaxed(&conn->me->generation) == conn->generation)
+    if (listens(conn) && pn_owns_slot(conn))
         first = pn_exchange(&conn->me->watches, 1) == 0;
     PN_CRASH("watch:armed");
     pn_fence_seq_cst(); /* between `watches` and `members`: pairs with pn_watch_tell() */
