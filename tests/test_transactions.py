@@ -1,4 +1,4 @@
-"""Transactions: X1, X2, X13 and O3 (deliberately different), E5 (prepare), and API.md's rules."""
+"""Transactions: X1, X2, X13 and O3 (deliberately different), E5 (prepare), and what is added."""
 
 from __future__ import annotations
 

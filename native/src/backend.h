@@ -41,7 +41,7 @@ static inline void pn_members_changed_locked(struct pn_segment *seg)
 /* L3: take our liveness locks again, in case another open+close in this process lost them. */
 int pn_backend_keep_alive(struct pn_conn *conn);
 
-/* Somebody may have made room: wake the writers that wait for it (spin.md R9). */
+/* Somebody may have made room: wake the writers that wait for it (rule R9). */
 void pn_room_wake(struct pn_segment *seg);
 
 #endif

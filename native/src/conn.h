@@ -18,7 +18,7 @@
 /* Why conn->efd is readable. */
 enum pn_fd_flag {
     PN_FD_SIGNALLED = 1, /* somebody woke us */
-    PN_FD_POSTED = 2,    /* we wrote it ourselves: something is left unread (spin.md R5) */
+    PN_FD_POSTED = 2,    /* we wrote it ourselves: something is left unread (rule R5) */
     PN_FD_NEIGHBOUR = 4  /* whom we watch has changed */
 };
 

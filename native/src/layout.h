@@ -20,7 +20,7 @@
  * Only offsets and indices stand in shared memory, never pointers.  "W:" names who may write a
  * field, "R:" who reads it without the lock.  "holder" is the process that holds the writer lock.
  *
- * Invariants (cited by number in check.c, the models and the tests; spin.md has the proofs)
+ * Invariants (cited by number in check.c, the models and the tests; docs/protocol.md lists them)
  *
  *  I1  tail <= head, head - tail <= capacity (max_queue_pages), head - mem_tail <= ring.
  *  I2  tail <= effective start of every live slot that pins (see queue.c).
@@ -70,7 +70,7 @@
 #define PN_NAME_MAX 255U       /* bytes of a channel or database name at the most */
 #define PN_SLOTS_PER_LOCK_FILE 64U
 #define PN_ROOM_TICKETS 32U    /* writers that can stand in a queue for room, in order */
-#define PN_OFD_BYTE (1U << 20) /* a slot's OFD lock stands at this offset + slot (liveness.md L1) */
+#define PN_OFD_BYTE (1U << 20) /* a slot's OFD lock stands at this offset + slot (rule L1) */
 
 /* QueuePosition: a byte position in an endless queue; page = pos >> 13, offset = the rest. */
 typedef uint64_t QueuePosition;
@@ -163,7 +163,7 @@ struct AsyncQueueControl {
 
     _Alignas(64) struct pn_free_counters free;
 
-    /* on_full=block (spin.md R9).  room_seq is a futex; W: any */
+    /* on_full=block (rule R9).  room_seq is a futex; W: any */
     _Alignas(64) pn_atomic_u32 room_seq;
     pn_atomic_u32 room_waiters;
 

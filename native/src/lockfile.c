@@ -1,5 +1,5 @@
 /*
- * lockfile.c - the files that carry the liveness locks (liveness.md L1).
+ * lockfile.c - the files that carry the liveness locks (rule L1).
  *
  * A file for each group of 64 slots, made by the first who claims one of them.  A process opens
  * a file once and keeps it open as long as the segment is mapped: closing any descriptor of a

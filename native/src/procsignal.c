@@ -23,7 +23,7 @@
  *    awake slot for longer than PN_OWED_NS signals again, since the earlier one may have died
  *    between his CAS and his signal; a slow timer in every sleeper does the same.
  * 3. Nobody is signalled on belief.  A pidfd is opened first; then the slot's liveness byte must
- *    name the slot's pid, before every signal (liveness.md L4).  What remains is that another
+ *    name the slot's pid, before every signal (rule L4).  What remains is that another
  *    thread of the target execs between the two system calls; docs/signals.md names the window.
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
  * 4. The chain.  A notifier that wakes many signals the first PN_CHAIN of them itself and leaves
@@ -84,7 +84,7 @@ static struct sigaction kept_disposition; /* between the two calls that set the 
 static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
 static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
 
-/* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid (liveness.md B). */
+/* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid. */
 static bool lost_its_info(const siginfo_t *info)
 {
     return info == NULL || (info->si_code == SI_USER && info->si_pid == 0);

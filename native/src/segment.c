@@ -630,7 +630,7 @@ void pn_segment_release(struct pn_segment *seg)
 
 /*
  * In a forked child: forget what belongs to the parent.  The lock files are closed, never
- * unlocked: an unlock would release the parent's OFD locks (liveness.md L1).
+ * unlocked: an unlock would release the parent's OFD locks (rule L1).
  */
 void pn_process_child_reset(void)
 {

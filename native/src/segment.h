@@ -2,7 +2,7 @@
  * segment.h - the mapped segment of a process, and what every module needs of it.
  *
  * A process maps a segment once, however many handles it has: the liveness locks demand that a
- * lock file is opened once per process (liveness.md L1), and the signal handler needs one place
+ * lock file is opened once per process (rule L1), and the signal handler needs one place
  * to look.  `struct pn_segment` is that mapping; it is private to the process.
  */
 #ifndef PN_SEGMENT_H

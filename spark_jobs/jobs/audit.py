@@ -462,7 +462,7 @@ def _found(session: SparkSession, survey: Survey, table: pa.Table) -> list[dict[
 
 
 def judge(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of API.md for one listener and channel."""
+    """The row for one listener and channel."""
     tail = 0
     owes = found["tail_from"] >= 0 and found["last_seq"] is not None
     clocks = (found["host"], found["boot_id"]), (found["last_host"], found["last_boot_id"])
@@ -502,7 +502,7 @@ def is_violation(row: Mapping[str, Any]) -> bool:
 
 
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
-    """Rows as API.md has them, plus dropped, unowed, database, engine, backend_id, log_id."""
+    """Rows as docs/spark.md has them, plus dropped, unowed, database, engine, backend_id, log_id."""
     table = examined(load(session, "audit", survey)).toArrow()
     found = _found(session, survey, table)
     write_rows(out / "audit", found, TABLE)

@@ -373,7 +373,7 @@ def _merged(partials: DataFrame, out: Directory) -> pa.Table:
 
 
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
-    """Rows as API.md has them, plus engine, database, boot_id and rate_per_s.
+    """Rows as docs/spark.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
     `hgrm/`, one file for all channels and one for each of the busiest.

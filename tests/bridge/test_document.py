@@ -1,4 +1,4 @@
-"""The examples of docs/bridge.md and of the README's section on it, which need a PostgreSQL."""
+"""The examples on bridges in docs/bridge.md and docs/usage.md, which need a PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLE = re.compile(r"^```py\n(.*?)^```\n\n```\n(.*?)^```\n", re.DOTALL | re.M
 
 def examples() -> list[tuple[str, str]]:
     """Those that talk of a bridge, and what they print."""
-    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/bridge.md")]
+    texts = [(ROOT / name).read_text() for name in ("docs/usage.md", "docs/bridge.md")]
     found = [example for text in texts for example in _EXAMPLE.findall(text)]
     assert len(found) == 3
     return found
