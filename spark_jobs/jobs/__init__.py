@@ -44,7 +44,7 @@ class CannotRunError(Exception):
 
 @dataclass
 class JobResult:
-    """What a job found: `rows` as docs/spark.md has them, `violation` whether a guarantee was broken."""
+    """What a job found: `rows` as in docs/spark.md, `violation`: a guarantee was broken."""
 
     rows: list[dict[str, Any]]
     reports: list[FileReport]

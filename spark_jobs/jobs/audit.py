@@ -502,7 +502,7 @@ def is_violation(row: Mapping[str, Any]) -> bool:
 
 
 def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
-    """Rows as docs/spark.md has them, plus dropped, unowed, database, engine, backend_id, log_id."""
+    """Rows as in docs/spark.md, plus dropped, unowed, database, engine, backend_id, log_id."""
     table = examined(load(session, "audit", survey)).toArrow()
     found = _found(session, survey, table)
     write_rows(out / "audit", found, TABLE)
