@@ -449,6 +449,18 @@ def test_a_sleeper_is_told_though_nobody_ever_notifies_again(stage: Stage, label
     scene.verify()
 
 
+@pytest.mark.parametrize("label", [HOLDS_THE_LOCK, "commit:applied"])
+def test_who_only_polls_is_told_too(stage: Stage, label: str) -> None:
+    """Nobody waits, nobody notifies, nobody watches a descriptor: nothing else takes the lock."""
+    if label not in LABELS:
+        require("crash-points", f"no label {label}")
+    scene = stage()
+    scene.kill_one_before("notify_once", label)
+    wait_until(lambda: scene.read() or scene.heard, "the poller hears it")
+    scene.log.write_text("try h\nok\n")
+    scene.verify()
+
+
 @pytest.mark.parametrize(
     "label",
     [

@@ -91,6 +91,7 @@ struct pn_conn {
     uint32_t table_size;     /* a power of two */
     pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
     struct pn_copy copy;      /* of what is read, where it may be overwritten.  recv_mutex held */
+    QueuePosition unannounced; /* head at an empty poll(), if woken was behind.  recv_mutex held */
     pn_atomic_u32 held_index; /* the counter that has to reach held_value before we read on; */
     pn_atomic_u64 held_value; /* 0: none (generation.c 6).  W: recv_mutex held */
 

@@ -31,7 +31,6 @@
 #include "receive.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -45,6 +44,7 @@
 #include "crashpoint.h"
 #include "generation.h"
 #include "latch.h"
+#include "linger.h"
 #include "lock.h"
 #include "logging.h"
 #include "os.h"
@@ -59,12 +59,6 @@
 #define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks, */
 #define PN_POLL_BACK_NS 50000000LL  /* and how often the caller may look at its signals */
 #define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
-#define PN_SPIN_MAX_NS 30000LL
-#define PN_SPIN_MIN_NS 2000LL
-#define PN_SPIN_REST 64           /* waits without it after it brought nothing */
-#define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
-#define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
-#define PN_YIELDS 8
 #define PN_FILE_TRIES 200
 
 void pn_receive_free(struct pn_conn *conn)
@@ -95,12 +89,6 @@ static uint32_t drain(struct pn_conn *conn)
     return why;
 }
 
-/* Is there something that we may read? */
-static bool readable(const struct pn_conn *conn, QueuePosition pos)
-{
-    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
-}
-
 /*
  * Leave the descriptor, and the latch of a thread that waits, as they must be: readable if
  * something is unread, otherwise drained and the slot asleep, since nobody signals a backend
@@ -111,7 +99,7 @@ static void leave_armed(struct pn_conn *conn)
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return;
-    if (!readable(conn, pos)) {
+    if (!pn_readable(conn, pos)) {
         drain(conn);
         pn_clear_owed(conn);
         if (pn_fall_asleep(conn, pos))
@@ -253,7 +241,7 @@ static void serve_neighbours(struct pn_conn *conn)
         set_descriptor_timer(conn);
 }
 
-static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
+static int64_t poll_once(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
     int error = 0;
     if (look(conn, batch, max, &error)) {
@@ -286,6 +274,15 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
             pn_log_wake(conn, PN_LATWAKE_FD, false, 0, pn_now_ns());
     }
     return 0;
+}
+
+static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
+{
+    int64_t n = poll_once(conn, batch, max);
+    if (n != 0 || batch->ngaps != 0)
+        return n;
+    int rc = pn_watch_look_at_commit_locked(conn);
+    return rc > 0 ? poll_once(conn, batch, max) : rc;
 }
 
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
@@ -373,76 +370,12 @@ static int look_after(struct pn_conn *conn)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Is something unread that interests us?  Leaves ASLEEP if so. */
-static bool wanted(struct pn_conn *conn)
+bool pn_receive_wanted(struct pn_conn *conn)
 {
     uint64_t pos = pn_load_acquire(&conn->me->pos);
     if ((pos & PN_ASLEEP) != 0)
         return pn_wake_self(conn);
-    return readable(conn, pos);
-}
-
-/* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
-static bool spin(struct pn_conn *conn)
-{
-    uint32_t skip = pn_load_relaxed(&conn->spin_skip);
-    int64_t budget = (int64_t) pn_load_relaxed(&conn->spin_ns);
-    if (pn_os_cpus() < 2)
-        return false;
-    if (skip > 0) {
-        pn_store_relaxed(&conn->spin_skip, skip - 1);
-        return false;
-    }
-    int64_t until = pn_now_ns() + budget;
-    do {
-        for (int i = 0; i < 32; i++) {
-            pn_cpu_relax();
-            if (readable(conn, pn_load_relaxed(&conn->me->pos))) {
-                budget = budget * 2 < PN_SPIN_MAX_NS ? budget * 2 : PN_SPIN_MAX_NS;
-                pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
-                return wanted(conn);
-            }
-        }
-    } while (pn_now_ns() < until);
-    budget = budget / 2 > PN_SPIN_MIN_NS ? budget / 2 : PN_SPIN_MIN_NS;
-    pn_store_relaxed(&conn->spin_ns, (uint64_t) budget);
-    pn_store_relaxed(&conn->spin_skip, budget == PN_SPIN_MIN_NS ? PN_SPIN_REST : 0);
-    return false;
-}
-
-/*
- * In a stream of messages, on processors that others want as well: let them run first.  A
- * listener that sleeps costs the notifier a signal; a hundred that read one message each and
- * sleep again cost him a hundred signals for every message, and he never gets ahead.  Ended by
- * a yield that comes back at once, since then nobody else has anything to do.
- */
-static bool give_way(struct pn_conn *conn)
-{
-    if ((int64_t) pn_load_relaxed(&conn->gap_ns) > PN_STREAM_GAP_NS)
-        return false;
-    for (int i = 0; i < PN_YIELDS; i++) {
-        int64_t before = pn_now_ns();
-        sched_yield();
-        if (wanted(conn))
-            return true;
-        if (pn_now_ns() - before < PN_YIELD_ALONE_NS)
-            return false;
-    }
-    return false;
-}
-
-static bool linger(struct pn_conn *conn)
-{
-    if ((pn_load_relaxed(&conn->me->pos) & PN_ASLEEP) != 0)
-        return false;
-    return spin(conn) || give_way(conn);
-}
-
-/* How long one waits here for the next message, on average. */
-static void note_gap(struct pn_conn *conn, int64_t gap_ns)
-{
-    int64_t old = (int64_t) pn_load_relaxed(&conn->gap_ns);
-    pn_store_relaxed(&conn->gap_ns, (uint64_t) (old + (gap_ns - old) / 4));
+    return pn_readable(conn, pos);
 }
 
 /* Go to sleep where we stand.  False: something is wanted. */
@@ -474,7 +407,7 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
         why |= pn_latch_reset(conn);
     PN_CRASH("wake:drained");
     pn_clear_owed(conn);
-    bool found = wanted(conn);
+    bool found = pn_receive_wanted(conn);
     if ((why & PN_FD_SIGNALLED) != 0) {
         count_wake(conn, found);
         if (found) {
@@ -488,7 +421,7 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
     /* a sample of the wake-ups is enough; the clock would be a part of each one's latency */
     if (found && pn_fetch_add_relaxed(&conn->wakes, 1) % 4 == 0) {
         int64_t gap = pn_now_ns() - started;
-        note_gap(conn, gap);
+        pn_linger_note_gap(conn, gap);
         if (gap < PN_SPIN_MAX_NS)
             pn_store_relaxed(&conn->spin_skip, 0); /* spinning would have caught it */
     }
@@ -598,8 +531,8 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
         return rc;
     if (take_kick(conn))
         return 1 | pn_conn_notice_bit(conn);
-    if (wanted(conn) || (timeout_ns != 0 && linger(conn))) {
-        note_gap(conn, 0);
+    if (pn_receive_wanted(conn) || (timeout_ns != 0 && pn_linger(conn))) {
+        pn_linger_note_gap(conn, 0);
         return 1 | pn_conn_notice_bit(conn);
     }
     /* ordered against a poll() of another thread by recv_mutex, which settle() takes */

@@ -3,6 +3,7 @@
 #define PN_RECEIVE_H
 
 #include "conn.h"
+#include "generation.h"
 
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max);
 int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns);
@@ -25,5 +26,14 @@ void pn_receive_kick(struct pn_conn *conn);
 
 /* Free what reading has allocated. */
 void pn_receive_free(struct pn_conn *conn);
+
+/* Is there something that we may read? */
+static inline bool pn_readable(const struct pn_conn *conn, QueuePosition pos)
+{
+    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
+}
+
+/* Is something unread that interests us?  Leaves ASLEEP if so. */
+bool pn_receive_wanted(struct pn_conn *conn);
 
 #endif

@@ -375,6 +375,27 @@ void pn_watch_look(struct pn_conn *conn)
     pthread_mutex_unlock(&conn->recv_mutex);
 }
 
+/*
+ * `woken` follows `head` within a commit.  Where it did not from one empty poll() to the next, that
+ * commit's process may be dead; while it lives, it holds the lock.
+ */
+int pn_watch_look_at_commit_locked(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    QueuePosition head = pn_load_acquire(&seg->ctl->head);
+    QueuePosition before = conn->unannounced;
+    if (__builtin_expect(pn_load_relaxed(&seg->ctl->woken) == head, 1))
+        return 0;
+    conn->unannounced = head;
+    if (before != head)
+        return 0;
+    int rc = pn_lock_try(seg); /* a dead holder is recovered in here */
+    if (rc != 0)
+        return rc == -EBUSY ? 0 : rc;
+    pn_lock_release(seg);
+    return 1;
+}
+
 void pn_watch_init(struct pn_conn *conn)
 {
     pn_store_relaxed(&conn->watch.epfd, -1);

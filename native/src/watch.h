@@ -15,6 +15,12 @@ void pn_watch_arm_locked(struct pn_conn *conn);
 void pn_watch_look(struct pn_conn *conn);
 void pn_watch_look_locked(struct pn_conn *conn);
 
+/*
+ * For who only polls, and so never meets the lock of a dead notifier; recv_mutex held.  1: what it
+ * left undone was done by us or by others, look again; 0, or an error.
+ */
+int pn_watch_look_at_commit_locked(struct pn_conn *conn);
+
 /* After pn_members_changed_locked() and the release of the lock: wake those whose walk it is. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot);
 
