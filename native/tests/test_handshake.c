@@ -400,6 +400,37 @@ static void test_owed_signals_are_sent_by_the_next(void)
     pn_engine_close(engine);
 }
 
+/* Nobody commits any more: the slow timer of any listener sends it. */
+static void test_owed_signals_are_sent_by_the_slow_timer(void)
+{
+    engine = test_engine(NULL);
+    pid_t pid = spawn(sleeper, NULL);
+    test_hear(to_parent);
+    pn_conn *conn = test_connect(engine);
+    struct pn_segment *seg = test_inside();
+    test_listen(conn, "other");
+    CHECK_SOON(asleep(0) && is_blocked(pid));
+    struct QueueBackendStatus *slot = &seg->backend[0];
+    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    pn_store_relaxed(&slot->signalled_at, (uint64_t)(test_now_ns() - INT64_C(10000000000)));
+    pn_fetch_or(&seg->owed[0], 1);
+    uint64_t pos = pn_load_relaxed(&slot->pos);
+    CHECK(pn_cas_u64(&slot->pos, &pos, pn_load_relaxed(&seg->ctl->head)));
+    seg->pinning[0] |= 1;
+    pn_lock_release(seg);
+    pn_stat before = test_stat(engine);
+    for (int ticks = 0; ticks < 10; ticks++) {
+        conn->next_timer_ns = 0;
+        CHECK_EQ(test_wait(conn, -1), -EINTR);
+    }
+    CHECK(test_stat(engine).signals_sent > before.signals_sent);
+    CHECK_SOON((pn_load_acquire(&seg->owed[0]) & 1) == 0); /* it woke, and looked */
+    kill(pid, SIGKILL);
+    CHECK_KILLED(pid, SIGKILL);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 /* ---- many sleepers --------------------------------------------------------------------------- */
 
 enum trouble { DEAD, POLLING, STOPPED, NONE };
@@ -593,6 +624,7 @@ int main(void)
     RUN(test_falling_asleep_looks_again);
     RUN(test_waking_oneself_starts_at_from);
     RUN(test_owed_signals_are_sent_by_the_next);
+    RUN(test_owed_signals_are_sent_by_the_slow_timer);
     RUN(test_a_broadcast_reaches_all_at_once);
     RUN(test_a_broadcast_past_dead_listeners);
     RUN(test_a_broadcast_past_listeners_that_are_never_signalled);
