@@ -29,6 +29,7 @@ from pynotify._descriptor import Descriptor
 from pynotify._engine import open as open_segment
 from pynotify._ffi import ffi, lib
 from pynotify._generation import AsyncGeneration
+from pynotify._ownership import CLOSED
 from pynotify._transaction import FAILED, AsyncTransaction, OpenTransaction
 from pynotify.errors import InFailedTransaction, InterfaceError, LockTimeout, WouldWait
 from pynotify.topics._options import OMITTED
@@ -106,16 +107,16 @@ class AsyncConnection(BaseConnection):
     ) -> Self:
         def claim() -> list[Any]:
             engine = open_engine()
-            handle = engine._claim(database, latency_log, wakeup)
-            return [engine, ffi.gc(handle, lib.pn_conn_close)]
+            return [engine, engine._claim(database, latency_log, wakeup)]
 
         claiming = in_thread(claim)
         try:
-            engine, handle = await end_of(claiming)
+            claimed = await end_of(claiming)
         except asyncio.CancelledError:
             claiming.add_done_callback(_give_back)
             raise
-        ffi.gc(handle, None)
+        # Taken out: the thread may still have the list.
+        handle, engine = claimed.pop(), claimed.pop()
         with engine:
             return cls(engine, handle, database)
 
@@ -551,7 +552,7 @@ class AsyncConnection(BaseConnection):
 
     def _room_made(self) -> None:
         super()._room_made()
-        if self._routed and not self._reading and self._handle is not None:
+        if self._routed and not self._reading and self._handle is not CLOSED:
             self._start_reading()
 
     def _stop_reading(self) -> None:
@@ -638,9 +639,9 @@ class AsyncConnection(BaseConnection):
             return
         if self._loop.is_closed():
             self._errands.forget()
-        elif self._handle is not None:
+        elif self._handle is not CLOSED:
             self._check_loop()
-        if self._handle is not None:
+        if self._handle is not CLOSED:
             self._stop_reading()
             for task in self._watched_tasks:
                 task.remove_done_callback(self._task_ended)

@@ -62,7 +62,7 @@ class AsyncSubscription:
     @property
     def pending(self) -> int:
         """How many messages have been read for it and not returned yet."""
-        return self._inbox.held
+        return 0 if self._inbox.closed else self._inbox.held
 
     @property
     def dropped(self) -> int:
@@ -130,9 +130,9 @@ class AsyncSubscription:
         if not inbox.messages and not (connection._reading and patient):
             connection._read_ahead()
         if inbox.messages:
-            message = inbox.take()
+            taken = inbox.take()
             connection._room_made()
-            return message
+            return taken
         if not patient:
             return None
         waiter = TaskWaiter(connection._turn)

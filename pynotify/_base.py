@@ -3,10 +3,7 @@
 `Connection` adds how threads wait, `AsyncConnection` how tasks do; everything else is here,
 once.  Who owns a transaction is asked of the subclass: a thread, or a task.
 
-Ownership.  The C connection is freed by the destructor of its handle, that is when the last
-reference goes.  A thread in the middle of a C call holds one, so close() cannot free anything
-under it, and the hot path needs no lock and no counter.  For the same reason no method that
-raises keeps a handle in a local variable.
+Ownership: see `_ownership`.  A closed connection has the handle CLOSED.
 
 Receiving and sending share nothing: receivers take `_receiving`, senders take no lock.
 
@@ -22,12 +19,14 @@ import math
 import os
 import time
 import weakref
+from collections import deque
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
 from pynotify._inbox import Inbox, Inboxes
+from pynotify._ownership import CLOSED, keep, let_go
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify._types import Gap, Notify
@@ -94,9 +93,10 @@ class BaseConnection:
     """Of threads and of tasks."""
 
     def __init__(self, engine: Engine, handle: Any, database: str) -> None:
-        self._handle = ffi.gc(handle, lib.pn_conn_close)
+        self._handle = handle
         # Keeps the mapping, also when the user closes his Engine.
-        self._engine_handle = engine._handle
+        self._engine_handle = engine._usable()
+        keep(self, handle, self._engine_handle)
         self._database = database
         self._pid: int = lib.pn_conn_pid(handle)
         self._backend_id: int = lib.pn_conn_backend_id(handle)
@@ -167,11 +167,7 @@ class BaseConnection:
             data = payload.encode()
         else:
             data = encode_payload(payload)
-        try:
-            result = _pn_notify_cstr(self._handle, name, data, len(data))
-        except TypeError:  # the handle is None: cheaper to find out here than to ask each time
-            self._check_usable()
-            raise
+        result = _pn_notify_cstr(self._handle, name, data, len(data))
         if result:
             self._check(result)
 
@@ -199,7 +195,7 @@ class BaseConnection:
         """May be repeated."""
         self._check_usable()
         out = ffi.new("double *")
-        self._check(lib.pn_queue_usage(self._engine_handle, out))
+        self._check(lib.pn_queue_usage(self._engine(), out))
         return float(out[0])
 
     # ---- listening -----------------------------------------------------------------------
@@ -235,6 +231,7 @@ class BaseConnection:
     def _required(self, command: str) -> OpenTransaction:
         transaction = self._open_transaction()
         if transaction is None:
+            self._check_usable()  # it may have been closed since
             raise NoActiveTransaction(f"{command} can only be used in transaction blocks")
         return transaction
 
@@ -242,6 +239,7 @@ class BaseConnection:
         """The caller's transaction, for commit() and rollback()."""
         transaction = self._open_transaction()
         if transaction is None:
+            self._check_usable()
             raise NoActiveTransaction("there is no transaction in progress")
         if transaction.blocks:
             raise ProgrammingError(
@@ -279,6 +277,9 @@ class BaseConnection:
         transaction = OpenTransaction(self, owner)
         self._watch_owner(owner)
         self._transactions[owner] = transaction
+        if self._handle is CLOSED:  # meanwhile, and close() may not have seen this one
+            self._roll_back(transaction)
+            self._check_usable()
         return transaction
 
     def _commit(self, transaction: OpenTransaction) -> None:
@@ -349,11 +350,7 @@ class BaseConnection:
 
     def _run_outside(self, call: Callable[..., int], *arguments: Any) -> int:
         """May be repeated."""
-        try:
-            return self._check(call(self._handle, *arguments))
-        except TypeError:  # the handle is None
-            self._check_usable()
-            raise
+        return self._check(call(self._handle, *arguments))
 
     def _attempt(self, encode: Callable[..., _T], *values: Any) -> _T:
         """A bad value fails the transaction of the caller."""
@@ -469,7 +466,7 @@ class BaseConnection:
 
     def _room_made(self) -> None:
         """Something was taken out of a subscription that may have been full."""
-        if self._hushed and self._handle is not None:
+        if self._hushed:
             self._hushed = False
             lib.pn_conn_post(self._handle)
 
@@ -522,7 +519,7 @@ class BaseConnection:
             try:
                 self._on_its_own(lambda transaction: transaction.subscribe(fresh))
                 since = ffi.new("uint64_t *")
-                self._check(lib.pn_commit_seq(self._engine_handle, since))
+                self._check(lib.pn_commit_seq(self._engine(), since))
             except BaseException as error:
                 with self._receiving:
                     unused = self._inboxes.remove(inbox)
@@ -541,10 +538,15 @@ class BaseConnection:
             with self._receiving:
                 inbox.close()
                 self._stale.update(self._inboxes.sweep())
-            if self._handle is None or process.pid != self._pid:
+            if self._handle is CLOSED or process.pid != self._pid:
                 return
             if self._stale:
-                self._on_its_own(lambda transaction: transaction.unsubscribe(self._stale))
+                try:
+                    self._on_its_own(lambda transaction: transaction.unsubscribe(self._stale))
+                except InterfaceError:
+                    if self._handle is CLOSED:  # meanwhile
+                        return
+                    raise
             with self._receiving:
                 self._recover()
                 self._stale.clear()
@@ -570,7 +572,7 @@ class BaseConnection:
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
-        return self._handle is None
+        return self._handle is CLOSED
 
     def _give_up(self) -> Any:
         """Roll back everything and wake everybody; the last references to what C has.
@@ -579,8 +581,9 @@ class BaseConnection:
         """
         if process.pid != self._pid:
             return None
-        handle, self._handle = self._handle, None
-        if handle is None:
+        let_go(self)
+        handle, self._handle = self._handle, CLOSED
+        if handle is CLOSED:
             return None
         while self._transactions:
             self._transactions.popitem()[1].abort()
@@ -588,7 +591,8 @@ class BaseConnection:
         lib.pn_conn_interrupt(handle)
         with self._receiving:
             self._reader.reset()
-            self._inboxes.arrived.clear()
+            # Not emptied: a signal handler that closes may have interrupted who goes through it.
+            self._inboxes.arrived = deque()
             self._backlog.clear()
             self._inboxes.main.wake_all()
             for inbox in tuple(self._inboxes.all):
@@ -602,12 +606,20 @@ class BaseConnection:
         return f"<pynotify.{kind} pid {self._pid} database {self._database!r} ({state})>"
 
     def _check_usable(self) -> None:
-        if self._handle is None:
+        if self._handle is CLOSED:
             raise InterfaceError("the connection is closed")
         if process.pid != self._pid:
             raise ForkedConnectionError(
-                f"connection of process {self._pid} used in process {process.pid}"
+                f"this connection belongs to the process with PID {self._pid}, we are PID "
+                f"{process.pid}"
             )
+
+    def _engine(self) -> Any:
+        """The handle of the engine, which lives as long as the connection is open."""
+        handle = self._engine_handle
+        if handle is None:
+            self._check_usable()
+        return handle
 
     def _check(self, result: int) -> int:
         """The result without its notice bit, the notices logged; raises when negative."""
@@ -619,9 +631,7 @@ class BaseConnection:
 
     def _log_notices(self) -> None:
         text = ffi.new("char[]", _NOTICE_BYTES)
-        while self._handle is not None:
-            if lib.pn_conn_notice(self._handle, text, _NOTICE_BYTES) <= 0:
-                break
+        while lib.pn_conn_notice(self._handle, text, _NOTICE_BYTES) > 0:
             logger.warning("%s", ffi.string(text).decode("utf-8", "replace"))
 
 

@@ -20,6 +20,7 @@ from pynotify._batch import NotifyBatch
 from pynotify._ffi import lib
 from pynotify._generation import Generation
 from pynotify._lookout import Lookout, ThreadWaiter
+from pynotify._ownership import CLOSED
 from pynotify._subscription import Subscription
 from pynotify._transaction import OpenTransaction, Transaction
 from pynotify.errors import native_error
@@ -310,12 +311,9 @@ class Connection(BaseConnection):
                         return True
                 waiter.in_core = False
             found = lookout.wait(waiter, deadline, self._look)
-            if self._handle is None:
+            if self._handle is CLOSED:
                 self._check_usable()
             return found
-        except TypeError:  # the handle is None
-            self._check_usable()
-            raise
         finally:
             interruption = None
             while not waiter.left:
@@ -359,18 +357,12 @@ class Connection(BaseConnection):
         return False  # whom it was for was woken
 
     def _sleep_in_core(self, timeout_ns: int) -> bool:
-        try:
-            result = _pn_wait(self._handle, timeout_ns)
-        except TypeError:
-            self._check_usable()
-            raise
-        return self._judge(result)
+        return self._judge(_pn_wait(self._handle, timeout_ns))
 
     def _judge(self, result: int) -> bool:
         """What pn_wait() returned.  True: there may be something for poll()."""
         if result < 0:
             if result != -errno.EINTR:
-                self._check_usable()  # another thread may have closed it, which woke us
                 raise native_error(result)
             # Python's handlers have run by now.  The sign hides whether there is a notice.
             self._log_notices()
@@ -484,7 +476,7 @@ class Connection(BaseConnection):
 
     def _kick(self) -> None:
         """Out with the leader, wherever he sleeps."""
-        if self._handle is not None and process.pid == self._pid:
+        if process.pid == self._pid:
             lib.pn_conn_kick(self._handle)
 
     # ---- the connection itself -----------------------------------------------------------

@@ -23,6 +23,7 @@ from pynotify import _guest as guest
 from pynotify._connection import Connection
 from pynotify._ffi import ffi, lib
 from pynotify._options import SegmentOptions
+from pynotify._ownership import CLOSED, adopt, keep, let_go
 from pynotify._types import BackendStat, CheckReport, EngineStat, SegmentInfo
 from pynotify.errors import (
     InterfaceError,
@@ -65,9 +66,8 @@ class Engine:
 
     def __init__(self, name: str, handle: Any) -> None:
         self._name = name
-        # Dropping the last reference closes: a call that another thread has under way in C
-        # holds one, so that close() never frees anything under it.
         self._handle = ffi.gc(handle, lib.pn_engine_close)
+        keep(self, self._handle)
         self._euid = lib.pn_engine_owner_euid(handle)
 
     @property
@@ -110,18 +110,22 @@ class Engine:
             encoded = database.encode()
         except UnicodeEncodeError as error:
             raise ProgrammingError(f"bad database name {database!r}: not UTF-8") from error
-        if lib.pn_engine_gone(self._handle):
+        if lib.pn_engine_gone(self._usable()):
             raise SegmentUnlinked(f'segment "{self._name}" was unlinked')
         directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
         out = ffi.new("pn_conn **")
-        result = lib.pn_connect(self._handle, encoded, len(encoded), signo, directory, out)
-        if result < 0:
-            refused = native_error(result)
-            if isinstance(refused, InvalidChannelName):
-                text = str(refused).partition("\n")[0].replace("channel name", "database name")
-                raise ProgrammingError(text, hint=refused.hint or "")
-            raise refused
-        return out[0]
+        try:
+            result = lib.pn_connect(self._usable(), encoded, len(encoded), signo, directory, out)
+            if result >= 0:
+                return adopt(out, lib.pn_conn_drop)
+        except BaseException:
+            lib.pn_conn_drop(out, CLOSED)
+            raise
+        refused = native_error(result)
+        if isinstance(refused, InvalidChannelName):
+            text = str(refused).partition("\n")[0].replace("channel name", "database name")
+            raise ProgrammingError(text, hint=refused.hint or "")
+        raise refused
 
     def stat(self, *, timeout: float = _LOCK_TIMEOUT) -> EngineStat:
         """Counters and present state; frees the slots of dead processes first.
@@ -135,7 +139,7 @@ class Engine:
         while True:
             rows = ffi.new("pn_backend_stat[]", room)
             with _lock_timeout(timeout):
-                _check(lib.pn_engine_stat(self._handle, stat, rows, room))
+                _check(lib.pn_engine_stat(self._usable(), stat, rows, room))
             if stat.backends <= room:
                 break
             room = 2 * stat.backends
@@ -178,14 +182,14 @@ class Engine:
 
         def call(function: Callable[..., int], *arguments: Any) -> int:
             with _lock_timeout(timeout):
-                return _check(function(self._handle, *arguments))
+                return _check(function(self._usable(), *arguments))
 
         return survey(call, database)
 
     def _lock_holder(self) -> int:
         """The pid of who holds the writer lock, after a `LockTimeout`."""
         self._check_usable()
-        return int(lib.pn_engine_lock_holder(self._handle))
+        return int(lib.pn_engine_lock_holder(self._usable()))
 
     def log_stack(self, pid: int) -> int:
         """Ask process `pid`, which has a connection to this segment, for its Python stacks.
@@ -194,13 +198,13 @@ class Engine:
         cannot be signalled: it has no connection here, polls, or has never listened.
         """
         self._check_usable()
-        return _check(lib.pn_log_stack(self._handle, pid))
+        return _check(lib.pn_log_stack(self._usable(), pid))
 
     def check(self) -> CheckReport:
         """Check every invariant of the segment."""
         self._check_usable()
         text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        result = lib.pn_check(self._handle, text, _CHECK_TEXT_BYTES)
+        result = lib.pn_check(self._usable(), text, _CHECK_TEXT_BYTES)
         if result < 0:
             error = native_error(result)
             if not isinstance(error, SegmentCorrupt):
@@ -213,11 +217,18 @@ class Engine:
 
     def close(self) -> None:
         """Unmap the segment once its connections are closed too.  Closing twice is allowed."""
+        let_go(self)
         self._handle = None
 
-    def _check_usable(self) -> None:
-        if self._handle is None:
+    def _usable(self) -> Any:
+        """The handle, looked up once: another thread may close the engine."""
+        handle = self._handle
+        if handle is None:
             raise InterfaceError("the engine is closed", hint="Open the segment again.")
+        return handle
+
+    def _check_usable(self) -> None:
+        self._usable()
         if os.geteuid() != self._euid:
             raise InterfaceError(
                 f"the engine was opened by user {self._euid}, this is user {os.geteuid()}",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pynotify._encoding import encode_channel
 from pynotify._ffi import ffi, lib
+from pynotify._ownership import keep
 from pynotify.errors import InvalidChannelName
 
 if TYPE_CHECKING:
@@ -18,16 +19,17 @@ _pn_generation_value = lib.pn_generation_value
 class _Counter:
     """What both have in common: everything but waiting."""
 
-    __slots__ = ("_engine_handle", "_index", "_name", "_of")
+    __slots__ = ("__weakref__", "_engine_handle", "_index", "_name", "_of")
 
     def __init__(self, connection: BaseConnection, name: str) -> None:
         encoded = _encode(name)
         connection._check_usable()
         out = ffi.new("uint32_t *")
+        # Of its own, so that the value can be read when the connection is closed.
+        self._engine_handle = connection._engine()
+        keep(self, self._engine_handle)
         connection._check(lib.pn_generation(connection._handle, encoded, len(encoded), out))
         self._of = connection
-        # Of its own, so that the value can be read when the connection is closed.
-        self._engine_handle = connection._engine_handle
         self._index = int(out[0])
         self._name = name
 
@@ -55,11 +57,7 @@ class _Counter:
     def _bump_on_its_own(self) -> None:
         """A transaction of its own.  May be repeated."""
         connection = self._of
-        try:
-            result = lib.pn_bump(connection._handle, self._index)
-        except TypeError:  # another thread has closed the connection
-            connection._check_usable()
-            raise
+        result = lib.pn_bump(connection._handle, self._index)
         if result:
             connection._check(result)
 

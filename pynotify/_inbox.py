@@ -144,10 +144,13 @@ class Inbox:
             self.held += isinstance(message, Notify)
             self.messages.insert(index, message)
 
-    def take(self) -> Notify | Gap:
-        message = self.messages[0]
+    def take(self) -> Notify | Gap | None:
+        messages = self.messages
+        if not messages:  # closed meanwhile, by a signal handler
+            return None
+        message = messages[0]
         self.held -= message.__class__ is Notify  # not isinstance(), which is a call
-        del self.messages[0]
+        del messages[0]
         return message
 
     def forget(self, waiter: Waiter) -> None:
@@ -161,7 +164,8 @@ class Inbox:
 
     def close(self) -> None:
         self.closed = True
-        self.messages.clear()
+        # Not emptied: a signal handler that closes may have interrupted who goes through them.
+        self.messages = deque()
         self.held = 0
         self._latest = None
         self.wake_all()
@@ -205,13 +209,12 @@ class Inbox:
             self.held += 1
             self._latest = message
         elif self._overflow == "drop-newest":
-            self._drop_newest(message)
+            self._drop_newest(messages, message)
         else:
-            self._drop_oldest(message)
+            self._drop_oldest(messages, message)
 
-    def _drop_newest(self, message: Notify) -> None:
+    def _drop_newest(self, messages: deque[Notify | Gap], message: Notify) -> None:
         """One Gap stands for all that were dropped one after the other."""
-        messages = self.messages
         last = messages[-1]
         grows = _is_overflow(last)
         gap = _gap(last, message)
@@ -222,8 +225,7 @@ class Inbox:
         self.dropped += 1
         self._latest = message
 
-    def _drop_oldest(self, message: Notify) -> None:
-        messages = self.messages
+    def _drop_oldest(self, messages: deque[Notify | Gap], message: Notify) -> None:
         at, oldest = next((i, m) for i, m in enumerate(messages) if isinstance(m, Notify))
         before = messages[at - 1] if at else oldest
         grows = _is_overflow(before)

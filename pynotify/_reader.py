@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pynotify._batch import NotifyBatch, split
 from pynotify._ffi import ffi, lib
+from pynotify._ownership import keep
 from pynotify._types import Gap, Notify
 from pynotify.errors import ProgrammingError, native_error
 
@@ -54,6 +55,7 @@ class Reader:
         if not batch:
             raise MemoryError("no memory for receiving")
         self._batch: Any = ffi.gc(batch, lib.pn_batch_free)
+        keep(self, self._batch)
         # A signal handler of Python can interrupt reading between any two steps, and read itself.
         self.busy = False
         #: What the batch holds has not been made into messages, because an exception of a signal
@@ -174,13 +176,10 @@ class Reader:
         if self.pending and (self._shape[0] or self._shape[_GAPS]):
             count = self._shape[0]
         else:
-            try:
-                self.pending = True
-                count = _pn_poll(connection._handle, batch, limit)
-            except TypeError:  # the handle is None
-                self.pending = False
-                connection._check_usable()
-                raise
+            # What it held has been returned: an exception before the call must not bring it back.
+            self._shape[0] = self._shape[_GAPS] = 0
+            self.pending = True
+            count = _pn_poll(connection._handle, batch, limit)
         if count > 0:
             shape = self._shape
             if shape[_CAP] != self._capacity or shape[_DATA_CAP] != self._data_capacity:
@@ -239,12 +238,14 @@ class Reader:
     def _learn(self, connection: BaseConnection, last: int) -> None:
         length = ffi.new("size_t *")
         for number in range(len(self._channels), last + 1):
+            handle = connection._handle  # whose the name is, so it is held until it is copied
             try:
-                name = lib.pn_conn_channel(connection._handle, number, length)
-            except TypeError:  # as in _poll
+                name = lib.pn_conn_channel(handle, number, length)
+                text = ffi.buffer(name, length[0])[:] if name else b""
+            finally:
+                del handle
+            if not text:
                 connection._check_usable()
-                raise
-            text = ffi.buffer(name, length[0])[:] if name else b""
             # Not append(): a signal handler of Python may have been here meanwhile.
             self._channels[number : number + 1] = [text.decode("utf-8", "backslashreplace")]
 

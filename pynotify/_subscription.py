@@ -58,7 +58,7 @@ class Subscription:
     @property
     def pending(self) -> int:
         """How many messages have been read for it and not returned yet."""
-        return self._inbox.held
+        return 0 if self._inbox.closed else self._inbox.held
 
     @property
     def dropped(self) -> int:

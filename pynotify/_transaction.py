@@ -8,11 +8,11 @@ end what.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._encoding import encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
+from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
     InFailedTransaction,
     InterfaceError,
@@ -43,23 +43,16 @@ FAILED = "current transaction is aborted, commands ignored until end of transact
 logger = logging.getLogger("pynotify")
 
 
-def _abort(_connection_handle: Any, native: Any) -> None:
-    """Destructor of a pn_txn; the connection's handle comes along so that it is freed after."""
-    lib.pn_txn_abort(native)
-
-
 class OpenTransaction:
-    """The open transaction of one thread or task.
-
-    No method keeps a C handle in a local variable while it raises: the traceback would keep
-    the handle, and so the backend slot, as long as somebody keeps the exception.
-    """
+    """The open transaction of one thread or task."""
 
     __slots__ = (
-        "_connection_handle",
+        "__weakref__",
         "_native",
+        "_out",
         "block_began",
         "blocks",
+        "committing",
         "failed",
         "out_of_order",
         "owner",
@@ -71,10 +64,15 @@ class OpenTransaction:
     def __init__(self, connection: BaseConnection, owner: Hashable) -> None:
         #: The thread or task; None: nobody can ask for it.
         self.owner = owner
-        out = ffi.new("pn_txn **")
-        _check(lib.pn_txn_begin(connection._handle, out))
-        self._connection_handle = connection._handle
-        self._native = ffi.gc(out[0], partial(_abort, connection._handle))
+        self._native: Any = ENDED
+        self._out = ffi.new("pn_txn **")
+        try:
+            _check(lib.pn_txn_begin(connection._handle, self._out))
+            self._native = adopt(self._out, lib.pn_txn_drop)
+            keep(self, self._native)
+        except BaseException:
+            lib.pn_txn_drop(self._out, self._native)
+            raise
         #: The outermost `with` block began it and ends it, not begin() and commit().
         self.block_began = False
         #: The `with` blocks that were entered, innermost last.
@@ -83,6 +81,8 @@ class OpenTransaction:
         self.savepoints: list[str | None] = []
         #: An error happened: only rolling back is left.
         self.failed = False
+        #: commit() was called, and is under way or has ended it.
+        self.committing = False
         #: prepare() has succeeded: only committing and rolling back are left.
         self.prepared = False
         #: A block was left before an inner one: no block can be left properly any more.
@@ -93,7 +93,7 @@ class OpenTransaction:
     @property
     def ended(self) -> bool:
         """Whether it was committed or rolled back, or the connection closed."""
-        return self._native is None
+        return self._native is ENDED
 
     def notify(self, channel: str, payload: str | Buffer) -> None:
         self.require_usable()
@@ -109,7 +109,7 @@ class OpenTransaction:
         queued = ffi.new("uint64_t *")
         self._run(
             lib.pn_notify_many(
-                self._connection_handle,
+                CLOSED,  # the transaction knows its own
                 self._native,
                 name,
                 len(name),
@@ -125,7 +125,7 @@ class OpenTransaction:
     def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:
         """Of topics: a call of the core that takes a connection and a transaction of it."""
         self.require_usable()
-        result = self._run(call(self._connection_handle, self._native, *arguments))
+        result = self._run(call(CLOSED, self._native, *arguments))
         return result & ~lib.PN_NOTICE
 
     def bump(self, generation: int) -> None:
@@ -210,26 +210,24 @@ class OpenTransaction:
             self.abort()
             raise InFailedTransaction(FAILED)
         self.require_open()
-        # Held to the end of the call: close() in another thread must not free it under us.
-        connection_handle, native = self._connection_handle, self._native
-        self._connection_handle = self._native = None
-        ffi.gc(native, None)
-        result = lib.pn_txn_commit(native)
-        if result < 0:
-            error = native_error(result)
-            if isinstance(error, WouldWait):  # it goes on
-                self._connection_handle = connection_handle
-                self._native = ffi.gc(native, partial(_abort, connection_handle))
-            del connection_handle, native
-            raise error
-        del connection_handle
-        return result
+        self.committing = ended = True
+        try:
+            result = int(lib.pn_txn_commit_owned(self._out, self._native))
+            if result < 0:
+                error = native_error(result)
+                ended = not isinstance(error, WouldWait)
+                raise error
+            return result
+        finally:
+            if ended:  # or an exception of a signal handler has come before the core's call
+                self.abort()
+            else:
+                self.committing = False
 
     def abort(self) -> None:
         """End it and undo everything.  Ending twice is allowed."""
-        # In this order: the destructor of the transaction needs the connection.
-        self._native = None
-        self._connection_handle = None
+        let_go(self)
+        self._native = ENDED
 
     def _run(self, result: int) -> int:
         if result < 0:
@@ -247,7 +245,12 @@ class OpenTransaction:
             raise
 
     def require_open(self) -> None:
-        if self._native is None:
+        if self.committing:
+            raise ProgrammingError(
+                "the transaction is being committed",
+                hint="Let the signal handler set a flag, and go on where the program does.",
+            )
+        if self._native is ENDED:
             raise InterfaceError("the connection is closed, and rolled its transactions back")
 
     def require_unprepared(self) -> None:
@@ -349,6 +352,7 @@ class _Block:
                 "the transaction block is not active", hint="Use it inside its 'with' statement."
             )
         if self._of._open_transaction() is not transaction:
+            self._of._check_usable()  # else its transactions are gone
             raise ProgrammingError(
                 "the transaction block belongs to another thread or task",
                 hint="Enter and leave a block in one thread or task; each can have its own.",

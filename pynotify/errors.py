@@ -85,7 +85,7 @@ class InterfaceError(Error):
 class ForkedConnectionError(InterfaceError):
     """A connection was used in a child of the process that made it."""
 
-    _advice = "Connect in the child as well; pynotify.get() does it by itself."
+    _advice = "Connect again in the child; pynotify.get() does that by itself."
 
 
 class ProgrammingError(Error):

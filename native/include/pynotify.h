@@ -207,7 +207,11 @@ int64_t pn_set_lock_timeout(int64_t timeout_ns);
 int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,
                const char *latency_log, pn_conn **out);
 
-/* Frees the slot.  All transactions of the connection must be over.  Frees `conn`. */
+/*
+ * Afterwards `conn` is not to be used.  Its transactions and consumers still are, to end them: any
+ * other call on them returns -PN_ECLOSED, but for the commit of a prepared transaction.  The slot
+ * and the memory are freed when the last of them has ended.
+ */
 void pn_conn_close(pn_conn *conn);
 
 int32_t pn_conn_pid(const pn_conn *conn);        /* the process that owns it */
@@ -269,6 +273,24 @@ int pn_txn_prepare(pn_txn *txn);
  */
 int pn_txn_commit(pn_txn *txn);
 void pn_txn_abort(pn_txn *txn);
+
+/* ---- ownership, for bindings --------------------------------------------------------------- */
+
+/*
+ * A binding whose objects are destroyed in any order, and interrupted at any step, keeps with each
+ * object the variable that pn_connect(), pn_txn_begin() or pn_consumer_open() has set.  Dropping
+ * closes what *owner points to, and clears *owner: done twice it is done once.  The second
+ * argument is not looked at; a binding that counts references to it keeps it alive so.
+ */
+void pn_conn_drop(pn_conn **owner, pn_conn *conn);
+void pn_txn_drop(pn_txn **owner, pn_txn *txn);
+
+/* pn_txn_commit(), which clears *owner in the same step if the transaction has ended. */
+int pn_txn_commit_owned(pn_txn **owner, pn_txn *txn);
+
+/* Closed or ended for good: what a binding puts in the place of one that is. */
+pn_conn *pn_closed_conn(void);
+pn_txn *pn_ended_txn(void);
 
 /* ---- shared generation counters ---------------------------------------------------------- */
 
@@ -369,7 +391,10 @@ int pn_conn_hush(pn_conn *conn);
 /* Make one pn_wait(), now or the next, return 1: for who has read what another thread waits for. */
 void pn_conn_kick(pn_conn *conn);
 
-/* Make pn_wait() in all threads return -PN_ECLOSED, now and later; before pn_conn_close(). */
+/*
+ * Make pn_wait() in all threads return -PN_ECLOSED, now and later, and refuse every other call on
+ * the connection likewise; before pn_conn_close().
+ */
 void pn_conn_interrupt(pn_conn *conn);
 
 /* One descriptor per connection, constant, level-triggered, for any event loop. */

@@ -176,11 +176,14 @@ int pn_consumer_pause(pn_consumer *consumer, int level);
 void pn_consumer_interrupt(pn_consumer *consumer);
 
 /*
- * Gives back what is in flight, to the head of the queue, and frees.  The connection's own close
- * closes its consumers; a pn_consumer must be closed before its connection is.  After a fork it
- * only frees memory.
+ * Gives back what is in flight, to the head of the queue, and frees; before or after its connection
+ * is closed.  After a fork it only frees memory.
  */
 int pn_consumer_close(pn_consumer *consumer);
+
+/* As pn_conn_drop() and pn_closed_conn(). */
+void pn_consumer_drop(pn_consumer **owner, pn_consumer *consumer);
+pn_consumer *pn_closed_consumer(void);
 
 pn_ref pn_consumer_ref(const pn_consumer *consumer);
 

@@ -230,6 +230,8 @@ PN_API int64_t pn_set_lock_timeout(int64_t timeout_ns)
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
 {
     int n = 0;
+    if (conn == &pn_conn_that_is_closed)
+        return 0;
     int32_t died = cap > 0 ? atomic_exchange(&conn->seg->recovered_from, 0) : 0;
     if (died != 0) {
         n = snprintf(buf, cap,
@@ -334,6 +336,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     conn->seg = seg;
     conn->pid = pn_my_pid;
     conn->signo = signo;
+    pn_store_relaxed(&conn->refs, 1);
     memcpy(conn->database, database, database_len);
     pn_latch_init(conn);
     conn->epfd = conn->tfd = conn->postfd = -1;
@@ -367,17 +370,16 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
 /* close() unlistens first, so that the log says what each channel still owed. */
 static void unlisten_for_log(pn_conn *conn)
 {
-    pn_txn *txn;
-    if (conn->log == NULL || pn_load_relaxed(&conn->nlistening) == 0 ||
-        pn_txn_begin(conn, &txn) != 0)
+    pn_txn txn = {.conn = conn, .pending.dboid = conn->dboid};
+    if (conn->log == NULL || pn_load_relaxed(&conn->nlistening) == 0)
         return;
-    if (pn_txn_unlisten_all(txn) == 0)
-        pn_txn_commit(txn);
-    else
-        pn_txn_abort(txn);
+    if (pn_pending_action(&txn.pending, PN_ACTION_UNLISTEN_ALL, NULL, 0) == 0)
+        pn_async_commit_held(&txn);
+    pn_pending_free(&txn.pending);
+    free(txn.intents);
 }
 
-PN_API void pn_conn_close(pn_conn *conn)
+static void end_conn(pn_conn *conn)
 {
     if (conn->pid != pn_my_pid) { /* a forked child: everything in it is the parent's */
         pn_latlog_abandon(conn->log);
@@ -388,6 +390,32 @@ PN_API void pn_conn_close(pn_conn *conn)
     release_slot(conn);
     pn_latlog_close(conn->log);
     free_conn(conn);
+}
+
+void pn_conn_let_go(pn_conn *conn)
+{
+    if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) == 1)
+        end_conn(conn);
+}
+
+PN_API void pn_conn_close(pn_conn *conn)
+{
+    pn_store_release(&conn->closing, 1);
+    pn_conn_let_go(conn);
+}
+
+PN_API pn_conn *pn_closed_conn(void)
+{
+    return &pn_conn_that_is_closed;
+}
+
+PN_API void pn_conn_drop(pn_conn **owner, pn_conn *conn)
+{
+    (void) conn;
+    pn_conn *mine = *owner;
+    *owner = NULL;
+    if (mine != NULL)
+        pn_conn_close(mine);
 }
 
 PN_API int32_t pn_conn_pid(const pn_conn *conn)
@@ -470,12 +498,14 @@ PN_API int pn_conn_hush(pn_conn *conn)
 
 PN_API void pn_conn_kick(pn_conn *conn)
 {
-    pn_receive_kick(conn);
+    if (conn != &pn_conn_that_is_closed)
+        pn_receive_kick(conn);
 }
 
 PN_API void pn_conn_interrupt(pn_conn *conn)
 {
-    pn_receive_interrupt(conn);
+    if (conn != &pn_conn_that_is_closed)
+        pn_receive_interrupt(conn);
 }
 
 PN_API int pn_fileno(pn_conn *conn)

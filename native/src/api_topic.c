@@ -96,7 +96,7 @@ PN_API int pn_topic_channel_delete(pn_conn *conn, pn_ref channel)
 
 static int check_open(pn_conn *conn, const pn_txn *txn)
 {
-    int rc = enter(conn);
+    int rc = enter(txn != NULL ? txn->conn : conn);
     if (rc == 0 && txn != NULL && txn->prepared)
         rc = pn_fail(PN_EPREPARED,
                      "the transaction is prepared: only commit and rollback are left");
@@ -108,7 +108,8 @@ PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic,
 {
     int rc = check_open(conn, txn);
     if (rc == 0)
-        rc = pn_message_check(conn->seg, message->body_len, message->headers_len);
+        rc = pn_message_check(txn != NULL ? txn->conn->seg : conn->seg, message->body_len,
+                              message->headers_len);
     if (rc != 0)
         return rc;
     return txn == NULL ? done(conn, pn_message_publish(conn, topic, message, id))
@@ -130,8 +131,9 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
 {
     int rc = check_open(conn, txn);
     size_t headers_len = common == NULL ? 0 : common->headers_len;
+    const struct pn_segment *seg = txn != NULL ? txn->conn->seg : conn->seg;
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = pn_message_check(conn->seg, lens[i], headers_len);
+        rc = pn_message_check(seg, lens[i], headers_len);
     *first_id = 0;
     if (rc != 0 || n == 0)
         return rc;
@@ -176,12 +178,28 @@ PN_API int pn_consumer_pause(pn_consumer *consumer, int level)
 
 PN_API void pn_consumer_interrupt(pn_consumer *consumer)
 {
+    if (consumer == &pn_consumer_that_is_closed)
+        return;
     pn_consume_interrupt(consumer);
 }
 
 PN_API int pn_consumer_close(pn_consumer *consumer)
 {
     return pn_consume_close(consumer);
+}
+
+PN_API pn_consumer *pn_closed_consumer(void)
+{
+    return &pn_consumer_that_is_closed;
+}
+
+PN_API void pn_consumer_drop(pn_consumer **owner, pn_consumer *consumer)
+{
+    (void) consumer;
+    pn_consumer *mine = *owner;
+    *owner = NULL;
+    if (mine != NULL)
+        pn_consume_close(mine);
 }
 
 PN_API pn_ref pn_consumer_ref(const pn_consumer *consumer)

@@ -32,11 +32,13 @@ PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payloa
 
 static void free_txn(pn_txn *txn)
 {
-    if (txn->explicit_begin && txn->conn->pid == pn_my_pid && pn_owns_slot(txn->conn))
-        pn_fetch_add_relaxed(&txn->conn->me->in_transaction, (uint32_t) -1);
+    struct pn_conn *conn = txn->conn;
+    if (txn->explicit_begin && conn->pid == pn_my_pid && pn_owns_slot(conn))
+        pn_fetch_add_relaxed(&conn->me->in_transaction, (uint32_t) -1);
     pn_pending_free(&txn->pending);
     free(txn->intents);
     free(txn);
+    pn_conn_let_go(conn);
 }
 
 static int new_txn(pn_conn *conn, pn_txn **out)
@@ -47,6 +49,7 @@ static int new_txn(pn_conn *conn, pn_txn **out)
     pn_txn *txn = calloc(1, sizeof *txn);
     if (txn == NULL)
         return pn_fail(ENOMEM, "out of memory");
+    pn_conn_hold(conn);
     txn->conn = conn;
     txn->pending.dboid = conn->dboid;
     *out = txn;
@@ -204,7 +207,7 @@ PN_API int pn_txn_prepare(pn_txn *txn)
 PN_API int pn_txn_commit(pn_txn *txn)
 {
     struct pn_segment *seg = txn->conn->seg;
-    int rc = pn_conn_check(txn->conn);
+    int rc = pn_txn_check_commit(txn);
     pn_sync_error = 0;
     if (rc == 0)
         rc = pn_async_commit(txn);
@@ -212,8 +215,9 @@ PN_API int pn_txn_commit(pn_txn *txn)
         return rc;
     if (rc < 0)
         pn_async_abort(txn);
+    rc = pn_durable_result(seg, rc); /* before the last reference to the segment may go */
     free_txn(txn);
-    return pn_durable_result(seg, rc);
+    return rc;
 }
 
 PN_API void pn_txn_abort(pn_txn *txn)
@@ -221,4 +225,33 @@ PN_API void pn_txn_abort(pn_txn *txn)
     if (txn->conn->pid == pn_my_pid)
         pn_async_abort(txn);
     free_txn(txn);
+}
+
+/* ---- for bindings ---------------------------------------------------------------------------- */
+
+static pn_txn ended = {.conn = &pn_conn_that_is_closed};
+
+PN_API pn_txn *pn_ended_txn(void)
+{
+    return &ended;
+}
+
+PN_API void pn_txn_drop(pn_txn **owner, pn_txn *txn)
+{
+    (void) txn;
+    pn_txn *mine = *owner;
+    *owner = NULL;
+    if (mine != NULL)
+        pn_txn_abort(mine);
+}
+
+PN_API int pn_txn_commit_owned(pn_txn **owner, pn_txn *txn)
+{
+    if (txn == &ended || *owner == NULL)
+        return pn_conn_closed();
+    pn_txn *mine = *owner;
+    int rc = pn_txn_commit(mine);
+    if (rc != -PN_ELOCKBUSY && rc != -PN_EROOMBUSY)
+        *owner = NULL;
+    return rc;
 }

@@ -578,8 +578,14 @@ static void resolve_names(struct pn_pending *p)
 
 int pn_async_commit(struct pn_txn *txn)
 {
+    int rc = pn_txn_check_commit(txn);
+    return rc != 0 ? rc : pn_async_commit_held(txn);
+}
+
+int pn_async_commit_held(struct pn_txn *txn)
+{
     struct pn_pending *p = &txn->pending;
-    int rc = pn_conn_check(txn->conn);
+    int rc = pn_conn_check_held(txn->conn);
     if (rc != 0)
         return rc;
     if (p->nevents == 0 && p->nactions == 0 && p->nbumps == 0 && p->nops == 0)
@@ -665,7 +671,7 @@ int pn_async_prepare(struct pn_txn *txn)
 void pn_async_abort(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
-    if (!txn->prepared || pn_conn_check(conn) != 0)
+    if (!txn->prepared || pn_conn_check_held(conn) != 0)
         return;
     bool never_wait = pn_never_wait;
     pn_never_wait = false; /* what is given back here is kept from everybody until then */

@@ -17,7 +17,7 @@ struct pn_intent {
 #define PN_NO_SUBSCRIPTION UINT32_MAX
 
 struct pn_txn {
-    struct pn_conn *conn;
+    struct pn_conn *conn; /* holds a reference, unless it lives on the stack */
     struct pn_pending pending;
     bool explicit_begin;
     bool prepared;
@@ -25,6 +25,12 @@ struct pn_txn {
     struct pn_intent *intents;
     size_t nintents, intents_cap;
 };
+
+/* A prepared transaction can be committed to the end, also when its connection was closed. */
+static inline int pn_txn_check_commit(const struct pn_txn *txn)
+{
+    return txn->prepared ? pn_conn_check_held(txn->conn) : pn_conn_check(txn->conn);
+}
 
 /* `what` is it the name of? */
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
@@ -38,6 +44,8 @@ int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_le
 int pn_async_bump(struct pn_conn *conn, uint32_t index);
 /* 0, PN_NOTICE, or an error after which nothing has happened.  The txn itself stays. */
 int pn_async_commit(struct pn_txn *txn);
+/* The same, also when the connection was closed. */
+int pn_async_commit_held(struct pn_txn *txn);
 int pn_async_prepare(struct pn_txn *txn);
 void pn_async_abort(struct pn_txn *txn);
 

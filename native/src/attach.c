@@ -173,6 +173,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
         free(c);
         return rc;
     }
+    pn_conn_hold(conn);
     register_consumer(c);
     *out = c;
     return 0;
@@ -227,6 +228,14 @@ int pn_consume_pause(struct pn_consumer *c, int level)
         pthread_mutex_unlock(&c->mutex);
     return rc;
 }
+
+struct pn_consumer pn_consumer_that_is_closed = {.conn = &pn_conn_that_is_closed,
+                                                 .closing = 1,
+                                                 .efd = -1,
+                                                 .sleepfd = -1,
+                                                 .epfd = -1,
+                                                 .tfd = -1,
+                                                 .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 void pn_consume_interrupt(struct pn_consumer *c)
 {
@@ -293,9 +302,11 @@ int pn_consume_close(struct pn_consumer *c)
         pthread_mutex_lock(&c->mutex); /* until the thread in it has left */
         pthread_mutex_unlock(&c->mutex);
         unregister_consumer(c);
-        if (pn_conn_check(c->conn) == 0)
+        if (pn_conn_check_held(c->conn) == 0)
             rc = detach(c);
     }
+    struct pn_conn *conn = c->conn;
     free_consumer(c);
+    pn_conn_let_go(conn);
     return rc;
 }

@@ -251,6 +251,8 @@ int pn_bridge_refuse(struct pn_conn *conn, const char *channel, size_t channel_l
 
 PN_API void pn_conn_set_source(pn_conn *conn, int32_t pid)
 {
+    if (conn == &pn_conn_that_is_closed)
+        return;
     conn->src_pid = pid == 0 ? conn->pid : pid;
     conn->src_generation = pid == 0 ? conn->generation : PN_FOREIGN | (uint32_t) pid;
 }

@@ -51,6 +51,22 @@ int pn_conn_impossible(struct pn_conn *conn, const char *format, ...)
     return pn_segment_poison(conn->seg, "%s", reason);
 }
 
+int pn_conn_closed(void)
+{
+    return pn_fail(PN_ECLOSED, "the connection is closed\n"
+                               "Open a new one.");
+}
+
+struct pn_conn pn_conn_that_is_closed = {.closing = 1,
+                                         .efd = -1,
+                                         .sleepfd = -1,
+                                         .epfd = -1,
+                                         .tfd = -1,
+                                         .postfd = -1,
+                                         .recv_mutex = PTHREAD_MUTEX_INITIALIZER,
+                                         .notice_mutex = PTHREAD_MUTEX_INITIALIZER,
+                                         .log_mutex = PTHREAD_MUTEX_INITIALIZER};
+
 void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 {
     va_list args;

@@ -58,11 +58,19 @@ struct pn_watch {
     } passed[PN_PASSED];
 };
 
+/*
+ * Who holds a reference, counted in `refs`: the handle that pn_connect() returned, until
+ * pn_conn_close(); every pn_txn, until it is committed or aborted; every pn_consumer, until it is
+ * closed.  pn_conn_close() marks the connection closed, and from then on pn_conn_check() refuses
+ * it; the last reference to go, in whatever order they do, frees the slot and the memory.
+ */
 struct pn_conn {
     struct pn_segment *seg;
     struct QueueBackendStatus *me;
     uint32_t slot, generation, dboid;
     int32_t pid;
+    pn_atomic_u32 closing; /* pn_conn_interrupt() or pn_conn_close() was called */
+    pn_atomic_u32 refs;
     int32_t src_pid;         /* whose messages we send: our own, unless we are a bridge */
     uint32_t src_generation; /* likewise (bridge.c 5) */
     int signo;        /* -1: poll */
@@ -77,7 +85,6 @@ struct pn_conn {
     int epfd, tfd, postfd; /* for fileno(): epoll over efd, slow timer, posts; -1 until asked */
     pn_atomic_u32 has_fd;
     pn_atomic_u32 posted;  /* postfd was written.  W: pn_conn_post(), and pn_poll() clears it */
-    pn_atomic_u32 closing; /* pn_conn_interrupt() was called */
     pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
     pn_atomic_u64 next_timer_ns; /* when this connection's slow timer is due; INT64_MAX: never */
     pn_atomic_u32 timer_step;    /* how often it came since anything was read: it doubles */
@@ -126,14 +133,36 @@ static inline bool pn_watch_told(struct pn_conn *conn)
     return pn_load_acquire(&conn->watch.epfd) >= 0;
 }
 
-/* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
-static inline int pn_conn_check(const struct pn_conn *conn)
+/* One more holder; only for one that holds a reference, or was called with the handle. */
+static inline void pn_conn_hold(struct pn_conn *conn)
+{
+    pn_fetch_add_relaxed(&conn->refs, 1);
+}
+
+/* One holder less; the last one frees the connection. */
+void pn_conn_let_go(struct pn_conn *conn);
+
+/* What stands for every connection that was closed: all calls on it return -PN_ECLOSED. */
+extern struct pn_conn pn_conn_that_is_closed;
+
+int pn_conn_closed(void);
+
+/* As pn_conn_check(), for what ends: a closed connection still gives back what it has taken. */
+static inline int pn_conn_check_held(const struct pn_conn *conn)
 {
     extern int pn_conn_foreign(const struct pn_conn *conn);
     extern int32_t pn_my_pid;
     if (__builtin_expect(conn->pid != pn_my_pid, 0))
         return pn_conn_foreign(conn);
     return pn_segment_check_state(conn->seg);
+}
+
+/* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
+static inline int pn_conn_check(const struct pn_conn *conn)
+{
+    if (__builtin_expect(pn_load_acquire(&conn->closing) != 0, 0))
+        return pn_conn_closed();
+    return pn_conn_check_held(conn);
 }
 
 /*

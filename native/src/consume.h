@@ -10,7 +10,7 @@ extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off
 enum { PN_AHEAD = 64 };
 
 struct pn_consumer {
-    struct pn_conn *conn;
+    struct pn_conn *conn; /* holds a reference */
     struct pn_consumer_slot *me;
     uint32_t ci, generation;
     pthread_mutex_t mutex; /* one thread gets at a time */
@@ -31,6 +31,9 @@ struct pn_consumer {
     char name[PN_LOG_NAME];
     _Atomic(struct pn_consumer *) next; /* of the connection's */
 };
+
+/* What stands for every consumer that was closed: all calls on it return -PN_ECLOSED. */
+extern struct pn_consumer pn_consumer_that_is_closed;
 
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out);

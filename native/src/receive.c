@@ -395,7 +395,7 @@ static bool settle(struct pn_conn *conn)
 static int interrupted(struct pn_conn *conn)
 {
     pn_latch_set(conn, PN_FD_POSTED); /* the next waiter must see it as well */
-    return pn_fail(PN_ECLOSED, "the connection is being closed");
+    return pn_conn_closed();
 }
 
 /* After blocking: drain the latch, clear owed, look (in that order, R3). */

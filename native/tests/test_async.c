@@ -396,6 +396,30 @@ static void test_more_listeners_than_the_wake_list(void)
     }
 }
 
+/* The handle goes first, as in a garbage collector that knows no order. */
+static void test_a_transaction_outlives_its_connection(void)
+{
+    pn_txn *open, *prepared, *none;
+    two_connections();
+    pn_conn *first = test_connect(engine);
+    CHECK_OK(pn_txn_begin(first, &open));
+    notify_in(open, "a", "never");
+    CHECK_OK(pn_txn_begin(first, &prepared));
+    listen_in(prepared, "a");
+    CHECK_OK(pn_txn_prepare(prepared));
+    pn_conn_close(first);
+    CHECK_EQ(test_stat(engine).backends, 3);
+    CHECK_EQ(pn_txn_notify(open, "a", 1, "x", 1), -PN_ECLOSED);
+    CHECK_EQ(pn_txn_commit(open), -PN_ECLOSED);
+    CHECK_OK(pn_txn_commit(prepared));
+    CHECK_EQ(test_stat(engine).backends, 2);
+    CHECK_EQ(test_stat(engine).subscriptions, 0);
+    CHECK_EQ(pn_notify(pn_closed_conn(), "a", 1, "x", 1), -PN_ECLOSED);
+    CHECK_EQ(pn_txn_begin(pn_closed_conn(), &none), -PN_ECLOSED);
+    CHECK_EQ(pn_txn_listen(pn_ended_txn(), "a", 1), -PN_ECLOSED);
+    done();
+}
+
 int main(void)
 {
     test_watchdog(110);
@@ -412,5 +436,6 @@ int main(void)
     RUN(test_limits);
     RUN(test_notify_many);
     RUN(test_more_listeners_than_the_wake_list);
+    RUN(test_a_transaction_outlives_its_connection);
     return tests_done();
 }

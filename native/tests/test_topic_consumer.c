@@ -56,6 +56,25 @@ static void test_sampling(void)
     close_scene();
 }
 
+static void test_a_consumer_outlives_its_connection(void)
+{
+    open_scene();
+    pn_conn *other = test_connect(engine);
+    pn_ref topic = topic_of(other, "t"), channel = channel_of(other, topic, "c");
+    pn_consumer *c = consumer_of(other, channel, 1);
+    pn_message_out m;
+    publish(conn, topic_of(conn, "t"), "x");
+    CHECK_EQ(pn_consumer_get(c, 0, &m), 1);
+    pn_conn_close(other);
+    CHECK_EQ(pn_consumer_get(c, 0, &m), -PN_ECLOSED);
+    CHECK_EQ(pn_consumer_get(pn_closed_consumer(), 0, &m), -PN_ECLOSED);
+    CHECK_DEPTHS(conn, channel, 0, 1, 0);
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_EQ(test_stat(engine).backends, 1);
+    CHECK_DEPTHS(conn, channel, 1, 0, 0);
+    close_scene();
+}
+
 /* Whatever the ids: of a thousand that follow each other, within eight standard deviations. */
 static void test_sampling_is_even(void)
 {
@@ -373,6 +392,7 @@ static void test_a_time_out_noticed_by_the_way_is_logged(void)
 int main(void)
 {
     test_watchdog(100);
+    RUN(test_a_consumer_outlives_its_connection);
     RUN(test_sampling);
     RUN(test_sampling_is_even);
     RUN(test_closing_gives_back_in_the_old_order);

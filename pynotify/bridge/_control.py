@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._engine import Engine
 from pynotify._ffi import ffi, lib
+from pynotify._ownership import keep
 from pynotify._types import Notify
 from pynotify.errors import (
     Error,
@@ -46,8 +47,9 @@ def engine_of(connection: BaseConnection) -> Engine:
     connection._check_usable()
     engine = Engine.__new__(Engine)
     engine._name = ""
-    engine._handle = connection._engine_handle
-    engine._euid = lib.pn_engine_owner_euid(connection._engine_handle)
+    engine._handle = connection._engine()
+    keep(engine, engine._handle)
+    engine._euid = lib.pn_engine_owner_euid(engine._handle)
     return engine
 
 
@@ -234,5 +236,5 @@ def become_bridge(connection: Connection) -> None:
 def max_payload(connection: BaseConnection) -> int:
     """Of the segment, in bytes."""
     options = ffi.new("pn_options *")
-    lib.pn_engine_options(connection._engine_handle, options)
+    lib.pn_engine_options(connection._engine(), options)
     return int(options.max_payload)

@@ -76,7 +76,7 @@ class LocalSide:
     def changed(self) -> bool:
         """Whether heard() may have changed since the last time."""
         before = self._seen
-        self._seen = lib.pn_heard(self._connection._engine_handle)
+        self._seen = lib.pn_heard(self._connection._engine())
         return before != self._seen
 
     def heard(self) -> set[str]:

@@ -30,7 +30,7 @@ def limit_of(connection: BaseConnection) -> int:
     """The `max_payload` of its segment, in bytes."""
     connection._check_usable()
     options = ffi.new("pn_options *")
-    lib.pn_engine_options(connection._engine_handle, options)
+    lib.pn_engine_options(connection._engine(), options)
     return int(options.max_payload)
 
 

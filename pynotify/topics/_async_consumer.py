@@ -19,6 +19,7 @@ from pynotify._async_waiting import end_of, in_thread
 from pynotify._base import nanoseconds
 from pynotify._descriptor import Descriptor
 from pynotify._ffi import lib
+from pynotify._ownership import CLOSED_CONSUMER
 from pynotify.errors import InterfaceError, MessageNotInFlight, NotOwner, Timeout, WouldWait
 from pynotify.topics._base_consumer import BaseConsumer
 from pynotify.topics._message import AsyncMessage
@@ -74,7 +75,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
     @property
     def closed(self) -> bool:
         """Whether it was closed, by `close()` or with its connection."""
-        return self._handle is None and (self._made or self._connection.closed)
+        return self._handle is CLOSED_CONSUMER and (self._made or self._connection.closed)
 
     # ---- receiving -----------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         return message
 
     def _look(self) -> AsyncMessage | None:
-        if self._handle is None:
+        if self._handle is CLOSED_CONSUMER:
             self._check_open()
         return self._take(0)
 
@@ -283,7 +284,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         for waiter in self._waiters:
             if waiter.message is None:
                 waiter.wake()
-        if self._handle is None:
+        if self._handle is CLOSED_CONSUMER:
             self._left.clear()
             if self._descriptor is not None:
                 self._descriptor.close()

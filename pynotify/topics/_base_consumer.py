@@ -1,8 +1,7 @@
 """What a consumer is to threads and to tasks alike; how they wait is theirs.
 
 Ownership is as that of a connection: the C consumer is freed, and what it has in flight goes back,
-when the last reference to its handle goes.  A thread in the middle of a C call holds one.  The
-handle holds the connection's, so that the core closes them in this order.
+when the last reference to its handle goes.  A closed one has the handle CLOSED_CONSUMER.
 
 What the core hands out is in `_out` until it is made into a message.  An exception of a signal
 handler (Ctrl-C) may come in between: then it is released, that is given back as if it had never
@@ -14,11 +13,11 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynotify._base import process
 from pynotify._ffi import ffi, lib
+from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify.errors import (
     InterfaceError,
@@ -46,11 +45,6 @@ _unpack = FIELDS.unpack_from
 _buffer = ffi.buffer
 
 
-def _close(_connection_handle: Any, native: Any) -> None:
-    """Destructor; the connection's handle comes along so that it is freed after."""
-    lib.pn_consumer_close(native)
-
-
 class BaseConsumer(Generic[_M]):
     """Of threads and of tasks; `_M` is their kind of message."""
 
@@ -60,7 +54,7 @@ class BaseConsumer(Generic[_M]):
         self._channel = channel
         self._connection: BaseConnection = channel._connection
         self._options = options
-        self._handle: Any = None
+        self._handle: Any = CLOSED_CONSUMER
         self._out = ffi.new("pn_message_out *")
         self._raw = memoryview(_buffer(self._out))
         #: Its id, 0: nothing that has to be made into a message or released.
@@ -76,12 +70,21 @@ class BaseConsumer(Generic[_M]):
         """May be repeated."""
         connection = self._connection
         out = ffi.new("pn_consumer **")
-        with self._options.naming():
-            connection._run_at_once(
-                lib.pn_consumer_open, self._channel._ref, self._options.native, out
-            )
-        self._handle = ffi.gc(out[0], partial(_close, connection._handle))
+        try:
+            with self._options.naming():
+                connection._run_at_once(
+                    lib.pn_consumer_open, self._channel._ref, self._options.native, out
+                )
+            self._handle = adopt(out, lib.pn_consumer_drop)
+        except BaseException:
+            self._handle = CLOSED_CONSUMER
+            lib.pn_consumer_drop(out, CLOSED_CONSUMER)
+            raise
+        keep(self, self._handle)
         connection._consumers.add(self)
+        if connection.closed:  # meanwhile, and close() may not have seen this one
+            self._give_up()
+            connection._check_usable()
 
     @property
     def channel(self) -> BaseChannel:
@@ -96,7 +99,7 @@ class BaseConsumer(Generic[_M]):
     @property
     def closed(self) -> bool:
         """Whether it was closed, by `close()` or with its connection."""
-        return self._handle is None
+        return self._handle is CLOSED_CONSUMER
 
     def _take(self, timeout_ns: int) -> _M | None:
         """The next message; None: the time is over, or Python's signal handlers have to run.
@@ -106,12 +109,9 @@ class BaseConsumer(Generic[_M]):
         pending = self._pending
         if pending[0]:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
+        handle = self._handle  # whose the body is, so it is held until that is copied
         try:
-            try:
-                result = _pn_consumer_get(self._handle, timeout_ns, self._out)
-            except TypeError:  # the handle is None
-                self._check_open()
-                raise
+            result = _pn_consumer_get(handle, timeout_ns, self._out)
             if result == 1:
                 fields = _unpack(self._raw)
                 out = self._out
@@ -123,6 +123,8 @@ class BaseConsumer(Generic[_M]):
         except BaseException:
             self._release_pending()
             raise
+        finally:
+            del handle
         if result and result != _EINTR:
             self._refuse(result)
         return None
@@ -133,10 +135,9 @@ class BaseConsumer(Generic[_M]):
             return
         fields = _unpack(self._raw)
         self._pending[0] = 0
-        handle = self._connection._handle
-        if handle is not None and process.pid == self._connection._pid:
+        if process.pid == self._connection._pid:
             lib.pn_message_answer(
-                handle,
+                self._connection._handle,
                 ffi.NULL,
                 fields[1],
                 fields[2],
@@ -155,21 +156,21 @@ class BaseConsumer(Generic[_M]):
 
     def _check_open(self) -> None:
         self._connection._check_usable()
-        if self._handle is None:
+        if self._handle is CLOSED_CONSUMER:
             raise InterfaceError("the consumer is closed", hint="Make another one.")
         if self._draining:
             raise InterfaceError("the consumer is drained", hint="Make another one.")
 
     def _is_over(self) -> bool:
         """It gets nothing any more, because somebody wanted that."""
-        return self._draining or self._handle is None
+        return self._draining or self._handle is CLOSED_CONSUMER
 
     # ---- draining and closing ------------------------------------------------------------
 
     def _stop_taking(self) -> None:
         """May be repeated."""
         self._connection._check_usable()
-        if self._handle is None:
+        if self._handle is CLOSED_CONSUMER:
             self._check_open()
         self._draining = True
         result = lib.pn_consumer_pause(self._handle, 0)
@@ -195,12 +196,14 @@ class BaseConsumer(Generic[_M]):
         """The last reference to the C consumer; None in a forked child, or when it is closed."""
         if process.pid != self._connection._pid:
             return None
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.pn_consumer_interrupt(handle)
-            self._connection._consumers.discard(self)
-            self._wake()
-            self._answer_given()
+        let_go(self)
+        handle, self._handle = self._handle, CLOSED_CONSUMER
+        if handle is CLOSED_CONSUMER:
+            return None
+        lib.pn_consumer_interrupt(handle)
+        self._connection._consumers.discard(self)
+        self._wake()
+        self._answer_given()
         return handle
 
     # ---- statistics ----------------------------------------------------------------------
@@ -208,7 +211,7 @@ class BaseConsumer(Generic[_M]):
     def _stats(self) -> ConsumerStats:
         """May be repeated."""
         self._connection._check_usable()
-        if self._handle is None:
+        if self._handle is CLOSED_CONSUMER:
             self._check_open()
         row = ffi.new("pn_consumer_stats *")
         result = lib.pn_consumer_stat(self._handle, row)

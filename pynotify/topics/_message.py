@@ -121,13 +121,9 @@ class BaseMessage:
         """Outside of a transaction, in as few steps as possible.  May be repeated."""
         consumer, fields = self._consumer, self._fields
         connection = consumer._connection
-        try:
-            result = _pn_message_finish(
-                connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
-            )
-        except TypeError:  # the handle is None
-            connection._check_usable()
-            raise
+        result = _pn_message_finish(
+            connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
+        )
         if result:
             if result == _NOT_SYNCED:
                 self._set_answered(_FINISHED)

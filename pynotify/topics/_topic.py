@@ -69,11 +69,7 @@ class BaseTopic:
         """
         data = body if type(body) is bytes else encode_body(body)
         connection = self._connection
-        try:
-            number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
-        except TypeError:  # the handle is None
-            connection._check_usable()
-            raise
+        number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
         if number < 0:
             connection._check(number)
         return f"{number:016x}"
@@ -185,11 +181,7 @@ class Topic(BaseTopic):
         # As _publish_body(), without the call.
         data = body if type(body) is bytes else encode_body(body)
         connection = self._connection
-        try:
-            number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
-        except TypeError:  # the handle is None
-            connection._check_usable()
-            raise
+        number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
         if number < 0:
             connection._check(number)
         return f"{number:016x}"
