@@ -88,6 +88,28 @@ static void test_a_large_commit_is_not_overtaken(void)
     end_block();
 }
 
+/* A writer that waits is told of each read, and not only by its own retries. */
+static void test_a_read_wakes_the_writers_that_wait(void)
+{
+    struct AsyncQueueControl *ctl;
+    uint64_t sent = 0;
+    struct heard h = {0};
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    test_listen(slow, "c");
+    for (; sent < 5; sent++)
+        CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
+    ctl = test_inside()->ctl;
+    uint32_t seq = pn_load_relaxed(&ctl->room_seq);
+    pn_store_relaxed(&ctl->room_waiters, 1); /* as one does that is about to sleep */
+    CHECK_EQ(hear(slow, &h, 5), 5);
+    CHECK_EQ(pn_load_relaxed(&ctl->room_waiters), 0);
+    CHECK_EQ(pn_load_relaxed(&ctl->room_seq), seq + 1);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
+
 /* Stopped, it does not renew its ticket: the others go on, and it does when it is continued. */
 static void test_a_stopped_writer_holds_nobody_up(void)
 {
@@ -183,6 +205,7 @@ int main(void)
 {
     test_watchdog(110);
     RUN(test_a_large_commit_is_not_overtaken);
+    RUN(test_a_read_wakes_the_writers_that_wait);
     RUN(test_a_stopped_writer_holds_nobody_up);
     RUN(test_small_commits_survive_a_stuck_one);
     RUN(test_an_exclusion_is_bounded);

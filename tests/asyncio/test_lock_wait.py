@@ -1,0 +1,69 @@
+"""Tasks that wait for the writer lock share a thread; each has all of the time-out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import pynotify
+from pynotify._async_waiting import LockWait
+
+
+class Attempts(LockWait):
+    """Attempts to take the lock that end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.futures: list[asyncio.Future[None]] = []
+
+    def _start(self, engine_handle: Any) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(self._ended)
+        self.futures.append(future)
+        return future
+
+    def time_out(self) -> None:
+        self.futures[-1].set_exception(pynotify.LockTimeout("the holder stands still"))
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_task_that_comes_late_waits_for_a_whole_time_out() -> None:
+    async def scenario() -> None:
+        waits = Attempts()
+        first = asyncio.create_task(waits.until_free(None, without_limit=False))
+        await turn()
+        late = asyncio.create_task(waits.until_free(None, without_limit=False))
+        await turn()
+        assert len(waits.futures) == 1, "one thread waits for both"
+        waits.time_out()
+        with pytest.raises(pynotify.LockTimeout):
+            await first
+        await turn()
+        assert not late.done()
+        assert len(waits.futures) == 2, "it had only a part of the first one"
+        waits.time_out()
+        with pytest.raises(pynotify.LockTimeout):
+            await late
+
+    asyncio.run(scenario())
+
+
+def test_without_limit_it_is_tried_again_and_again() -> None:
+    async def scenario() -> None:
+        waits = Attempts()
+        task = asyncio.create_task(waits.until_free(None, without_limit=True))
+        for attempt in range(1, 4):
+            await turn()
+            assert len(waits.futures) == attempt
+            waits.time_out()
+        await turn()
+        waits.futures[-1].set_result(None)
+        await task
+
+    asyncio.run(scenario())
