@@ -37,16 +37,19 @@ static uint64_t random_number(void)
 
 static void make_memory(void)
 {
-    size_t table = sizeof(struct pn_arena_control) + PAGES * sizeof(struct pn_arena_page);
+    size_t before = sizeof(struct pn_arena_control) + sizeof(struct pn_arena_owner);
+    size_t table = before + PAGES * sizeof(struct pn_arena_page);
     unsigned char *base = shared_memory((size_t)PAGES * PN_ARENA_PAGE);
     memory = (struct pn_arena){.base = base,
                                .ctl = (void *)base,
-                               .page = (void *)(base + sizeof(struct pn_arena_control)),
+                               .owner = (void *)(base + sizeof(struct pn_arena_control)),
+                               .owners = 1,
+                               .page = (void *)(base + before),
                                .pages = PAGES,
                                .first = (uint32_t)(table / PN_ARENA_PAGE + 1)};
     pn_arena_format_locked(&memory);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        if ((ref_of[i] = pn_arena_take_locked(&memory, PN_PAGE_DELIVERY)) == 0)
+        if ((ref_of[i] = pn_arena_take_locked(&memory, 0, PN_PAGE_DELIVERY)) == 0)
             die("the arena is too small");
 }
 
@@ -66,7 +69,7 @@ static double fill(struct pn_timedset *set)
 {
     int64_t start = now_ns();
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        if (!pn_timedset_reserve_locked(&memory, set, 1))
+        if (!pn_timedset_reserve_locked(&memory, 0, set, 1))
             die("the arena is too small");
         pn_timedset_add_locked(&memory, set, entry_of[i]);
     }
@@ -114,8 +117,8 @@ static double messages(void)
         if (i >= MESSAGES)
             continue;
         memcpy(payload, &i, sizeof i);
-        body[at] = pn_arena_take_body_locked(&memory, HEAD, BODY_BYTES);
-        delivery[at] = pn_arena_take_locked(&memory, PN_PAGE_DELIVERY);
+        body[at] = pn_arena_take_body_locked(&memory, 0, HEAD, BODY_BYTES);
+        delivery[at] = pn_arena_take_locked(&memory, 0, PN_PAGE_DELIVERY);
         if (body[at] == 0 || delivery[at] == 0)
             die("the arena is too small");
         pn_arena_write_body(&memory, body[at], HEAD, &(struct pn_piece){payload, BODY_BYTES}, 1);

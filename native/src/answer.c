@@ -5,8 +5,9 @@
  *    claim of the same delivery, the id a later message in the same cell.
  * 2. Whoever answers does what is due in the channel first: an answer after the deadline is too
  *    late, whether or not somebody has looked since.
- * 3. A dead letter is a copy in another topic.  The copy is staged, then a redo record names it and
- *    the delivery, and the store of its `valid` is the commit point of both.
+ * 3. A dead letter is a copy in another topic.  The copy is staged, in memory, or, if there is no
+ *    room or something is there already, on disk; then a redo record names it and the delivery,
+ *    and the store of its `valid` is the commit point of both.
  * 4. Headers are a JSON object, or nothing, as far as this file is concerned: what it adds to
  *    those of a dead letter is put at the end of the object.  If they are something else they are
  *    replaced.
@@ -22,6 +23,7 @@
 #include "crashpoint.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_disk.h"
 #include "topic_durable.h"
 #include "topic_latlog.h"
 #include "topic_stat.h"
@@ -126,10 +128,26 @@ static size_t dead_headers(const struct pn_segment *seg, const struct pn_deliver
     return at;
 }
 
+/* While a commit is on its way there, nothing else goes behind what that has staged. */
+static int spill_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_new_message *m,
+                      const struct pn_moment *now, struct pn_dead_letter *out)
+{
+    if (to->disk_staged != 0 || m->headers_len > PN_HEADERS_MAX)
+        return pn_fail(PN_ETOPICFULL, "there is no room for a dead letter in topic \"%.*s\"",
+                       (int) to->name_len, to->name);
+    int rc = pn_topic_spill_stage_locked(seg, to, m, now, &out->spill_seq);
+    if (rc != 0)
+        return rc;
+    out->spilled = (uint32_t) (to - seg->topics.topic) + 1;
+    out->headers_len = m->headers_len;
+    pn_durable_note_spilled_locked(seg, to, m, now);
+    return 0;
+}
+
 /* Topic and bodies are there: stage the copy. */
 static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_delivery *d,
                       unsigned char *buf, size_t cap, const char *reason, size_t reason_len,
-                      bool backlog, uint32_t *ref)
+                      bool backlog, bool on_disk, struct pn_dead_letter *out)
 {
     const struct pn_message *m = pn_message_at(seg, d->message);
     const struct pn_arena *mem = &seg->topics.arena;
@@ -147,16 +165,22 @@ static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
                                         .body_len = m->body_len,
                                         .headers_len = (uint32_t) len,
                                         .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
-    *ref = 0;
+    if (on_disk && pn_topic_spills_locked(seg, to, 1))
+        return spill_copy(seg, to, &copy, &now, out);
     int rc = pn_message_admit_locked(seg, to, 1, &skip, &keep);
-    return rc != 0 || skip >= keep
-               ? rc
-               : pn_message_stage_or_drop_locked(seg, to, &copy, &now, backlog, ref);
+    if (rc != 0 || skip >= keep)
+        return rc;
+    rc = pn_message_stage_or_drop_locked(seg, to, &copy, &now, backlog, &out->ref);
+    return rc == -PN_ETOPICFULL && on_disk && pn_topic_may_spill(seg, to)
+               ? spill_copy(seg, to, &copy, &now, out)
+               : rc;
 }
 
 int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
-                                size_t reason_len, bool backlog, uint32_t *ref)
+                                size_t reason_len, bool backlog, bool on_disk,
+                                struct pn_dead_letter *out)
 {
+    *out = (struct pn_dead_letter) {.ref = 0};
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_consumer_slot *c =
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
@@ -179,7 +203,7 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
     unsigned char *buf = malloc(cap);
     if (buf == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, backlog, ref);
+    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, backlog, on_disk, out);
     free(buf);
     return rc;
 }
@@ -190,16 +214,17 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_delivery *d = pn_delivery_at(seg, delivery);
     uint64_t word = pn_load_relaxed(&d->state);
-    uint32_t ref;
-    int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, false, &ref);
+    struct pn_dead_letter copy;
+    int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, false, true, &copy);
     if (rc != 0)
         return rc;
     pn_queue_at(seg, d->channel)->dead_lettered++;
-    if (ref == 0) {
+    if (copy.ref == 0 && copy.spilled == 0) {
         pn_delivery_end_locked(seg, delivery);
         return 0;
     }
-    pn_durable_note_publish_locked(seg, ref);
+    if (copy.ref != 0)
+        pn_durable_note_publish_locked(seg, copy.ref);
     if (pn_is_durable(seg, pn_topic_of(seg, pn_queue_at(seg, d->channel)))) {
         const struct pn_answer_redo gone = {.word = pn_state_word(PN_KIND_FREE, 0, 0, 0)};
         pn_durable_note_answer_locked(seg, delivery, &gone);
@@ -207,20 +232,29 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     }
     if (rc != 0) {
         pn_queue_at(seg, d->channel)->dead_lettered--;
-        pn_message_unstage_locked(seg, ref);
+        if (copy.ref != 0)
+            pn_message_unstage_locked(seg, copy.ref);
+        else /* topic_disk.c, count() */
+            pn_topic_at(seg, copy.spilled - 1)->message_bytes += copy.headers_len;
         return rc;
     }
-    redo->messages = ref;
+    redo->messages = copy.ref;
     redo->delivery = delivery;
     redo->expected = word;
     redo->disk = 0;
+    redo->spill = copy.spilled;
+    redo->spill_seq = copy.spill_seq;
     PN_CRASH("answer:redo");
     pn_store_release(&redo->valid, 1); /* both, from here on */
     PN_CRASH("answer:redo-valid");
+    if (copy.spilled != 0)
+        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, copy.spilled - 1), copy.spill_seq);
     pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(word)));
     PN_CRASH("answer:dead");
-    struct pn_topic *to = pn_topic_at(seg, pn_message_at(seg, ref)->topic);
-    pn_message_golive_locked(seg, ref);
+    struct pn_topic *to = pn_topic_at(seg, copy.spilled != 0
+                                               ? copy.spilled - 1
+                                               : pn_message_at(seg, copy.ref)->topic);
+    pn_message_golive_locked(seg, copy.ref);
     pn_delivery_ended_locked(seg, delivery, word);
     pn_topic_pump_locked(seg, to);
     pn_topic_settle_locked(seg, to);
@@ -274,7 +308,7 @@ static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t del
         return 0;
     }
     if (delay > 0 && d->lent == 0) {
-        if (!pn_timedset_reserve_locked(&seg->topics.arena, &ch->timed, 1))
+        if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
             return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay\n"
                                           "Requeue without one.");
         d->lent = 1;

@@ -66,6 +66,8 @@ static void check_delivery(struct check *k, uint32_t ref)
     uint16_t life = pn_load_relaxed(&m->state);
     struct seen *seen = &k->seen[d->channel];
     seen->lent += d->lent;
+    if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
+        tell(k, "I26: delivery %u does not lie in a page of topic %u", ref, m->topic);
     if (d->order >= ch->next_order)
         tell(k, "I20: delivery %u has an order beyond its channel's next", ref);
     if (pn_load_relaxed(&ch->state) == PN_RECORD_FREE)
@@ -91,6 +93,8 @@ static void check_message(struct check *k, uint32_t ref)
     const struct pn_segment *seg = k->seg;
     const struct pn_message *m = pn_message_at(seg, ref);
     uint32_t refs = 0, firm = 0, own = 0;
+    if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
+        tell(k, "I26: message %u does not lie in a page of topic %u", ref, m->topic);
     for (uint32_t at = m->first; at != 0 && refs <= k->limit; refs++) {
         const struct pn_delivery *d = pn_delivery_at(seg, at);
         if (!pn_arena_taken(&seg->topics.arena, at, PN_PAGE_DELIVERY) || d->message != ref) {

@@ -254,6 +254,8 @@ static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_
         pn_topic_at(seg, m->topic)->firm--;
     if (m->refs == 0)
         pn_message_free_locked(seg, d->message);
+    else
+        pn_topic_at(seg, m->topic)->passed[0] = 0; /* it can be dropped now, perhaps */
 }
 
 void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was)
@@ -303,6 +305,7 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
         return;
     }
     take_out(seg, ref, was); /* before the deadline is no more: its list is sorted by it */
+    pn_topic_of(seg, channel_of(seg, d))->passed[0] = 0; /* it can be dropped now */
     d->order = redo->order;
     d->due = redo->due;
     PN_CRASH("answer:order");

@@ -59,7 +59,7 @@
 #include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 7U
+#define PN_LAYOUT_VERSION 8U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -105,7 +105,8 @@ struct pn_header {
     uint64_t topic_memory;
     uint32_t max_body, max_topics, max_topic_channels, max_consumers;
     uint64_t consumers_off, topics_off; /* of a bitmap, and of struct pn_topic_control */
-    uint64_t topic_off, topic_channel_off, consumer_off, arena_page_off, arena_off;
+    uint64_t topic_off, topic_channel_off, consumer_off;
+    uint64_t arena_owner_off, arena_page_off, arena_off;
     char name[128];
     char data_dir[PN_DATA_DIR_SIZE]; /* absolute, or empty */
     pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
@@ -358,6 +359,7 @@ static inline uint64_t pn_layout_hash(void)
                               sizeof(struct pn_consumer_slot),
                               sizeof(struct pn_topic_control),
                               sizeof(struct pn_arena_page),
+                              sizeof(struct pn_arena_owner),
                               offsetof(struct pn_generation, name),
                               PN_ENTRY_HEADER,
                               PN_QUEUE_PAGE,

@@ -8,6 +8,7 @@
  *                     struct pn_topic          topic[max_topics]
  *                     struct pn_topic_channel  channel[max_topics + max_topic_channels]
  *                     struct pn_consumer_slot  consumer[max_consumers]
+ *                     struct pn_arena_owner    owner[max_topics]
  *                     struct pn_arena_page     page[]
  *   page aligned      the arena                topic_memory (layout_topicmem.h)
  *
@@ -31,6 +32,7 @@
  *      of them sleeps no longer than until then.  What `refilling` says is due at once.
  *  I25 A LIVE tombstone is of a record that its topic's queue on disk has not passed; no two are of
  *      the same one; `buried` counts them.
+ *  I26 A message and its deliveries lie in pages of their topic's.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -158,6 +160,14 @@ struct pn_topic {
     uint64_t message_count, message_bytes, dropped, expired;
     uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
     uint64_t buried;      /* messages in that queue with a LIVE tombstone; derived */
+    /* The record of that number did not come back for lack of room, it has so many bytes, and it
+     * expires then, or INT64_MAX; derived */
+    uint64_t stuck_seq;
+    int64_t stuck_until;
+    uint32_t stuck_bytes;
+    /* None before that message can be dropped: of those of ephemeral channels alone, [1], as of
+     * when it was looked at; 0: not known; derived */
+    uint32_t passed[2];
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };
@@ -250,6 +260,9 @@ struct pn_topic_redo {
     uint32_t disk;
     uint64_t expected;
     uint64_t disk_seq, disk_sum, disk_file, disk_at;
+    /* Of that topic (index + 1) the queue on disk goes on to `spill_seq`; 0: of none */
+    uint32_t spill, pad;
+    uint64_t spill_seq;
     /* messages with ids from void_first on, so many, do not exist: they are being published, all
      * together, by the store of 0 (message.c 2) */
     uint64_t void_first;
@@ -268,6 +281,8 @@ struct pn_topic_control {
     uint32_t log_behind;   /* it has to be written anew (topic_durable.c) */
     uint32_t sweeping;     /* 0: nothing that was deleted or emptied is to be freed; derived */
     uint32_t tombstone_end; /* from here on all are FREE; derived */
+    uint32_t refill_next;   /* that topic is looked at first; derived */
+    uint32_t pad;
     struct pn_topiclog log;
     struct pn_topic_redo redo;
     struct pn_arena_control arena;

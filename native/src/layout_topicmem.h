@@ -36,8 +36,9 @@ struct pn_arena_page {
     pn_atomic_u32 class; /* truth; stored (release) when the page's cells are formatted */
     uint32_t chain;      /* truth, WHOLE page of a body: what comes after it */
     uint64_t free;       /* derived: the bit of each granule at which a free cell begins */
-    uint32_t prev, next; /* derived: pages of its class with free cells; `next` alone: free pages */
-    uint32_t pad[2];
+    uint32_t prev, next; /* derived: its owner's of its class with free cells; `next`: free pages */
+    uint32_t owner;      /* truth, of a page that is not free: stored before its class */
+    uint32_t pad;
 };
 _Static_assert(sizeof(struct pn_arena_page) == 32, "two pages to a cache line");
 
@@ -46,12 +47,26 @@ struct pn_arena_control {
     uint32_t fresh;      /* no page from here on was ever used; raised before it is */
     uint32_t free_pages; /* head of the list of free pages below `fresh` */
     uint32_t pages_free; /* these and those from `fresh` on */
+    uint32_t share;      /* pages that each owner has for itself (topicshare.c) */
+    uint32_t reserved;   /* of all shares together, pages that are not taken */
+    uint32_t newcomers;  /* pages for owners that there are not yet */
+    uint32_t given;      /* counts what is given back */
     uint32_t pad;
-    uint32_t partial[PN_PAGE_CLASSES];    /* heads: pages of the class with free cells */
-    uint32_t cells_free[PN_PAGE_CLASSES]; /* in these pages */
+    uint32_t cells_free[PN_PAGE_CLASSES]; /* in pages that are not free */
     uint32_t cells_used[PN_PAGE_CLASSES];
 };
 _Static_assert(sizeof(struct pn_arena_control) == 64, "one cache line");
+
+/* Of each owner, a topic; all of it is derived. */
+struct pn_arena_owner {
+    uint32_t partial[PN_PAGE_CLASSES];    /* heads: its pages of the class with free cells */
+    uint32_t cells_free[PN_PAGE_CLASSES]; /* in these pages */
+    uint32_t pages;                       /* of any class */
+    uint32_t bodies;                      /* BODY cells that are taken */
+    uint32_t counts;                      /* 1: it has a share */
+    uint32_t pad[5];
+};
+_Static_assert(sizeof(struct pn_arena_owner) == 64, "one cache line");
 
 /* How a BODY cell begins, be it a message or what follows one. */
 struct pn_body_cell {

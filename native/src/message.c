@@ -18,8 +18,9 @@
  *    that is ephemeral and full goes without, and if all do that is the message's end.  A message
  *    that has a delivery in the backlog and others as well was left so by somebody who died:
  *    recovery frees the others (I22).
- * 4. Memory.  A publisher leaves PN_ARENA_RESERVE pages to those who move what is there: the pump
- *    and whoever requeues with a delay.
+ * 4. Memory.  A publisher takes no more than its topic's share allows (topicshare.c), and leaves
+ *    PN_ARENA_RESERVE pages to those who move what is there: the pump and a requeue with a delay.
+ *    What only ephemeral channels have makes room for what others are to get, the oldest first.
  * 5. The end of a message as a whole (topic_cancel.c, drop-oldest) is the store of FREE: what it
  *    still has of deliveries does not exist from then on (I20).
  */
@@ -38,7 +39,12 @@
 #include "topic_durable.h"
 #include "topic_latlog.h"
 
-enum { PN_ARENA_RESERVE = 4, PN_DROP_TRIES = 64, PN_SWEEP_TRIES = 64 };
+enum {
+    PN_ARENA_RESERVE = 4,
+    PN_DROPS = 4096, /* no more of them for one message */
+    PN_SWEEP_TRIES = 64,
+    PN_DEAD_HEADERS = 8192 /* what a dead letter's headers are longer */
+};
 
 struct pn_moment pn_moment_now(void)
 {
@@ -60,6 +66,14 @@ int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t heade
     if (headers_len > PN_HEADERS_MAX)
         return pn_fail(PN_EBODYLONG, "the headers of a message have %zu bytes, at most %u",
                        headers_len, PN_HEADERS_MAX);
+    struct pn_arena_need need = {.deliveries = 1};
+    pn_arena_need_body(&need, sizeof(struct pn_message),
+                       (uint64_t) body_len + headers_len + PN_DEAD_HEADERS, 1);
+    if (!pn_arena_ever_locked(&seg->topics.arena, &need))
+        return pn_fail(PN_EBODYLONG,
+                       "message too long for topic_memory\n"
+                       "It has %zu bytes; a message may have half of topic_memory, which is %llu.",
+                       body_len + headers_len, (unsigned long long) seg->topics.memory);
     return 0;
 }
 
@@ -82,9 +96,9 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     struct pn_arena *mem = &seg->topics.arena;
     bool backlog = pn_is_backlog(seg, ch);
     bool timed = m->expires != 0 || (due != 0 && !backlog);
-    if (timed && !pn_timedset_reserve_locked(mem, &ch->timed, 1))
+    if (timed && !pn_timedset_reserve_locked(mem, m->topic, &ch->timed, 1))
         return false;
-    uint32_t at = pn_arena_take_locked(mem, PN_PAGE_DELIVERY);
+    uint32_t at = pn_arena_take_locked(mem, m->topic, PN_PAGE_DELIVERY);
     if (at == 0) {
         if (timed)
             pn_timedset_unreserve_locked(mem, &ch->timed, 1);
@@ -128,22 +142,33 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     return true;
 }
 
+bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                uint64_t bytes, bool timed)
+{
+    struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
+    uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    for (uint32_t i = topic->first_channel; timed && i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        need.pages += pn_timedset_needs(&pn_queue_at(seg, i - 1)->timed, 1);
+    if (timed)
+        need.pages += pn_timedset_needs(&pn_queue_at(seg, index)->timed, 1);
+    pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
+    return pn_arena_may_locked(&seg->topics.arena, index, &need);
+}
+
 /* Without deliveries; 0: no memory. */
 static uint32_t stage_body(struct pn_segment *seg, const struct pn_topic *topic,
                            const struct pn_new_message *in, const struct pn_moment *now)
 {
     struct pn_arena *mem = &seg->topics.arena;
     uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
-    struct pn_arena_need need = {.deliveries = topic->nchannels + 1U,
-                                 .pages = PN_ARENA_RESERVE};
-    pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
-    if (!pn_arena_has_locked(mem, &need))
+    uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    if (!pn_message_has_room_locked(seg, topic, bytes, in->delay_ns > 0 || in->ttl_ns > 0))
         return 0;
-    uint32_t ref = pn_arena_take_body_locked(mem, sizeof(struct pn_message), bytes);
+    uint32_t ref = pn_arena_take_body_locked(mem, index, sizeof(struct pn_message), bytes);
     if (ref == 0)
         return 0;
     struct pn_message *m = pn_message_at(seg, ref);
-    m->topic = (uint16_t) (topic - seg->topics.topic);
+    m->topic = (uint16_t) index;
     m->id = in->id;
     m->published_ns = now->real;
     m->published_mono = now->mono;
@@ -275,6 +300,9 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
     struct pn_topic *topic = pn_topic_at(seg, m->topic);
     pn_store_release(&m->state, PN_MSG_FREE);
     PN_CRASH("topic:message-free");
+    for (int i = 0; i < 2; i++)
+        if (topic->passed[i] == ref)
+            topic->passed[i] = m->next;
     if (m->prev != 0)
         pn_message_at(seg, m->prev)->next = m->next;
     else
@@ -307,22 +335,52 @@ static bool any_in_flight(const struct pn_segment *seg, const struct pn_message 
     return false;
 }
 
-/* Of those that nobody works on; false: there is none among the first. */
+/* The first from where we stopped last that nobody works on; 0: none, or, after so many steps, it
+ * goes on next time. */
+static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool soft,
+                          uint32_t steps)
+{
+    uint32_t ref = topic->passed[soft] != 0 ? topic->passed[soft] : topic->oldest;
+    for (; ref != 0; ref = pn_message_at(seg, ref)->next) {
+        const struct pn_message *m = pn_message_at(seg, ref);
+        topic->passed[soft] = ref;
+        if (steps-- == 0)
+            return 0;
+        if ((m->firm == 0) == soft && !any_in_flight(seg, m))
+            return ref;
+    }
+    topic->passed[soft] = 0;
+    return 0;
+}
+
+static void drop(struct pn_segment *seg, uint32_t ref)
+{
+    for (uint32_t at = pn_message_at(seg, ref)->first; at != 0;
+         at = pn_delivery_at(seg, at)->of_message)
+        pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->dropped++;
+    pn_message_discard_locked(seg, ref);
+}
+
+/* Of those that nobody works on; false: there is none. */
 static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
 {
-    uint32_t ref = topic->oldest;
-    for (uint32_t i = 0; ref != 0 && i < PN_DROP_TRIES; i++) {
-        const struct pn_message *m = pn_message_at(seg, ref);
-        if (m->firm != 0 && !any_in_flight(seg, m)) {
-            for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
-                pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->dropped++;
-            topic->dropped++;
-            pn_message_discard_locked(seg, ref);
-            return true;
-        }
-        ref = m->next;
-    }
-    return false;
+    uint32_t ref = find_idle(seg, topic, false, UINT32_MAX);
+    if (ref == 0)
+        return false;
+    topic->dropped++;
+    drop(seg, ref);
+    return true;
+}
+
+/* The same of those that only ephemeral channels have. */
+static bool drop_soft(struct pn_segment *seg, struct pn_topic *topic)
+{
+    uint32_t ref = topic->messages == topic->firm
+                       ? 0
+                       : find_idle(seg, topic, true, PN_TOPIC_STEPS);
+    if (ref != 0)
+        drop(seg, ref);
+    return ref != 0;
 }
 
 static int topic_full(const struct pn_topic *topic, const char *what)
@@ -340,6 +398,18 @@ static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *t
         if (pn_queue_at(seg, i - 1)->ephemeral == 0)
             return false;
     return topic->nchannels != 0;
+}
+
+uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                      const struct pn_new_message *in, const struct pn_moment *now,
+                                      bool backlog)
+{
+    uint32_t ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    if (all_ephemeral(seg, topic))
+        return ref; /* of these each goes without the new one */
+    for (int i = 0; ref == 0 && i < PN_DROPS && drop_soft(seg, topic); i++)
+        ref = pn_message_stage_locked(seg, topic, in, now, backlog);
+    return ref;
 }
 
 /* What has expired makes room. */
@@ -397,7 +467,9 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
         pn_topics_sweep_locked(seg);
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     }
-    for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROP_TRIES &&
+    if (*ref == 0)
+        *ref = pn_message_stage_firm_locked(seg, topic, in, now, backlog);
+    for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROPS &&
                     drop_oldest(seg, topic); i++)
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) { /* every channel goes without */
@@ -418,7 +490,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
         topic->dropped++;
         return 0;
     }
-    return topic_full(topic, "topic_memory");
+    return topic_full(topic, "its part of topic_memory");
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */

@@ -42,6 +42,14 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
 uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                  const struct pn_new_message *m, const struct pn_moment *now,
                                  bool backlog);
+/* The same, if there is room once messages are dropped that only ephemeral channels have. */
+uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                      const struct pn_new_message *m, const struct pn_moment *now,
+                                      bool backlog);
+/* Has one of so many bytes of headers and body room, by the topic's share?  `timed`: it has a delay
+ * or a time to live. */
+bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                uint64_t bytes, bool timed);
 /* The same, and where there is no room the topic's policy decides: 0 with *ref 0: dropped. */
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *m, const struct pn_moment *now,

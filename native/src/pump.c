@@ -4,6 +4,8 @@
 #include "message.h"
 #include "timedset.h"
 
+enum { PN_PUMP_LEAST = 64 };
+
 /* What was written for the channels so far is not there; `before`: what the message had. */
 static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
                       uint32_t before)
@@ -27,6 +29,21 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         pn_queue_at(seg, i - 1)->dropped -= pn_queue_goes_without(topic, pn_queue_at(seg, i - 1));
 }
 
+/* What its share allows; and beyond it no more than is needed so that channels have something, or
+ * nothing of the topic would ever be finished. */
+static bool may_pump(const struct pn_segment *seg, const struct pn_topic *topic, bool timed)
+{
+    const uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    struct pn_arena_need need = {.deliveries = topic->nchannels > 0 ? topic->nchannels - 1 : 0};
+    uint64_t there = 0;
+    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+        const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        there += (uint64_t) ch->ready + ch->deferred + ch->in_flight;
+        need.pages += timed ? pn_timedset_needs(&ch->timed, 1) : 0;
+    }
+    return there < PN_PUMP_LEAST || pn_arena_may_locked(&seg->topics.arena, index, &need);
+}
+
 /* One delivery out of the backlog.  False: there is no memory for it. */
 static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
 {
@@ -36,7 +53,7 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     struct pn_topic_channel *last = NULL;
     uint32_t before = m->first;
     int64_t due = own->due > now ? own->due : 0;
-    bool timed = m->expires != 0 || due != 0, room = true;
+    bool timed = m->expires != 0 || due != 0, room = may_pump(seg, topic, timed);
     for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         bool without = pn_queue_goes_without(topic, ch);
@@ -51,7 +68,7 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
         pn_delivery_end_locked(seg, at);
         return true;
     }
-    if (!room || (timed && !pn_timedset_reserve_locked(mem, &last->timed, 1))) {
+    if (!room || (timed && !pn_timedset_reserve_locked(mem, m->topic, &last->timed, 1))) {
         give_back(seg, topic, m, before);
         return false;
     }

@@ -92,6 +92,8 @@ static void lay_out_topics(struct pn_header *h, uint64_t *cursor)
     h->topic_channel_off = place(cursor, channels * sizeof(struct pn_topic_channel), PN_CACHE_LINE);
     h->consumer_off = place(cursor, (uint64_t) h->max_consumers * sizeof(struct pn_consumer_slot),
                             PN_CACHE_LINE);
+    h->arena_owner_off =
+        place(cursor, (uint64_t) h->max_topics * sizeof(struct pn_arena_owner), PN_CACHE_LINE);
     h->arena_page_off = place(cursor, pages * sizeof(struct pn_arena_page), PN_CACHE_LINE);
     h->arena_off = place(cursor, pages * PN_ARENA_PAGE, PN_OS_PAGE);
 }
@@ -213,10 +215,10 @@ static void set_topic_pointers(struct pn_segment *seg, unsigned char *base,
         .memory = h->topic_memory,
         .arena = {.base = base + h->arena_off,
                   .ctl = &((struct pn_topic_control *) (base + h->topics_off))->arena,
-                  .page = (void *) (base + h->arena_page_off),
-                  .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE),
-                  .first = 1,
-                  .seg = seg}};
+                  .page = (void *) (base + h->arena_page_off), .first = 1,
+                  .owner = (void *) (base + h->arena_owner_off), .owners = h->max_topics,
+                  .largest = h->max_body / PN_ARENA_PAGE + 3, .seg = seg,
+                  .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE)}};
 }
 
 static void set_pointers(struct pn_segment *seg, unsigned char *base)

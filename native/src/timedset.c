@@ -91,22 +91,22 @@ uint32_t pn_timedset_pages(const struct pn_timedset *set)
 }
 
 /* There are free pages enough. */
-static bool add_page(struct pn_arena *mem, struct pn_timedset *set)
+static bool add_page(struct pn_arena *mem, uint32_t owner, struct pn_timedset *set)
 {
     uint32_t no = set->pages, beyond = no - PN_TIMED_DIRECT;
     if (no == PN_TIMED_DIRECT)
-        set->root = pn_arena_take_locked(mem, PN_PAGE_WHOLE);
+        set->root = pn_arena_take_locked(mem, owner, PN_PAGE_WHOLE);
     if (no >= PN_TIMED_DIRECT && beyond % PN_TIMED_FANOUT == 0) {
         uint32_t *refs = page_at(mem, set->root);
         if (refs != NULL)
-            refs[beyond / PN_TIMED_FANOUT] = pn_arena_take_locked(mem, PN_PAGE_WHOLE);
+            refs[beyond / PN_TIMED_FANOUT] = pn_arena_take_locked(mem, owner, PN_PAGE_WHOLE);
     }
     uint32_t *name = name_of(mem, set, no);
     if (name == NULL) {
         broken(mem, no);
         return false;
     }
-    *name = pn_arena_take_locked(mem, PN_PAGE_WHOLE);
+    *name = pn_arena_take_locked(mem, owner, PN_PAGE_WHOLE);
     set->pages = no + 1;
     return *name != 0;
 }
@@ -131,15 +131,22 @@ static void drop_page(struct pn_arena *mem, struct pn_timedset *set)
     }
 }
 
-bool pn_timedset_reserve_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t more)
+uint64_t pn_timedset_needs(const struct pn_timedset *set, uint32_t more)
 {
     uint64_t have = set->pages, want = pages_for((uint64_t) set->n + set->reserved + more);
-    if (want > have) {
-        struct pn_arena_need need = {0, 0, want + names_for(want) - have - names_for(have)};
-        if (want > MAX_PAGES || !pn_arena_has_locked(mem, &need))
+    return want <= have ? 0 : want + names_for(want) - have - names_for(have);
+}
+
+bool pn_timedset_reserve_locked(struct pn_arena *mem, uint32_t owner, struct pn_timedset *set,
+                                uint32_t more)
+{
+    uint64_t want = pages_for((uint64_t) set->n + set->reserved + more);
+    if (want > set->pages) {
+        struct pn_arena_need need = {.pages = pn_timedset_needs(set, more)};
+        if (want > MAX_PAGES || !pn_arena_has_locked(mem, owner, &need))
             return false;
         while (set->pages < want)
-            if (!add_page(mem, set))
+            if (!add_page(mem, owner, set))
                 return false;
     }
     set->reserved += more;

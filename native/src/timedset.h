@@ -13,7 +13,10 @@
  * Promise room for so many more entries; false: no memory, and nothing is changed.  Each add uses
  * up one of them, or it is given back.
  */
-bool pn_timedset_reserve_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t more);
+bool pn_timedset_reserve_locked(struct pn_arena *mem, uint32_t owner, struct pn_timedset *set,
+                                uint32_t more);
+/* Pages that a promise would take. */
+uint64_t pn_timedset_needs(const struct pn_timedset *set, uint32_t more);
 void pn_timedset_unreserve_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t less);
 
 /* Cannot fail: room was reserved.  (Like all below, it poisons if the segment is corrupt.) */

@@ -138,6 +138,7 @@ static int make_ready_locked(struct pn_segment *seg)
     t->ctl->seed = (uint32_t) pn_os_random();
     t->ctl->channel_hint = t->max_topics;
     pn_arena_format_locked(&t->arena);
+    pn_arena_share_locked(&t->arena);
     PN_CRASH("topic:formatted");
     if (pn_durable_exists(seg) && (rc = pn_durable_start_locked(seg)) != 0)
         return rc;
@@ -243,6 +244,7 @@ struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, co
     make_queue(&all->channel[i], i, generation, NULL, 0);
     pn_store_release(&t->state, PN_RECORD_USED);
     PN_CRASH("topic:used");
+    pn_arena_count_locked(&all->arena, i, true);
     all->ctl->topic_hint = i + 1;
     pn_durable_note_topic_locked(seg, t);
     return t;
@@ -561,6 +563,7 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     pn_store_release(&topic->state, PN_RECORD_DELETED);
     PN_CRASH("topic:deleted");
+    pn_arena_count_locked(&seg->topics.arena, index, false);
     pn_durable_note_topic_locked(seg, topic);
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;

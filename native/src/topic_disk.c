@@ -4,7 +4,10 @@
  * 1. Each topic has a queue on disk (diskqueue.c), in the segment's data_dir.  Once something is
  *    in it, what is published goes behind it; the oldest come back as soon as there is room:
  *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
- *    queue on disk holds something only while memory is full: nobody waits for what is there.
+ *    queue on disk holds something only while the topic has all the memory that it may have
+ *    (topicshare.c), or max_depth messages: nobody waits for what is there.  All topics with
+ *    something on disk take turns; one whose next record had no room is looked at again, without
+ *    reading it, when it would have.
  *    A long row of what has expired or was cancelled takes several holds of the lock: meanwhile
  *    `refilling` stands, and a consumer that waits is made to come by (I24).
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
@@ -255,6 +258,7 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     redo->disk_file = record->file;
     redo->disk_at = record->next;
     redo->disk = (uint32_t) (topic - seg->topics.topic) + 1;
+    redo->spill = 0;
     PN_CRASH("refill:redo");
     pn_store_release(&redo->valid, 1); /* it has moved */
     PN_CRASH("refill:redo-valid");
@@ -359,6 +363,28 @@ static void count(struct pn_topic *topic, const struct spilled *head, bool in_me
     topic->message_bytes += head->body_len;
 }
 
+/* There is no room yet. */
+static int stay(struct pn_topic *topic, const struct pn_record_out *record,
+                const struct spilled *head)
+{
+    topic->stuck_seq = record->seq;
+    topic->stuck_bytes = head->body_len + head->headers_len;
+    topic->stuck_until = head->expires != 0 ? head->expires : INT64_MAX;
+    return 0;
+}
+
+/* Is that so still?  What would be told by reading the record counts as well. */
+static bool is_stuck(const struct refill *r)
+{
+    const struct pn_topic *topic = r->topic;
+    if (topic->stuck_seq == 0 || topic->stuck_seq != pn_diskqueue_now(&topic->disk)->read_seq ||
+        topic->buried != 0 || topic->disk_given > topic->stuck_seq ||
+        topic->messages != topic->firm || r->now >= topic->stuck_until)
+        return false;
+    return (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth) ||
+           !pn_message_has_room_locked(r->seg, topic, topic->stuck_bytes, false);
+}
+
 static int take(void *arg, const struct pn_record_out *record)
 {
     const struct refill *r = arg;
@@ -375,14 +401,15 @@ static int take(void *arg, const struct pn_record_out *record)
         return 1;
     }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
-        return 0;
+        return stay(topic, record, &head);
     bool expired = head.expires != 0 && head.expires <= r->now;
     bool over = head.fanned_out != 0 ? !anybody_wants(r, &given, expired) || expired : expired;
     uint32_t ref = over ? 0
-                   : head.fanned_out != 0 ? stage_back(r, &m, &then, &given)
-                                          : pn_message_stage_locked(seg, topic, &m, &then, false);
+                   : head.fanned_out != 0
+                       ? stage_back(r, &m, &then, &given)
+                       : pn_message_stage_firm_locked(seg, topic, &m, &then, false);
     if (ref == 0 && !over)
-        return 0; /* there is no room yet */
+        return stay(topic, record, &head);
     if (ref != 0 && pn_message_at(seg, ref)->refs != 0) {
         move(seg, topic, ref, record, head.fanned_out != 0);
         count(topic, &head, true);
@@ -402,7 +429,7 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     uint32_t before = topic->messages;
     int64_t n = -EAGAIN;
     topic->refilling = 0;
-    if (pn_topic_on_disk(topic) == 0 || use_files(seg, topic) != 0)
+    if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || use_files(seg, topic) != 0)
         return;
     for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
         n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
@@ -419,9 +446,12 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 void pn_topics_refill_locked(struct pn_segment *seg)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
+    uint32_t n = ctl->topic_end < seg->topics.max_topics ? ctl->topic_end : seg->topics.max_topics;
+    uint32_t first = ctl->refill_next < n ? ctl->refill_next : 0;
     bool more = false;
-    for (uint32_t i = 0; i < ctl->topic_end && i < seg->topics.max_topics; i++) {
-        struct pn_topic *topic = &seg->topics.topic[i];
+    ctl->refill_next = first + 1;
+    for (uint32_t k = 0; k < n; k++) {
+        struct pn_topic *topic = &seg->topics.topic[first + k < n ? first + k : first + k - n];
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || pn_topic_on_disk(topic) == 0)
             continue;
         if (topic->disk_staged == 0) /* else a commit is on its way, which holds both copies */

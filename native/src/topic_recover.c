@@ -47,6 +47,8 @@ static void redo_record(struct pn_segment *seg)
         pn_store_release(&d->state,
                          pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(redo->expected)));
     pn_topic_disk_redo_locked(seg);
+    if (redo->spill != 0)
+        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, redo->spill - 1), redo->spill_seq);
     PN_CRASH("topic-recover:redo");
     pn_store_release(&redo->valid, 0);
     PN_CRASH("topic-recover:redone");
@@ -295,6 +297,8 @@ static void clear_tables(struct pn_segment *seg)
         t->topic[i].oldest = t->topic[i].newest = 0;
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
         t->topic[i].disk_staged = t->topic[i].buried = t->topic[i].refilling = 0;
+        t->topic[i].stuck_seq = 0;
+        t->topic[i].passed[0] = t->topic[i].passed[1] = 0;
         uint64_t end = pn_diskqueue_now(&t->topic[i].disk)->write_seq; /* nothing replaced it */
         if (t->topic[i].disk_given > end)
             t->topic[i].disk_given = end;
@@ -315,7 +319,7 @@ static void clear_tables(struct pn_segment *seg)
         ch->next_deadline = INT64_MAX;
         pn_timedset_forget_locked(&ch->timed);
     }
-    t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = 0;
+    t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = t->ctl->refill_next = 0;
     t->ctl->channel_hint = t->max_topics;
     t->ctl->deleted = t->ctl->spilled = t->ctl->sweeping = 1; /* perhaps */
 }
@@ -354,7 +358,7 @@ static int place_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint
                        int64_t due)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
-    if (!pn_timedset_reserve_locked(&seg->topics.arena, &ch->timed, 1))
+    if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
         return pn_fail(ENOMEM, "there is no room in topic_memory to repair the topics");
     pn_timedset_add_locked(&seg->topics.arena, &ch->timed,
                            (struct pn_timed){.due = due,
@@ -367,7 +371,7 @@ static int lend(struct pn_segment *seg, struct pn_topic_channel *ch, struct pn_d
 {
     if (pn_message_at(seg, d->message)->expires == 0)
         return 0;
-    if (!pn_timedset_reserve_locked(&seg->topics.arena, &ch->timed, 1))
+    if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
         return pn_fail(ENOMEM, "there is no room in topic_memory to repair the topics");
     d->lent = 1;
     return 0;
@@ -486,6 +490,10 @@ int pn_topics_recover_locked(struct pn_segment *seg)
     if (rc != 0)
         return rc;
     pn_arena_rebuild_end_locked(&seg->topics.arena, PN_TAG_MASK);
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
+        seg->topics.arena.owner[i].counts =
+            pn_load_relaxed(&seg->topics.topic[i].state) == PN_RECORD_USED;
+    pn_arena_share_locked(&seg->topics.arena);
     PN_CRASH("topic-recover:arena");
     pn_topics_link_locked(seg);
     attach_consumers(seg);

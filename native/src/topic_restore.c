@@ -116,6 +116,23 @@ static int give_on_disk(const struct pn_restore *r, struct pn_topic *t, struct p
     return rc;
 }
 
+static int check_size(const struct pn_segment *seg, uint32_t body_len, uint32_t headers_len)
+{
+    struct pn_arena_need need = {.deliveries = 1};
+    if (body_len > seg->topics.max_body)
+        return pn_fail(PN_EBODYLONG,
+                       "a durable topic has a message of %u bytes, max_body of the segment is %u\n"
+                       "Make the segment with a larger one.",
+                       body_len, seg->topics.max_body);
+    pn_arena_need_body(&need, sizeof(struct pn_message), (uint64_t) body_len + headers_len, 1);
+    if (pn_arena_ever_locked(&seg->topics.arena, &need))
+        return 0;
+    return pn_fail(PN_EBODYLONG,
+                   "a durable topic has a message of %u bytes, too many for topic_memory\n"
+                   "Make the segment with a larger one.",
+                   body_len);
+}
+
 static int restore_message(void *arg, const struct pn_log_message *what,
                            const struct pn_log_delivery *deliveries, const uint8_t *headers,
                            const uint8_t *body, uint32_t body_len)
@@ -127,11 +144,9 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         r->last_id = what->id;
     if (t == NULL || body_len == 0)
         return 0;
-    if (body_len > seg->topics.max_body)
-        return pn_fail(PN_EBODYLONG,
-                       "a durable topic has a message of %u bytes, max_body of the segment is %u\n"
-                       "Make the segment with a larger one.",
-                       body_len, seg->topics.max_body);
+    int rc = check_size(seg, body_len, what->headers_len);
+    if (rc != 0)
+        return rc;
     if (what->expires != 0 && what->expires <= r->now.real) {
         t->expired++;
         return 0;

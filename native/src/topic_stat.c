@@ -86,10 +86,10 @@ void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
                           int64_t now)
 {
     if (ch->histogram == 0) {
-        const struct pn_arena_need need = {.pages = 8};
-        if (!pn_arena_has_locked(&seg->topics.arena, &need))
+        const struct pn_arena_need need = {.pages = 1, .spare = 7};
+        if (!pn_arena_may_locked(&seg->topics.arena, ch->topic, &need))
             return; /* messages need them more */
-        uint32_t ref = pn_arena_take_locked(&seg->topics.arena, PN_PAGE_WHOLE);
+        uint32_t ref = pn_arena_take_locked(&seg->topics.arena, ch->topic, PN_PAGE_WHOLE);
         if (ref == 0)
             return;
         memset(pn_arena_at(&seg->topics.arena, ref), 0, PN_ARENA_PAGE);

@@ -242,8 +242,10 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
 static int plan_dead_letter(struct staging *s, struct pn_pending_op *op)
 {
     const char *reason = (const char *) s->txn->pending.arena + op->body_off;
+    struct pn_dead_letter copy;
     int rc = pn_dead_letter_stage_locked(s->conn->seg, op->delivery, reason, op->body_len,
-                                         s->prepare, &op->message);
+                                         s->prepare, false, &copy);
+    op->message = copy.ref;
     if (rc == 0 && op->message != 0)
         keep(s, op->message);
     return rc;
@@ -267,7 +269,7 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
         return 0;
     bool later = op->delay_ns > 0 && op->answer == PN_ANSWER_REQUEUE;
     if (later && d->lent == 0) {
-        if (pn_timedset_reserve_locked(&seg->topics.arena, &ch->timed, 1))
+        if (pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
             d->lent = 1;
         else if (prepared)
             later = false; /* a rebuild has taken what was lent: rather at once than not at all */

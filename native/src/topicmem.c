@@ -4,16 +4,18 @@
  * 1. Pages of 4 KiB, each of a class (layout_topicmem.h): cells of 64 bytes for deliveries, cells
  *    of 320 for messages and what is left of their bodies, or the page as a whole.  Of 320 bytes a
  *    message and a body of 200 fill one cell, and twelve a page.
- * 2. Which cells of a page are free is a bitmap, a bit for the granule at which each begins; pages
- *    of a class with free cells form a list, free pages another.  So taking and giving are O(1)
- *    and touch the page's descriptor and the list's head, never a free cell: a list threaded
- *    through the cells would read a cold line for each, and would have to believe what it reads.
+ * 2. A page belongs to an owner, the topic that it was taken for: what one topic leaves of its
+ *    pages is not in the way of another.  How many pages each may have is topicshare.c's.
+ *    Which cells of a page are free is a bitmap, a bit for the granule at which each begins; pages
+ *    of an owner and a class with free cells form a list, free pages another.  So taking and giving
+ *    are O(1) and touch the page's descriptor and the list's head, never a free cell: a list
+ *    threaded through the cells would read a cold line for each, and would have to believe it.
  *    A page whose last cell comes back is free for every class at once.  Nothing is kept back
  *    against flapping: what a flap costs is the state words of a page.
  * 3. Pages from `fresh` on were never used, and are zero, so that nothing need be written through
  *    the whole area when it is made.
- * 4. Truth is a page's class, its `chain` if it belongs to a body, `fresh`, and in the cells what
- *    their owners store there: a state word each, 0 meaning free, and a body cell's `next`.  All
+ * 4. Truth is a page's class and owner, its `chain` if it belongs to a body, `fresh`, and in the
+ *    cells what is stored there: a state word each, 0 meaning free, and a body cell's `next`.  All
  *    else is derived.  A page gets its class when the state words of all its cells are 0, so that a
  *    recovery may look at every cell of every page, whatever stood there before.
  * 5. Killed anywhere, this leaves lists, bitmaps and counts that contradict each other; who
@@ -57,29 +59,37 @@ void pn_arena_format_locked(struct pn_arena *mem)
 {
     memset(mem->page, 0, (size_t) mem->pages * sizeof *mem->page);
     memset(mem->ctl, 0, sizeof *mem->ctl);
+    memset(mem->owner, 0, mem->owners * sizeof *mem->owner);
     mem->ctl->fresh = mem->first;
     mem->ctl->pages_free = mem->pages - mem->first;
 }
 
 /* ---- pages --------------------------------------------------------------------------------- */
 
-/* Into the list of its class, at the front: what was used last is in the cache. */
+static struct pn_arena_owner *owner_at(const struct pn_arena *mem, uint32_t at)
+{
+    return &mem->owner[pn_arena_owner_of(mem, at * PN_ARENA_GRANULES)];
+}
+
+/* Into the list of its owner and class, at the front: what was used last is in the cache. */
 static void link_page(const struct pn_arena *mem, uint32_t class, uint32_t at)
 {
-    uint32_t next = mem->ctl->partial[class];
+    struct pn_arena_owner *owner = owner_at(mem, at);
+    uint32_t next = owner->partial[class];
     mem->page[at].prev = 0;
     mem->page[at].next = next;
     if (page_inside(mem, next))
         mem->page[next].prev = at;
-    mem->ctl->partial[class] = at;
+    owner->partial[class] = at;
 }
 
 static bool unlink_page(const struct pn_arena *mem, uint32_t class, uint32_t at)
 {
     struct pn_arena_page *page = &mem->page[at];
+    struct pn_arena_owner *owner = owner_at(mem, at);
     uint32_t prev = page->prev, next = page->next;
     bool first = prev == 0;
-    if (first ? mem->ctl->partial[class] != at
+    if (first ? owner->partial[class] != at
               : !page_inside(mem, prev) || mem->page[prev].next != at) {
         pn_arena_broken(mem, "a list of pages", at);
         return false;
@@ -89,7 +99,7 @@ static bool unlink_page(const struct pn_arena *mem, uint32_t class, uint32_t at)
         return false;
     }
     if (first)
-        mem->ctl->partial[class] = next;
+        owner->partial[class] = next;
     else
         mem->page[prev].next = next;
     if (next != 0)
@@ -109,8 +119,8 @@ static void format_page(const struct pn_arena *mem, uint32_t class, uint32_t at)
             memset(cell + i * PN_BODY_CELL, 0, 8);
 }
 
-/* A free page becomes one of the class, all of its cells free, in no list; 0: there is none. */
-static uint32_t take_page(const struct pn_arena *mem, uint32_t class)
+/* A free page becomes one of the owner and class, its cells free, in no list; 0: there is none. */
+static uint32_t take_page(const struct pn_arena *mem, uint32_t owner, uint32_t class)
 {
     struct pn_arena_control *ctl = mem->ctl;
     uint32_t at = ctl->free_pages, fresh = ctl->fresh;
@@ -130,13 +140,17 @@ static uint32_t take_page(const struct pn_arena *mem, uint32_t class)
         return 0;
     }
     ctl->pages_free--;
+    if (mem->owner[owner].counts != 0 && mem->owner[owner].pages < ctl->share)
+        ctl->reserved--;
+    mem->owner[owner].pages++;
     mem->page[at].free = pn_arena_starts(class);
+    mem->page[at].owner = owner;
     pn_store_release(&mem->page[at].class, class);
     PN_CRASH("arena:classed");
     return at;
 }
 
-static void give_page(const struct pn_arena *mem, uint32_t at)
+static void free_page(const struct pn_arena *mem, uint32_t at)
 {
     pn_store_release(&mem->page[at].class, PN_PAGE_FREE);
     PN_CRASH("arena:page-given");
@@ -145,20 +159,31 @@ static void give_page(const struct pn_arena *mem, uint32_t at)
     mem->ctl->pages_free++;
 }
 
+static void give_page(const struct pn_arena *mem, uint32_t at)
+{
+    struct pn_arena_owner *owner = owner_at(mem, at);
+    owner->pages--;
+    if (owner->counts != 0 && owner->pages < mem->ctl->share)
+        mem->ctl->reserved++;
+    free_page(mem, at);
+}
+
 /* ---- cells --------------------------------------------------------------------------------- */
 
-uint32_t pn_arena_take_locked(struct pn_arena *mem, enum pn_page_class class)
+uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page_class class)
 {
     struct pn_arena_control *ctl = mem->ctl;
-    uint32_t at = ctl->partial[class];
+    struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
+    uint32_t at = own->partial[class];
     if (__builtin_expect(at == 0, 0)) {
-        at = take_page(mem, class);
+        at = take_page(mem, (uint32_t) (own - mem->owner), class);
         if (at == 0)
             return 0;
         ctl->cells_free[class] += cells_of_page[class];
+        own->cells_free[class] += cells_of_page[class];
         link_page(mem, class, at);
     } else if (!page_inside(mem, at) || class_of(mem, at) != (uint32_t) class ||
-               mem->page[at].free == 0) {
+               mem->page[at].free == 0 || owner_at(mem, at) != own) {
         pn_arena_broken(mem, "a list of pages", at);
         return 0;
     }
@@ -168,7 +193,9 @@ uint32_t pn_arena_take_locked(struct pn_arena *mem, enum pn_page_class class)
     mem->page[at].free = free;
     PN_CRASH("arena:taken");
     ctl->cells_free[class]--;
+    own->cells_free[class]--;
     ctl->cells_used[class]++;
+    own->bodies += class == PN_PAGE_BODY;
     if (free == 0 && !unlink_page(mem, class, at))
         return 0;
     return at * PN_ARENA_GRANULES + slot;
@@ -183,33 +210,46 @@ void pn_arena_give_locked(struct pn_arena *mem, uint32_t ref)
         pn_arena_broken(mem, "what is given back", ref);
         return;
     }
+    struct pn_arena_owner *own = owner_at(mem, at);
     uint64_t free = mem->page[at].free | 1ULL << slot;
     if (mem->page[at].free == 0)
         link_page(mem, class, at);
     mem->page[at].free = free;
     PN_CRASH("arena:given");
     ctl->cells_free[class]++;
+    own->cells_free[class]++;
     ctl->cells_used[class]--;
+    own->bodies -= class == PN_PAGE_BODY;
+    ctl->given++;
     if (free != pn_arena_starts(class) || !unlink_page(mem, class, at))
         return;
     ctl->cells_free[class] -= cells_of_page[class];
+    own->cells_free[class] -= cells_of_page[class];
     give_page(mem, at);
 }
 
-static uint64_t pages_for(const struct pn_arena *mem, uint64_t cells, uint32_t class)
+static uint64_t pages_for(uint64_t cells, uint64_t free, uint32_t class)
 {
-    uint64_t free = mem->ctl->cells_free[class], each = cells_of_page[class];
+    uint64_t each = cells_of_page[class];
     return cells <= free ? 0 : (cells - free + each - 1) / each;
 }
 
-bool pn_arena_has_locked(const struct pn_arena *mem, const struct pn_arena_need *need)
+uint64_t pn_arena_pages_for(const struct pn_arena *mem, uint32_t owner,
+                            const struct pn_arena_need *need)
 {
+    const struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
     uint64_t most = UINT32_MAX; /* of anything; so that the sums cannot wrap */
     if (need->deliveries > most || need->bodies > most || need->pages > most)
-        return false;
-    return need->pages + pages_for(mem, need->deliveries, PN_PAGE_DELIVERY) +
-               pages_for(mem, need->bodies, PN_PAGE_BODY) <=
-           mem->ctl->pages_free;
+        return UINT64_MAX;
+    return need->pages +
+           pages_for(need->deliveries, own->cells_free[PN_PAGE_DELIVERY], PN_PAGE_DELIVERY) +
+           pages_for(need->bodies, own->cells_free[PN_PAGE_BODY], PN_PAGE_BODY);
+}
+
+bool pn_arena_has_locked(const struct pn_arena *mem, uint32_t owner,
+                         const struct pn_arena_need *need)
+{
+    return pn_arena_pages_for(mem, owner, need) <= mem->ctl->pages_free;
 }
 
 uint64_t pn_arena_bytes_free(const struct pn_arena *mem)
@@ -260,23 +300,24 @@ static uint32_t *link_of(const struct pn_arena *mem, uint32_t ref, uint32_t clas
                                   : &((struct pn_body_cell *) pn_arena_at(mem, ref))->next;
 }
 
-uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t head, uint64_t len)
+uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
+                                   uint64_t len)
 {
-    struct pn_arena_need need = {0, 0, 0};
+    struct pn_arena_need need = {0, 0, 0, 0};
     struct tail t = tail_of(head, len);
     if (t.pages != 0 || t.cells != 0) {
         pn_arena_need_body(&need, head, len, 1);
-        if (!pn_arena_has_locked(mem, &need))
+        if (!pn_arena_has_locked(mem, owner, &need))
             return 0;
     }
-    uint32_t first = pn_arena_take_locked(mem, PN_PAGE_BODY);
+    uint32_t first = pn_arena_take_locked(mem, owner, PN_PAGE_BODY);
     if (first == 0)
         return 0;
     struct pn_body_cell *cell = pn_arena_at(mem, first);
     cell->next = 0;
     for (uint32_t *link = &cell->next; t.pages + t.cells > 0;) {
         uint32_t class = t.pages > 0 ? PN_PAGE_WHOLE : PN_PAGE_BODY;
-        uint32_t ref = pn_arena_take_locked(mem, class);
+        uint32_t ref = pn_arena_take_locked(mem, owner, class);
         if (ref == 0) /* there was enough: the lists are broken, the segment is poisoned */
             return 0;
         if (class == PN_PAGE_BODY)
@@ -392,6 +433,7 @@ void pn_arena_rebuild_begin_locked(struct pn_arena *mem)
     const size_t derived = offsetof(struct pn_arena_control, free_pages);
     uint32_t fresh = fresh_of(mem);
     memset((char *) mem->ctl + derived, 0, sizeof *mem->ctl - derived);
+    memset(mem->owner, 0, mem->owners * sizeof *mem->owner);
     mem->ctl->fresh = fresh;
     for (uint32_t at = mem->first; at < fresh; at++)
         mem->page[at].free = pn_arena_starts(class_of(mem, at));
@@ -429,10 +471,15 @@ bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head
 /* A page of cells, some of which are taken: the others' state words say so. */
 static void settle_page(const struct pn_arena *mem, uint32_t class, uint32_t at, uint64_t mask)
 {
+    struct pn_arena_owner *own = owner_at(mem, at);
     uint64_t free = mem->page[at].free;
     uint32_t n = pn_popcount(free);
     mem->ctl->cells_free[class] += n;
     mem->ctl->cells_used[class] += cells_of_page[class] - n;
+    own->cells_free[class] += n;
+    own->bodies += class == PN_PAGE_BODY ? cells_of_page[class] - n : 0;
+    own->pages++;
+    mem->page[at].owner = (uint32_t) (own - mem->owner); /* if it was none at all */
     if (n != 0)
         link_page(mem, class, at);
     for (; free != 0; free &= free - 1) {
@@ -451,7 +498,7 @@ void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask)
     for (uint32_t at = ctl->fresh; at-- > mem->first;) { /* so the lists begin at the front */
         uint32_t class = class_of(mem, at);
         if (class >= PN_PAGE_CLASSES || mem->page[at].free == pn_arena_starts(class))
-            give_page(mem, at);
+            free_page(mem, at);
         else
             settle_page(mem, class, at, free_mask);
     }
@@ -488,19 +535,49 @@ static void found(struct findings *f, const char *what, uint64_t got, uint64_t w
     f->n++;
 }
 
-/* The list of a class holds the pages of it that have free cells, each once; how many cells. */
-static void check_list(const struct pn_arena *mem, uint32_t class, uint32_t pages,
-                       struct findings *f)
+/* The lists of a class hold the pages of it that have free cells, each once, with its owner. */
+static void check_lists(const struct pn_arena *mem, uint32_t class, uint32_t pages,
+                        struct findings *f)
 {
-    uint32_t n = 0, prev = 0, at = mem->ctl->partial[class];
-    for (; at != 0 && n <= pages; prev = at, at = mem->page[at].next, n++)
-        if (!page_inside(mem, at) || class_of(mem, at) != class || mem->page[at].free == 0 ||
-            mem->page[at].prev != prev) {
-            found(f, "a page in the list of another class", at, class);
-            return;
+    uint32_t n = 0, cells = 0;
+    for (uint32_t owner = 0; owner < mem->owners; owner++) {
+        const struct pn_arena_owner *own = &mem->owner[owner];
+        uint32_t prev = 0, at = own->partial[class], free = 0;
+        for (; at != 0 && n <= pages; prev = at, at = mem->page[at].next, n++) {
+            if (!page_inside(mem, at) || class_of(mem, at) != class || mem->page[at].free == 0 ||
+                mem->page[at].prev != prev || mem->page[at].owner != owner) {
+                found(f, "a page in the list of another class or owner", at, class);
+                return;
+            }
+            free += pn_popcount(mem->page[at].free);
         }
+        if (own->cells_free[class] != free)
+            found(f, "count of an owner's free cells", own->cells_free[class], free);
+        cells += free;
+    }
     if (n != pages)
-        found(f, "pages in the list of a class", n, pages);
+        found(f, "pages in the lists of a class", n, pages);
+    if (mem->ctl->cells_free[class] != cells)
+        found(f, "count of free cells in the lists", mem->ctl->cells_free[class], cells);
+}
+
+/* What each owner has, and what is left of the shares. */
+static void check_owners(const struct pn_arena *mem, uint32_t pages, struct findings *f)
+{
+    uint64_t all = 0, bodies = 0, reserved = 0;
+    for (uint32_t owner = 0; owner < mem->owners; owner++) {
+        const struct pn_arena_owner *own = &mem->owner[owner];
+        all += own->pages;
+        bodies += own->bodies;
+        if (own->counts != 0 && own->pages < mem->ctl->share)
+            reserved += mem->ctl->share - own->pages;
+    }
+    if (all != pages)
+        found(f, "pages of all owners", all, pages);
+    if (bodies != mem->ctl->cells_used[PN_PAGE_BODY])
+        found(f, "bodies of all owners", bodies, mem->ctl->cells_used[PN_PAGE_BODY]);
+    if (reserved != mem->ctl->reserved)
+        found(f, "pages reserved for all owners", mem->ctl->reserved, reserved);
 }
 
 static void check_free_list(const struct pn_arena *mem, uint32_t pages, struct findings *f)
@@ -555,12 +632,13 @@ int pn_arena_check(const struct pn_arena *mem, void (*problem)(void *arg, const 
     }
     for (uint32_t class = PN_PAGE_DELIVERY; class < PN_PAGE_CLASSES; class++) {
         uint32_t used = pages[class] * cells_of_page[class] - cells[class];
-        check_list(mem, class, partial[class], &f);
+        check_lists(mem, class, partial[class], &f);
         if (ctl->cells_free[class] != cells[class])
             found(&f, "count of free cells", ctl->cells_free[class], cells[class]);
         if (ctl->cells_used[class] != used)
             found(&f, "count of taken cells", ctl->cells_used[class], used);
     }
     check_free_list(mem, pages[PN_PAGE_FREE], &f);
+    check_owners(mem, fresh_of(mem) - mem->first - pages[PN_PAGE_FREE], &f);
     return f.n;
 }

@@ -18,28 +18,53 @@ struct pn_arena {
     unsigned char *base; /* of page 0; 4 KiB aligned */
     struct pn_arena_control *ctl;
     struct pn_arena_page *page;
+    struct pn_arena_owner *owner;
     uint32_t pages; /* including page 0 and whatever else of the caller's lies at the beginning */
     uint32_t first; /* the first page that is given out, >= 1 */
+    uint32_t owners;
+    uint32_t largest; /* pages of the largest body */
     struct pn_segment *seg; /* to be poisoned */
 };
 
 /* What an operation is going to take. */
 struct pn_arena_need {
     uint64_t deliveries, bodies, pages;
+    uint64_t spare; /* pages that are to be free afterwards, for others to move what is there */
 };
 
 /* Once, when the area is initialised.  Memory may be zero or left by a killed initialiser. */
 void pn_arena_format_locked(struct pn_arena *mem);
 
 /* 0: no room.  Neither content nor state word are touched: these are free when it is taken. */
-uint32_t pn_arena_take_locked(struct pn_arena *mem, enum pn_page_class class);
+uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page_class class);
 /* The caller has stored its state as free before (DELIVERY, BODY). */
 void pn_arena_give_locked(struct pn_arena *mem, uint32_t ref);
 
 /* Would all of these be got?  Exact, and O(1). */
-bool pn_arena_has_locked(const struct pn_arena *mem, const struct pn_arena_need *need);
+bool pn_arena_has_locked(const struct pn_arena *mem, uint32_t owner,
+                         const struct pn_arena_need *need);
+/* And is that what the owner may have, by its share (topicshare.c)? */
+bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
+                         const struct pn_arena_need *need);
+/* Pages that would be taken for it. */
+uint64_t pn_arena_pages_for(const struct pn_arena *mem, uint32_t owner,
+                            const struct pn_arena_need *need);
+/* Could it be got if no owner had more than its share, and this one nothing? */
+bool pn_arena_ever_locked(const struct pn_arena *mem, const struct pn_arena_need *need);
+/* The owner counts from now on, or not any more; the shares follow. */
+void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts);
+/* The shares, from which owners count and what they have. */
+void pn_arena_share_locked(struct pn_arena *mem);
 uint64_t pn_arena_bytes_free(const struct pn_arena *mem); /* in free pages and free cells */
 uint64_t pn_arena_bytes_used(const struct pn_arena *mem); /* cells taken, by their sizes */
+
+/* Of a page; whatever stands there, it is one. */
+static inline uint32_t pn_arena_owner_of(const struct pn_arena *mem, uint32_t ref)
+{
+    uint32_t at = ref / PN_ARENA_GRANULES;
+    uint32_t owner = at < mem->pages ? mem->page[at].owner : 0;
+    return owner < mem->owners ? owner : 0;
+}
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
@@ -109,7 +134,8 @@ struct pn_piece {
 /* What a message with so many bytes takes, and its deliveries, is added to `need`. */
 void pn_arena_need_body(struct pn_arena_need *need, uint32_t head, uint64_t len, uint32_t times);
 /* All cells of the chain, linked; state of the first: left at 0.  0: no room, nothing taken. */
-uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t head, uint64_t len);
+uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
+                                   uint64_t len);
 /* Copy the pieces, one after the other, into a chain that was taken for their sum. */
 int pn_arena_write_body(struct pn_arena *mem, uint32_t ref, uint32_t head,
                         const struct pn_piece *pieces, size_t n);

@@ -40,8 +40,10 @@ static void test_parts_do_not_overlap(void)
         CHECK(h->consumer_off >=
               h->topic_channel_off + ((uint64_t)h->max_topics + h->max_topic_channels) *
                                          sizeof(struct pn_topic_channel));
-        CHECK(h->arena_page_off >=
+        CHECK(h->arena_owner_off >=
               h->consumer_off + h->max_consumers * sizeof(struct pn_consumer_slot));
+        CHECK(h->arena_page_off >=
+              h->arena_owner_off + h->max_topics * sizeof(struct pn_arena_owner));
         CHECK(h->arena_off >=
               h->arena_page_off + h->topic_memory / PN_ARENA_PAGE * sizeof(struct pn_arena_page));
         CHECK_EQ(h->arena_off % PN_ARENA_PAGE, 0);

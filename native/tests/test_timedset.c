@@ -19,13 +19,13 @@ static struct pn_arena arena_with(uint32_t deliveries, uint32_t pages)
 {
     struct pn_arena mem = arena_make(pages + deliveries / 64 + 1);
     for (uint32_t i = 0; i < deliveries; i++)
-        CHECK((ref_of[i] = pn_arena_take_locked(&mem, PN_PAGE_DELIVERY)) != 0);
+        CHECK((ref_of[i] = pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY)) != 0);
     return mem;
 }
 
 static void add(struct pn_arena *mem, struct pn_timedset *set, uint32_t i, int64_t due)
 {
-    CHECK(pn_timedset_reserve_locked(mem, set, 1));
+    CHECK(pn_timedset_reserve_locked(mem, 0, set, 1));
     pn_timedset_add_locked(mem, set, (struct pn_timed){due, ref_of[i], i});
 }
 
@@ -284,15 +284,15 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     struct pn_timedset set = {0}, other = {0};
     uint64_t pages = mem.ctl->pages_free;
     uint32_t most = 0;
-    CHECK(!pn_timedset_reserve_locked(&mem, &set, UINT32_MAX));
-    CHECK(!pn_timedset_reserve_locked(&mem, &set, (uint32_t)pages * 256));
+    CHECK(!pn_timedset_reserve_locked(&mem, 0, &set, UINT32_MAX));
+    CHECK(!pn_timedset_reserve_locked(&mem, 0, &set, (uint32_t)pages * 256));
     CHECK_EQ(mem.ctl->pages_free, pages);
     CHECK_EQ(set.pages + set.reserved, 0);
-    while (pn_timedset_reserve_locked(&mem, &set, 100))
+    while (pn_timedset_reserve_locked(&mem, 0, &set, 100))
         most += 100;
     CHECK_EQ(set.reserved, most);
     CHECK(most > 256 * (pages - 4));
-    CHECK(!pn_timedset_reserve_locked(&mem, &other, 1));
+    CHECK(!pn_timedset_reserve_locked(&mem, 0, &other, 1));
     CHECK_SET(&mem, &set);
     for (uint32_t i = 0; i < 4000; i++) /* nothing is needed any more */
         pn_timedset_add_locked(&mem, &set, (struct pn_timed){(int64_t)i * 77 % 4001, ref_of[i], i});
@@ -300,7 +300,7 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     CHECK_EQ(set.reserved, most - 4000);
     pn_timedset_unreserve_locked(&mem, &set, set.reserved);
     CHECK_SET(&mem, &set);
-    CHECK(pn_timedset_reserve_locked(&mem, &other, 1));
+    CHECK(pn_timedset_reserve_locked(&mem, 0, &other, 1));
     pn_timedset_unreserve_locked(&mem, &other, 1);
     CHECK_EQ(other.pages, 0);
     CHECK_EQ(pop_all(&mem, &set), 4000);
@@ -315,8 +315,8 @@ static void test_a_promise_counts_pages_of_references(void)
         struct pn_arena mem = arena_with(1, 30);
         struct pn_timedset set = {0};
         while (mem.ctl->pages_free > pages)
-            pn_arena_take_locked(&mem, PN_PAGE_WHOLE);
-        CHECK_EQ(pn_timedset_reserve_locked(&mem, &set, 13 * 256 - 3), pages >= 15);
+            pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE);
+        CHECK_EQ(pn_timedset_reserve_locked(&mem, 0, &set, 13 * 256 - 3), pages >= 15);
         CHECK_EQ(mem.ctl->pages_free, pages >= 15 ? pages - 15 : pages);
         pn_timedset_unreserve_locked(&mem, &set, set.reserved);
         CHECK_EQ(mem.ctl->pages_free, pages);
@@ -354,7 +354,7 @@ static void test_what_is_lent_can_come_back(void)
         pn_timedset_lend_locked(&mem, &set, ref_of[i]);
     CHECK_EQ(pop_all(&mem, &set), 300);
     CHECK_SET(&mem, &set);
-    while (pn_arena_take_locked(&mem, PN_PAGE_WHOLE) != 0)
+    while (pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE) != 0)
         ;
     for (uint32_t i = 0; i < 700; i++)
         pn_timedset_add_locked(&mem, &set, (struct pn_timed){-(int64_t)i, ref_of[i], i});
@@ -371,7 +371,7 @@ static void test_rebuild(void)
     struct pn_timedset set = {0};
     for (uint32_t i = 0; i < 3500; i++)
         add(&mem, &set, i, (int64_t)i * 7919 % 3500);
-    while (pn_arena_take_locked(&mem, PN_PAGE_BODY) != 0) /* the memory is full */
+    while (pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0) /* the memory is full */
         ;
     pn_arena_rebuild_begin_locked(&mem);
     for (uint32_t i = 0; i < 3500; i++)
@@ -457,7 +457,7 @@ static void test_scribbled_all_over(void)
                 uint32_t which = (uint32_t)test_random(&seed) % 4000;
                 pn_timedset_pop_locked(&mem, &set, &entry);
                 pn_timedset_remove_locked(&mem, &set, ref_of[which]);
-                if (pn_timedset_reserve_locked(&mem, &set, 1))
+                if (pn_timedset_reserve_locked(&mem, 0, &set, 1))
                     pn_timedset_add_locked(&mem, &set, (struct pn_timed){k, ref_of[which], which});
             }
         }

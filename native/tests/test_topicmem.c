@@ -15,7 +15,7 @@ static uint32_t refs[MAX_REFS];
 static uint32_t take_all(struct pn_arena *mem, enum pn_page_class class)
 {
     uint32_t n = 0;
-    for (uint32_t ref; (ref = pn_arena_take_locked(mem, class)) != 0;) {
+    for (uint32_t ref; (ref = pn_arena_take_locked(mem, 0, class)) != 0;) {
         CHECK(n < MAX_REFS);
         refs[n++] = ref;
     }
@@ -63,8 +63,8 @@ static void test_a_page_that_was_something_else_is_formatted(void)
     for (uint32_t i = 0; i < n; i++)
         memset(pn_arena_at(&mem, refs[i]), 0xff, PN_ARENA_PAGE);
     give_all(&mem, n);
-    CHECK(pn_arena_take_locked(&mem, PN_PAGE_DELIVERY) != 0);
-    CHECK(pn_arena_take_locked(&mem, PN_PAGE_BODY) != 0);
+    CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY) != 0);
+    CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0);
     uint32_t deliveries = 0, bodies = 0, ref = 0;
     while ((ref = pn_arena_next_cell(&mem, PN_PAGE_DELIVERY, ref)) != 0) {
         CHECK_EQ(*(uint64_t *)pn_arena_at(&mem, ref), 0);
@@ -86,7 +86,7 @@ static void test_untouched_pages_stay_untouched(void)
     memset(mem.base + mem.first * PN_ARENA_PAGE, 0xee,
            (size_t)(mem.pages - mem.first) * PN_ARENA_PAGE);
     for (uint32_t i = 0; i < 3; i++)
-        CHECK(pn_arena_take_locked(&mem, PN_PAGE_WHOLE) != 0);
+        CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE) != 0);
     CHECK_EQ(mem.ctl->fresh, mem.first + 3);
     for (uint64_t at = (uint64_t)mem.first * PN_ARENA_PAGE; at < (uint64_t)PAGES * 4096; at++)
         CHECK_EQ(mem.base[at], 0xee);
@@ -125,19 +125,20 @@ static void fill_text(uint64_t seed, uint64_t len)
 static struct pn_arena_need used_now(const struct pn_arena *mem)
 {
     const uint32_t *used = mem->ctl->cells_used;
-    return (struct pn_arena_need){used[PN_PAGE_DELIVERY], used[PN_PAGE_BODY], used[PN_PAGE_WHOLE]};
+    return (struct pn_arena_need){used[PN_PAGE_DELIVERY], used[PN_PAGE_BODY], used[PN_PAGE_WHOLE],
+                                  0};
 }
 
 static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len)
 {
-    struct pn_arena_need need = {0, 0, 0};
+    struct pn_arena_need need = {0, 0, 0, 0};
     unsigned char before[HEAD * 3];
-    uint32_t ref = pn_arena_take_body_locked(mem, head, headers + len);
+    uint32_t ref = pn_arena_take_body_locked(mem, 0, head, headers + len);
     struct pn_piece pieces[] = {{text, headers}, {NULL, 0}, {text + headers, len}};
     CHECK(ref != 0);
     CHECK_EQ(((struct pn_body_cell *)pn_arena_at(mem, ref))->state, 0);
     pn_arena_need_body(&need, head, headers + len, 1);
-    CHECK(memcmp(&need, &(struct pn_arena_need){0, used_now(mem).bodies, used_now(mem).pages},
+    CHECK(memcmp(&need, &(struct pn_arena_need){0, used_now(mem).bodies, used_now(mem).pages, 0},
                  sizeof need) == 0);
     memset((char *)pn_arena_at(mem, ref) + 8, 0xaa, head - 8);
     memcpy(before, pn_arena_at(mem, ref), head);
@@ -177,12 +178,12 @@ static void test_bodies_of_all_lengths(void)
 /* 200 bytes behind a header of 88: one cell.  A body that fills pages wastes less than one. */
 static void test_what_a_body_takes(void)
 {
-    struct pn_arena_need need = {0, 0, 0};
+    struct pn_arena_need need = {0, 0, 0, 0};
     pn_arena_need_body(&need, HEAD, 200, 1000);
     CHECK_EQ(need.bodies, 1000);
     CHECK_EQ(need.pages, 0);
     for (uint64_t len = 1000; len < 100000; len += 17) {
-        need = (struct pn_arena_need){0, 0, 0};
+        need = (struct pn_arena_need){0, 0, 0, 0};
         pn_arena_need_body(&need, HEAD, len, 1);
         uint64_t bytes = need.bodies * 342 + need.pages * 4096; /* a twelfth of a page */
         CHECK(bytes < len + HEAD + 1000);
@@ -194,14 +195,14 @@ static void test_a_body_that_does_not_fit_takes_nothing(void)
 {
     struct pn_arena mem = arena_make(PAGES);
     uint64_t pages = mem.pages - mem.first;
-    CHECK_EQ(pn_arena_take_body_locked(&mem, HEAD, pages * 4096), 0);
-    CHECK_EQ(pn_arena_take_body_locked(&mem, HEAD, UINT64_MAX / 2), 0);
+    CHECK_EQ(pn_arena_take_body_locked(&mem, 0, HEAD, pages * 4096), 0);
+    CHECK_EQ(pn_arena_take_body_locked(&mem, 0, HEAD, UINT64_MAX / 2), 0);
     CHECK_EQ(mem.ctl->pages_free, pages);
-    uint32_t ref = pn_arena_take_body_locked(&mem, HEAD, (pages - 1) * 4096);
+    uint32_t ref = pn_arena_take_body_locked(&mem, 0, HEAD, (pages - 1) * 4096);
     CHECK(ref != 0);
     CHECK_EQ(mem.ctl->pages_free, 0);
-    CHECK_EQ(pn_arena_take_body_locked(&mem, HEAD, 8000), 0);
-    CHECK_EQ(pn_arena_take_locked(&mem, PN_PAGE_DELIVERY), 0);
+    CHECK_EQ(pn_arena_take_body_locked(&mem, 0, HEAD, 8000), 0);
+    CHECK_EQ(pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY), 0);
     CHECK_ARENA(&mem);
     CHECK(!arena_was_poisoned());
     arena_free(&mem);
@@ -219,8 +220,11 @@ static bool model_take(struct pn_arena *mem, uint64_t r)
 {
     uint32_t class = PN_PAGE_DELIVERY + (uint32_t)(r % 3);
     uint64_t len = (r >> 8) % 16 == 0 ? (r >> 16) % 20000 : (r >> 16) % 700;
-    uint32_t ref = class == PN_PAGE_BODY ? pn_arena_take_body_locked(mem, HEAD, len)
-                                         : pn_arena_take_locked(mem, (enum pn_page_class)class);
+    uint32_t owner = (uint32_t)(r >> 40) % ARENA_OWNERS;
+    uint32_t ref = class == PN_PAGE_BODY
+                       ? pn_arena_take_body_locked(mem, owner, HEAD, len)
+                       : pn_arena_take_locked(mem, owner, (enum pn_page_class)class);
+    CHECK(ref == 0 || pn_arena_owner_of(mem, ref) == owner);
     if (ref == 0)
         return false;
     CHECK(nlive < MAX_REFS);
@@ -312,7 +316,7 @@ static void test_has_is_exact(void)
         model_run(&mem, &seed, 7);
         uint64_t r = test_random(&seed), pages = mem.ctl->pages_free;
         struct pn_arena_need need = {r % (pages * 64 + 70), (r >> 16) % (pages * 12 + 12),
-                                     (r >> 32) % (pages + 2)};
+                                     (r >> 32) % (pages + 2), 0};
         if (i % 2 == 0) /* at most one of them large: the sum is often near the edge */
             need.deliveries /= 3, need.bodies /= 3, need.pages /= 2;
         memcpy(copy.base, mem.base, (size_t)PAGES * PN_ARENA_PAGE);
@@ -321,14 +325,15 @@ static void test_has_is_exact(void)
         for (int k = 0; k < 3; k++) {
             uint32_t class = PN_PAGE_DELIVERY + (uint32_t)(i + k) % 3;
             for (uint64_t n = amount[class]; n > 0; n--)
-                fits &= pn_arena_take_locked(&copy, (enum pn_page_class)class) != 0;
+                fits &= pn_arena_take_locked(&copy, 0, (enum pn_page_class)class) != 0;
         }
-        CHECK_EQ(pn_arena_has_locked(&mem, &need), fits);
+        CHECK_EQ(pn_arena_has_locked(&mem, 0, &need), fits);
         yes += fits, no += !fits;
     }
     CHECK(yes > 100 && no > 100);
-    CHECK(!pn_arena_has_locked(&mem, &(struct pn_arena_need){UINT64_MAX, UINT64_MAX, UINT64_MAX}));
-    CHECK(pn_arena_has_locked(&mem, &(struct pn_arena_need){0, 0, 0}));
+    CHECK(!pn_arena_has_locked(
+        &mem, 0, &(struct pn_arena_need){UINT64_MAX, UINT64_MAX, UINT64_MAX, 0}));
+    CHECK(pn_arena_has_locked(&mem, 0, &(struct pn_arena_need){0, 0, 0, 0}));
     arena_free(&mem);
     arena_free(&copy);
 }
@@ -347,6 +352,8 @@ static void spoil_what_is_derived(struct pn_arena *mem, uint64_t *seed)
     }
     for (size_t i = 0; i < sizeof *mem->ctl; i++)
         ((unsigned char *)mem->ctl)[i] = (unsigned char)test_random(seed);
+    for (size_t i = 0; i < ARENA_OWNERS * sizeof *mem->owner; i++)
+        ((unsigned char *)mem->owner)[i] = (unsigned char)test_random(seed);
     mem->ctl->fresh = fresh;
 }
 
@@ -380,11 +387,11 @@ static void test_what_is_not_marked_is_free(void)
 {
     const uint64_t tag = UINT64_C(0x5a) << 35;
     struct pn_arena mem = arena_make(PAGES);
-    uint32_t kept = pn_arena_take_locked(&mem, PN_PAGE_DELIVERY);
-    uint32_t lost = pn_arena_take_locked(&mem, PN_PAGE_DELIVERY);
-    uint32_t body = pn_arena_take_body_locked(&mem, HEAD, 0);
-    uint32_t other = pn_arena_take_body_locked(&mem, HEAD, 5000);
-    uint32_t page = pn_arena_take_locked(&mem, PN_PAGE_WHOLE);
+    uint32_t kept = pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY);
+    uint32_t lost = pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY);
+    uint32_t body = pn_arena_take_body_locked(&mem, 0, HEAD, 0);
+    uint32_t other = pn_arena_take_body_locked(&mem, 0, HEAD, 5000);
+    uint32_t page = pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE);
     *(uint64_t *)pn_arena_at(&mem, kept) = tag | 3;
     *(uint64_t *)pn_arena_at(&mem, lost) = tag | 1;
     ((struct pn_body_cell *)pn_arena_at(&mem, body))->state = 2;
@@ -413,7 +420,7 @@ static void test_a_broken_chain_does_not_mark(void)
 {
     struct pn_arena mem = arena_make(PAGES);
     const uint64_t len = 2 * 4096 + 1000; /* two pages and three cells */
-    uint32_t ref = pn_arena_take_body_locked(&mem, HEAD, len);
+    uint32_t ref = pn_arena_take_body_locked(&mem, 0, HEAD, len);
     uint32_t *first = &((struct pn_body_cell *)pn_arena_at(&mem, ref))->next;
     uint32_t *page = &mem.page[*first / 64].chain, whole = *first;
     struct pn_body_cell *cell = pn_arena_at(&mem, mem.page[*page / 64].chain);
@@ -443,7 +450,7 @@ static void test_a_broken_chain_does_not_mark(void)
 static void test_a_loop_ends(void)
 {
     struct pn_arena mem = arena_make(PAGES);
-    uint32_t ref = pn_arena_take_body_locked(&mem, HEAD, 3000);
+    uint32_t ref = pn_arena_take_body_locked(&mem, 0, HEAD, 3000);
     struct pn_body_cell *cell = pn_arena_at(&mem, ref);
     struct pn_body_cell *second = pn_arena_at(&mem, cell->next);
     second->next = cell->next;
@@ -458,8 +465,8 @@ static void test_a_loop_ends(void)
 static void test_bad_references_poison(void)
 {
     struct pn_arena mem = arena_make(PAGES);
-    uint32_t ref = pn_arena_take_locked(&mem, PN_PAGE_DELIVERY);
-    uint32_t body = pn_arena_take_body_locked(&mem, HEAD, 2000);
+    uint32_t ref = pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY);
+    uint32_t body = pn_arena_take_body_locked(&mem, 0, HEAD, 2000);
     const uint32_t bad[] = {0, 1, ref + 1, body + 1, mem.pages * 64, UINT32_MAX, 70, 5};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         pn_arena_give_locked(&mem, bad[i]);
@@ -472,7 +479,7 @@ static void test_bad_references_poison(void)
         CHECK(!arena_was_poisoned()); /* its caller knows what that means */
     }
     struct pn_body_cell *first = pn_arena_at(&mem, body);
-    struct pn_body_cell *other = pn_arena_at(&mem, pn_arena_take_body_locked(&mem, HEAD, 0));
+    struct pn_body_cell *other = pn_arena_at(&mem, pn_arena_take_body_locked(&mem, 0, HEAD, 0));
     other->state = 2; /* a message of its own, and a cell of another class */
     const uint32_t next[] = {(uint32_t)(((unsigned char *)other - mem.base) / 64), ref};
     for (int i = 0; i < 2; i++) {
@@ -508,10 +515,11 @@ static void test_scribbled_all_over(void)
         for (int i = 0; i < 1 + round % 20; i++) {
             uint64_t r = test_random(&seed);
             uint32_t at = mem.first + (uint32_t)r % 40;
-            uint32_t *words = round % 3 == 0   ? (uint32_t *)mem.ctl
-                              : round % 3 == 1 ? (uint32_t *)&mem.page[at]
+            uint32_t *words = round % 4 == 0   ? (uint32_t *)mem.ctl
+                              : round % 4 == 1 ? (uint32_t *)&mem.page[at]
+                              : round % 4 == 2 ? (uint32_t *)&mem.owner[r % ARENA_OWNERS]
                                                : pn_arena_at(&mem, at * 64);
-            words[(r >> 8) % (round % 3 == 1 ? 8 : 16)] =
+            words[(r >> 8) % (round % 4 == 1 ? 8 : 16)] =
                 (r >> 40) % 2 == 0 ? (uint32_t)(r >> 41) : (uint32_t)(r >> 41) % 80;
         }
         for (uint32_t i = 0; i < nlive; i++)
@@ -520,7 +528,7 @@ static void test_scribbled_all_over(void)
             else
                 pn_arena_give_locked(&mem, live[i].ref);
         for (int i = 0; i < 100; i++)
-            pn_arena_take_locked(&mem, (enum pn_page_class)(1 + i % 3));
+            pn_arena_take_locked(&mem, 0, (enum pn_page_class)(1 + i % 3));
         pn_arena_check(&mem, arena_silent, NULL);
         pn_arena_rebuild_begin_locked(&mem);
         for (uint32_t i = 0; i < nlive; i++)

@@ -15,10 +15,13 @@ static struct AsyncQueueControl arena_queue;
 static struct pn_segment arena_segment = {
     .hdr = &arena_header, .ctl = &arena_queue, .name = "test"};
 
-/* Control, page array, pages; zero, as a file's new pages are.  Nobody gets beyond either end. */
+enum { ARENA_OWNERS = 4 };
+
+/* Control, owners, page array, pages; zero, as new pages are.  Nobody gets beyond either end. */
 static inline struct pn_arena arena_make(uint32_t pages)
 {
-    size_t table = sizeof(struct pn_arena_control) + pages * sizeof(struct pn_arena_page);
+    size_t before = sizeof(struct pn_arena_control) + ARENA_OWNERS * sizeof(struct pn_arena_owner);
+    size_t table = before + pages * sizeof(struct pn_arena_page);
     size_t size = (size_t)pages * PN_ARENA_PAGE;
     unsigned char *base = mmap(NULL, size + 2 * PN_ARENA_PAGE, PROT_NONE,
                                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,7 +31,9 @@ static inline struct pn_arena arena_make(uint32_t pages)
     struct pn_arena mem = {
         .base = base,
         .ctl = (void *)base,
-        .page = (void *)(base + sizeof(struct pn_arena_control)),
+        .owner = (void *)(base + sizeof(struct pn_arena_control)),
+        .owners = ARENA_OWNERS,
+        .page = (void *)(base + before),
         .pages = pages,
         .first = (uint32_t)((table + PN_ARENA_PAGE - 1) / PN_ARENA_PAGE),
         .seg = &arena_segment,

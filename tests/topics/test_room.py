@@ -1,0 +1,196 @@
+"""Room in memory: what one topic's consumers leave does not stop another topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from consuming import PATIENCE, take, work
+
+import pynotify
+
+MEMORY = 256 * 1024
+BACKLOG = 2000  # of such messages: several times what memory has room for
+BODY = bytes(400)
+Opener = Callable[..., pynotify.Connection]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def crowded(
+    request: pytest.FixtureRequest, tmp_path: Path, new_name: Callable[[], str]
+) -> Iterator[pynotify.Connection]:
+    """A segment with little memory, with a data_dir and without."""
+    options = {"data_dir": str(tmp_path)} if request.param == "disk" else {}
+    with pynotify.connect(new_name(), topic_memory=MEMORY, **options) as conn:
+        yield conn
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, new_name: Callable[[], str]) -> Iterator[pynotify.Connection]:
+    with pynotify.connect(new_name(), topic_memory=MEMORY, data_dir=str(tmp_path)) as conn:
+        yield conn
+
+
+def fill(topic: pynotify.Topic, delay: float | None = None) -> int:
+    """Until there is no more room, or there is a backlog; how many."""
+    for number in range(BACKLOG):
+        try:
+            topic.publish(BODY, delay=delay)
+        except pynotify.TopicFull:
+            return number
+    return BACKLOG
+
+
+def hold(consumer: pynotify.Consumer) -> None:
+    """Whatever there is, in flight."""
+    while True:
+        try:
+            consumer.get(0)
+        except pynotify.Timeout:
+            return
+
+
+def assert_goes_on(conn: pynotify.Connection, name: str) -> None:
+    """A topic whose messages are consumed at once has what it publishes, in memory."""
+    topic = conn.topic(name)
+    channel = topic.channel("c")
+    with channel.consumer(max_in_flight=5) as consumer:
+        for _ in range(3):
+            topic.publish_many([b"%d" % number for number in range(5)])
+            assert topic.stats().on_disk == 0
+            assert work(consumer, 5) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("state", ["ready", "deferred", "in flight", "kept", "paused", "ephemeral"])
+def test_a_backlog_of_one_topic_stops_no_other(crowded: pynotify.Connection, state: str) -> None:
+    before = crowded.topic("before")
+    before.channel("c")
+    backlog = crowded.topic("backlog")
+    channel = None
+    if state != "kept":
+        channel = backlog.channel("c#ephemeral" if state == "ephemeral" else "c")
+    if state == "paused":
+        backlog.pause()
+    if state in ("in flight", "ephemeral"):
+        assert channel is not None
+        with channel.consumer(max_in_flight=BACKLOG) as consumer:
+            fill(backlog)
+            hold(consumer)
+            fill(backlog)
+            assert_goes_on(crowded, "before")
+            assert_goes_on(crowded, "after")
+        return
+    assert fill(backlog, 3600 if state == "deferred" else None) > 50
+    assert_goes_on(crowded, "before")
+    assert_goes_on(crowded, "after")
+
+
+def test_several_backlogs_stop_no_other(crowded: pynotify.Connection) -> None:
+    for name in ("a", "b", "c"):
+        crowded.topic(name).channel("c")
+        assert fill(crowded.topic(name)) > 10
+    assert_goes_on(crowded, "after")
+
+
+def test_all_topics_come_back_from_disk_in_turn(on_disk: pynotify.Connection) -> None:
+    """The first has much on disk, the last a little: it does not wait for the first."""
+    first, last = on_disk.topic("first"), on_disk.topic("last")
+    with first.channel("c").consumer() as one, last.channel("c").consumer() as other:
+        fill(last)
+        fill(first)
+        waits = last.stats().on_disk
+        assert waits > 0
+        assert first.stats().on_disk > 0
+        work(other, BACKLOG)
+        assert last.stats().on_disk == 0
+        assert first.stats().on_disk > 0
+        work(one, BACKLOG)
+
+
+@pytest.mark.parametrize("answered", ["by the consumer", "by attempts"])
+def test_dead_letters_go_to_disk_if_need_be(on_disk: pynotify.Connection, answered: str) -> None:
+    """Nobody reads them, and all of the work becomes one of them."""
+    topic = on_disk.topic("work")
+    channel = topic.channel("c")
+    assert fill(topic) == BACKLOG
+    attempts = 1 if answered == "by attempts" else 5
+    with channel.consumer(dead_letter="dead", max_in_flight=20, max_attempts=attempts) as consumer:
+        for _ in range(BACKLOG // 20):
+            for message in take(consumer, 20):
+                if answered == "by attempts":
+                    message.requeue()
+                else:
+                    message.dead_letter("bad")
+    dead = on_disk.topic("dead")
+    assert dead.stats().unfinished == BACKLOG
+    assert dead.stats().on_disk > 0
+    assert topic.stats().unfinished == 0
+    with dead.channel("look").consumer(max_in_flight=20) as consumer:
+        for _ in range(BACKLOG):
+            with consumer.get(PATIENCE) as letter:
+                assert letter.headers["dead-letter-topic"] == "work"
+    assert dead.stats().unfinished == 0
+
+
+def test_an_ephemeral_channel_that_nobody_reads_makes_room(crowded: pynotify.Connection) -> None:
+    topic = crowded.topic("t")
+    fast = topic.channel("fast")
+    tail = topic.channel("tail#ephemeral")
+    with tail.consumer(), fast.consumer() as consumer:
+        for number in range(BACKLOG):
+            topic.publish(b"%06d" % number + BODY)
+            with consumer.get(PATIENCE) as message:
+                assert message.body[:6] == b"%06d" % number
+        assert topic.stats().on_disk == 0
+        stats = tail.stats()
+        assert stats.dropped > 0
+        assert stats.depth + stats.dropped == BACKLOG
+
+
+@pytest.mark.parametrize("in_flight", [1, 64, 100])
+def test_the_oldest_that_is_not_in_flight_is_dropped(
+    conn: pynotify.Connection, in_flight: int
+) -> None:
+    topic = conn.topic("t", max_depth=200, overflow="drop-oldest")
+    channel = topic.channel("c")
+    topic.publish_many([b"%d" % number for number in range(200)])
+    with channel.consumer(max_in_flight=in_flight) as consumer:
+        held = take(consumer, in_flight)
+        topic.publish(b"new")
+        assert channel.stats().dropped == 1
+        held[0].requeue()  # from now on it can be dropped, but it is not the first in line
+        with channel.consumer() as other:
+            assert work(other, 1) == [b"%d" % (in_flight + 1)]
+        topic.publish_many([b"newer"] * 2)
+        assert topic.stats().unfinished == 200
+        for message in held[1:]:
+            message.finish()
+
+
+def test_a_large_message_drops_as_many_as_it_takes(
+    make_engine: Callable[..., pynotify.Engine], connect: Callable[..., pynotify.Connection]
+) -> None:
+    topic = connect(to=make_engine(topic_memory=1 << 20)).topic("t", overflow="drop-oldest")
+    channel = topic.channel("c")
+    for _ in range(BACKLOG):
+        topic.publish(b"small")
+    topic.publish(bytes(200_000))
+    assert channel.stats().dropped > 64
+
+
+@pytest.mark.parametrize("overflow", ["disk", "error", "drop-oldest", "drop-new"])
+def test_a_body_that_can_never_have_room_is_refused(
+    on_disk: pynotify.Connection, overflow: str
+) -> None:
+    topic = on_disk.topic("t", overflow=overflow)
+    with pytest.raises(pynotify.PayloadTooLong, match="topic_memory"):
+        topic.publish(bytes(200_000))
+    with pytest.raises(pynotify.PayloadTooLong, match="topic_memory"):
+        topic.publish_many([b"x", bytes(200_000)])
+    with pytest.raises(pynotify.PayloadTooLong, match="topic_memory"), on_disk.transaction():
+        topic.publish(bytes(200_000))
+    assert topic.stats().unfinished == 0
+    with topic.channel("c").consumer() as consumer:
+        topic.publish(bytes(100_000))
+        assert len(consumer.get(PATIENCE).body) == 100_000
