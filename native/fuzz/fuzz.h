@@ -65,6 +65,11 @@ void fuzz_seal_header(void);
 /* Everything that one does with an engine.  Any error will do, but an error or a result. */
 void fuzz_use(pn_engine *engine, struct fuzz_input *in);
 
+/* A connection that listens and has prepared another LISTEN; NULL: it could not.  The other half:
+ * UNLISTEN, that LISTEN's commit, UNLISTEN of all, and close. */
+pn_conn *fuzz_subscribe(pn_engine *engine, pn_txn **prepared);
+void fuzz_unsubscribe(pn_conn *conn, pn_txn *prepared);
+
 /* Read everything; returns what pn_poll() returned last. */
 int64_t fuzz_read_all(pn_conn *conn, pn_batch *batch, uint64_t max);
 

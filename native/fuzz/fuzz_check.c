@@ -6,13 +6,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_input in = {data, size};
     pn_engine *engine;
     int fd = fuzz_segment_restore();
-    bool before = (fuzz_take(&in, 1) & 1) != 0;
+    uint64_t how = fuzz_take(&in, 1);
+    bool before = (how & 1) != 0;
+    pn_txn *prepared;
     if (before)
         fuzz_spoil(&in, FUZZ_CONTROL);
     int rc = pn_attach(fd, fuzz_segment_name(), &engine);
     FUZZ_CHECK(rc == 0, "the header was not touched: %d %s", rc, pn_error_message());
+    pn_conn *subscribed = (how & 2) != 0 ? fuzz_subscribe(engine, &prepared) : NULL;
     if (!before)
         fuzz_spoil(&in, FUZZ_CONTROL);
+    if (subscribed != NULL)
+        fuzz_unsubscribe(subscribed, prepared);
     fuzz_use(engine, &in);
     fuzz_spoil(&in, FUZZ_CONTROL);
     fuzz_use(engine, &in);

@@ -235,6 +235,13 @@ int64_t fuzz_read_all(pn_conn *conn, pn_batch *batch, uint64_t max)
     return n;
 }
 
+static void end(pn_txn *txn)
+{
+    int rc = checked(pn_txn_commit(txn));
+    if (rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY)
+        pn_txn_abort(txn);
+}
+
 static void send(pn_conn *conn, struct fuzz_input *in)
 {
     static char payload[20000];
@@ -252,9 +259,44 @@ static void send(pn_conn *conn, struct fuzz_input *in)
     checked(pn_txn_bump(txn, counter));
     if (fuzz_take(in, 1) & 1)
         checked(pn_txn_prepare(txn));
-    int rc = checked(pn_txn_commit(txn));
-    if (rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY)
-        pn_txn_abort(txn);
+    end(txn);
+}
+
+pn_conn *fuzz_subscribe(pn_engine *engine, pn_txn **prepared)
+{
+    pn_conn *conn;
+    pn_txn *txn;
+    pn_set_never_wait(1);
+    *prepared = NULL;
+    if (checked(pn_connect(engine, "db", 2, -1, NULL, &conn)) != 0)
+        return NULL;
+    if (checked(pn_txn_begin(conn, &txn)) == 0) {
+        checked(pn_txn_listen(txn, "a", 1));
+        checked(pn_txn_listen(txn, "u", 1));
+        end(txn);
+    }
+    if (checked(pn_txn_begin(conn, prepared)) == 0) {
+        checked(pn_txn_listen(*prepared, "v", 1));
+        checked(pn_txn_notify(*prepared, "v", 1, "prepared", 8));
+        checked(pn_txn_prepare(*prepared));
+    }
+    return conn;
+}
+
+void fuzz_unsubscribe(pn_conn *conn, pn_txn *prepared)
+{
+    pn_txn *txn;
+    if (checked(pn_txn_begin(conn, &txn)) == 0) {
+        checked(pn_txn_unlisten(txn, "a", 1));
+        end(txn);
+    }
+    if (prepared != NULL)
+        end(prepared);
+    if (checked(pn_txn_begin(conn, &txn)) == 0) {
+        checked(pn_txn_unlisten_all(txn));
+        end(txn);
+    }
+    pn_conn_close(conn);
 }
 
 void fuzz_use(pn_engine *engine, struct fuzz_input *in)

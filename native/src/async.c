@@ -268,9 +268,11 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
         local->routes |= route;
         return;
     }
-    const struct pn_subscription *sub = &seg->subscription[intent->subscription];
+    const struct GlobalChannelEntry *e = pn_subscribed_locked(seg, intent->subscription);
+    if (e == NULL)
+        return;
     local->subscription = intent->subscription;
-    local->next_chan_seq = pn_channel_at(seg, sub->channel)->next_chan_seq;
+    local->next_chan_seq = e->next_chan_seq;
     intent->chan_seq = local->next_chan_seq;
     pn_listen_apply_locked(seg, conn->slot, intent->subscription, head);
     local->routes = route;
@@ -290,8 +292,10 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
     local->routes = left;
     if (left != 0)
         return; /* the other route still wants it */
-    uint32_t channel = seg->subscription[local->subscription].channel;
-    intent->chan_seq = pn_channel_at(seg, channel)->next_chan_seq;
+    const struct GlobalChannelEntry *e = pn_subscribed_locked(seg, local->subscription);
+    if (e == NULL)
+        return;
+    intent->chan_seq = e->next_chan_seq;
     intent->lag = intent->chan_seq - local->next_chan_seq;
     pn_unlisten_locked(seg, conn->slot, local->subscription);
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
@@ -402,12 +406,16 @@ static void rest_locked(struct pn_commit *c)
     }
 }
 
-static void atcommit_locked(struct pn_commit *c)
+/* It cannot fail; but a segment that was overwritten is poisoned before anything is committed. */
+static int atcommit_locked(struct pn_commit *c)
 {
     struct AsyncQueueControl *ctl = c->conn->seg->ctl;
     QueuePosition begin = pn_load_relaxed(&ctl->head);
 
     apply_intents_locked(c);
+    int rc = pn_segment_check_state(c->conn->seg);
+    if (rc != 0)
+        return rc;
     QueuePosition end = append_locked(c);
     give_back_reservation_locked(c->txn);
     if (end != begin) {
@@ -426,6 +434,7 @@ static void atcommit_locked(struct pn_commit *c)
     add_counter(&ctl->locked.notifications, c->nevents);
     if (c->collapsed != 0)
         add_counter(&ctl->locked.collapsed, c->collapsed);
+    return 0;
 }
 
 /* After the commit point, so that a log never names what was not committed. */
@@ -463,7 +472,7 @@ static int commit(struct pn_commit *c)
         if (rc == 0) {
             rc = precommit_locked(c, &wait);
             if (rc == 0)
-                atcommit_locked(c);
+                rc = atcommit_locked(c);
             consumers = conn->seg->topics.nwakes != 0;
             pn_lock_release(conn->seg);
         }

@@ -158,6 +158,15 @@ static void set_listener_bit(struct pn_segment *seg, uint32_t slot, bool listens
     pn_store_relaxed(&seg->listeners[slot / 64], listens ? word | mask : word & ~mask);
 }
 
+struct GlobalChannelEntry *pn_subscribed_locked(struct pn_segment *seg, uint32_t subscription)
+{
+    uint32_t channel = *(volatile const uint32_t *) &seg->subscription[subscription].channel;
+    if (channel < seg->max_channels)
+        return pn_channel_at(seg, channel);
+    pn_segment_poison(seg, "a subscription is to channel %u, which is not", channel);
+    return NULL;
+}
+
 int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash, uint32_t dboid,
                            const char *name, size_t len, uint32_t *subscription)
 {
@@ -196,7 +205,9 @@ void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subs
                             QueuePosition since)
 {
     struct pn_subscription *sub = &seg->subscription[subscription];
-    struct GlobalChannelEntry *e = pn_channel_at(seg, sub->channel);
+    struct GlobalChannelEntry *e = pn_subscribed_locked(seg, subscription);
+    if (e == NULL)
+        return;
     seg->ctl->index_dirty = 1;
     sub->since = since;
     PN_CRASH("listen:bit");
@@ -211,9 +222,11 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
 {
     struct pn_subscription *sub = &seg->subscription[subscription];
     struct QueueBackendStatus *backend = &seg->backend[slot];
-    struct GlobalChannelEntry *e = pn_channel_at(seg, sub->channel);
+    struct GlobalChannelEntry *e = pn_subscribed_locked(seg, subscription);
     uint32_t *link = &backend->firstSub;
 
+    if (e == NULL)
+        return;
     seg->ctl->index_dirty = 1;
     for (uint32_t steps = 0; *link != subscription + 1; steps++) {
         if (*link == 0 || *link > seg->max_subscriptions || steps > seg->max_subscriptions) {
@@ -242,12 +255,13 @@ void pn_unlisten_all_locked(struct pn_segment *seg, uint32_t slot)
 {
     for (uint32_t steps = 0; seg->backend[slot].firstSub != 0; steps++) {
         uint32_t link = seg->backend[slot].firstSub;
-        if (link > seg->max_subscriptions || steps > seg->max_subscriptions ||
-            seg->subscription[link - 1].channel >= seg->max_channels) {
+        if (link > seg->max_subscriptions || steps > seg->max_subscriptions) {
             pn_segment_poison(seg, "the subscription list of backend %u is broken", slot);
             return;
         }
         pn_unlisten_locked(seg, slot, link - 1);
+        if (pn_segment_check_state(seg) != 0)
+            return;
     }
 }
 
@@ -286,10 +300,9 @@ static int rebuild_slot(struct pn_segment *seg, uint32_t slot, uint64_t *used)
             return pn_segment_poison(seg, "the subscription list of backend %u is broken", slot);
         used[(link - 1) / 64] |= 1ULL << ((link - 1) % 64);
         struct pn_subscription *sub = &seg->subscription[link - 1];
-        if (sub->channel >= seg->max_channels ||
-            pn_channel_at(seg, sub->channel)->state != PN_CHANNEL_USED)
+        struct GlobalChannelEntry *e = pn_subscribed_locked(seg, link - 1);
+        if (e == NULL || e->state != PN_CHANNEL_USED)
             return pn_segment_poison(seg, "backend %u subscribes to a channel that is not", slot);
-        struct GlobalChannelEntry *e = pn_channel_at(seg, sub->channel);
         if (sub->since == PN_SINCE_STAGED) {
             e->staged++;
         } else {

@@ -36,13 +36,16 @@ static inline char *pn_channel_name(const struct pn_segment *seg, struct GlobalC
 struct GlobalChannelEntry *pn_channel_find_locked(struct pn_segment *seg, uint64_t hash,
                                                   uint32_t dboid, const char *name, size_t len);
 
+/* The channel of a subscription; NULL after poisoning the segment when it names none. */
+struct GlobalChannelEntry *pn_subscribed_locked(struct pn_segment *seg, uint32_t subscription);
+
 /*
  * LISTEN, the fallible half: make the entry if need be and hang a subscription with
  * PN_SINCE_STAGED into the slot's list.  -PN_ECHANNELS when a table is full.
  */
 int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash, uint32_t dboid,
                            const char *name, size_t len, uint32_t *subscription);
-/* The infallible half: from `since` on. */
+/* The infallible half: from `since` on; but a segment that is damaged is poisoned. */
 void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscription,
                             QueuePosition since);
 /* Remove one subscription, staged or not. */

@@ -158,17 +158,17 @@ static QueuePosition check_files(struct pn_segment *seg, struct report *r, struc
     while (pos < mem_tail) {
         const AsyncQueueEntry *qe;
         struct pn_copy_gap gap;
-        QueuePosition next;
+        struct pn_entry_extent extent;
         int rc = pn_copy_fetch(seg, &copy, pos, mem_tail, &gap);
         if (rc == 0)
-            rc = pn_copy_entry(seg, &copy, pos, &qe, &next, &gap);
+            rc = pn_copy_entry(seg, &copy, pos, &qe, &extent, &gap);
         if (rc != 0) {
             problem(r, "I14: what stands at %llu cannot be read back (%s)",
                     (unsigned long long) pos, rc < 0 ? pn_error_message() : "damaged");
             break;
         }
         check_entry(seg, r, walk, qe, pos);
-        pos = next;
+        pos = extent.next;
     }
     pn_copy_free(&copy);
     return mem_tail;
@@ -182,11 +182,13 @@ static void check_entries(struct pn_segment *seg, struct report *r, uint64_t *ne
     QueuePosition head = pn_load_relaxed(&seg->ctl->head);
     while (pos < head) {
         QueuePosition at = pos;
-        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &pos);
+        struct pn_entry_extent extent;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &extent);
         if (qe == NULL) {
             problem(r, "I3: no entry can stand at %llu", (unsigned long long) at);
             return;
         }
+        pos = extent.next;
         check_entry(seg, r, &walk, qe, at);
     }
 }

@@ -244,10 +244,11 @@ int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
 }
 
 int pn_copy_entry(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at,
-                  const AsyncQueueEntry **qe, QueuePosition *next, struct pn_copy_gap *gap)
+                  const AsyncQueueEntry **qe, struct pn_entry_extent *extent,
+                  struct pn_copy_gap *gap)
 {
     *qe = (const void *) (copy->bytes + (at - copy->base));
-    if (pn_queue_entry_possible(seg, *qe, at, copy->end, next) &&
+    if (pn_queue_entry_possible(seg, *qe, at, copy->end, extent) &&
         (!copy->from_file || pn_queue_entry_known(seg, *qe)))
         return 0;
     if (!copy->from_file)

@@ -22,6 +22,8 @@ struct pn_copy_gap {
     uint32_t reason; /* enum pn_gap_reason */
 };
 
+struct pn_entry_extent; /* queue.h */
+
 /*
  * See that `at`, where an entry begins, is in the copy.  0; 1: it is lost, *gap says why and how
  * far; -ENOMEM, -PN_ECORRUPT, or why a file could not be opened, after which nothing is lost.
@@ -31,7 +33,8 @@ int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
 
 /* The entry at `at`; as pn_copy_fetch() if none can stand there. */
 int pn_copy_entry(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at,
-                  const AsyncQueueEntry **qe, QueuePosition *next, struct pn_copy_gap *gap);
+                  const AsyncQueueEntry **qe, struct pn_entry_extent *extent,
+                  struct pn_copy_gap *gap);
 
 void pn_copy_free(struct pn_copy *copy);
 

@@ -162,12 +162,13 @@ void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
 int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t *passed)
 {
     struct pn_segment *seg = conn->seg;
-    uint32_t index = qe->channel_hash;
+    uint32_t index = *(volatile const uint32_t *) &qe->channel_hash;
     uint64_t value = qe->chan_seq;
-    if (qe->kind >= PN_ENTRY_PUBLISH && qe->kind <= PN_ENTRY_BURY)
+    uint16_t kind = *(volatile const uint16_t *) &qe->kind;
+    if (kind >= PN_ENTRY_PUBLISH && kind <= PN_ENTRY_BURY)
         return 0; /* redo of topics: nothing for a reader */
-    if (qe->kind != PN_ENTRY_GENERATION)
-        return pn_conn_impossible(conn, "an entry of unknown kind %u", qe->kind);
+    if (kind != PN_ENTRY_GENERATION)
+        return pn_conn_impossible(conn, "an entry of unknown kind %u", kind);
     if (index >= seg->max_generations)
         return pn_conn_impossible(conn, "an entry bumps counter %u, which is not", index);
     atomic_thread_fence(memory_order_acquire); /* as in pn_conn_impossible: what we read is so */

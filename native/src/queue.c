@@ -79,7 +79,8 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
 }
 
 bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
-                             QueuePosition pos, QueuePosition limit, QueuePosition *next)
+                             QueuePosition pos, QueuePosition limit,
+                             struct pn_entry_extent *extent)
 {
     uint64_t length = *(volatile const uint32_t *) &qe->length; /* once: it is not ours alone */
     uint64_t room = PN_QUEUE_PAGE - QUEUE_POS_OFFSET(pos);
@@ -89,12 +90,18 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         (large && (room != PN_QUEUE_PAGE || length % PN_QUEUE_PAGE != 0 ||
                    pos % seg->ring_bytes + length > seg->ring_bytes)))
         return false;
-    if (qe->dboid != 0) {
-        uint64_t channel_len = qe->channel_len, payload_len = qe->payload_len;
-        if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
-            return false;
+    uint64_t channel_len = 0, payload_len = 0;
+    if (length >= PN_ENTRY_HEADER) { /* what a dummy would have here is not believed either */
+        channel_len = *(volatile const uint16_t *) &qe->channel_len;
+        payload_len = *(volatile const uint32_t *) &qe->payload_len;
     }
-    *next = pos + length;
+    if (*(volatile const uint32_t *) &qe->dboid == 0)
+        channel_len = payload_len = 0;
+    else if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
+        return false;
+    *extent = (struct pn_entry_extent){.next = pos + length,
+                                       .channel_len = (uint32_t) channel_len,
+                                       .payload_len = (uint32_t) payload_len};
     return true;
 }
 
@@ -105,23 +112,22 @@ static const AsyncQueueEntry *impossible(struct pn_segment *seg, QueuePosition p
 }
 
 const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
-                                         QueuePosition limit, QueuePosition *next)
+                                         QueuePosition limit, struct pn_entry_extent *extent)
 {
     if (pos % 8 != 0) /* a scribbled position: not even to be looked at */
         return impossible(seg, pos);
     const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
-    return pn_queue_entry_possible(seg, qe, pos, limit, next) ? qe : impossible(seg, pos);
+    return pn_queue_entry_possible(seg, qe, pos, limit, extent) ? qe : impossible(seg, pos);
 }
 
 QueuePosition pn_queue_next_page(struct pn_segment *seg, QueuePosition pos, QueuePosition head)
 {
     if (QUEUE_POS_OFFSET(pos) != 0)
         return pn_page_up(pos);
-    QueuePosition next;
-    const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, head, &next);
-    if (qe == NULL)
+    struct pn_entry_extent extent;
+    if (pn_queue_entry_at(seg, pos, head, &extent) == NULL)
         return 0;
-    return next - pos > PN_QUEUE_PAGE ? next : pos + PN_QUEUE_PAGE;
+    return extent.next - pos > PN_QUEUE_PAGE ? extent.next : pos + PN_QUEUE_PAGE;
 }
 
 /* ---- tail --------------------------------------------------------------------------------- */

@@ -57,15 +57,25 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
                                      int64_t now, const struct pn_new_entry *entry);
 
 /*
+ * What of an entry was checked.  It stands in memory that others write, so it is loaded once, and
+ * whoever copies from the entry goes by these.
+ */
+struct pn_entry_extent {
+    QueuePosition next; /* the position behind it */
+    uint32_t channel_len, payload_len; /* 0 of a dummy */
+};
+
+/*
  * The entry at pos, limit being a position behind it; NULL after poisoning the segment when what
- * stands there cannot be an entry.  *next: the position behind it.
+ * stands there cannot be an entry.
  */
 const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
-                                         QueuePosition limit, QueuePosition *next);
+                                         QueuePosition limit, struct pn_entry_extent *extent);
 
-/* Can it be an entry that stands at pos?  *next: the position behind it. */
+/* Can it be an entry that stands at pos? */
 bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
-                             QueuePosition pos, QueuePosition limit, QueuePosition *next);
+                             QueuePosition pos, QueuePosition limit,
+                             struct pn_entry_extent *extent);
 
 /* Is it of a kind that there is? */
 static inline bool pn_queue_entry_known(const struct pn_segment *seg, const AsyncQueueEntry *qe)

@@ -6,7 +6,8 @@
  * 2. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced (generation.c 4 to 6).
  * 3. Payloads are copied out one after the other, the rest becomes columns.  Nothing that is read
- *    is believed: pn_queue_entry_at() has checked that the lengths can be.
+ *    is believed: pn_queue_entry_possible() has checked that the lengths can be, and they are
+ *    not loaded again.
  * 4. Where what is read may be overwritten meanwhile, the same happens to a validated private copy
  *    (copy.c).  What was overwritten before it was copied is a Gap in the batch, in its place: how
  *    many bytes of the queue, whoever they were for.  Gaps count as messages for `max`.
@@ -88,10 +89,11 @@ static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
 }
 
 static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                      struct pn_local_channel *local, uint8_t routes)
+                      const struct pn_entry_extent *extent, struct pn_local_channel *local,
+                      uint8_t routes)
 {
     size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
-    uint32_t len = qe->payload_len;
+    uint32_t len = extent->payload_len;
     int rc = 0;
     if (i >= b->cap)
         rc = grow_columns(b);
@@ -102,7 +104,7 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     if (rc != 0)
         return rc;
     if (len > 0)
-        memcpy(b->data + used, qe->data + qe->channel_len, len);
+        memcpy(b->data + used, qe->data + extent->channel_len, len);
     b->seq[i] = qe->xid;
     b->sent_ns[i] = qe->sent_ns;
     b->pid[i] = qe->srcPid;
@@ -160,7 +162,8 @@ static int impossible(struct pn_conn *conn, QueuePosition at)
 
 /* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
 static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                             QueuePosition at, uint64_t *passed)
+                             const struct pn_entry_extent *extent, QueuePosition at,
+                             uint64_t *passed)
 {
     if (qe->dboid != conn->dboid)
         return 0;
@@ -168,13 +171,14 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
         return pn_generation_pass(conn, qe, passed);
     if (conn->table_size == 0)
         return 0;
-    struct pn_local_channel *local = find_low(conn, qe->channel_hash, qe->data, qe->channel_len);
+    struct pn_local_channel *local =
+        find_low(conn, qe->channel_hash, qe->data, extent->channel_len);
     uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
     if (routes == 0)
         return 0;
     if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
         return add_gap(b, 0, PN_GAP_UPSTREAM, routes, (int64_t) (local - conn->channels));
-    return take_entry(conn, b, qe, local, routes);
+    return take_entry(conn, b, qe, extent, local, routes);
 }
 
 int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to)
@@ -214,18 +218,18 @@ static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Qu
     while (rc == 0 && *pos < head && b->n + b->ngaps < max) {
         const AsyncQueueEntry *qe;
         struct pn_copy_gap gap;
-        QueuePosition next;
+        struct pn_entry_extent extent;
         rc = pn_copy_fetch(seg, &conn->copy, *pos, head, &gap);
         if (rc == 0)
-            rc = pn_copy_entry(seg, &conn->copy, *pos, &qe, &next, &gap);
+            rc = pn_copy_entry(seg, &conn->copy, *pos, &qe, &extent, &gap);
         if (rc == 1) {
             rc = take_gap(conn, b, pos, &gap);
             continue;
         }
         if (rc == 0)
-            rc = pass_entry(conn, b, qe, *pos, &passed);
+            rc = pass_entry(conn, b, qe, &extent, *pos, &passed);
         if (rc == 0)
-            *pos = next;
+            *pos = extent.next;
         if (rc == -ENOMEM)
             pn_fail(ENOMEM, "out of memory while reading the queue");
     }
@@ -246,14 +250,14 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     uint64_t passed = 0;
     int rc = 0;
     while (at < head && b->n + b->ngaps < max) {
-        QueuePosition next;
+        struct pn_entry_extent extent;
         const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
-        if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &next))
+        if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &extent))
             return impossible(conn, at);
-        rc = pass_entry(conn, b, qe, at, &passed);
+        rc = pass_entry(conn, b, qe, &extent, at, &passed);
         if (rc != 0)
             break;
-        at = next;
+        at = extent.next;
     }
     if (rc == -PN_ECORRUPT || rc == -PN_EREAPED)
         return rc;

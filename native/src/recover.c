@@ -34,20 +34,20 @@
 #include "topic_recover.h"
 
 /* chan_seq of the channel; a reader filters by the low half of the hash, which must be right. */
-static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe)
+static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe, uint32_t channel_len)
 {
-    uint64_t hash = pn_channel_hash(qe->dboid, qe->data, qe->channel_len);
+    uint64_t hash = pn_channel_hash(qe->dboid, qe->data, channel_len);
     struct GlobalChannelEntry *e =
-        pn_channel_find_locked(seg, hash, qe->dboid, qe->data, qe->channel_len);
+        pn_channel_find_locked(seg, hash, qe->dboid, qe->data, channel_len);
     if (e != NULL && e->next_chan_seq <= qe->chan_seq)
         e->next_chan_seq = qe->chan_seq + 1;
 }
 
-static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
+static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe, uint32_t channel_len)
 {
     switch (qe->kind) {
     case PN_ENTRY_NOTIFY:
-        apply_notify(seg, qe);
+        apply_notify(seg, qe, channel_len);
         break;
     case PN_ENTRY_GAP:
         break; /* it implies nothing */
@@ -77,10 +77,12 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe)
 static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
 {
     while (pos < end) {
-        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &pos);
+        struct pn_entry_extent extent;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &extent);
         if (qe == NULL)
             return -PN_ECORRUPT;
-        int rc = qe->dboid == 0 ? 0 : apply_entry(seg, qe);
+        pos = extent.next;
+        int rc = qe->dboid == 0 ? 0 : apply_entry(seg, qe, extent.channel_len);
         if (rc != 0)
             return rc;
     }
@@ -91,9 +93,11 @@ static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition 
 static int redo_counters(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
 {
     while (pos < end) {
-        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &pos);
+        struct pn_entry_extent extent;
+        const AsyncQueueEntry *qe = pn_queue_entry_at(seg, pos, end, &extent);
         if (qe == NULL)
             return -PN_ECORRUPT;
+        pos = extent.next;
         if (qe->dboid == 0 || qe->kind != PN_ENTRY_GENERATION)
             continue;
         pn_generation_redo_locked(seg, qe);

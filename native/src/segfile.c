@@ -332,12 +332,10 @@ static bool parse_name(const char *rest, uint64_t *instance)
            rest[18] == '.' && parse_hex(rest + 19, &number);
 }
 
-int pn_segfile_remove_all(const char *path, uint32_t uid, const char *segment, uint64_t except)
+/* Files whose names begin with `prefix`, and go on with a name, or with a number alone. */
+static int remove_files(const char *path, const char *prefix, bool numbers, uint64_t except)
 {
-    char prefix[192];
-    int length = snprintf(prefix, sizeof prefix, "pynotify.%u.%s.", uid, segment);
-    if (length < 0 || (size_t) length >= sizeof prefix)
-        return pn_fail(ENAMETOOLONG, "the segment name \"%.100s\" is too long for files", segment);
+    size_t length = strlen(prefix);
     int fd = pn_data_dir_open(path);
     if (fd < 0)
         return fd;
@@ -349,9 +347,12 @@ int pn_segfile_remove_all(const char *path, uint32_t uid, const char *segment, u
     }
     int removed = 0;
     for (struct dirent *d; (d = readdir(dir)) != NULL;) {
-        uint64_t instance;
-        if (strncmp(d->d_name, prefix, (size_t) length) != 0 ||
-            !parse_name(d->d_name + length, &instance) || (except != 0 && instance == except))
+        uint64_t parsed;
+        if (strncmp(d->d_name, prefix, length) != 0)
+            continue;
+        const char *rest = d->d_name + length;
+        if (numbers ? strlen(rest) != 16 || !parse_hex(rest, &parsed)
+                    : !parse_name(rest, &parsed) || (except != 0 && parsed == except))
             continue;
         if (unlinkat(fd, d->d_name, 0) == 0)
             removed++;
@@ -359,4 +360,18 @@ int pn_segfile_remove_all(const char *path, uint32_t uid, const char *segment, u
     }
     closedir(dir);
     return removed;
+}
+
+int pn_segfile_remove_own(const struct pn_segfile_dir *dir)
+{
+    return remove_files(dir->path, dir->prefix, true, 0);
+}
+
+int pn_segfile_remove_all(const char *path, uint32_t uid, const char *segment, uint64_t except)
+{
+    char prefix[192];
+    int length = snprintf(prefix, sizeof prefix, "pynotify.%u.%s.", uid, segment);
+    if (length < 0 || (size_t) length >= sizeof prefix)
+        return pn_fail(ENAMETOOLONG, "the segment name \"%.100s\" is too long for files", segment);
+    return remove_files(path, prefix, false, except);
 }

@@ -70,6 +70,9 @@ int pn_segfile_tags(int fd, uint32_t tags[PN_SEGFILE_PAGES]);
 /* Remove the file; 0 if there is none. */
 int pn_segfile_remove(const struct pn_segfile_dir *dir, uint64_t number);
 
+/* Remove all files of that segment, instance and kind; how many, or -errno. */
+int pn_segfile_remove_own(const struct pn_segfile_dir *dir);
+
 /*
  * Remove the files of a segment, of every kind and of every instance but `except` (0: of all);
  * how many, or -errno.  Safe to call again, and while others do.

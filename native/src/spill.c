@@ -43,6 +43,8 @@
 /* Of a page: does an entry begin with its first byte?  0 is what a page that is not there has. */
 enum { TAG_ENTRY = 1, TAG_INSIDE = 2 };
 
+enum { PN_SPILL_REMOVE = 1024 }; /* how many files are removed in one section at the most */
+
 static int directory_of(const struct pn_segment *seg, struct pn_segfile_dir *dir)
 {
     return pn_segfile_open_dir(dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'q');
@@ -144,7 +146,8 @@ static void remove_until(struct pn_segment *seg, uint64_t end)
     struct pn_segfile_dir dir;
     if (directory_of(seg, &dir) != 0)
         return; /* the directory is away; so are the files, or they are removed when it is back */
-    while (ctl->first_file < end) {
+    /* a step of bounded length under the lock; the next one goes on */
+    for (int i = 0; i < PN_SPILL_REMOVE && ctl->first_file < end; i++) {
         if (pn_segfile_remove(&dir, ctl->first_file) != 0)
             return;
         PN_CRASH("spill:removed");
@@ -166,11 +169,8 @@ void pn_spill_retire_locked(struct pn_segment *seg)
 void pn_spill_remove_all(struct pn_segment *seg)
 {
     struct pn_segfile_dir dir;
-    if (!seg->spills || directory_of(seg, &dir) != 0)
-        return;
-    for (uint64_t file = seg->ctl->first_file, end = seg->ctl->end_file; file < end; file++)
-        if (pn_segfile_remove(&dir, file) != 0)
-            return;
+    if (seg->spills && directory_of(seg, &dir) == 0)
+        pn_segfile_remove_own(&dir); /* by their names: numbers in the segment may be anything */
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */

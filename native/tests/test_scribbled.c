@@ -1,0 +1,149 @@
+/*
+ * Single words of the segment are overwritten by a process with a bug.  Who meets them poisons the
+ * segment; nobody crashes, hangs, or keeps the lock.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "full_queue.h"
+
+#include "channel.h"
+#include "spill.h"
+
+static const uint32_t wild[] = {64, 0x7fffffff, 0xffffffff}; /* max_channels is 64 */
+
+static void check_poisoned(pn_engine *engine)
+{
+    pn_conn *conn;
+    CHECK_EQ(pn_connect(engine, "db", 2, 0, NULL, &conn), -PN_ECORRUPT);
+    /* nobody keeps the lock: it would be a time-out */
+    CHECK_EQ(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER), -PN_ECORRUPT);
+}
+
+/* ---- the channel of a subscription ----------------------------------------------------------- */
+
+static void unlistens(void *arg)
+{
+    uint32_t channel = *(const uint32_t *)arg;
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "a");
+    uint64_t head = pn_load_relaxed(&test_inside()->ctl->head);
+    test_inside()->subscription[0].channel = channel;
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(pn_txn_unlisten(txn, "a", 1));
+    CHECK_OK(pn_txn_notify(txn, "a", 1, "x", 1));
+    CHECK_EQ(pn_txn_commit(txn), -PN_ECORRUPT);
+    CHECK_EQ(pn_load_relaxed(&test_inside()->ctl->head), head); /* nothing was committed */
+    check_poisoned(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void commits_a_prepared_listen(void *arg)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(pn_txn_listen(txn, "a", 1));
+    CHECK_OK(pn_txn_prepare(txn));
+    test_inside()->subscription[0].channel = *(const uint32_t *)arg;
+    CHECK_EQ(pn_txn_commit(txn), -PN_ECORRUPT);
+    check_poisoned(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void closes(void *arg)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "a");
+    test_listen(conn, "b");
+    test_inside()->subscription[1].channel = *(const uint32_t *)arg;
+    pn_conn_close(conn);
+    check_poisoned(engine);
+    pn_engine_close(engine);
+}
+
+static void test_a_subscription_to_no_channel(void)
+{
+    void (*const bodies[])(void *) = {unlistens, commits_a_prepared_listen, closes};
+    for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++)
+        for (size_t k = 0; k < sizeof bodies / sizeof bodies[0]; k++)
+            CHECK_CHILD(spawn(bodies[k], (void *)(uintptr_t)&wild[i]), 0);
+}
+
+/* ---- lengths inside of an entry -------------------------------------------------------------- */
+
+struct lengths {
+    uint32_t channel_len, payload_len;
+};
+
+/* The entry has 64 bytes: a header of 56, one of the channel, five of the payload, two spare. */
+static const struct lengths impossible[] = {
+    {1, 8},          {4, 5},          {9, 0},          {0, 9},          {0xffff, 5},
+    {1, 0xffffffff}, {1, 0x80000000}, {1, 0xffffffc8}, {8, 0xfffffff8}, {0xffff, 0xffffffff}};
+
+static void reads(void *arg)
+{
+    const struct lengths *l = arg;
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_batch *batch = pn_batch_new();
+    test_listen(conn, "c");
+    CHECK_OK(test_notify(conn, "c", "hello"));
+    AsyncQueueEntry *qe = (void *)pn_ring_at(test_inside(), 0);
+    CHECK_EQ(qe->length, 64);
+    qe->channel_len = (uint16_t)l->channel_len;
+    qe->payload_len = l->payload_len;
+    CHECK_EQ(pn_poll(conn, batch, 0), -PN_ECORRUPT);
+    check_poisoned(engine);
+    pn_batch_free(batch);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void test_lengths_that_reach_beyond_the_entry(void)
+{
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
+        CHECK_CHILD(spawn(reads, (void *)(uintptr_t)&impossible[i]), 0);
+}
+
+/* ---- numbers of spill files ------------------------------------------------------------------ */
+
+/* unlink() goes by the names in the directory, and a move of the tail takes a bounded step. */
+static void test_files_that_never_were(void)
+{
+    pn_options o = spilling(256);
+    pn_engine *engine = test_engine(&o);
+    pn_conn *conn = test_connect(engine), *notifier = test_connect(engine);
+    struct pn_segment *seg = test_inside();
+    struct heard heard = {0};
+    uint64_t sent = 0;
+    test_listen(conn, "c");
+    for (int i = 0; i < 300; i++)
+        CHECK_OK(send_number(notifier, "c", sent++, HALF_PAGE));
+    CHECK(count_files() > 0);
+    seg->ctl->end_file = 1ULL << 40;
+    while (hear(conn, &heard, 0) > 0)
+        ;
+    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    pn_queue_advance_tail_locked(seg);
+    CHECK(seg->ctl->first_file > 0 && seg->ctl->first_file < 100000);
+    pn_lock_release(seg);
+    seg->ctl->first_file = 0;
+    pn_conn_close(conn);
+    pn_conn_close(notifier);
+    done(engine);
+    CHECK_EQ(count_files(), 0);
+}
+
+int main(void)
+{
+    test_watchdog(100);
+    RUN(test_a_subscription_to_no_channel);
+    RUN(test_lengths_that_reach_beyond_the_entry);
+    RUN(test_files_that_never_were);
+    return tests_done();
+}
