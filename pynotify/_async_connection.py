@@ -428,24 +428,14 @@ class AsyncConnection(BaseConnection):
         if self._open_transaction() is not None:
             return []
         limit = 0 if max is None else limit_of(max)
-        messages = [] if limit < 0 else self._read(limit)
-        if self._handlers:
-            self._run_handlers(messages)
-        return messages
+        return [] if limit < 0 else self._poll(limit)
 
     async def poll_batch(self, max: int | None = None) -> NotifyBatch:
         """As `Connection.poll_batch`."""
         limit = 0 if max is None else limit_of(max)
         if self._open_transaction() is not None or limit < 0:
             return NotifyBatch.from_messages([])
-        with self._receiving:
-            if self._backlog or self._routed:
-                batch = NotifyBatch.from_messages(self._read(limit))
-            else:
-                batch = self._reader.read_columns(self, limit)
-        if self._handlers:
-            self._run_handlers(batch.in_order())
-        return batch
+        return self._poll_batch(limit)
 
     async def wait(self, timeout: float | None = None) -> bool:
         """As `Connection.wait`."""
@@ -514,10 +504,14 @@ class AsyncConnection(BaseConnection):
                 message = self._backlog.popleft()
             except IndexError:  # the commit of an UNLISTEN goes through it in a thread
                 continue
-            if self._descriptor is not None:
-                self._post()
-            if self._handlers:
-                self._run_handlers([message])
+            try:
+                if self._descriptor is not None:
+                    self._post()
+                if self._handlers:
+                    self._run_handlers((message,))
+            except BaseException:
+                self._give_back((message,))
+                raise
             left -= 1
             in_a_row += 1
             deadline = None

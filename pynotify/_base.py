@@ -23,6 +23,7 @@ from collections import deque
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pynotify._batch import NotifyBatch
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
 from pynotify._ffi import ffi, lib
 from pynotify._inbox import Inbox, Inboxes
@@ -475,16 +476,41 @@ class BaseConnection:
         if self._watched and self._backlog:
             lib.pn_conn_post(self._handle)
 
-    def _run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
+    def _poll(self, limit: int) -> list[Notify | Gap]:
+        messages = self._read(limit)
+        if self._handlers:
+            # The call is inside: Ctrl-C can come at its first step, and nothing has been returned.
+            try:
+                self._run_handlers(messages)
+            except BaseException:
+                self._give_back(messages)
+                raise
+        return messages
+
+    def _poll_batch(self, limit: int) -> NotifyBatch:
+        messages: list[Notify | Gap] = []
+        batch: NotifyBatch | None = None
         try:
-            for message in messages:
-                if isinstance(message, Notify):
-                    for handler in tuple(self._handlers):
-                        self._run_handler(handler, message)
+            with self._receiving:
+                if self._backlog or self._routed or self._loose_ends:
+                    messages = self._read(limit)
+                    batch = NotifyBatch.from_messages(messages)
+                else:
+                    batch = self._reader.read_columns(self, limit)
+            if self._handlers:
+                self._run_handlers(batch.in_order())
         except BaseException:
-            # Ctrl-C: nothing has been returned, so nothing may be lost.
-            self._give_back(messages)
+            self._loose_ends = True
+            self._give_back(messages or ([] if batch is None else batch.in_order()))
             raise
+        return batch
+
+    def _run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
+        """Whoever calls it gives them back when it raises."""
+        for message in messages:
+            if isinstance(message, Notify):
+                for handler in tuple(self._handlers):
+                    self._run_handler(handler, message)
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
         try:

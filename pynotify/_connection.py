@@ -250,10 +250,7 @@ class Connection(BaseConnection):
         if limit < 0:
             self._check_usable()
             return []
-        messages = self._read(limit)
-        if self._handlers:
-            self._run_handlers(messages)
-        return messages
+        return self._poll(limit)
 
     def poll_batch(self, max: int | None = None) -> NotifyBatch:
         """The same as `poll`, as columns: no object per message."""
@@ -262,22 +259,7 @@ class Connection(BaseConnection):
         limit = 0 if max is None else limit_of(max)
         if limit < 0:
             return NotifyBatch.from_messages([])
-        messages: list[Notify | Gap] = []
-        batch: NotifyBatch | None = None
-        try:
-            with self._receiving:
-                if self._backlog or self._routed or self._loose_ends:
-                    messages = self._read(limit)
-                    batch = NotifyBatch.from_messages(messages)
-                else:
-                    batch = self._reader.read_columns(self, limit)
-        except BaseException:
-            self._loose_ends = True
-            self._give_back(messages or ([] if batch is None else batch.in_order()))
-            raise
-        if self._handlers:
-            self._run_handlers(batch.in_order())
-        return batch
+        return self._poll_batch(limit)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until there may be something to read, and say whether there may be.
@@ -419,7 +401,11 @@ class Connection(BaseConnection):
                 # What has been read ahead already, as long as nothing is out of the ordinary.
                 for message in taking:
                     if handlers:
-                        self._run_handlers([message])
+                        try:
+                            self._run_handlers((message,))
+                        except BaseException:
+                            self._give_back((message,))
+                            raise
                     left -= 1
                     yield message
                     if transactions or not left:

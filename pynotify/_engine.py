@@ -338,6 +338,10 @@ def segments() -> list[SegmentInfo]:
     return found
 
 
+# What opening something else than a file fails with.
+_NO_SEGMENT = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.ENODEV)
+
+
 class _Descriptor:
     """The open segment file, whatever it holds."""
 
@@ -377,7 +381,9 @@ def _open_file(name: str) -> _Descriptor | None:
         raise InterfaceError(
             f'segment "{name}" belongs to somebody else', hint="Use another name."
         ) from error
-    except (OSError, ValueError) as error:  # a symbolic link, a directory: nothing of ours
+    except OSError as error:  # a symbolic link, a directory: nothing of ours
+        if error.errno not in _NO_SEGMENT:  # or a signal handler's TimeoutError
+            raise
         raise LayoutMismatch(
             f'"{name}" is not a segment: {error}', hint="Remove it, or use another name."
         ) from error

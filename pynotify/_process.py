@@ -35,7 +35,8 @@ class _Shared:
         self.reset()
 
     def reset(self) -> None:
-        self.lock = threading.Lock()
+        # Re-entrant: a signal handler may call get() while its thread is in it.
+        self.lock = threading.RLock()
         self.connections: dict[str, Connection] = {}
 
 
@@ -51,7 +52,12 @@ def get(name: str = "default") -> Connection:
     with _shared.lock:
         connection = _shared.connections.get(name)
         if connection is None or connection.closed:
-            connection = _shared.connections[name] = connect(name)
+            made = connect(name)
+            connection = _shared.connections.get(name)  # a signal handler's, made meanwhile
+            if connection is None or connection.closed:
+                connection = _shared.connections[name] = made
+            else:
+                made.close()
         return connection
 
 

@@ -35,7 +35,7 @@ class At:
     """Raises at the n-th place inside of the package at which Python runs signal handlers.
 
     These are the beginnings of Python functions and the ends of calls of C functions, that is
-    what a profile function is told of; and the ends of loops.
+    what a profile function is told of; and the ends of loops, at which a trace function looks.
     """
 
     def __init__(self, place: int) -> None:
@@ -44,14 +44,37 @@ class At:
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
-            self._left -= 1
-            if self._left == 0:
-                self.reached = True
-                sys.setprofile(None)
-                raise Interruption
+            self._pass()
+
+    def _pass(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.reached = True
+            sys.setprofile(None)
+            sys.settrace(None)
+            raise Interruption
+
+    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        """Of a function: in it, before each of its instructions."""
+        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        last = -1
+
+        def look(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal last
+            if event == "opcode":
+                jumped = last > frame.f_lasti  # backwards: the end of a loop
+                last = frame.f_lasti
+                if jumped:
+                    self._pass()
+            return look
+
+        return look
 
     def attempt(self, call: Callable[[], Any]) -> Any:
         """What it returns; None when it was interrupted."""
+        sys.settrace(self._trace)
         sys.setprofile(self)
         try:
             return call()
@@ -59,6 +82,7 @@ class At:
             return None
         finally:
             sys.setprofile(None)
+            sys.settrace(None)
 
 
 def drain(sub: pynotify.Subscription) -> list[str | int]:
@@ -95,10 +119,15 @@ MAIN: dict[str, Callable[[pynotify.Connection], Any]] = {
 class TestEveryPlace:
     """One after the other, until the call comes through without having reached the place."""
 
+    @pytest.mark.parametrize("handled", [False, True], ids=["", "with a notify handler"])
     @pytest.mark.parametrize("how", MAIN)
-    def test_alone(self, conn: pynotify.Connection, connect: Connect, how: str) -> None:
+    def test_alone(
+        self, conn: pynotify.Connection, connect: Connect, how: str, handled: bool
+    ) -> None:
         other = connect()
         conn.listen("m")
+        if handled:
+            conn.add_notify_handler(lambda message: None)
         for place in range(1, 1000):
             sent = [f"{place} {number}" for number in range(3)]
             other.notify_many("m", sent)
@@ -457,3 +486,138 @@ def test_a_storm_of_exceptions(
     assert got[1] == expected
     if not merciless:
         assert got[0] == got[2] == expected
+
+
+# ---- sending ------------------------------------------------------------------------------------
+
+SENDING: dict[str, Callable[[pynotify.Connection], object]] = {
+    "notify": lambda conn: conn.notify("m", "x"),
+    "notify_many": lambda conn: conn.notify_many("m", ["x", "y"]),
+    "listen": lambda conn: conn.listen("other"),
+    "unlisten": lambda conn: conn.unlisten("other"),
+    "commit": lambda conn: conn.commit(),
+    "prepared": lambda conn: conn.commit(),
+}
+
+
+@pytest.mark.parametrize("how", SENDING)
+def test_an_interrupted_sender(make_engine: EngineFactory, connect: Connect, how: str) -> None:
+    """All of it has happened or nothing, and nothing stays reserved."""
+    engine = make_engine(queue_pages=64)
+    listener = engine.connect()
+    listener.listen("m")
+    for place in range(1, 1000):
+        conn = engine.connect()
+        if how in ("commit", "prepared"):
+            conn.begin()
+            conn.notify("m", "x")
+            conn.notify("m", "y" * 5000)
+            if how == "prepared":
+                next(iter(conn._transactions.values())).prepare()
+        at = At(place)
+        at.attempt(lambda conn=conn: SENDING[how](conn))
+        if conn.in_transaction:  # it had not come to anything
+            assert listener.poll() == []
+            conn.rollback()
+        assert len(listener.poll()) in (0, 1 if how == "notify" else 2)
+        conn.notify("m", "on it goes")
+        assert payloads(listener.poll()) == ["on it goes"]
+        # Half of the queue, which what is still reserved would not leave for long.
+        assert conn.notify_many("m", [str(number) * 2000 for number in range(100)]) == 100
+        assert len(listener.poll()) == 100
+        conn.close()
+        del conn
+        assert len(engine.stat().backends) == 1
+        if not at.reached:
+            break
+    assert place > 3
+    listener.close()
+    assert engine.check().ok
+
+
+class Interrupting:
+    """Calls a function where a function of the core, or of the package, is done or begins."""
+
+    def __init__(self, event: str, name: str, handler: Callable[[], object]) -> None:
+        self._where = event, name
+        self._handler = handler
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        name = getattr(argument, "__name__", "") if event.startswith("c_") else ""
+        if self._where == (event, name or frame.f_code.co_name):
+            sys.setprofile(None)
+            self._handler()
+
+    def during(self, call: Callable[[], Any]) -> Any:
+        sys.setprofile(self)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+
+
+def test_notify_while_the_thread_commits(conn: pynotify.Connection) -> None:
+    """It is refused for what it is, and the commit goes on."""
+    errors: list[pynotify.Error] = []
+
+    def handler() -> None:
+        try:
+            conn.notify("m", "from a handler")
+        except pynotify.Error as error:
+            errors.append(error)
+
+    conn.listen("m")
+    for event in ("c_call", "c_return"):
+        conn.begin()
+        conn.notify("m", event)
+        Interrupting(event, "pn_txn_commit_owned", handler).during(conn.commit)
+        assert payloads(conn.poll()) == [event]
+    assert [str(error).partition("\n")[0] for error in errors] == [
+        "the transaction is being committed"
+    ] * 2
+    conn.notify("m", "afterwards")
+    assert payloads(conn.poll()) == ["afterwards"]
+
+
+def test_get_in_a_handler_that_interrupts_get(segment_name: str) -> None:
+    """Both have the same connection, and no other one is left."""
+    inner: list[pynotify.Connection] = []
+    outer = Interrupting(
+        "call", "connect", lambda: inner.append(pynotify.get(segment_name))
+    ).during(lambda: pynotify.get(segment_name))
+    assert inner == [outer]
+    assert outer.closed is False
+    with pynotify.open(segment_name) as engine:
+        assert len(engine.stat().backends) == 1
+    outer.close()
+
+
+def test_a_handler_that_raises_in_open(segment_name: str) -> None:
+    """Its TimeoutError, which is an OSError, is its own."""
+
+    def expire() -> None:
+        raise TimeoutError("of a signal handler")
+
+    at = Interrupting("call", "_open_file", expire)
+    with pytest.raises(TimeoutError, match="of a signal handler"):
+        at.during(lambda: pynotify.open(segment_name))
+    at = Interrupting("c_return", "fstat", expire)
+    pynotify.open(segment_name).close()
+    with pytest.raises(TimeoutError, match="of a signal handler"):
+        at.during(lambda: pynotify.open(segment_name))
+
+
+def test_no_stack_left_for_the_core(conn: pynotify.Connection) -> None:
+    """A RecursionError just before it reads does not bring back what it has read before."""
+    conn.listen("m")
+    conn.notify("m", "1")
+    conn.notify("m", "2")
+    assert payloads(conn.poll(max=1)) == ["1"]
+
+    def fail() -> None:
+        raise RecursionError
+
+    with pytest.raises(RecursionError):
+        Interrupting("c_call", "pn_poll", fail).during(conn.poll)
+    assert payloads(conn.poll()) == ["2"]
+    assert conn.poll() == []
