@@ -217,7 +217,7 @@ void pn_conn_close(pn_conn *conn);
 int32_t pn_conn_pid(const pn_conn *conn);        /* the process that owns it */
 int32_t pn_conn_backend_id(const pn_conn *conn); /* its index in the backend array */
 
-/* Next notice (a warning to log) into buf; 0 when there is none, else its length. */
+/* Next notice (a warning to log) into buf; its length, 0 when there is none, or -PN_EFORKED. */
 int pn_conn_notice(pn_conn *conn, char *buf, size_t cap);
 
 /* ---- sending ----------------------------------------------------------------------------- */
@@ -400,7 +400,8 @@ void pn_conn_interrupt(pn_conn *conn);
 /* One descriptor per connection, constant, level-triggered, for any event loop. */
 int pn_fileno(pn_conn *conn);
 
-/* Name of a channel number of this connection; NULL when out of range. Constant for its life. */
+/* Name of a channel number of this connection; constant for its life.  NULL: out of range, or in a
+ * forked child. */
 const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
 
 /* Numbers of the channels of the committed LISTENs, not SUBSCRIBEs; returns how many there are. */

@@ -232,6 +232,8 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
     int n = 0;
     if (conn == &pn_conn_that_is_closed)
         return 0;
+    if (conn->pid != pn_my_pid)
+        return pn_conn_foreign(conn);
     int32_t died = cap > 0 ? atomic_exchange(&conn->seg->recovered_from, 0) : 0;
     if (died != 0) {
         n = snprintf(buf, cap,
@@ -288,7 +290,7 @@ static int check_signal(int *signo)
 {
     if (*signo == 0)
         *signo = SIGUSR1;
-    if (*signo == -1 || *signo == SIGUSR1 || (*signo >= SIGRTMIN && *signo <= SIGRTMAX))
+    if (*signo == -1 || pn_may_wake(*signo))
         return 0;
     return pn_fail(EINVAL, "wakeup must be SIGUSR1, a real-time signal (%d to %d) or polling",
                    SIGRTMIN, SIGRTMAX);
@@ -516,6 +518,8 @@ PN_API int pn_fileno(pn_conn *conn)
 PN_API const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len)
 {
     const char *name = NULL;
+    if (conn->pid != pn_my_pid)
+        return NULL; /* a thread of the parent may have held the mutex */
     pthread_mutex_lock(&conn->recv_mutex); /* the array may be growing */
     if (channel < conn->nchannels) {
         name = conn->channels[channel].name;

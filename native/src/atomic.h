@@ -21,6 +21,7 @@ typedef _Atomic(int32_t) pn_atomic_i32;
 
 #define pn_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define pn_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define pn_load_seq_cst(p) atomic_load_explicit((p), memory_order_seq_cst)
 #define pn_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 #define pn_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
 #define pn_exchange(p, v) atomic_exchange_explicit((p), (v), memory_order_seq_cst)

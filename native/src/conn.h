@@ -147,10 +147,12 @@ extern struct pn_conn pn_conn_that_is_closed;
 
 int pn_conn_closed(void);
 
+/* Fails: the connection belongs to the parent of this process. */
+int pn_conn_foreign(const struct pn_conn *conn);
+
 /* As pn_conn_check(), for what ends: a closed connection still gives back what it has taken. */
 static inline int pn_conn_check_held(const struct pn_conn *conn)
 {
-    extern int pn_conn_foreign(const struct pn_conn *conn);
     extern int32_t pn_my_pid;
     if (__builtin_expect(conn->pid != pn_my_pid, 0))
         return pn_conn_foreign(conn);

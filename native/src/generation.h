@@ -48,7 +48,8 @@ static inline bool pn_held_back(const struct pn_conn *conn)
     if (__builtin_expect(value == 0, 1))
         return false;
     uint32_t index = pn_load_relaxed(&conn->held_index);
-    return pn_load_acquire(&pn_generation_at(conn->seg, index)->value) < value;
+    /* seq_cst: it is the sleeper's second condition (procsignal.c 1) */
+    return pn_load_seq_cst(&pn_generation_at(conn->seg, index)->value) < value;
 }
 
 #endif

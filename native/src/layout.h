@@ -215,7 +215,8 @@ struct QueueBackendStatus {
     /* Line 3, the ProcSignalSlot.  Set by senders before the signal, cleared by the handler. */
     _Alignas(64) pn_atomic_u32 pss_signalFlags[NUM_PROCSIGNALS];
     pn_atomic_u64 signalled_at; /* W: holder; when `owed` was last set, CLOCK_MONOTONIC ns */
-    pn_atomic_u64 caught_at;    /* W: any sender; when /proc last said that it catches its signal */
+    pn_atomic_u64 caught_at;    /* W: any sender; when /proc last said that it catches its signal,
+                                   which is the lowest byte */
 
     /* Line 4.  W: holder, while it claims, releases or reaps; `state` is stored last. */
     _Alignas(64) pn_atomic_u32 state;

@@ -174,28 +174,44 @@ int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value)
     return syscall(SYS_pidfd_send_signal, pidfd, signo, &info, 0) == 0 ? 0 : -errno;
 }
 
+/* The hexadecimal number after `key`, which begins with a newline, in a file of any length. */
+static int find_hex(int fd, const char *key, uint64_t *value)
+{
+    char text[512]; /* it may be a small stack that we are on */
+    size_t matched = 0;
+    ssize_t n;
+    *value = 0;
+    while ((n = read(fd, text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            char c = text[i];
+            if (key[matched] != '\0')
+                matched = c == key[matched] ? matched + 1 : c == '\n';
+            else if (c >= '0' && c <= '9')
+                *value = *value << 4 | (uint64_t) (c - '0');
+            else if (c >= 'a' && c <= 'f')
+                *value = *value << 4 | (uint64_t) (c - 'a' + 10);
+            else if (c == '\n')
+                return 0;
+        }
+    return -EIO;
+}
+
 int pn_os_catches(int32_t pid, int signo)
 {
-    char path[40] = "/proc/", text[4096], digits[12];
+    char path[40] = "/proc/", digits[12];
     size_t at = 6, count = 0;
+    uint64_t caught;
     for (uint32_t left = (uint32_t) pid; count == 0 || left != 0; left /= 10)
         digits[count++] = (char) ('0' + left % 10);
     while (count > 0)
         path[at++] = digits[--count];
     memcpy(path + at, "/status", sizeof "/status");
-    ssize_t n = read_small(path, text, sizeof text);
-    if (n < 0)
-        return (int) n;
-    const char *line = strstr(text, "\nSigCgt:");
-    if (line == NULL)
-        return -EIO;
-    uint64_t caught = 0;
-    for (const char *p = line + sizeof "\nSigCgt:" - 1; *p != '\0' && *p != '\n'; p++)
-        if (*p >= '0' && *p <= '9')
-            caught = caught << 4 | (uint64_t) (*p - '0');
-        else if (*p >= 'a' && *p <= 'f')
-            caught = caught << 4 | (uint64_t) (*p - 'a' + 10);
-    return (int) (caught >> (signo - 1) & 1);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int rc = find_hex(fd, "\nSigCgt:", &caught);
+    close(fd);
+    return rc != 0 ? rc : (int) (caught >> (signo - 1) & 1);
 }
 
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns)

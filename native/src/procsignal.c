@@ -8,7 +8,7 @@
  *        notifier (lock held)                     listener
  *          if quiet: from = begin                   pos = p | ASLEEP        (exchange)
  *          want = end             (release)         --- full fence (the exchange) ---
- *          --- full fence ---                       w = want                (acquire)
+ *          --- full fence ---                       w = want                (seq_cst)
  *          p = pos                                  if w > p: CAS p|ASLEEP -> max(p, from),
  *          if p & ASLEEP: owed, then                   won or lost: awake, read again
  *            CAS p -> max(p, from); won: signal     else block on the latch
@@ -46,6 +46,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "backend.h"
@@ -60,6 +61,7 @@
 #define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
 #define PN_OWED_NS 10000000LL
 #define PN_CATCHES_NS 100000000LL
+#define PN_CAUGHT_SIGNO UINT64_C(0xff)
 
 enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 
@@ -111,22 +113,22 @@ static bool is_ours(const siginfo_t *info, bool had_flag)
  */
 static void call_previous(int signo, siginfo_t *info, void *context, const struct sigaction *was)
 {
-    sigset_t one, before;
+    const ucontext_t *interrupted = context;
+    sigset_t mask, before;
     struct sigaction now;
     bool nodefer = (was->sa_flags & SA_NODEFER) != 0;
-    if (nodefer) {
-        sigemptyset(&one);
-        sigaddset(&one, signo);
-        pthread_sigmask(SIG_UNBLOCK, &one, &before);
-    }
+    sigemptyset(&mask);
+    memcpy(&mask, &interrupted->uc_sigmask, _NSIG / 8); /* the kernel's is no larger */
+    sigorset(&mask, &mask, &was->sa_mask);
+    if (!nodefer)
+        sigaddset(&mask, signo);
+    pthread_sigmask(SIG_SETMASK, &mask, &before); /* ours blocks everything */
     if ((was->sa_flags & SA_SIGINFO) != 0)
         was->sa_sigaction(signo, info, context);
     else
         was->sa_handler(signo);
-    if (!nodefer)
-        return;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (sigaction(signo, NULL, &now) == 0 && now.sa_sigaction == was->sa_sigaction)
+    if (nodefer && sigaction(signo, NULL, &now) == 0 && now.sa_sigaction == was->sa_sigaction)
         sigaction(signo, &installed[signo], NULL);
 }
 
@@ -239,6 +241,7 @@ static int remember(int signo, const struct sigaction *current)
 /* SA_RESTART as the host's own handler has it: Python's relies on EINTR to run at all. */
 static int install(int signo, const struct sigaction *current)
 {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     struct sigaction sa;
     int rc = remember(signo, current);
     if (rc != 0)
@@ -251,7 +254,11 @@ static int install(int signo, const struct sigaction *current)
     sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
     if (!host_handles || (current->sa_flags & SA_RESTART) != 0)
         sa.sa_flags |= SA_RESTART;
-    sigemptyset(&sa.sa_mask);
+    /* No other handler on top of ours: the stack may be 8 KiB, most of it taken by the kernel.
+     * What a fault raises cannot wait. */
+    sigfillset(&sa.sa_mask);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&sa.sa_mask, faults[i]);
     installed[signo] = sa;
     if (sigaction(signo, &sa, NULL) != 0)
         return pn_fail(errno, "could not install the handler of signal %d: %s", signo,
@@ -416,16 +423,20 @@ static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
     return fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
 }
 
-/* /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders. */
+/*
+ * /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders, and for
+ * the signal it was asked of: that stands in the lowest byte of the time.
+ */
 static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 {
     int64_t now = pn_now_coarse_ns();
-    int64_t age = now - (int64_t) pn_load_relaxed(&backend->caught_at);
-    if (age >= 0 && age < PN_CATCHES_NS)
+    uint64_t caught = pn_load_relaxed(&backend->caught_at);
+    int64_t age = now - (int64_t) (caught & ~PN_CAUGHT_SIGNO);
+    if ((caught & PN_CAUGHT_SIGNO) == (uint64_t) signo && age >= 0 && age < PN_CATCHES_NS)
         return true;
     if (pn_os_catches(pid, signo) != 1)
         return false;
-    pn_store_relaxed(&backend->caught_at, (uint64_t) now);
+    pn_store_relaxed(&backend->caught_at, ((uint64_t) now & ~PN_CAUGHT_SIGNO) | (uint64_t) signo);
     return true;
 }
 
@@ -435,7 +446,7 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     int signo = pn_load_acquire(&backend->signo);
-    if (signo <= 0 || signo >= MAX_SIGNALS || pn_load_acquire(&backend->generation) != generation)
+    if (!pn_may_wake(signo) || pn_load_acquire(&backend->generation) != generation)
         return 0; /* it polls; or the slot changed hands, and pid and signo may be of two owners */
     if (!provably_there(seg, slot, pid) || !catches(backend, pid, signo))
         return 0; /* owed stays: its own slow timer looks */
@@ -595,7 +606,8 @@ bool pn_wake_self(struct pn_conn *conn)
     if ((pos & PN_ASLEEP) == 0)
         return true;
     uint64_t consumed = pos & ~PN_ASLEEP;
-    if (pn_load_acquire(&me->want) <= consumed) /* pairs with the release in pn_interest_locked */
+    /* seq_cst: not before pn_fall_asleep()'s exchange, which acquire alone does not forbid (1) */
+    if (pn_load_seq_cst(&me->want) <= consumed)
         return false;
     if (pn_held_back(conn))
         return false;

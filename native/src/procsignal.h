@@ -8,6 +8,8 @@
 #ifndef PN_PROCSIGNAL_H
 #define PN_PROCSIGNAL_H
 
+#include <signal.h>
+
 #include "conn.h"
 
 /* Make the process ready for this connection's signal: install the handler if it is not. */
@@ -20,6 +22,12 @@ void pn_procsignal_unregister(struct pn_conn *conn);
 void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
+
+/* Of what a slot says, too, which anybody may have scribbled over: no other is ever sent. */
+static inline bool pn_may_wake(int signo)
+{
+    return signo == SIGUSR1 || (signo >= SIGRTMIN && signo <= SIGRTMAX);
+}
 
 /* What LOG_STACK calls: pn_adopt_stack_printer() in pynotify.h. */
 int pn_procsignal_keep_disposition(int signo);

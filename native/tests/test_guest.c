@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 
+#include "os.h"
+#include "procsignal.h"
 #include "queue.h"
 
 static pn_engine *engine;
@@ -320,6 +322,65 @@ static void test_asking_for_a_stack(void)
     done();
 }
 
+/* ---- what others may have done to us --------------------------------------------------------- */
+
+static void listens_until_end(void *arg)
+{
+    int rc;
+    (void)arg;
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    conn->next_timer_ns = INT64_MAX;
+    test_tell(up);
+    while ((rc = test_wait(conn, -1)) != 1)
+        CHECK_EQ(rc, -EINTR);
+    pn_conn_close(conn);
+}
+
+/* A scribbled signal number, and a yes of /proc that is fresh, but was about another signal. */
+static void test_no_other_signal_is_sent_than_one_that_wakes(void)
+{
+    const int scribbled[] = {SIGKILL, SIGTERM, SIGABRT, SIGSTOP, SIGRTMIN + 7, 64 + 1, -1};
+    two_connections(NULL);
+    CHECK_EQ(pipe(up), 0);
+    pid_t pid = spawn(listens_until_end, NULL);
+    test_hear(up);
+    struct QueueBackendStatus *slot = &test_inside()->backend[2];
+    CHECK_EQ(slot->pid, pid);
+    for (size_t i = 0; i < sizeof scribbled / sizeof scribbled[0]; i++) {
+        uint64_t now = (uint64_t)pn_now_coarse_ns() & ~UINT64_C(0xff);
+        pn_store_relaxed(&slot->caught_at, now | SIGUSR1);
+        pn_store_relaxed(&slot->signo, scribbled[i]);
+        CHECK(!pn_procsignal_send(test_inside(), 2, PROCSIG_NOTIFY_INTERRUPT));
+    }
+    pn_store_relaxed(&slot->signo, SIGUSR1);
+    CHECK_OK(test_notify(a, "c", "end"));
+    CHECK_CHILD(pid, 0);
+    done();
+}
+
+/* As a thread of the parent that is in there leaves it. */
+static void test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(void)
+{
+    char text[64];
+    two_connections(NULL);
+    test_listen(a, "c");
+    pthread_mutex_lock(&a->recv_mutex);
+    pthread_mutex_lock(&a->notice_mutex);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(TEST_PATIENCE_MS / 2000);
+        bool right = pn_conn_channel(a, 0, NULL) == NULL &&
+                     pn_conn_notice(a, text, sizeof text) == -PN_EFORKED;
+        _exit(right ? 0 : 1);
+    }
+    CHECK_CHILD(pid, 0);
+    pthread_mutex_unlock(&a->notice_mutex);
+    pthread_mutex_unlock(&a->recv_mutex);
+    CHECK_STR(pn_conn_channel(a, 0, NULL), "c");
+    done();
+}
+
 int main(void)
 {
     test_watchdog(110);
@@ -330,6 +391,8 @@ int main(void)
     RUN(test_never_waiting_for_room);
     RUN(test_a_kick_ends_one_wait);
     RUN(test_a_post_lasts_until_the_next_poll);
+    RUN(test_no_other_signal_is_sent_than_one_that_wakes);
+    RUN(test_a_forked_child_does_not_wait_for_a_lock_of_its_parent);
     RUN(test_asking_for_a_stack);
     return tests_done();
 }

@@ -83,6 +83,33 @@ static void wait_for(pn_conn *conn, const char *payload)
 
 /* ---- the host's own signals ------------------------------------------------------------------ */
 
+static sigset_t host_mask;
+
+static void note_mask(int signo)
+{
+    (void)signo;
+    pthread_sigmask(SIG_SETMASK, NULL, &host_mask);
+}
+
+/* Ours is interrupted by nothing; the host's by what it would have been without us. */
+static void host_with_a_mask(void *arg)
+{
+    struct sigaction sa = {.sa_handler = note_mask}, ours;
+    (void)arg;
+    sigaddset(&sa.sa_mask, SIGHUP);
+    CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+    pn_conn *conn = listening(0);
+    CHECK_EQ(sigaction(SIGUSR1, NULL, &ours), 0);
+    CHECK(sigismember(&ours.sa_mask, SIGTERM) && sigismember(&ours.sa_mask, SIGRTMIN));
+    CHECK(!sigismember(&ours.sa_mask, SIGSEGV));
+    raise(SIGUSR1);
+    CHECK(sigismember(&host_mask, SIGUSR1) && sigismember(&host_mask, SIGHUP));
+    CHECK(!sigismember(&host_mask, SIGTERM) && !sigismember(&host_mask, SIGRTMIN));
+    CHECK_EQ(pthread_sigmask(SIG_SETMASK, NULL, &host_mask), 0);
+    CHECK(!sigismember(&host_mask, SIGUSR1) && !sigismember(&host_mask, SIGTERM));
+    pn_conn_close(conn);
+}
+
 static void host_with_handler(void *arg)
 {
     struct sigaction sa = {.sa_handler = host_handler};
@@ -136,6 +163,13 @@ static void plain_listener(void *arg)
     test_tell(up);
     for (;;)
         wait_for(conn, "x");
+}
+
+static void test_the_hosts_handler_has_its_own_mask(void)
+{
+    begin();
+    CHECK_CHILD(spawn(host_with_a_mask, NULL), 0);
+    end();
 }
 
 static void test_foreign_signals_do_what_the_host_had_chosen(void)
@@ -585,6 +619,7 @@ int main(void)
 {
     test_watchdog(115);
     RUN(test_foreign_signals_go_to_the_hosts_handler);
+    RUN(test_the_hosts_handler_has_its_own_mask);
     RUN(test_foreign_signals_do_what_the_host_had_chosen);
     RUN(test_after_the_last_close_a_late_signal_does_not_kill);
     RUN(test_a_replaced_handler_is_installed_again);
