@@ -92,11 +92,11 @@ int pn_check_payload(const struct pn_conn *conn, size_t len)
 
 static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
 {
-    for (size_t i = 0; i < txn->nintents; i++)
-        if (txn->intents[i].local == local && txn->intents[i].route == route) {
-            txn->intents[i].listen = listen;
-            return 0;
-        }
+    struct pn_local_channel *c = &txn->conn->channels[local];
+    if (c->folded[route] == txn->conn->foldings) {
+        txn->intents[c->intent[route]].listen = listen;
+        return 0;
+    }
     if (txn->nintents == txn->intents_cap) {
         size_t cap = txn->intents_cap == 0 ? 8 : 2 * txn->intents_cap;
         struct pn_intent *bigger = realloc(txn->intents, cap * sizeof *bigger);
@@ -105,6 +105,8 @@ static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, b
         txn->intents = bigger;
         txn->intents_cap = cap;
     }
+    c->folded[route] = txn->conn->foldings;
+    c->intent[route] = (uint32_t) txn->nintents;
     txn->intents[txn->nintents++] = (struct pn_intent){
         .listen = listen, .route = route, .local = local, .subscription = PN_NO_SUBSCRIPTION};
     return 0;
@@ -162,6 +164,7 @@ static int fold_actions(struct pn_txn *txn)
     if (txn->prepared)
         return 0;
     txn->nintents = 0;
+    txn->conn->foldings++; /* what stands in the channels is of earlier ones */
     for (size_t i = 0; rc == 0 && i < txn->pending.nactions; i++)
         rc = fold_action(txn, &txn->pending.actions[i]);
     return rc;

@@ -5,7 +5,8 @@
  *    slot's firstSub.  The channel entries' bitmaps and counts, the hash chains, the free lists
  *    and the counters are an index of that, rebuilt by recovery (pn_channel_rebuild_locked) when
  *    a process died while index_dirty was set.  A list changes by one store: the head when a
- *    subscription is added, one `next` when it is removed.
+ *    subscription is added, one `next` when it is removed.  `prev` is part of the index: with it an
+ *    UNLISTEN costs the same however much the backend listens to.
  * 2. Only the lock holder reads or writes any of it: PostgreSQL needs 128 partition locks here
  *    because its committers do not hold one lock together; ours do already.
  * 3. An entry has two levels of bitmap, so that finding the listeners of a channel costs the
@@ -167,6 +168,13 @@ struct GlobalChannelEntry *pn_subscribed_locked(struct pn_segment *seg, uint32_t
     return NULL;
 }
 
+/* `link` may be 0, or a scribbled one, which is found when it is followed. */
+static void set_prev(struct pn_segment *seg, uint32_t link, uint32_t prev)
+{
+    if (link != 0 && link <= seg->max_subscriptions)
+        seg->subscription[link - 1].prev = prev;
+}
+
 int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash, uint32_t dboid,
                            const char *name, size_t len, uint32_t *subscription)
 {
@@ -192,7 +200,9 @@ int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash,
     sub->channel = pn_channel_index(seg, e);
     sub->since = PN_SINCE_STAGED;
     sub->next = seg->backend[slot].firstSub;
+    sub->prev = 0;
     PN_CRASH("listen:sub");
+    set_prev(seg, sub->next, link);
     seg->backend[slot].firstSub = link; /* truth changes here */
     seg->ctl->subscriptions_used++;
     e->staged++;
@@ -223,18 +233,18 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
     struct pn_subscription *sub = &seg->subscription[subscription];
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct GlobalChannelEntry *e = pn_subscribed_locked(seg, subscription);
-    uint32_t *link = &backend->firstSub;
+    uint32_t prev = *(volatile const uint32_t *) &sub->prev;
 
     if (e == NULL)
         return;
-    seg->ctl->index_dirty = 1;
-    for (uint32_t steps = 0; *link != subscription + 1; steps++) {
-        if (*link == 0 || *link > seg->max_subscriptions || steps > seg->max_subscriptions) {
-            pn_segment_poison(seg, "the subscription list of backend %u is broken", slot);
-            return;
-        }
-        link = &seg->subscription[*link - 1].next;
+    uint32_t *link = prev == 0 || prev > seg->max_subscriptions ? &backend->firstSub
+                                                                : &seg->subscription[prev - 1].next;
+    if (*link != subscription + 1) {
+        pn_segment_poison(seg, "the subscription list of backend %u is broken", slot);
+        return;
     }
+    seg->ctl->index_dirty = 1;
+    set_prev(seg, sub->next, prev);
     *link = sub->next; /* truth changes here */
     PN_CRASH("unlisten:sub");
     if (sub->since == PN_SINCE_STAGED) {
@@ -295,7 +305,7 @@ static int rebuild_slot(struct pn_segment *seg, uint32_t slot, uint64_t *used)
     backend->numSubs = 0;
     if (pn_load_relaxed(&backend->state) == PN_SLOT_FREE)
         backend->firstSub = 0;
-    for (uint32_t link = backend->firstSub; link != 0;) {
+    for (uint32_t link = backend->firstSub, prev = 0; link != 0;) {
         if (link > seg->max_subscriptions || (used[(link - 1) / 64] >> ((link - 1) % 64) & 1) != 0)
             return pn_segment_poison(seg, "the subscription list of backend %u is broken", slot);
         used[(link - 1) / 64] |= 1ULL << ((link - 1) % 64);
@@ -310,6 +320,8 @@ static int rebuild_slot(struct pn_segment *seg, uint32_t slot, uint64_t *used)
             backend->numSubs++;
         }
         seg->ctl->subscriptions_used++;
+        sub->prev = prev;
+        prev = link;
         link = sub->next;
     }
     set_listener_bit(seg, slot, backend->numSubs != 0);

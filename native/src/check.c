@@ -230,30 +230,33 @@ static void check_list(struct pn_segment *seg, struct report *r, uint32_t slot, 
                        uint32_t *listeners, uint32_t *staged)
 {
     uint32_t count = 0;
-    for (uint32_t link = seg->backend[slot].firstSub; link != 0;) {
-        if (link > seg->max_subscriptions || used[link - 1] != 0) {
+    for (uint32_t link = seg->backend[slot].firstSub, prev = 0; link != 0;) {
+        if (link > seg->max_subscriptions || used[link - 1] != 0 ||
+            seg->subscription[link - 1].prev != prev) {
             problem(r, "I15: the subscription list of slot %u is broken", slot);
             return;
         }
         used[link - 1] = 1;
         const struct pn_subscription *sub = &seg->subscription[link - 1];
-        if (sub->channel >= seg->max_channels) {
-            problem(r, "I15: slot %u subscribes to channel %u", slot, sub->channel);
+        uint32_t channel = *(volatile const uint32_t *) &sub->channel;
+        if (channel >= seg->max_channels) {
+            problem(r, "I15: slot %u subscribes to channel %u", slot, channel);
             return;
         }
-        struct GlobalChannelEntry *e = pn_channel_at(seg, sub->channel);
+        struct GlobalChannelEntry *e = pn_channel_at(seg, channel);
         if (sub->since == PN_SINCE_STAGED) {
-            staged[sub->channel]++;
+            staged[channel]++;
         } else {
             count++;
-            listeners[sub->channel]++;
+            listeners[channel]++;
             if (e->state != PN_CHANNEL_USED || !pn_channel_listens(seg, e, slot))
                 problem(r, "I15: slot %u listens to channel %u, its bit is not set", slot,
-                        sub->channel);
+                        channel);
             if (sub->since > pn_load_relaxed(&seg->ctl->head))
                 problem(r, "I11: slot %u listens to channel %u since the future", slot,
-                        sub->channel);
+                        channel);
         }
+        prev = link;
         link = sub->next;
     }
     if (count != seg->backend[slot].numSubs)

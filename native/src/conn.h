@@ -35,6 +35,8 @@ struct pn_local_channel {
     QueuePosition since[PN_ROUTES];
     uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
     uint8_t routes;         /* bits 1 << enum pn_route */
+    uint64_t folded[PN_ROUTES];  /* in which folding (async.c) an intent was made, and which */
+    uint32_t intent[PN_ROUTES];
 };
 
 enum { PN_NEIGHBOURS = 64, PN_PASSED = 8 };
@@ -96,6 +98,7 @@ struct pn_conn {
     uint32_t nchannels, channels_cap;
     uint32_t *channel_table; /* open addressing by hash: index + 1 */
     uint32_t table_size;     /* a power of two */
+    uint64_t foldings;        /* counts them */
     pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
     struct pn_copy copy;      /* of what is read, where it may be overwritten.  recv_mutex held */
     QueuePosition unannounced; /* head at an empty poll(), if woken was behind.  recv_mutex held */

@@ -59,7 +59,7 @@
 #include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 8U
+#define PN_LAYOUT_VERSION 9U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -244,6 +244,7 @@ struct pn_database {
 struct pn_subscription {
     uint32_t channel;    /* index into channel[] */
     uint32_t next;       /* index + 1 */
+    uint32_t prev;       /* index + 1, 0: the slot's first; derived */
     QueuePosition since; /* head at the LISTEN's commit; PN_SINCE_STAGED: not committed yet */
 };
 #define PN_SINCE_STAGED UINT64_MAX
