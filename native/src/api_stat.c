@@ -14,10 +14,9 @@
 
 PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap)
 {
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_backend_reap_and_lock(engine->seg);
     if (rc != 0)
         return rc;
-    pn_backend_reap_all_locked(engine->seg);
     pn_stat_locked(engine->seg, out, rows, cap);
     pn_lock_release(engine->seg);
     return 0;
@@ -66,10 +65,9 @@ PN_API int pn_commit_seq(pn_engine *engine, uint64_t *out)
 PN_API int pn_queue_usage(pn_engine *engine, double *out)
 {
     pn_stat stat;
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_backend_reap_and_lock(engine->seg);
     if (rc != 0)
         return rc;
-    pn_backend_reap_all_locked(engine->seg);
     pn_stat_locked(engine->seg, &stat, NULL, 0);
     pn_lock_release(engine->seg);
     *out = stat.queue_usage;
@@ -78,10 +76,9 @@ PN_API int pn_queue_usage(pn_engine *engine, double *out)
 
 PN_API int pn_check(pn_engine *engine, char *buf, size_t cap)
 {
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_backend_reap_and_lock(engine->seg);
     if (rc != 0)
         return rc;
-    pn_backend_reap_all_locked(engine->seg);
     rc = pn_check_locked(engine->seg, buf, cap);
     pn_lock_release(engine->seg);
     return rc;

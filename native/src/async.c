@@ -29,7 +29,8 @@
  *         counters that the transaction has bumped (generation.c).
  *      g. A full fence; then each of them is un-slept if it sleeps (procsignal.c).
  *      h. woken = head: everybody was told.
- *      i. Unlock, and only then signal: no system call is made under the lock.
+ *      i. Unlock, and only then signal.  Where there is room, no system call is made under the
+ *         lock; where there is none, whether the holder of the tail lives (room.c), and files.
  *
  * 4. PostgreSQL signals after commit, outside of its lock, and moves the positions of those that
  *    are not interested; here they are not even looked at.  See layout.h and docs/design.md.

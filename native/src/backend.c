@@ -16,6 +16,7 @@
 #include "backend.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -196,8 +197,13 @@ int pn_backend_claim(struct pn_conn *conn)
     if (rc != 0)
         return rc;
     rc = claim_any(conn);
-    if (rc == -PN_EBACKENDS && pn_backend_reap_all_locked(seg) > 0)
+    if (rc == -PN_EBACKENDS) {
+        pn_lock_release(seg);
+        rc = pn_backend_reap_and_lock(seg);
+        if (rc != 0)
+            return rc;
         rc = claim_any(conn);
+    }
     if (rc == -PN_EBACKENDS)
         pn_fail(PN_EBACKENDS,
                 "sorry, too many clients already\n"
@@ -258,10 +264,10 @@ static enum bytes ask(struct pn_segment *seg, uint32_t slot, int32_t *holder)
         if (fd < 0)
             break;
         *holder = pn_os_lock_holder(fd, slot, 1, NULL, NULL);
-        int32_t ofd = pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
-        /* the file is looked at after the question: it was closed before, or not at all */
         if (*holder == pn_load_relaxed(&seg->backend[slot].pid))
             return HELD;
+        int32_t ofd = pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
+        /* the file is looked at after the question: it was closed before, or not at all */
         if (!pn_is_lock_file(seg, slot / PN_SLOTS_PER_LOCK_FILE, fd)) {
             pn_segment_true_lock_file(seg, slot); /* perhaps under the same number */
             continue;
@@ -306,16 +312,47 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
     pn_room_wake(seg);
 }
 
-uint32_t pn_backend_reap_all_locked(struct pn_segment *seg)
+bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot)
 {
-    uint32_t reaped = 0;
+    if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED ||
+        pn_backend_verdict(seg, slot) != PN_DEAD)
+        return false;
+    pn_backend_reap_locked(seg, slot);
+    return true;
+}
+
+void pn_backend_reap_all_locked(struct pn_segment *seg)
+{
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
-        if (pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&
-            pn_backend_verdict(seg, slot) == PN_DEAD) {
-            pn_backend_reap_locked(seg, slot);
-            reaped++;
-        }
-    return reaped;
+        pn_backend_reap_if_dead_locked(seg, slot);
+}
+
+/* A bit for each; NULL: there are none, or no memory for them. */
+static uint64_t *find_dead(struct pn_segment *seg)
+{
+    uint64_t *dead = NULL;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        if (pn_load_acquire(&seg->backend[slot].state) != PN_SLOT_CLAIMED ||
+            pn_backend_verdict(seg, slot) != PN_DEAD)
+            continue;
+        if (dead == NULL)
+            dead = calloc(seg->words, sizeof *dead);
+        if (dead == NULL)
+            break;
+        dead[slot / 64] |= 1ULL << (slot % 64);
+    }
+    return dead;
+}
+
+int pn_backend_reap_and_lock(struct pn_segment *seg)
+{
+    uint64_t *dead = find_dead(seg);
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    for (uint32_t word = 0; rc == 0 && dead != NULL && word < seg->words; word++)
+        for (uint64_t bits = dead[word]; bits != 0; bits &= bits - 1)
+            pn_backend_reap_if_dead_locked(seg, word * 64 + (uint32_t) __builtin_ctzll(bits));
+    free(dead);
+    return rc;
 }
 
 int pn_backend_keep_alive(struct pn_conn *conn)

@@ -26,8 +26,12 @@ void pn_backend_abandon(struct pn_conn *conn);
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
 /* Free the slot of a dead process.  Writer lock held. */
 void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
-/* Every dead slot; returns how many.  Writer lock held. */
-uint32_t pn_backend_reap_all_locked(struct pn_segment *seg);
+/* Only if it is one. */
+bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
+/* Every dead slot: a system call for each that is taken.  Writer lock held. */
+void pn_backend_reap_all_locked(struct pn_segment *seg);
+/* Take the writer lock, and reap who was dead before; they are looked for without it. */
+int pn_backend_reap_and_lock(struct pn_segment *seg);
 
 /*
  * Somebody's walk has become longer: by a claim, or by a slot that ends none any more (watch.c 3).

@@ -3,8 +3,8 @@
  *
  * 1. There is room for an append up to `end` if it stays below tail + max_queue_pages and, where
  *    pages go to files, below mem_tail + the ring; what others have reserved counts as used (I12).
- *    When it does not: the tail is computed; the dead among those that pin or have reserved are
- *    reaped; the oldest pages are moved to files (spill.c), if that is what is short; and then
+ *    When it does not: the tail is computed; who holds it, or has reserved room, is reaped if it is
+ *    dead; the oldest pages are moved to files (spill.c), if that is what is short; and then
  *    on_full decides.
  * 2. error: QueueFull, which names who holds the tail.
  * 3. drop-slowest: `floor` is raised to the end of the page in which enough room is reached, then
@@ -86,24 +86,20 @@ uint64_t pn_queue_largest(const struct pn_segment *seg)
     return seg->ring_bytes - (seg->spills ? PN_QUEUE_PAGE : 0); /* spill.c 3 */
 }
 
-/* Reap the dead among those that hold room: by pinning it or by having reserved it (R10). */
-static uint32_t reap_room_holders(struct pn_segment *seg)
+/*
+ * Reap the dead among those that hold the room: by pinning the tail, or by having reserved some
+ * (R10).  Of those that pin, only the first decides: who stands behind a living one gives nothing
+ * if it is reaped, and liveness is a system call.  Returns who holds the tail then.
+ */
+static int32_t reap_room_holders(struct pn_segment *seg, const struct append *a, int32_t holder)
 {
-    uint32_t reaped = 0;
-    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
-        struct QueueBackendStatus *backend = &seg->backend[slot];
-        QueuePosition start;
-        if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED)
-            continue;
-        /* Also without channels: who died in an UNLISTEN pins until he is reaped. */
-        if (backend->reserved == 0 && !pn_backend_pins(seg, backend, &start))
-            continue;
-        if (pn_backend_verdict(seg, slot) == PN_DEAD) {
-            pn_backend_reap_locked(seg, slot);
-            reaped++;
-        }
-    }
-    return reaped;
+    while (!fits(seg, a) && holder >= 0 && pn_backend_reap_if_dead_locked(seg, (uint32_t) holder))
+        holder = pn_queue_advance_tail_locked(seg);
+    for (uint32_t slot = 0; slot < seg->max_backends && !fits(seg, a) &&
+                            seg->ctl->reserved > a->own_reserved; slot++)
+        if (seg->backend[slot].reserved != 0 && pn_backend_reap_if_dead_locked(seg, slot))
+            holder = pn_queue_advance_tail_locked(seg);
+    return holder;
 }
 
 /* ---- why there is none -------------------------------------------------------------------- */
@@ -201,8 +197,7 @@ static int make_room(struct pn_conn *conn, const struct append *a, int32_t *hold
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
     *holder = pn_queue_advance_tail_locked(seg);
-    if (!fits(seg, a) && reap_room_holders(seg) > 0)
-        *holder = pn_queue_advance_tail_locked(seg);
+    *holder = reap_room_holders(seg, a, *holder);
     QueuePosition end = end_of(seg, a);
     if (end > pn_load_relaxed(&ctl->tail) + seg->capacity &&
         (seg->on_full != PN_FULL_DROP_SLOWEST ||

@@ -419,9 +419,103 @@ static void test_broken_lists_poison(void)
     CHECK_CHILD(spawn(broken_list, (void *)1), 0);
 }
 
+/* UNLISTEN looks at its neighbours in the list, and not at what else the backend listens to. */
+static void test_unlisten_does_not_walk(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    struct pn_segment *seg = test_inside();
+    pn_conn *conn = test_connect(engine);
+    const char *const names[] = {"a", "b", "c", "d", "e"}; /* "e" is the first of the list */
+    uint32_t subs[5];
+    for (int i = 0; i < 5; i++) {
+        subs[i] = seg->ctl->free_subscription - 1;
+        test_listen(conn, names[i]);
+    }
+    uint32_t whole = seg->subscription[subs[3]].next;
+    CHECK_EQ(whole, subs[2] + 1);
+    seg->subscription[subs[3]].next = 0x7fffffff; /* who walks comes by here */
+    test_unlisten(conn, "a");
+    CHECK_EQ(seg->subscription[subs[1]].next, 0);
+    seg->subscription[subs[3]].next = whole;
+    CHECK_ENGINE(engine);
+    test_unlisten(conn, "c");
+    CHECK_ENGINE(engine);
+    test_unlisten(conn, "e");
+    CHECK_ENGINE(engine);
+    test_listen(conn, "f");
+    test_unlisten(conn, "b");
+    test_unlisten(conn, "d");
+    CHECK_ENGINE(engine);
+    test_unlisten(conn, "f");
+    CHECK_EQ(conn->me->firstSub, 0);
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* As after a death: `prev` is made anew with the rest of the index. */
+static void test_rebuilding_makes_the_list_whole(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    struct pn_segment *seg = test_inside();
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "a");
+    test_listen(conn, "b");
+    test_listen(conn, "c");
+    for (uint32_t i = 0; i < seg->max_subscriptions; i++)
+        seg->subscription[i].prev = 77;
+    seg->ctl->index_dirty = 1;
+    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    pn_lock_release(seg);
+    CHECK_ENGINE(engine);
+    test_unlisten(conn, "b");
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* Each channel is folded into one intent, by each route, however often it is named. */
+static void test_many_actions_of_one_transaction(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine), *other = test_connect(engine);
+    char name[8];
+    for (int round = 0; round < 3; round++) {
+        pn_txn *txn = test_begin(conn);
+        for (int times = 0; times < 2; times++)
+            for (int i = 0; i < 40; i++) {
+                snprintf(name, sizeof name, "n%d", i);
+                if ((i + times + round) % 3 == 0)
+                    CHECK_OK(pn_txn_unlisten(txn, name, strlen(name)));
+                else
+                    CHECK_OK(pn_txn_listen(txn, name, strlen(name)));
+            }
+        CHECK_OK(pn_txn_commit(txn));
+        for (int i = 0; i < 40; i++) {
+            snprintf(name, sizeof name, "n%d", i);
+            CHECK_OK(test_notify(other, name, name));
+            CHECK_POLL(conn, (i + 1 + round) % 3 == 0 ? "" : name);
+        }
+        CHECK_ENGINE(engine);
+    }
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(pn_txn_listen(txn, "x", 1));
+    CHECK_OK(pn_txn_unlisten_all(txn));
+    CHECK_OK(pn_txn_listen(txn, "n1", 2));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(pn_conn_listening(conn, NULL, 0), 1);
+    CHECK_ENGINE(engine);
+    pn_conn_close(other);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 int main(void)
 {
     test_watchdog(110);
+    RUN(test_unlisten_does_not_walk);
+    RUN(test_rebuilding_makes_the_list_whole);
+    RUN(test_many_actions_of_one_transaction);
     RUN(test_hash_sees_every_byte_and_the_database);
     RUN(test_chains);
     RUN(test_subscriptions_run_out_and_come_back);

@@ -188,6 +188,36 @@ static void test_a_dead_laggard_is_reaped_when_full(void)
     pn_engine_close(engine);
 }
 
+/* Whether a backend lives is a system call under the lock: only the first of those that pin
+ * decides, and the dead behind it are left alone until they are the first. */
+static void test_only_who_holds_the_tail_is_looked_at(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *slow = laggard(engine), *conn = test_connect(engine);
+    const struct QueueBackendStatus *dead = &test_inside()->backend[2];
+    pn_batch *batch = pn_batch_new();
+    CHECK_OK(send_bytes(conn, HALF_PAGE)); /* it pins before the other one */
+    CHECK_EQ(pipe(pipe_up), 0);
+    pid_t pid = spawn(lag_and_die, engine);
+    test_hear(pipe_up);
+    CHECK_EQ(pn_load_relaxed(&dead->pid), pid);
+    fill_up(conn, HALF_PAGE);
+    kill(pid, SIGKILL);
+    CHECK_KILLED(pid, SIGKILL);
+    CHECK_EQ(send_bytes(conn, HALF_PAGE), -PN_EQUEUEFULL);
+    CHECK_EQ(pn_load_relaxed(&dead->state), PN_SLOT_CLAIMED);
+    while (pn_poll(slow, batch, 0) > 0)
+        ;
+    CHECK_OK(send_bytes(conn, HALF_PAGE));
+    CHECK_OK(send_bytes(conn, HALF_PAGE));
+    CHECK_EQ(pn_load_relaxed(&dead->state), PN_SLOT_FREE);
+    CHECK_ENGINE(engine);
+    pn_batch_free(batch);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 static int pipe_down[2];
 
 /* As recovery leaves who died in the middle of an UNLISTEN while the kernel still had his locks. */
@@ -546,6 +576,7 @@ int main(void)
     RUN(test_quiet_listeners_hold_nothing);
     RUN(test_an_awake_listener_that_has_read_all_holds_nothing);
     RUN(test_a_dead_laggard_is_reaped_when_full);
+    RUN(test_only_who_holds_the_tail_is_looked_at);
     RUN(test_a_dead_laggard_without_channels_is_reaped_when_full);
     RUN(test_warning_at_half_once_in_five_seconds);
     RUN(test_too_big_is_refused_before_the_lock);
