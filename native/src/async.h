@@ -32,11 +32,6 @@ static inline int pn_txn_check_commit(const struct pn_txn *txn)
     return txn->prepared ? pn_conn_check_held(txn->conn) : pn_conn_check(txn->conn);
 }
 
-/* `what` is it the name of? */
-int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
-int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
-int pn_check_payload(const struct pn_conn *conn, size_t len);
-
 /* A notification that is a transaction of its own, or a PN_ENTRY_GAP. */
 int pn_async_notify(struct pn_conn *conn, const char *channel, size_t channel_len,
                     const void *payload, size_t payload_len, enum pn_entry_kind kind);

@@ -1,5 +1,6 @@
 /*
- * conn.c - what all modules need of a connection: may it be used, its notices, its channels.
+ * conn.c - what all modules need of a connection: may it be used, its notices, its channels; and
+ * what may be given to it.
  */
 #define _GNU_SOURCE
 #include "conn.h"
@@ -76,6 +77,37 @@ void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
     pn_store_relaxed(&conn->notices, 1); /* a later one replaces an unread one */
     pthread_mutex_unlock(&conn->notice_mutex);
     va_end(args);
+}
+
+/* ---- what callers give ---------------------------------------------------------------------- */
+
+int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len)
+{
+    if (len == 0)
+        return pn_fail(PN_ECHANNELNAME, "%s name cannot be empty", what);
+    if (len > conn->seg->max_channel_name)
+        return pn_fail(PN_ECHANNELNAME,
+                       "%s name too long\n"
+                       "It has %zu bytes; max_channel_name of the segment is %u.",
+                       what, len, conn->seg->max_channel_name);
+    if (memchr(name, '\0', len) != NULL)
+        return pn_fail(PN_ECHANNELNAME, "%s name cannot contain a NUL byte", what);
+    return 0;
+}
+
+int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len)
+{
+    return pn_check_name(conn, "channel", channel, len);
+}
+
+int pn_check_payload(const struct pn_conn *conn, size_t len)
+{
+    if (len <= conn->seg->max_payload)
+        return 0;
+    return pn_fail(PN_EPAYLOAD,
+                   "payload string too long\n"
+                   "It has %zu bytes; max_payload of the segment is %u.",
+                   len, conn->seg->max_payload);
 }
 
 /* ---- local channels -------------------------------------------------------------------------- */

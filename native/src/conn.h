@@ -218,6 +218,11 @@ static inline int pn_conn_notice_bit(const struct pn_conn *conn)
                : 0;
 }
 
+/* `what` is it the name of? */
+int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
+int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
+int pn_check_payload(const struct pn_conn *conn, size_t len);
+
 /* local channels; recv_mutex held */
 struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
                                        size_t len);
