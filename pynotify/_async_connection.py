@@ -30,6 +30,7 @@ from pynotify._engine import open as open_segment
 from pynotify._ffi import ffi, lib
 from pynotify._generation import AsyncGeneration
 from pynotify._ownership import CLOSED
+from pynotify._reader import AHEAD_BYTES
 from pynotify._transaction import FAILED, AsyncTransaction, OpenTransaction
 from pynotify.errors import InFailedTransaction, InterfaceError, LockTimeout, WouldWait
 from pynotify.topics._options import OMITTED
@@ -571,7 +572,7 @@ class AsyncConnection(BaseConnection):
             return
         try:
             with self._receiving:
-                messages += self._reader.read(self, _READ_AHEAD)
+                messages += self._reader.read(self, _READ_AHEAD, AHEAD_BYTES)
                 if self._descriptor is not None:
                     self._post()
         except Exception as error:
@@ -585,7 +586,7 @@ class AsyncConnection(BaseConnection):
         self._turn.woken = woken
         try:
             with self._receiving:
-                room = self._feed(_READ_AHEAD)
+                room = self._feed(_READ_AHEAD, max_bytes=AHEAD_BYTES)
             if not room:
                 self._stop_reading()
         except Exception as error:
@@ -603,7 +604,7 @@ class AsyncConnection(BaseConnection):
         with self._receiving:
             if self._routed:
                 return self._feed(limit)
-            self._inboxes.main.put_all(self._reader.read(self, _READ_AHEAD))
+            self._inboxes.main.put_all(self._reader.read(self, _READ_AHEAD, AHEAD_BYTES))
             if self._descriptor is not None:
                 self._post()
         return True

@@ -390,8 +390,10 @@ class BaseConnection:
             messages += self._reader.read(self, limit and limit - len(messages))
         self._post()
 
-    def _feed(self, limit: int = 0, *, post: bool = True) -> bool:
+    def _feed(self, limit: int = 0, *, post: bool = True, max_bytes: int = 0) -> bool:
         """Read for everybody, up to `limit` messages, 0: all; `_receiving` is held.
+
+        With `max_bytes` not many more bytes of payload than that.
 
         False: a full subscription forbids it.
         """
@@ -404,9 +406,9 @@ class BaseConnection:
             if self._loose_ends:
                 self._finish_reading()
             if inboxes.blocking:
-                room = self._read_what_fits(limit)
+                room = self._read_what_fits(limit, max_bytes)
             else:
-                self._reader.read_routed(self, limit, inboxes.arrived)
+                self._reader.read_routed(self, limit, inboxes.arrived, max_bytes)
                 inboxes.distribute()
         except BaseException:
             # Ctrl-C: what was read is not only ours.
@@ -423,7 +425,7 @@ class BaseConnection:
             self._post()
         return room != 0
 
-    def _read_what_fits(self, limit: int) -> int | None:
+    def _read_what_fits(self, limit: int, max_bytes: int) -> int | None:
         """As much of it as no subscription is too full for; what room was left."""
         inboxes = self._inboxes
         # Little room takes many turns; who goes on sending meanwhile must not keep us here.
@@ -431,7 +433,7 @@ class BaseConnection:
         room = inboxes.room()
         while room != 0:
             count = min(limit or _NO_LIMIT, room or _NO_LIMIT)
-            messages = self._reader.read_routed(self, count, inboxes.arrived)
+            messages = self._reader.read_routed(self, count, inboxes.arrived, max_bytes)
             inboxes.distribute()
             room = inboxes.room()
             if len(messages) < count or len(messages) == limit:

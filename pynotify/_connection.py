@@ -21,6 +21,7 @@ from pynotify._ffi import lib
 from pynotify._generation import Generation
 from pynotify._lookout import Lookout, ThreadWaiter
 from pynotify._ownership import CLOSED
+from pynotify._reader import AHEAD_BYTES
 from pynotify._subscription import Subscription
 from pynotify._transaction import OpenTransaction, Transaction
 from pynotify.errors import native_error
@@ -335,7 +336,7 @@ class Connection(BaseConnection):
             return found
         if found:
             with self._receiving:
-                self._feed()
+                self._feed(max_bytes=AHEAD_BYTES)  # whoever waits on comes back for the rest
         return False  # whom it was for was woken
 
     def _sleep_in_core(self, timeout_ns: int) -> bool:
@@ -438,7 +439,8 @@ class Connection(BaseConnection):
             with self._receiving:
                 if not (self._backlog or self._routed):
                     alone = not (self._watched or self._lookout.occupied)
-                    self._backlog.extend(self._reader.read(self, count if alone else 1))
+                    count = count if alone else 1
+                    self._backlog.extend(self._reader.read(self, count, AHEAD_BYTES))
         except BaseException:
             self._loose_ends = True
             self._give_back(())

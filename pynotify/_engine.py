@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import signal
+import stat
 from typing import TYPE_CHECKING, Any
 
 import posix_ipc
@@ -52,6 +53,7 @@ _ATTEMPTS = 100
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
 _SHM_DIRECTORY = "/dev/shm"
 _CHECK_TEXT_BYTES = 1 << 16
+_PID_NAMESPACE = "belongs to pid namespace"
 _BRIDGES = {lib.PN_BRIDGE_ONE_WAY: "one way", lib.PN_BRIDGE_BOTH: "both ways"}
 _LOCK_TIMEOUT = 10.0  # the core's own, in seconds
 
@@ -338,10 +340,6 @@ def segments() -> list[SegmentInfo]:
     return found
 
 
-# What opening something else than a file fails with.
-_NO_SEGMENT = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.ENODEV)
-
-
 class _Descriptor:
     """The open segment file, whatever it holds."""
 
@@ -374,19 +372,41 @@ def _open_file(name: str) -> _Descriptor | None:
     """None when there is no segment of that name."""
     try:
         # Without flags and size: a size would resize the segment of somebody else.
-        return _Descriptor(posix_ipc.SharedMemory(_shm_name(name)))
+        found = _Descriptor(posix_ipc.SharedMemory(_shm_name(name)))
     except posix_ipc.ExistentialError:
         return None
     except posix_ipc.PermissionsError as error:
-        raise InterfaceError(
-            f'segment "{name}" belongs to somebody else', hint="Use another name."
-        ) from error
-    except OSError as error:  # a symbolic link, a directory: nothing of ours
-        if error.errno not in _NO_SEGMENT:  # or a signal handler's TimeoutError
+        raise _of_another_user(name, os.lstat(_path(name)).st_uid) from error
+    except (OSError, ValueError) as error:
+        if not _is_no_file(name):  # it is a signal handler's, say a TimeoutError
             raise
         raise LayoutMismatch(
             f'"{name}" is not a segment: {error}', hint="Remove it, or use another name."
         ) from error
+    status = found.status
+    if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode):
+        return found
+    found.close()
+    if status.st_uid != os.geteuid():
+        raise _of_another_user(name, status.st_uid)
+    raise LayoutMismatch(
+        f'"{name}" is not a segment: not a plain file', hint="Remove it, or use another name."
+    )
+
+
+def _is_no_file(name: str) -> bool:
+    """A symbolic link, a directory, a device."""
+    try:
+        return not stat.S_ISREG(os.lstat(_path(name)).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _of_another_user(name: str, owner: int) -> OperationalError:
+    return OperationalError(
+        f'segment "{name}" belongs to user {owner}, we are user {os.geteuid()}',
+        hint="Another user has put a file there: have it removed, or use another name.",
+    )
 
 
 def _attach(
@@ -433,16 +453,24 @@ def _segment_info(name: str) -> SegmentInfo | None:
     """None when there is no such segment (any more), or what has the name is none of ours."""
     try:
         descriptor = _open_file(name)
-    except (InterfaceError, LayoutMismatch):
+    except OperationalError:  # another user's, or no segment
         return None
     if descriptor is None:
         return None
     with contextlib.closing(descriptor):
-        engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
+        engine, mismatch = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
         if engine is None:
             status = descriptor.status
             pids = live_pids(name)
-            return SegmentInfo(name, status.st_size, status.st_ctime, len(pids), stale=True)
+            outside = bool(pids) and _PID_NAMESPACE in mismatch
+            return SegmentInfo(
+                name,
+                status.st_size,
+                status.st_ctime,
+                len(pids),
+                stale=not outside,
+                other_pid_namespace=outside,
+            )
         with engine:
             created = lib.pn_engine_created_ns(engine._handle) / 1e9
             size = lib.pn_engine_size(engine._handle)
@@ -465,6 +493,12 @@ def live_pids(name: str) -> list[int]:
 
 
 def _layout_mismatch(name: str, mismatch: str, pids: list[int]) -> LayoutMismatch:
+    if pids and _PID_NAMESPACE in mismatch:
+        return LayoutMismatch(
+            f"{mismatch} (used by processes {_join(pids)})",
+            hint="Share the pid namespace with them (docker run --pid=container:NAME), or give "
+            "each container a segment name of its own.",
+        )
     if pids:
         return LayoutMismatch(
             f"{mismatch} (used by processes {_join(pids)})",
@@ -522,6 +556,10 @@ def check_name(name: str) -> None:
 
 def _shm_name(name: str) -> str:
     return f"/pynotify.{os.geteuid()}.{name}"
+
+
+def _path(name: str) -> str:
+    return _SHM_DIRECTORY + _shm_name(name)
 
 
 def _reopen(name: str) -> Engine:

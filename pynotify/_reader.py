@@ -31,6 +31,10 @@ INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program go
 _CAP = ffi.offsetof("pn_batch", "cap") // 8
 _DATA_CAP = ffi.offsetof("pn_batch", "data_cap") // 8
 _GAPS = ffi.offsetof("pn_batch", "ngaps") // 8
+_MAX_DATA = ffi.offsetof("pn_batch", "max_data") // 8
+
+#: What is read ahead of its being asked for has no more payload than this, and one message.
+AHEAD_BYTES = 1 << 20
 
 _REASONS = {
     lib.PN_GAP_EVICTED: Gap.EVICTED,
@@ -70,12 +74,18 @@ class Reader:
         self._origin: tuple[memoryview, ...] = ()
         self._channel = self._offset = self._data = self._routes = memoryview(b"")
 
-    def read(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
-        """Up to `limit` messages, 0: all that are owed.  More when `pending`."""
+    def read(
+        self, connection: BaseConnection, limit: int, max_bytes: int = 0
+    ) -> list[Notify | Gap]:
+        """Up to `limit` messages, 0: all that are owed.  More when `pending`.
+
+        With `max_bytes` none is begun when those before it have so many.
+        """
         if self.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
             self.busy = True
+            self._shape[_MAX_DATA] = max_bytes
             messages = self._messages(connection, limit)
             if self._shape[_GAPS]:
                 messages = _once(messages)
@@ -85,13 +95,18 @@ class Reader:
             self.busy = False
 
     def read_routed(
-        self, connection: BaseConnection, limit: int, sink: deque[tuple[Notify | Gap, int]]
+        self,
+        connection: BaseConnection,
+        limit: int,
+        sink: deque[tuple[Notify | Gap, int]],
+        max_bytes: int = 0,
     ) -> list[Notify | Gap]:
         """The same as `read`, and put into `sink` with the routes by which they are owed."""
         if self.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
             self.busy = True
+            self._shape[_MAX_DATA] = max_bytes
             messages = self._messages(connection, limit)
             routed = zip(messages, self._routes_of(len(messages)), strict=True)
             # One step with the next: no call comes in between.
@@ -107,6 +122,7 @@ class Reader:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
             self.busy = True
+            self._shape[_MAX_DATA] = 0
             batch = self._columns(connection, limit)
             self.pending = False
             return batch

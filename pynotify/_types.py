@@ -235,7 +235,8 @@ class SegmentInfo:
     """One segment of this user.
 
     `size` in bytes; `created` in seconds since the epoch; `backends`: live backends;
-    `stale`: of an earlier boot or another layout, so that it can only be replaced.
+    `stale`: of an earlier boot or another layout, so that it can only be replaced;
+    `other_pid_namespace`: in use there, and `backends` counts its processes as one.
     """
 
     name: str
@@ -243,3 +244,4 @@ class SegmentInfo:
     created: float
     backends: int
     stale: bool
+    other_pid_namespace: bool = False

@@ -345,8 +345,6 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_ESYNC: SyncFailed,
     lib.PN_EDATADIR: DataDirInUse,
     errno.ENOSPC: SegmentFull,
-    errno.EACCES: InterfaceError,
-    errno.EPERM: InterfaceError,
 }
 
 
@@ -356,6 +354,9 @@ def native_error(result: int) -> Exception:
     message = message or os.strerror(-result)
     if result == -errno.ENOMEM:
         return MemoryError(message)
+    if result in (-errno.EACCES, -errno.EPERM):
+        hint = "" if "\n" in message else "`pynotify doctor` says what this host does not allow."
+        return OperationalError(message, hint=hint)
     if -result in _WOULD_WAIT:
         return WouldWait(_WOULD_WAIT[-result](message))
     return _CLASSES.get(-result, OperationalError)(message)

@@ -449,8 +449,8 @@ class TestFillWarning:
             "transactions." in text
         )
         assert (
-            "The NOTIFY queue cannot be emptied until that process ends its current transaction."
-            in text
+            "The NOTIFY queue cannot be emptied until that process ends its current transaction, "
+            "or calls poll()." in text
         )
         assert record.name.split(".")[0] == "pynotify"
         assert record.levelno == logging.WARNING

@@ -467,3 +467,28 @@ def test_close_ends_a_sleep_of_another_thread(connect: Connect) -> None:
     assert not thread.is_alive()
     assert time.monotonic() - began < PATIENCE / 2
     assert [type(error) for error in raised] == [pynotify.InterfaceError]
+
+
+LARGE = 512 << 10
+
+
+@pytest.mark.parametrize("how", ["notifies", "subscription"])
+def test_what_is_read_ahead_is_bounded_in_bytes(make_engine: EngineFactory, how: str) -> None:
+    """About a mebibyte at a time; nothing is lost or changes its place."""
+    engine = make_engine(queue_pages=2048, max_payload=LARGE)
+    with engine.connect() as conn, engine.connect() as other:
+        sub = conn.subscribe("s") if how == "subscription" else None
+        conn.listen("c")
+        for number in range(8):
+            other.notify("c" if sub is None else "s", bytes([number]) * LARGE)
+        if sub is None:
+            numbers = []
+            for message in conn.notifies(timeout=0):
+                assert isinstance(message, pynotify.Notify)
+                numbers.append(message.data[0])
+                assert len(conn._backlog) < 3
+        else:
+            numbers = [sub.next().data[0]]  # type: ignore[union-attr]
+            assert sub.pending < 3
+            numbers += [sub.next().data[0] for _ in range(7)]  # type: ignore[union-attr]
+        assert numbers == list(range(8))

@@ -251,3 +251,17 @@ def test_many_duplicates_over_levels(listening: pynotify.Connection) -> None:
     listening.release("s0")
     listening.commit()
     assert payloads(listening.poll()) == [str(number) for number in range(300)]
+
+
+def test_rollback_to_a_savepoint_outside_of_the_block(listening: pynotify.Connection) -> None:
+    """It would undo what belongs to the block around it."""
+    with pytest.raises(pynotify.InFailedTransaction), listening.transaction():
+        listening.savepoint("outer")
+        listening.notify("c", "before the block")
+        with listening.transaction():
+            listening.notify("c", "in the block")
+            with pytest.raises(pynotify.OutOfOrderTransactionNesting, match="outer"):
+                listening.rollback_to("outer")
+            with pytest.raises(pynotify.InFailedTransaction):
+                listening.notify("c", "after")
+    assert listening.poll() == []

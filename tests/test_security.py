@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pynotify
-from forking import ForkedChild
+from forking import ChildFailed, ForkedChild
 from requirement import require
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -89,11 +91,83 @@ def test_a_file_that_another_user_planted(segment_name: str) -> None:
     path = file_of(segment_name)
     try:
         assert as_nobody(plant) == "planted"
-        with pytest.raises((pynotify.Error, OSError), match=str(NOBODY)):
+        with pytest.raises(pynotify.OperationalError, match=str(NOBODY)):
             pynotify.open(segment_name)
         assert path.read_bytes() == bytes(1 << 20)
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "file"])
+def test_what_another_user_planted_is_nothing_of_ours(segment_name: str, kind: str) -> None:
+    """No call replaces it, removes it, lists it, or fails with anything but an error of ours."""
+    require("root")
+    path = file_of(segment_name)
+
+    def plant() -> str:
+        if kind == "fifo":
+            os.mkfifo(path, 0o666)
+        else:
+            path.touch(0o600)
+        return "planted"
+
+    try:
+        assert as_nobody(plant) == "planted"
+        for call in (
+            lambda: pynotify.open(segment_name),
+            lambda: pynotify.open(segment_name, create=False),
+            lambda: pynotify.unlink(segment_name),
+            lambda: pynotify.unlink(segment_name, force=True),
+        ):
+            with pytest.raises(pynotify.OperationalError, match=f"belongs to user {NOBODY}"):
+                call()
+        assert segment_name not in [info.name for info in pynotify.segments()]
+        assert path.exists()
+    finally:
+        path.unlink()
+
+
+def test_a_fifo_of_our_own(segment_name: str) -> None:
+    os.mkfifo(file_of(segment_name))
+    try:
+        with pytest.raises(pynotify.LayoutMismatch, match="not a plain file"):
+            pynotify.open(segment_name)
+    finally:
+        file_of(segment_name).unlink()
+
+
+def test_lock_files_that_another_user_planted(segment_name: str) -> None:
+    """He holds a lock in one: he does not count as a user of the segment."""
+    require("root")
+    pynotify.open(segment_name, queue_pages=64).close()
+    path = SHARED_MEMORY / f"pynotify-lock.{os.geteuid()}.{segment_name}.0123456789abcdef.0"
+    ready, told = os.pipe()
+    go_on, over = os.pipe()
+
+    def squat() -> str:
+        os.close(over)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.fchmod(descriptor, 0o666)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, 0)
+        os.write(told, b"!")
+        os.read(go_on, 1)
+        path.unlink()
+        return "done"
+
+    squatter = ForkedChild(squat)
+    try:
+        assert os.read(ready, 1) == b"!"
+        pynotify.open(segment_name, queue_pages=128).close()
+        pynotify.unlink(segment_name)
+    finally:
+        os.close(over)
+        path.unlink(missing_ok=True)
+        for descriptor in (ready, told, go_on):
+            os.close(descriptor)
+    with contextlib.suppress(ChildFailed):  # unlinked already
+        squatter.result()
 
 
 def test_lock_files_under_any_umask(segment_name: str, umask: int) -> None:
@@ -140,7 +214,7 @@ def test_a_log_directory_that_others_may_write_to(
     directory = tmp_path / "logs"
     directory.mkdir()
     directory.chmod(mode)
-    with pytest.raises((pynotify.Error, OSError), match="others may write to it"):
+    with pytest.raises(pynotify.OperationalError, match="others may write to it"):
         log(segment_name, directory)
     assert not list(directory.iterdir())
     directory.chmod(0o755)
@@ -152,9 +226,23 @@ def test_a_log_directory_of_another_user(segment_name: str, tmp_path: Path) -> N
     directory = tmp_path / "logs"
     directory.mkdir(mode=0o700)
     os.chown(directory, NOBODY, NOBODY)
-    with pytest.raises((pynotify.Error, OSError), match=f"must belong to user {os.geteuid()}"):
+    with pytest.raises(pynotify.OperationalError, match=f"must belong to user {os.geteuid()}"):
         log(segment_name, directory)
     assert not list(directory.iterdir())
+
+
+def test_a_link_to_a_log_directory(segment_name: str, tmp_path: Path) -> None:
+    """Our own is followed, another user's is not, though the directory is ours."""
+    require("root")
+    directory, link = tmp_path / "logs", tmp_path / "link"
+    directory.mkdir(mode=0o700)
+    link.symlink_to(directory)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(pynotify.OperationalError, match="or made the link"):
+        log(segment_name, link)
+    assert not list(directory.iterdir())
+    os.chown(link, os.geteuid(), os.getegid(), follow_symlinks=False)
+    assert log(segment_name, link)
 
 
 def test_a_log_file_whose_name_is_taken(segment_name: str, tmp_path: Path) -> None:

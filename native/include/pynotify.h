@@ -357,6 +357,7 @@ typedef struct pn_batch {
     size_t ngaps;        /* with PN_FULL_DROP_SLOWEST, pages in files, or a bridge */
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
+    uint64_t max_data; /* the caller's: with so many bytes in data nothing more is read; 0: any */
 } pn_batch;
 
 pn_batch *pn_batch_new(void); /* NULL: no memory */

@@ -276,7 +276,8 @@ static int open_log(pn_conn *conn, const char *directory)
     int rc = pn_latlog_open(directory, name, (int32_t) conn->slot, &conn->log);
     if (rc == -EPERM)
         return pn_fail(EACCES,
-                       "could not open a latency log in \"%s\": others may write to it\n"
+                       "could not open a latency log in \"%s\": others may write to it, or made "
+                       "the link\n"
                        "The directory must belong to user %u, with no write permission for its "
                        "group and for others.",
                        directory, (unsigned) geteuid());

@@ -572,7 +572,13 @@ static int open_directory(const char *path, struct file *dir)
     int rc;
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return -errno;
-    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (dir->fd < 0 && (errno == ELOOP || errno == ENOTDIR) && lstat(path, &st) == 0 &&
+        S_ISLNK(st.st_mode)) {
+        if (st.st_uid != geteuid())
+            return -EPERM; /* another user's link, be it to a directory of ours */
+        dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
     if (dir->fd < 0)
         return -errno;
     rc = file_identify(dir);

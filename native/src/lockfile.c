@@ -84,6 +84,11 @@ int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot)
         int error = errno;
         if (fd >= 0)
             close(fd);
+        if (error == EEXIST && lstat(path, &st) == 0 && st.st_uid != geteuid())
+            return pn_fail(EACCES,
+                           "the lock file %s is there already, and belongs to user %u\n"
+                           "Have it removed; unlink() the segment and open it again gives others.",
+                           path, (unsigned) st.st_uid);
         return pn_fail(error, "could not make the lock file %s: %s", path, strerror(error));
     }
     seg->lock_ino[file] = st.st_ino;
@@ -183,7 +188,8 @@ static void collect_holders(int fd, struct pid_list *list)
 static int visit_pids(int dir, const char *file, void *arg)
 {
     struct stat st;
-    if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+    if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode) ||
+        st.st_uid != geteuid()) /* another user may have put it there, and hold locks in it */
         return 0;
     int ours = our_lock_fd(st.st_dev, st.st_ino);
     int fd = ours >= 0 ? ours : openat(dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);

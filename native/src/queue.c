@@ -205,6 +205,7 @@ void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int6
             conn,
             "NOTIFY queue is %.0f%% full\n"
             "The server process with PID %d is among those with the oldest transactions.\n"
-            "The NOTIFY queue cannot be emptied until that process ends its current transaction.",
+            "The NOTIFY queue cannot be emptied until that process ends its current transaction, "
+            "or calls poll().",
             percent, pn_load_relaxed(&seg->backend[holder].pid));
 }

@@ -209,13 +209,19 @@ static int take_gap(struct pn_conn *conn, pn_batch *b, QueuePosition *at,
     return rc;
 }
 
+/* `max_data` 0 is no bound: one less is the largest number. */
+static inline bool wants_more(const pn_batch *b, uint64_t max)
+{
+    return b->n + b->ngaps < max && (b->n == 0 || b->offset[b->n] <= b->max_data - 1);
+}
+
 static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
                        uint64_t max)
 {
     struct pn_segment *seg = conn->seg;
     uint64_t passed = 0;
     int rc = 0;
-    while (rc == 0 && *pos < head && b->n + b->ngaps < max) {
+    while (rc == 0 && *pos < head && wants_more(b, max)) {
         const AsyncQueueEntry *qe;
         struct pn_copy_gap gap;
         struct pn_entry_extent extent;
@@ -249,7 +255,7 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     QueuePosition at = *pos;
     uint64_t passed = 0;
     int rc = 0;
-    while (at < head && b->n + b->ngaps < max) {
+    while (at < head && wants_more(b, max)) {
         struct pn_entry_extent extent;
         const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
         if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &extent))

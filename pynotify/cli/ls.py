@@ -12,6 +12,8 @@ from pynotify.cli.table import local_time, size, table, yes
 if TYPE_CHECKING:
     import argparse
 
+    from pynotify._types import SegmentInfo
+
 SUMMARY = "list the segments of this user"
 
 
@@ -27,8 +29,12 @@ def run(options: argparse.Namespace) -> int:
         arguments.print_json([dataclasses.asdict(info) for info in found])
         return 0
     rows = (
-        (info.name, size(info.size), local_time(info.created), info.backends, yes(info.stale))
+        (info.name, size(info.size), local_time(info.created), info.backends, _stale(info))
         for info in found
     )
     print("\n".join(table(("NAME", ">SIZE", "CREATED", ">BACKENDS", "STALE"), rows)))
     return 0
+
+
+def _stale(info: SegmentInfo) -> str:
+    return "other pid namespace" if info.other_pid_namespace else yes(info.stale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_size_of_the_default_segment(engine_name: str) -> None:
     (info,) = (info for info in pynotify.segments() if info.name == engine_name)
     assert info.size == host.DEFAULT_SEGMENT_BYTES
+
+
+def test_dev_shm_is_read_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = os.statvfs(tmp_path)
+    values = [*real[:8], real.f_flag | os.ST_RDONLY, real.f_namemax]
+    monkeypatch.setattr("os.statvfs", lambda _path: os.statvfs_result(values))
+    texts = [finding.text for finding in host.check_shared_memory(tmp_path)]
+    assert "it is mounted read-only" in texts
+    assert not any("does not let" in text for text in texts)
 
 
 def test_no_dev_shm(tmp_path: Path) -> None:

@@ -191,7 +191,9 @@ def _file_system(name: str) -> str | None:
 def _wrong_mode(directory: Path, mode: int) -> Iterator[Finding]:
     shown = f"{stat.S_IMODE(mode):04o}"
     advice = f"chmod 1777 {directory}"
-    if not os.access(directory, os.W_OK | os.X_OK):
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        yield problem(str(directory), "it is mounted read-only", f"mount -o remount,rw {directory}")
+    elif not os.access(directory, os.W_OK | os.X_OK):
         yield problem(str(directory), f"mode {shown} does not let this user create files", advice)
     elif stat.S_IMODE(mode) != _SHM_MODE:
         yield warning(
