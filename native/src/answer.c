@@ -255,7 +255,9 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
                                                ? copy.spilled - 1
                                                : pn_message_at(seg, copy.ref)->topic);
     pn_message_golive_locked(seg, copy.ref);
+    seg->topics.told = true; /* a batch counts whole: nothing of it is said outside of it */
     pn_delivery_ended_locked(seg, delivery, word);
+    seg->topics.told = false;
     pn_topic_pump_locked(seg, to);
     pn_topic_settle_locked(seg, to);
     return 0;

@@ -242,6 +242,15 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
                      died, conn->seg->name);
         return n < (int) cap ? n : (int) cap - 1;
     }
+    uint64_t lost = cap > 0 ? pn_exchange(&conn->seg->log_damaged, 0) : 0;
+    if (lost != 0) {
+        n = snprintf(buf, cap,
+                     "the log of durable topics in %s/%s is damaged: %llu of its records could "
+                     "not be read, or go with one that could not\n"
+                     "What they said is lost; the rest is there.",
+                     conn->seg->data_dir, conn->seg->name, (unsigned long long) lost);
+        return n < (int) cap ? n : (int) cap - 1;
+    }
     pthread_mutex_lock(&conn->notice_mutex);
     if (pn_load_relaxed(&conn->notices) != 0 && cap > 0) {
         pn_store_relaxed(&conn->notices, 0);

@@ -33,7 +33,8 @@ struct pn_diskqueue {
     uint64_t base;         /* its files have the numbers base + 1, base + 2, ... */
     uint64_t max_file;
     uint64_t first_file;   /* files below are removed */
-    uint64_t unused[4];
+    uint64_t least; /* of a log: its bytes after the last compaction.  W: holder */
+    uint64_t unused[3];
     struct pn_diskqueue_state state[2];
 };
 _Static_assert(sizeof(struct pn_diskqueue) == 224, "it is a part of the layout");

@@ -16,8 +16,9 @@
  *     The instance is random, so nobody can write a body that would be taken for a record there.
  *  3. A body has a CRC32C of its own.  A damaged one costs one record, whose length is known.
  *  4. `seq` counts the records and `sum` the bytes of bodies before this one, so who comes upon
- *     a gap knows exactly how much was lost.  `more` says how many of its batch follow: a
- *     batch is there when its last record is.
+ *     a gap knows exactly how much was lost.  `more` says how many of its batch follow, and the
+ *     first one is marked: a batch that was written is there when its last record is, and whether
+ *     all of it can be read, also behind a gap, is known from its records.
  *  5. W: one process at a time (the holder of the lock of whoever uses this), beyond the end that
  *     the caller's own word says.  A SIGKILL leaves a part of what nobody was told of; the next
  *     append cuts that off first, so that nothing of it is ever found behind a shorter batch.
@@ -210,12 +211,12 @@ uint64_t pn_record_length(const struct pn_record_in *record)
 }
 
 static void put_record(const struct pn_segfile_dir *dir, struct writer *w, uint64_t number,
-                       struct record_header *h, const struct pn_record_in *record)
+                       struct record_header *h, const struct pn_record_in *record, uint32_t first)
 {
     static const uint8_t zeros[8];
     h->magic = RECORD_MAGIC;
     h->length = (uint32_t) pn_record_length(record);
-    h->type = record->type;
+    h->type = record->type | first;
     h->body_crc = 0;
     for (uint32_t i = 0; i < record->parts; i++)
         h->body_crc = pn_crc32c(h->body_crc, record->part[i].iov_base, record->part[i].iov_len);
@@ -252,7 +253,7 @@ int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file,
     w.used = 0;
     for (size_t i = 0; i < n && w.rc == 0; i++, h.seq++, h.sum += h.length) {
         h.more = (uint32_t) (n - 1 - i);
-        put_record(dir, &w, number, &h, &records[i]);
+        put_record(dir, &w, number, &h, &records[i], i == 0 ? PN_RECORD_FIRST : 0);
     }
     write_out(&w, w.bytes, w.used);
     if (w.rc != 0) {
@@ -377,7 +378,8 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
         return rc;
     *out = (struct pn_record_out) {.file = number, .at = at,
                                    .next = at + pn_record_size(h.length), .seq = h.seq,
-                                   .sum = h.sum, .type = h.type, .more = h.more,
+                                   .sum = h.sum, .type = h.type & ~PN_RECORD_FIRST,
+                                   .first = (h.type & PN_RECORD_FIRST) != 0, .more = h.more,
                                    .length = h.length};
     rc = grow(reader, h.length);
     if (rc != 0)

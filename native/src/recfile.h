@@ -21,6 +21,7 @@
 
 #define PN_RECFILE_START 128U        /* where a file's first record begins */
 #define PN_RECORD_HEADER 40U         /* bytes on disk before a record's body */
+#define PN_RECORD_FIRST 0x80000000U  /* on disk, of the first record of a batch */
 #define PN_RECORD_MAX (256U << 20)   /* no record has a longer body */
 #define PN_RECFILE_STEP (1U << 20)   /* bytes that are searched through at a time */
 
@@ -31,7 +32,7 @@ struct pn_recfile {
 };
 
 struct pn_record_in {
-    uint32_t type; /* the caller's */
+    uint32_t type; /* the caller's, below PN_RECORD_FIRST */
     uint32_t parts;
     struct iovec part[3]; /* the body is what they hold, one after the other */
 };
@@ -41,6 +42,7 @@ struct pn_record_out {
     uint64_t at, next; /* of this record and of what follows it */
     uint64_t seq, sum; /* records, and bytes in bodies, that were written before it */
     uint32_t type, more, length;
+    bool first; /* of its batch */
     const uint8_t *body; /* until the next call */
 };
 

@@ -43,7 +43,8 @@ struct pn_topics {
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
     struct pn_durable *durable; /* likewise */
-    uint32_t noted;             /* it has something for the log */
+    uint32_t noted;             /* it has something for the log (topic_durable.c) */
+    bool told; /* what is done now the log was told of before the commit */
     struct pn_topic_sync sync;  /* to be done after the release of the lock */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
     struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
@@ -108,6 +109,7 @@ struct pn_segment {
     } dir_lock; /* dirlock.c */
 
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
+    pn_atomic_u64 log_damaged; /* records that were lost in the log that was read, to be told */
     uint32_t on_release; /* enum pn_on_release.  Under the writer lock */
 };
 

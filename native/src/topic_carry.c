@@ -93,11 +93,13 @@ struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
+/* A name is written twice: damage to one record costs no topic. */
 static int emit(struct pn_diskqueue_writing *w, uint32_t kind, const uint8_t *bytes, size_t length)
 {
     struct pn_record_in record = {.type = kind, .parts = 1};
     record.part[0] = (struct iovec) {(void *) (uintptr_t) bytes, length};
-    return pn_topiclog_emit(w, &record);
+    int rc = pn_topiclog_emit(w, &record);
+    return rc == 0 ? pn_topiclog_emit(w, &record) : rc;
 }
 
 int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w)

@@ -29,6 +29,10 @@
 #include "crashpoint.h"
 #include "dirlock.h"
 
+/* Bits of `noted`: there is something to be written; and to be compacted, when memory says what
+ * the log does: what a commit has written it has not done yet. */
+enum { NOTED = 1, GROWN = 2 };
+
 /* ---- notes ---------------------------------------------------------------------------------- */
 
 static int open_files(struct pn_segment *seg);
@@ -36,7 +40,7 @@ static int open_files(struct pn_segment *seg);
 /* Space for a record; NULL: there is none, and the flush will say so. */
 static uint8_t *note(struct pn_segment *seg, uint32_t kind, size_t length)
 {
-    seg->topics.noted = 1;
+    seg->topics.noted |= NOTED;
     if (open_files(seg) != 0)
         return NULL;
     struct pn_durable *d = pn_durable_mine(seg);
@@ -112,7 +116,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
     const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     uint64_t word = pn_load_relaxed(&d->state);
-    if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
+    if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || seg->topics.told)
         return;
     struct pn_log_delivery what = {.id = pn_message_at(seg, d->message)->id,
                                    .topic = ch->topic,
@@ -222,15 +226,20 @@ static int write_notes(struct pn_segment *seg)
 {
     struct pn_durable *d = pn_durable_mine(seg);
     uint64_t seq;
-    struct pn_record_in *records = calloc(d->notes, sizeof *records);
+    size_t n = 0;
+    struct pn_record_in *records = calloc(2 * d->notes, sizeof *records);
     if (records == NULL)
         return pn_fail(ENOMEM, "out of memory");
     for (size_t i = 0; i < d->notes; i++) {
-        records[i].type = d->note[i].kind;
-        records[i].parts = 1;
-        records[i].part[0] = (struct iovec) {d->bytes + d->note[i].off, d->note[i].length};
+        const struct pn_durable_note *from = &d->note[i];
+        records[n] = (struct pn_record_in) {.type = from->kind, .parts = 1};
+        records[n++].part[0] = (struct iovec) {d->bytes + from->off, from->length};
+        if (from->kind == PN_LOG_TOPIC || from->kind == PN_LOG_CHANNEL) { /* topic_carry.c emit() */
+            records[n] = records[n - 1];
+            n++;
+        }
     }
-    int rc = pn_topiclog_append(&seg->topics.ctl->log, &d->files, records, d->notes, &seq);
+    int rc = pn_topiclog_append(&seg->topics.ctl->log, &d->files, records, n, &seq);
     free(records);
     return rc;
 }
@@ -273,9 +282,9 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     uint32_t failures = pn_load_acquire(&ctl->log.failures); /* before: pn_topiclog_sync() */
     if (ctl->log_ready != 0 && pn_exchange(&ctl->log.failed, 0) != 0)
         ctl->log_behind = 1;
-    if (ctl->log_ready == 0 || (seg->topics.noted == 0 && ctl->log_behind == 0))
+    if (ctl->log_ready == 0 || ((seg->topics.noted & NOTED) == 0 && ctl->log_behind == 0))
         return 0;
-    seg->topics.noted = 0;
+    seg->topics.noted &= ~(uint32_t) NOTED;
     int rc = open_files(seg);
     struct pn_durable *d = pn_durable_mine(seg);
     if (rc != 0) {
@@ -295,8 +304,8 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     PN_CRASH("durable:flushed");
     if (rc != 0)
         ctl->log_behind = 1;
-    else
-        pn_carry_some_locked(seg);
+    else if (pn_topiclog_may_compact(&ctl->log))
+        seg->topics.noted |= GROWN;
     tidy(seg);
     d->notes = d->used = 0;
     d->failed = false;
@@ -306,7 +315,14 @@ int pn_durable_flush_locked(struct pn_segment *seg)
 
 void pn_durable_end_locked(struct pn_segment *seg)
 {
-    pn_durable_flush_locked(seg);
+    int rc = pn_durable_flush_locked(seg);
+    bool grown = (seg->topics.noted & GROWN) != 0;
+    seg->topics.noted &= ~(uint32_t) GROWN;
+    if (rc != 0 || !grown || seg->topics.ctl->log_behind != 0)
+        return;
+    pn_carry_some_locked(seg);
+    tidy(seg);
+    to_be_synced(seg);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -366,6 +382,7 @@ int pn_durable_start_locked(struct pn_segment *seg)
         return rc;
     if (pn_load_relaxed(&ctl->next_id) <= r.last_id)
         pn_store_relaxed(&ctl->next_id, r.last_id + 1);
+    pn_store_relaxed(&seg->log_damaged, damaged);
     ctl->log_ready = 1;
     PN_CRASH("durable:ready");
     return 0;

@@ -339,6 +339,8 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                             .dropped = t->dropped,
                             .expired = t->expired + own->expired};
     const struct pn_topiclog *log = &seg->topics.ctl->log;
+    if (t->durable != 0)
+        out->corrupt += (uint32_t) pn_diskqueue_now(&log->queue)->corrupt;
     int error = pn_load_relaxed(&t->disk.error);
     if (error == 0 && t->durable != 0)
         error = pn_load_relaxed(&log->queue.error);

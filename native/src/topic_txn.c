@@ -631,7 +631,9 @@ static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
                                 op->delivery, c->now);
     struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, op->delivery)->channel);
     pn_answer_count_locked(seg, op->delivery, op->answer, (enum pn_outcome) op->outcome, c->now);
+    seg->topics.told = true;
     pn_delivery_apply_locked(seg, op->delivery, &op->redo);
+    seg->topics.told = false;
     pn_queue_settle_locked(seg, ch);
     PN_CRASH("commit:answered");
 }
@@ -658,7 +660,9 @@ void pn_topic_apply_locked(struct pn_commit *c)
         } else if (op->kind == PN_OP_CANCEL && op->message != 0 &&
                    pn_message_at(seg, op->message)->id == op->id &&
                    pn_load_relaxed(&pn_message_at(seg, op->message)->state) == PN_MSG_LIVE) {
+            seg->topics.told = true;
             pn_message_discard_locked(seg, op->message);
+            seg->topics.told = false;
             PN_CRASH("commit:cancelled");
         }
     }

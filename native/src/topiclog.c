@@ -7,10 +7,10 @@
  *     reading end on, front to back, say what durable topics there are and what is in them.  It
  *     stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
  *  2. **A change has happened when its batch is committed**: diskqueue.c's one store, after
- *     the bytes were given to the kernel.  A batch is a transaction's bracket: without its last
- *     record none of it counts, wherever everybody was killed.  With the segment alive what was
- *     staged and not committed is cut off by the next append; who has a commit point of his own
- *     in the ring stages before it and commits after it, again if need be.
+ *     the bytes were given to the kernel.  A batch is a transaction's bracket: without one of
+ *     its records none of it counts, wherever everybody was killed or the power went.  With the
+ *     segment alive what was staged and not committed is cut off by the next append; who has a
+ *     commit point of his own in the ring stages before it and commits after it, again if need be.
  *  3. A file begins with OPENED and with all topics and channels of that moment, so what stands
  *     before it can be dropped without it.  OPENED says also where the older file ended for whom
  *     it was written: what a process of an unlinked segment may still write there does not count.
@@ -18,8 +18,10 @@
  *     not known says nothing, CARRIED says all of a message, again and again.  So compaction is
  *     nothing but: begin a file; carry all live messages, a few at a time, while others
  *     write; drop what stands before that file.  Killed anywhere, it begins anew or goes on.
- *  5. It begins when the log has three times the bytes of what is live (and 16 MiB): what is
- *     written twice is at most half of what was written once.  A queue that is drained
+ *  5. It begins when the log has three times the bytes of what is live (and 16 MiB), and three
+ *     times what it had after the last one: how much is live is guessed from the mean length of
+ *     records, which says little of a few long messages among many short ones.  So what is
+ *     carried is at most one and a half times what was written since.  A queue that is drained
  *     as fast as it is filled carries next to nothing.
  *     What it drops is removed when the new file is on the disk, and not before: a power cut
  *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells who reads both.
@@ -210,6 +212,7 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
         rc = pn_topiclog_read(files, pn_diskqueue_now(&log->queue), replay, arg, damaged);
     if (rc != 0)
         return rc;
+    log->queue.state[pn_load_relaxed(&log->queue.current) & 1].corrupt = *damaged;
     log->instance = instance;
     log->random = files->queue.dir.instance;
     log->compact_from = PN_TOPICLOG_COMPACT;
@@ -333,31 +336,15 @@ int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_fil
     return 1;
 }
 
-int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
-                        uint64_t live_bytes, uint32_t messages)
+bool pn_topiclog_may_compact(const struct pn_topiclog *log)
 {
-    uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue);
-    if (log->compact_file == 0)
-        return bytes < log->compact_from || bytes / 3 < live_bytes
-                   ? 0
-                   : pn_topiclog_begin_compaction(log, files);
-    for (uint32_t i = 0; i < messages; i++) {
-        struct pn_record_in record;
-        uint64_t cursor[PN_TOPICLOG_CURSOR];
-        memcpy(cursor, log->compact_cursor, sizeof cursor);
-        int rc = files->source.carry(files->source.arg, cursor, &record);
-        if (rc == 0)
-            break;
-        if (rc == 1)
-            rc = pn_topiclog_append(log, files, &record, 1, &seq);
-        if (rc < 0)
-            return rc;
-        PN_CRASH("topiclog:carried");
-        memcpy(log->compact_cursor, cursor, sizeof cursor);
-        if (i + 1 == messages)
-            return 1;
-    }
-    uint64_t file = log->compact_file;
+    return log->compact_file != 0 || pn_diskqueue_bytes(&log->queue) >= log->compact_from;
+}
+
+/* At the end of compaction: the next one begins when the log is three times as long. */
+static int drop_old_files(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    uint64_t seq, file = log->compact_file;
     const struct pn_log_dropped dropped = {.file = file};
     struct pn_record_in last = {.type = PN_LOG_DROPPED, .parts = 1};
     last.part[0] = (struct iovec) {(void *) (uintptr_t) &dropped, sizeof dropped};
@@ -371,7 +358,38 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
     log->drop_seq = pn_diskqueue_now(&log->queue)->write_seq;
     PN_CRASH("topiclog:dropping");
     pn_diskqueue_drop(&log->queue, file, log->compact_seq, log->compact_sum);
+    log->queue.least = pn_diskqueue_bytes(&log->queue);
     return 0;
+}
+
+int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                        uint64_t live_bytes, uint32_t messages)
+{
+    uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue), carried = 0;
+    if (log->compact_file == 0)
+        return bytes < log->compact_from || bytes / 3 < live_bytes ||
+                       (live_bytes != 0 && bytes / 3 < log->queue.least)
+                   ? 0
+                   : pn_topiclog_begin_compaction(log, files);
+    for (uint32_t i = 0; i < messages; i++) {
+        struct pn_record_in record;
+        uint64_t cursor[PN_TOPICLOG_CURSOR];
+        memcpy(cursor, log->compact_cursor, sizeof cursor);
+        int rc = files->source.carry(files->source.arg, cursor, &record);
+        if (rc == 0)
+            return drop_old_files(log, files);
+        if (rc == 1) {
+            carried += pn_record_size(pn_record_length(&record));
+            rc = pn_topiclog_append(log, files, &record, 1, &seq);
+        }
+        if (rc < 0)
+            return rc;
+        PN_CRASH("topiclog:carried");
+        memcpy(log->compact_cursor, cursor, sizeof cursor);
+        if (carried >= PN_TOPICLOG_STEP)
+            return 1;
+    }
+    return 1;
 }
 
 bool pn_topiclog_is_untidy(const struct pn_topiclog *log)

@@ -17,6 +17,7 @@
 #include "diskqueue.h"
 
 #define PN_TOPICLOG_COMPACT (16U << 20) /* bytes */
+#define PN_TOPICLOG_STEP (256U << 10) /* bytes that are carried in one hold of the lock */
 #define PN_TOPICLOG_LATER 2
 #define PN_TOPICLOG_CURSOR 6 /* words */
 #define PN_TOPICLOG_INTERVAL 1000000000LL /* ns between two syncs of fsync="interval" */
@@ -183,7 +184,12 @@ void pn_topiclog_forget(struct pn_topiclog_kept *kept);
 bool pn_topiclog_is_untidy(const struct pn_topiclog *log);
 int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once);
 
-/* A step of compaction, or its beginning if it is worth it: 1: call again; 0; -errno. */
+/* May the next do anything? */
+bool pn_topiclog_may_compact(const struct pn_topiclog *log);
+/*
+ * A step of compaction, so many messages or PN_TOPICLOG_STEP bytes, or its beginning if it is worth
+ * it: 1: call again; 0; -errno.  Memory has to say what the log does.
+ */
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages);
 

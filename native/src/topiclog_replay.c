@@ -4,8 +4,10 @@
  * 1. From front to back: each record changes a model of topics, channels and messages, of which
  *    only the headers are kept; a message that nobody has to get any more is forgotten at once. At
  *    the end the bodies of those left are read from where they stand, in the order of ids.
- * 2. A record that is damaged, or speaks of what is not known, is passed.  FINISHED without its
- *    message says nothing; a message without its FINISHED is delivered again.
+ * 2. A batch counts whole or not at all: of one that was torn or damaged nothing has happened, but
+ *    what it says of names, which stands in it twice, so that no damaged record takes a topic
+ *    along.  What speaks of what is not known is passed.  FINISHED without its message says
+ *    nothing; a message without its FINISHED is delivered again.
  * 3. Numbers of topics and channels are those of the segment that wrote them: OPENED of another
  *    instance unbinds them all, and names are what stays.
  * 4. DROPPED ends what is not said in the file that it names or since: it was not carried over.
@@ -62,6 +64,10 @@ struct model {
     struct message **bucket;
     size_t buckets, messages;
     uint64_t instance, file, at;
+    uint64_t batch_end; /* number of the record behind the batch that is being read */
+    bool torn;          /* something of that cannot be read */
+    uint64_t damaged;   /* records that were lost */
+    uint64_t nameless;  /* messages of topics that are not known */
 };
 
 static int no_memory(void)
@@ -189,6 +195,9 @@ static int note_topic(struct model *m, const struct pn_log_topic *what, const ui
         memcpy(t->names, names, length);
         m->topics++;
     }
+    for (uint32_t i = 0; i < m->topics; i++) /* if OPENED of another instance was lost */
+        if (m->topic[i].what.topic == what->topic)
+            m->topic[i].bound = false;
     t->what = *what;
     t->file = m->file;
     t->exists = t->bound = true;
@@ -213,6 +222,9 @@ static int note_channel(struct model *m, const struct pn_log_channel *what, cons
         memcpy(c->name, name, what->name_len);
         t->channels++;
     }
+    for (uint32_t i = 0; i < t->channels; i++)
+        if (t->channel[i].what.channel == what->channel)
+            t->channel[i].bound = false;
     c->what = *what;
     c->file = m->file;
     c->exists = c->bound = true;
@@ -266,6 +278,7 @@ static int note_message(struct model *m, const struct pn_record_out *record)
     uint32_t n = record->type == PN_LOG_CARRIED ? what.deliveries : 0;
     struct topic *t = topic_of(m, what.topic);
     uint64_t need = sizeof what + (uint64_t) n * sizeof(struct pn_log_delivery) + what.headers_len;
+    m->nameless += t == NULL;
     if (t == NULL || need > record->length)
         return 0;
     struct message *msg = find(m, what.id);
@@ -439,8 +452,43 @@ static int end_of(struct pn_topiclog_files *files, const struct pn_diskqueue_sta
     return rc < 0 && rc != -ENOENT ? rc : 0;
 }
 
-static int read_file(struct pn_topiclog_files *files, struct model *m, uint64_t end, uint64_t *seq,
-                     uint64_t *damaged)
+/* Can the rest of that record's batch be read? */
+static int rest_is_whole(struct pn_topiclog_files *files, uint64_t end,
+                         const struct pn_record_out *begin)
+{
+    struct pn_record_out record = {.next = begin->next};
+    for (uint32_t i = 1; i <= begin->more; i++) {
+        int rc = pn_recfile_next(&files->queue.dir, &files->queue.peeker, begin->file, record.next,
+                                 end, &record);
+        if (rc < 0)
+            return rc;
+        if (rc != PN_RECFILE_RECORD || record.seq != begin->seq + i ||
+            record.more != begin->more - i || record.first)
+            return 0;
+    }
+    return 1;
+}
+
+/* Another record, or the number of one that is damaged; `lost`: some before it are. */
+static int note_in_batch(struct pn_topiclog_files *files, struct model *m, uint64_t end,
+                         const struct pn_record_out *record, bool lost, bool damaged)
+{
+    if (lost || record->first || record->seq >= m->batch_end) {
+        int whole = !damaged && (!lost || record->first) ? rest_is_whole(files, end, record) : 0;
+        if (whole < 0)
+            return whole;
+        m->batch_end = record->seq + record->more + 1;
+        m->torn = !whole;
+    }
+    bool names = record->type == PN_LOG_TOPIC || record->type == PN_LOG_CHANNEL;
+    if (damaged || (m->torn && !names)) {
+        m->damaged++;
+        return 0;
+    }
+    return note_record(m, record);
+}
+
+static int read_file(struct pn_topiclog_files *files, struct model *m, uint64_t end, uint64_t *seq)
 {
     struct pn_record_out record;
     uint64_t at = PN_RECFILE_START;
@@ -452,9 +500,10 @@ static int read_file(struct pn_topiclog_files *files, struct model *m, uint64_t 
         at = record.next;
         if (rc == PN_RECFILE_SEARCH || record.seq < *seq)
             continue;
-        *damaged += record.seq - *seq + (rc == PN_RECFILE_DAMAGED);
+        uint64_t lost = record.seq - *seq;
+        m->damaged += lost;
         *seq = record.seq + 1;
-        rc = rc == PN_RECFILE_RECORD ? note_record(m, &record) : 0;
+        rc = note_in_batch(files, m, end, &record, lost != 0, rc == PN_RECFILE_DAMAGED);
         if (rc != 0)
             return rc;
     }
@@ -570,8 +619,9 @@ int pn_topiclog_read(struct pn_topiclog_files *files, const struct pn_diskqueue_
         uint64_t end;
         rc = end_of(files, from, m.file, &end);
         if (rc == 0)
-            rc = read_file(files, &m, end, &seq, damaged);
+            rc = read_file(files, &m, end, &seq);
     }
+    *damaged = m.damaged + (m.damaged != 0 ? m.nameless : 0);
     if (rc == 0)
         rc = tell_topics(&m, replay, arg);
     if (rc == 0)

@@ -106,6 +106,61 @@ static void crash_case(void *arg)
         exit(NOT_REACHED);
 }
 
+/* Killed before `head`, with the log about to be compacted: only the log is left. */
+static void move_victim(void *arg)
+{
+    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                      .durable = 1,
+                                      .fsync = PN_FSYNC_NONE};
+    pn_engine *engine;
+    pn_ref from, to;
+    pn_message_out m;
+    pn_txn *txn;
+    (void)arg;
+    CHECK_OK(pn_open(segment, NULL, &engine));
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_topic_open(conn, "from", 4, &durable, &from));
+    CHECK_OK(pn_topic_open(conn, "to", 2, &durable, &to));
+    pn_consumer *consumer = consumer_of(conn, channel_of(conn, from, "c"), 1);
+    channel_of(conn, to, "c");
+    for (int i = 0; i < 50; i++) {
+        publish(conn, from, "over");
+        GET(consumer, &m, "over");
+        FINISH(conn, &m);
+    }
+    publish(conn, from, "moved");
+    GET(consumer, &m, "moved");
+    test_inside()->topics.ctl->log.compact_from = 1;
+    publish(conn, to, "other"); /* compaction begins */
+    CHECK(test_inside()->topics.ctl->log.compact_file != 0);
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    publish_in(conn, txn, to, "moved", 0, 0, NULL);
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_crash_arm("commit:topics-staged", 1, PN_CRASH_KILL));
+    pn_txn_commit(txn);
+}
+
+static void test_a_move_that_is_compacted_is_whole(void *arg)
+{
+    pn_options o = test_options();
+    pn_engine *engine;
+    (void)arg;
+    segment = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    CHECK_OK(pn_open(segment, &o, &engine));
+    CHECK_KILLED(spawn(move_victim, NULL), SIGKILL);
+    pn_engine_close(engine);
+    test_segment_remove(segment);
+    CHECK_OK(pn_open(segment, &o, &engine));
+    pn_conn *conn = test_connect(engine);
+    CHECK_EQ(topic_stat(conn, topic_of(conn, "from")).unfinished, 0);
+    CHECK_EQ(topic_stat(conn, topic_of(conn, "to")).unfinished, 2);
+    pn_conn_close(conn);
+    pn_remove_spill_files(engine);
+    pn_engine_close(engine);
+    remove_log();
+}
+
 int main(void)
 {
     static const char *const modules[] = {"dirlock:", "durable:", "topiclog:", "diskqueue:",
@@ -115,6 +170,7 @@ int main(void)
     data_dir_make();
     test_watchdog(110);
     make_journal();
+    CHECK_CHILD(spawn(test_a_move_that_is_compacted_is_whole, NULL), 0);
     for (int i = 0; i < pn_crash_label_count(); i++) {
         bool ours = false;
         label = pn_crash_label(i);

@@ -557,6 +557,34 @@ static void test_a_message_too_long_for_the_new_segment_is_told(void)
     close_scene();
 }
 
+/* A few long messages wait, and many short ones come and go. */
+static void test_compaction_writes_no_more_than_was_written(void)
+{
+    enum { LONG = 20000, JOBS = 3000 };
+    static char body[LONG];
+    open_with(0);
+    pn_ref waiting = durable_topic("waiting", 0);
+    channel_of(conn, waiting, "c");
+    memset(body, 'x', sizeof body - 1);
+    for (int i = 0; i < 8; i++)
+        publish(conn, waiting, body);
+    the_log()->compact_from = 64 << 10;
+    publish_numbers(1, 1);
+    uint64_t begin = pn_diskqueue_now(&the_log()->queue)->write_sum;
+    finish_numbers(1, 1);
+    publish_numbers(2, 2);
+    uint64_t job = pn_diskqueue_now(&the_log()->queue)->write_sum - begin;
+    for (int i = 2; i < JOBS; i++) {
+        finish_numbers(i, i);
+        publish_numbers(i + 1, i + 1);
+    }
+    uint64_t all = pn_diskqueue_now(&the_log()->queue)->write_sum - begin;
+    CHECK(the_log()->compactions > 0);
+    CHECK(all <= 4 * job * JOBS);
+    finish_numbers(JOBS, JOBS);
+    close_scene();
+}
+
 int main(void)
 {
     data_dir_make();
@@ -578,5 +606,6 @@ int main(void)
     RUN(test_the_log_is_compacted_while_messages_are_on_disk);
     RUN(test_what_was_cancelled_on_disk_is_not_in_the_new_log);
     RUN(test_a_message_too_long_for_the_new_segment_is_told);
+    RUN(test_compaction_writes_no_more_than_was_written);
     return tests_done();
 }

@@ -80,7 +80,8 @@ class TopicStats:
     `depth`: messages in the topic's own queue, which no channel has yet, `deferred` of them
     deferred; `unfinished`: messages that some channel still has, each counted once;
     `message_count` and `message_bytes`: ever published; `corrupt`: records on disk that could
-    not be read; `error`: the last write error, or None; `on_disk`: messages.
+    not be read, of a durable topic also those of the log, which it shares; `error`: the last
+    write error, or None; `on_disk`: messages.
     """
 
     name: str

@@ -319,6 +319,7 @@ def topic_ref(connection: BaseConnection, name: str, given: Mapping[str, Any]) -
     out = ffi.new("pn_ref *")
     with naming(name, "topic"):
         connection._run_at_once(lib.pn_topic_open, encoded, len(encoded), options, out)
+        connection._log_notices()  # it may have read a log that is damaged
     return int(out[0])
 
 

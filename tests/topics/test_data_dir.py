@@ -14,6 +14,8 @@ import pytest
 from consuming import PATIENCE
 
 import pynotify
+from pynotify.cli.doctor import topics
+from pynotify.cli.doctor.finding import Level
 
 SPAWN = multiprocessing.get_context("spawn")
 SHM = Path("/dev/shm")
@@ -137,3 +139,87 @@ def test_a_killed_process_holds_nothing(host: Host, tmp_path: Path, fork: bool) 
         holder.join(PATIENCE)
         holder.close()
         ours.close()
+
+
+def _log_file(host: Host, tmp_path: Path) -> Path:
+    return max((tmp_path / host.name).glob("log.*"), key=lambda file: file.stat().st_size)
+
+
+def _flip(file: Path, at: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[at] ^= 1
+    file.write_bytes(raw)
+
+
+def _end(host: Host) -> None:
+    host.close()
+    pynotify.unlink(host.name)
+
+
+def test_a_torn_move_has_not_happened(host: Host, tmp_path: Path) -> None:
+    """Its FINISHED is on the disk and its PUBLISH is not: the message is where it was."""
+    conn = host.connect()
+    here, there = (conn.topic(x, durable=True, fsync="always") for x in ("here", "there"))
+    work = here.channel("work")
+    there.channel("work")
+    here.publish("precious")
+    consumer = work.consumer()
+    message = consumer.get(PATIENCE)
+    with conn.transaction():
+        there.publish(b"moved" + b"x" * 9000)
+        message.finish()
+    assert (depth(here), depth(there)) == (0, 1)
+    consumer.close()
+    _end(host)
+    file = _log_file(host, tmp_path)
+    _flip(file, file.read_bytes().index(b"moved") + 5000)
+    conn = host.connect()
+    assert (depth(conn.topic("here")), depth(conn.topic("there"))) == (1, 0)
+
+
+def test_damage_to_a_log_is_told(
+    host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, at the first `topic` after `open`; then by `TopicStats.corrupt`, and `doctor`."""
+    topic = host.topic()
+    for i in range(10):
+        topic.publish(b"message %d " % i * 20)
+    assert topic.stats().corrupt == 0
+    _end(host)
+    file = _log_file(host, tmp_path)
+    _flip(file, file.read_bytes().index(b"message 4") + 30)
+    topic = host.topic()
+    stats = topic.stats()
+    assert (stats.unfinished, stats.corrupt) == (9, 1)
+    host.topic()
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len([text for text in warnings if "1 of its records could not be read" in text]) == 1
+    assert str(tmp_path / host.name) in warnings[0]
+    with pynotify.open(host.name) as engine:
+        findings = list(topics.check(host.name, engine.topics()))
+    assert any(f.level is Level.PROBLEM and "could not be read" in f.text for f in findings)
+
+
+@pytest.mark.parametrize("name", [b"unmistakable-topic", b"unmistakable-channel"])
+def test_a_damaged_name_is_had_again(host: Host, tmp_path: Path, name: bytes) -> None:
+    """Wherever it stands in the log, each time one."""
+    topic = host.connect().topic("unmistakable-topic", durable=True, fsync="always")
+    topic.channel("unmistakable-channel")
+    for i in range(3):
+        topic.publish(b"message %d" % i)
+    _end(host)
+    file = _log_file(host, tmp_path)
+    raw = file.read_bytes()
+    places = [at for at in range(len(raw)) if raw.startswith(name, at)]
+    assert len(places) > 1
+    for at in places:
+        for other in file.parent.glob("log.*"):
+            other.unlink()
+        file.write_bytes(raw)
+        file.chmod(0o600)
+        _flip(file, at)
+        conn = host.connect()
+        assert conn.topics() == ["unmistakable-topic"]
+        topic = conn.topic("unmistakable-topic")
+        assert topic.channel("unmistakable-channel").stats().depth == 3
+        _end(host)
