@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynotify._async_subscription import AsyncSubscription, Listeners
 from pynotify._async_waiter import TaskWaiter, Turn
 from pynotify._async_waiting import Errands, LockWait, RoomWait, end_of, in_thread
-from pynotify._base import BaseConnection, limit_of, nanoseconds, process
+from pynotify._base import (
+    BaseConnection,
+    limit_of,
+    nanoseconds,
+    process,
+    require_callable,
+)
 from pynotify._batch import NotifyBatch
 from pynotify._descriptor import Descriptor
 from pynotify._engine import open as open_segment
@@ -277,6 +283,7 @@ class AsyncConnection(BaseConnection):
         waiting; the messages do not appear in `notifies()`.  An exception goes to the loop's
         exception handler.  Adding one twice is the same as once.
         """
+        require_callable(callback)
         self._refuse_transaction("add_listener")
 
         def add() -> None:
@@ -292,7 +299,12 @@ class AsyncConnection(BaseConnection):
         self._start_reading()
 
     async def remove_listener(self, channel: str, callback: Listener) -> None:
-        """Undo `add_listener`: it is not called any more.  One that is not there is no error."""
+        """Undo `add_listener`: it is not called any more.  One that is not there is no error.
+
+        Nor is it one, as in asyncpg, that the connection is closed.
+        """
+        if self._handle is CLOSED:
+            return
         self._refuse_transaction("remove_listener")
         listeners = self._listeners.get(channel)
         if listeners is None or callback not in listeners.callbacks:

@@ -159,8 +159,8 @@ class BaseConnection:
                 transaction.notify(channel, payload)
                 return
         try:
-            name = channel_cache[channel]
-        except (KeyError, TypeError):
+            name = channel_cache[channel] if type(channel) is str else encode_channel(channel)
+        except KeyError:
             name = encode_channel(channel)
         if type(payload) is bytes:
             data = payload
@@ -528,6 +528,7 @@ class BaseConnection:
         It runs inside `poll` and `notifies`, in their thread.  One that raises is removed, and
         the exception logged.
         """
+        require_callable(callback)
         self._handlers.append(callback)
 
     def remove_notify_handler(self, callback: NotifyHandler) -> None:
@@ -661,6 +662,11 @@ class BaseConnection:
         text = ffi.new("char[]", _NOTICE_BYTES)
         while lib.pn_conn_notice(self._handle, text, _NOTICE_BYTES) > 0:
             logger.warning("%s", ffi.string(text).decode("utf-8", "replace"))
+
+
+def require_callable(callback: object) -> None:
+    if not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
 
 
 def limit_of(maximum: int) -> int:

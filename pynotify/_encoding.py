@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 #: Encoded names of the channels used lately.  Emptied when full: cheaper than ordering it.
 channel_cache: dict[str, bytes] = {}
 _CHANNEL_CACHE_SIZE = 4096
+_FLAT = frozenset((bytes, bytearray))
 
 
 def encode_channel(channel: str) -> bytes:
     """The name as UTF-8, without NUL, which ends it; its length is the core's to judge."""
     if not isinstance(channel, str):
         raise TypeError(f"channel must be a str, not {type(channel).__name__}")
+    if type(channel) is not str:  # a subclass may compare otherwise than byte for byte
+        channel = str.__str__(channel)
     encoded = channel_cache.get(channel)
     if encoded is None:
         try:
@@ -48,7 +51,7 @@ def encode_payload(payload: str | Buffer) -> bytes:
         return payload
     try:
         return bytes(memoryview(payload))
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: a numpy type that is in no buffer
         raise TypeError(
             f"payload must be str or bytes-like, not {type(payload).__name__}"
         ) from None
@@ -61,12 +64,6 @@ def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     # Mostly they are of one type, and then no Python code runs for each.
     items: list[Any] | tuple[Any, ...]
     items = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
-    try:
-        blob = b"".join(items)
-    except TypeError:
+    if not _FLAT.issuperset(map(type, items)):  # else their len() is that in bytes
         items = [encode_payload(item) for item in items]
-        blob = b"".join(items)
-    lengths = array("I", map(len, items))
-    if sum(lengths) != len(blob):  # a memoryview whose items are not bytes
-        return join_payloads([encode_payload(item) for item in items])
-    return blob, lengths
+    return b"".join(items), array("I", map(len, items))

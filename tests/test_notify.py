@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 
+import numpy
 import pytest
 
 import pynotify
@@ -341,3 +342,52 @@ def test_sqlstate_and_text_of_every_limit(listening: pynotify.Connection) -> Non
         assert error.sqlstate == "22023"
         assert error.hint, "an error says what to do about it"
         assert error.hint in str(error)
+
+
+class Folding(str):
+    """Compares as it likes."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.lower() == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+
+def test_a_str_of_another_class_is_its_characters(conn: pynotify.Connection) -> None:
+    """C5: names are compared byte for byte, however the program compares its objects."""
+    conn.listen("folding", "FOLDING")
+    conn.notify("folding", "1")
+    conn.notify(Folding("FOLDING"), "2")
+    conn.notify_many(Folding("FOLDING"), ["3"])
+    assert pairs(conn.poll()) == [("folding", "1"), ("FOLDING", "2"), ("FOLDING", "3")]
+
+
+def test_arrays_are_their_bytes(listening: pynotify.Connection) -> None:
+    """Whatever their shape, and none of them shifts the others."""
+    numbers = numpy.array([1, 2, 3], "uint32")
+    several = [numpy.zeros((3, 0)), numbers, numpy.array(7, "uint8"), numpy.uint8(8), b"end"]
+    for payload in several:
+        listening.notify("c", payload)
+    one_by_one = [message.data for message in listening.poll()]
+    assert listening.notify_many("c", several) == len(several)
+    assert [message.data for message in listening.poll()] == one_by_one
+    assert one_by_one == [b"", numbers.tobytes(), b"\7", b"\x08", b"end"]
+
+
+def test_what_is_in_no_buffer_fails_no_transaction(listening: pynotify.Connection) -> None:
+    times = numpy.array(["2026-01-01"], "datetime64[s]")
+    with listening.transaction():
+        with pytest.raises(TypeError):
+            listening.notify("c", times)
+        with pytest.raises(TypeError):
+            listening.notify_many("c", [b"", times])
+        listening.notify("c", "goes on")
+    assert payloads(listening.poll()) == ["goes on"]
+
+
+def test_a_handler_must_be_callable(conn: pynotify.Connection) -> None:
+    with pytest.raises(TypeError, match="callable"):
+        conn.add_notify_handler(None)  # type: ignore[arg-type]

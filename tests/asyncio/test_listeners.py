@@ -260,5 +260,18 @@ async def test_nothing_is_called_after_close(kind: str, aconnect: AsyncConnectio
     assert listener.calls == []
     with pytest.raises(pynotify.InterfaceError):
         await conn.add_listener("c", listener)
-    with pytest.raises(pynotify.InterfaceError):
-        await conn.remove_listener("c", listener)
+
+
+async def test_removed_after_the_connection_was_closed(aconnect: AsyncConnections) -> None:
+    """As in a `finally`; asyncpg says nothing, either."""
+    conn, listener = await aconnect(), Listener()
+    await conn.add_listener("c", listener)
+    await conn.close()
+    await conn.remove_listener("c", listener)
+
+
+async def test_what_cannot_be_called_is_refused_at_once(aconnect: AsyncConnections) -> None:
+    conn = await aconnect()
+    with pytest.raises(TypeError, match="callable"):
+        await conn.add_listener("c", None)  # type: ignore[arg-type]
+    assert await conn.listening_channels() == frozenset()
