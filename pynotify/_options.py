@@ -74,6 +74,9 @@ def _directory(name: str, value: object) -> bytes:
     return path
 
 
+_ARENA_PAGE = 4096  # topic_memory is a whole number of them
+
+
 class SegmentOptions:
     """The options that one caller named; the others are as the segment's creator wants them."""
 
@@ -87,7 +90,10 @@ class SegmentOptions:
 
     def _take(self, name: str, value: object) -> None:
         if name in _COUNTS:
-            self._fields[name] = _count(name, value)
+            count = _count(name, value)
+            if name == "topic_memory":  # as the core does
+                count = -(-count // _ARENA_PAGE) * _ARENA_PAGE
+            self._fields[name] = count
         elif name in _CHOICES:
             self._fields[name] = _choice(name, value)
         elif name == "full_timeout":

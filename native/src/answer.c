@@ -357,6 +357,11 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
         return 0;
     case PN_OUTCOME_DEAD:
         rc = pn_message_dead_letter_locked(seg, h->delivery, reason, reason_len);
+        if (rc == -PN_ETOPICFULL && answer == PN_ANSWER_REQUEUE) { /* as after a time-out */
+            rc = go_back(seg, h->delivery, answer, delay, now);
+            pn_queue_settle_locked(seg, ch);
+            return rc;
+        }
         if (rc == 0 && answer == PN_ANSWER_REQUEUE) {
             ch->requeued++;
             c->requeued++;

@@ -59,9 +59,9 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
         memcpy(c->dead_letter, o->dead_letter, c->dead_letter_len);
 }
 
-/* Those of the channel whose process is no more. */
-static void reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    bool any = false;
     for (uint32_t i = ch->first_consumer, next; i != 0; i = next) {
         uint32_t slot = pn_consumer_at(seg, i - 1)->slot;
         next = pn_consumer_at(seg, i - 1)->next;
@@ -69,8 +69,10 @@ static void reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch
             pn_backend_verdict(seg, slot) != PN_DEAD)
             continue;
         pn_backend_reap_locked(seg, slot);
+        any = true;
         next = ch->first_consumer; /* others of that slot's have gone with it */
     }
+    return any;
 }
 
 static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_consumer_options *o)
@@ -81,7 +83,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     uint32_t i = seg->topics.ctl->consumer_hint;
     if (ch == NULL)
         return -PN_ETOPICDELETED;
-    reap_dead_locked(seg, ch);
+    pn_consumers_reap_dead_locked(seg, ch);
     if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
         return pn_fail(PN_ECONSUMERS, "consumers for %.*s:%.*s exceeds limit of %u",
                        (int) pn_topic_of(seg, ch)->name_len, pn_topic_of(seg, ch)->name,

@@ -62,6 +62,8 @@ void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
 /* It is no more: what it has in flight goes back, in bounded steps unless `all`; true: more. */
 bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps);
 void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci);
+/* Those of the channel whose process is no more go; true: one did, and perhaps the channel, too. */
+bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* The slot's owner is no more. */
 void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot);
 bool pn_consumer_full(const struct pn_consumer_slot *c);

@@ -168,6 +168,7 @@ struct pn_topic {
     /* None before that message can be dropped: of those of ephemeral channels alone, [1], as of
      * when it was looked at; 0: not known; derived */
     uint32_t passed[2];
+    uint32_t touched; /* by the commit on its way; derived */
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
 };

@@ -543,13 +543,6 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     return 0;
 }
 
-static void after_publish_locked(struct pn_segment *seg, struct pn_topic *topic)
-{
-    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
-        pn_topic_pump_locked(seg, topic);
-    pn_topic_settle_locked(seg, topic);
-}
-
 static void release_after_publish(struct pn_conn *conn)
 {
     bool woken = conn->seg->topics.nwakes != 0;
@@ -574,7 +567,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     *id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1);
     rc = publish_locked(seg, topic, &m);
     if (rc == 0)
-        after_publish_locked(seg, topic);
+        pn_topic_go_on_locked(seg, topic);
     bool log = __builtin_expect(conn->log != NULL, 0);
     struct pn_topic_note note;
     if (log)
@@ -660,7 +653,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
         rc = pn_topic_spill_many_locked(seg, topic, &all, bodies, lens, n);
     if (rc == 0)
-        after_publish_locked(seg, topic);
+        pn_topic_go_on_locked(seg, topic);
     bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);
     struct pn_topic_note note;
     if (log)

@@ -81,8 +81,8 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
 
 /* From the backlog to the channels, in bounded steps; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
-/* The same, and I24, for all topics of a database. */
-void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid);
+/* The same, and I24, of what was published there. */
+void pn_topic_go_on_locked(struct pn_segment *seg, struct pn_topic *topic);
 /* I24 for all channels of the topic. */
 void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -102,20 +102,17 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
             topic->expired++;
             pn_delivery_end_locked(seg, at);
         } else if (!pump_one(seg, topic, at, now)) {
-            return false; /* when there is room again */
+            return false; /* when there is room again: whoever gets from a channel pumps */
         }
     }
     return false;
 }
 
-void pn_topics_pump_all_locked(struct pn_segment *seg, uint32_t dboid)
+void pn_topic_go_on_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    for (uint32_t i = 0; i < seg->topics.ctl->topic_end; i++) {
-        struct pn_topic *topic = &seg->topics.topic[i];
-        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || topic->dboid != dboid)
-            continue;
-        if (seg->topics.channel[i].ready != 0)
-            pn_topic_pump_locked(seg, topic);
-        pn_topic_settle_locked(seg, topic);
-    }
+    if (pn_load_relaxed(&topic->state) != PN_RECORD_USED)
+        return;
+    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
+        pn_topic_pump_locked(seg, topic);
+    pn_topic_settle_locked(seg, topic);
 }

@@ -298,6 +298,7 @@ static void clear_tables(struct pn_segment *seg)
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
         t->topic[i].disk_staged = t->topic[i].buried = t->topic[i].refilling = 0;
         t->topic[i].stuck_seq = 0;
+        t->topic[i].touched = 0;
         t->topic[i].passed[0] = t->topic[i].passed[1] = 0;
         uint64_t end = pn_diskqueue_now(&t->topic[i].disk)->write_seq; /* nothing replaced it */
         if (t->topic[i].disk_given > end)

@@ -404,12 +404,24 @@ int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
     return rc;
 }
 
+/* What the dead had in flight is counted where it goes to. */
+static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    uint32_t next = t == NULL ? 0 : t->first_channel;
+    while (next != 0) {
+        struct pn_topic_channel *ch = pn_queue_at(conn->seg, next - 1);
+        next = pn_consumers_reap_dead_locked(conn->seg, ch) ? t->first_channel : ch->sibling;
+    }
+    return pn_topic_resolve_locked(conn, ref);
+}
+
 int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
 {
     int rc = enter(conn);
     if (rc != 0)
         return rc;
-    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    struct pn_topic *t = topic_without_dead_locked(conn, ref);
     struct look look = exact_look();
     if (t != NULL)
         fill_topic(conn->seg, t, &look, out);
@@ -456,7 +468,7 @@ int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows
     if (rc != 0)
         return rc;
     struct look look = begin_look();
-    const struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    const struct pn_topic *t = topic_without_dead_locked(conn, ref);
     for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
          i = pn_queue_at(seg, i - 1)->sibling) {
         if (n < cap)
@@ -494,6 +506,8 @@ int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
         return rc;
     struct look look = begin_look();
     struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch != NULL && pn_consumers_reap_dead_locked(conn->seg, ch))
+        ch = pn_queue_resolve_locked(conn, ref); /* an ephemeral one has gone with them */
     if (ch != NULL)
         tick_and_fill(conn->seg, ch, &look, out);
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);

@@ -638,13 +638,43 @@ static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
     PN_CRASH("commit:answered");
 }
 
+/* The topics that get something, each once: no others need be looked at.  What an answer does to
+ * the channel of its own is settled with it. */
+static void mark_topics(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        bool staged = op->kind != PN_OP_CANCEL && op->message != 0;
+        struct pn_topic *topic =
+            pn_topic_at(seg, staged ? pn_message_at(seg, op->message)->topic
+                                    : (uint32_t) op->topic - 1);
+        op->goes_on = 0;
+        topic->staged -= staged;
+        if ((!staged && op->kind != PN_OP_PUBLISH) || topic->touched != 0)
+            continue;
+        topic->touched = 1;
+        op->goes_on = (uint32_t) (topic - seg->topics.topic) + 1;
+    }
+}
+
+static void go_on(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        const struct pn_pending_op *op = &c->txn->pending.ops[i];
+        if (op->goes_on == 0)
+            continue;
+        pn_topic_at(seg, op->goes_on - 1)->touched = 0;
+        pn_topic_go_on_locked(seg, pn_topic_at(seg, op->goes_on - 1));
+    }
+}
+
 void pn_topic_apply_locked(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
     const struct pn_pending *p = &c->txn->pending;
-    for (size_t i = 0; i < p->nops; i++)
-        if (p->ops[i].kind != PN_OP_CANCEL && p->ops[i].message != 0)
-            pn_topic_at(seg, pn_message_at(seg, p->ops[i].message)->topic)->staged--;
+    mark_topics(c);
     if (c->messages != 0)
         pn_message_golive_locked(seg, c->messages);
     for (size_t i = 0; i < p->nops; i++) {
@@ -668,7 +698,7 @@ void pn_topic_apply_locked(struct pn_commit *c)
     }
     if (__builtin_expect(c->conn->log != NULL, 0))
         note_publishes(c);
-    pn_topics_pump_all_locked(seg, c->conn->dboid);
+    go_on(c);
     pn_topics_end_locked(seg);
     PN_CRASH("commit:topics");
 }

@@ -20,7 +20,16 @@ from pynotify._base import nanoseconds
 from pynotify._descriptor import Descriptor
 from pynotify._ffi import lib
 from pynotify._ownership import CLOSED_CONSUMER
-from pynotify.errors import InterfaceError, MessageNotInFlight, NotOwner, Timeout, WouldWait
+from pynotify.errors import (
+    InterfaceError,
+    LockTimeout,
+    MessageNotInFlight,
+    NotOwner,
+    Timeout,
+    TopicFull,
+    WouldWait,
+)
+from pynotify.topics._backoff import Outcome
 from pynotify.topics._base_consumer import BaseConsumer
 from pynotify.topics._message import AsyncMessage
 
@@ -30,7 +39,6 @@ if TYPE_CHECKING:
     from typing import Self, TypeAlias
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify.topics._backoff import Outcome
     from pynotify.topics._channel import AsyncChannel
     from pynotify.topics._options import ConsumerOptions
     from pynotify.topics._stats import ConsumerStats
@@ -212,17 +220,21 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         while not self._is_over():
             pause = state.pause(connection._loop.time())
             if pause > 0:
-                await connection._patiently(partial(self._set_level, 0))
+                with contextlib.suppress(LockTimeout):  # it takes nothing here in any case
+                    await connection._patiently(partial(self._set_level, 0))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over_waiter.wait(), pause)
                 continue
-            await connection._patiently(partial(self._set_level, state.in_flight))
             try:
+                await connection._patiently(partial(self._set_level, state.in_flight))
                 message = await self.get()
             except InterfaceError:
                 if self._is_over():
                     return
                 raise
+            except (LockTimeout, TopicFull) as error:
+                state.record(self._took_nothing(error), connection._loop.time())
+                continue
             state.record(await self._handle_one(handler, message), connection._loop.time())
 
     async def _handle_one(self, handler: Handler, message: AsyncMessage) -> Outcome:
@@ -246,6 +258,9 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
                 await message.finish()
         except (MessageNotInFlight, NotOwner) as late:
             self._too_late(message, late)
+        except (LockTimeout, TopicFull) as refused:
+            self._not_answered(message, refused)
+            return Outcome.FAILURE
         return self._outcome(message, good)
 
     async def drain(self, timeout: float | None = 0) -> bool:

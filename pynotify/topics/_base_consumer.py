@@ -21,9 +21,11 @@ from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify.errors import (
     InterfaceError,
+    LockTimeout,
     MessageNotInFlight,
     NotOwner,
     ProgrammingError,
+    TopicFull,
     native_error,
 )
 from pynotify.topics._backoff import Backoff, Outcome
@@ -256,6 +258,19 @@ class BaseConsumer(Generic[_M]):
         if not good:
             return Outcome.FAILURE
         return Outcome.SUCCESS if message._finished else Outcome.NEUTRAL
+
+    def _not_answered(self, message: _M, error: TopicFull | LockTimeout) -> None:
+        """It is in flight until its time-out, which brings it back."""
+        logger.error(
+            "%r: message %s could not be answered, and comes again after its time-out: %s",
+            self,
+            message.id,
+            str(error).partition("\n")[0],
+        )
+
+    def _took_nothing(self, error: TopicFull | LockTimeout) -> Outcome:
+        logger.error("%r: it could not take a message: %s", self, str(error).partition("\n")[0])
+        return Outcome.FAILURE
 
     def _too_late(self, message: _M, error: MessageNotInFlight | NotOwner) -> None:
         if self.closed:

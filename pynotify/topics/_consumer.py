@@ -6,13 +6,22 @@ their own time-outs.  Who only looks does not wait for a sleeper: it would take 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
 from pynotify._base import nanoseconds
 from pynotify._ffi import lib
-from pynotify.errors import InterfaceError, MessageNotInFlight, NotOwner, Timeout
+from pynotify.errors import (
+    InterfaceError,
+    LockTimeout,
+    MessageNotInFlight,
+    NotOwner,
+    Timeout,
+    TopicFull,
+)
+from pynotify.topics._backoff import Outcome
 from pynotify.topics._base_consumer import BaseConsumer
 from pynotify.topics._message import Message
 
@@ -22,7 +31,6 @@ if TYPE_CHECKING:
     from typing import Self, TypeAlias
 
     from pynotify._connection import Connection
-    from pynotify.topics._backoff import Outcome
     from pynotify.topics._channel import Channel
     from pynotify.topics._options import ConsumerOptions
     from pynotify.topics._stats import ConsumerStats
@@ -141,22 +149,27 @@ class Consumer(BaseConsumer[Message]):
         raises, or returns False, that is logged and the message is requeued, and consumer and
         message back off: for `backoff[0]` seconds, doubled with every further failure, up to
         `backoff[1]`.  After a pause the consumer takes one message; the pauses get shorter with
-        each success.  Several threads may run a consumer.
+        each success.  Several threads may run a consumer.  A lock that is not had in time, or a
+        dead letter without room, is logged and backed off from in the same way.
         """
         state = self._begin_backing_off(backoff)
         while not self._is_over():
             pause = state.pause(self._clock.now())
             if pause > 0:
-                self._set_level(0)
+                with contextlib.suppress(LockTimeout):  # it takes nothing here in any case
+                    self._set_level(0)
                 self._clock.pause(self._ended, pause)
                 continue
-            self._set_level(state.in_flight)
             try:
+                self._set_level(state.in_flight)
                 message = self.get()
             except InterfaceError:
                 if self._is_over():
                     return
                 raise
+            except (LockTimeout, TopicFull) as error:
+                state.record(self._took_nothing(error), self._clock.now())
+                continue
             state.record(self._handle_one(handler, message), self._clock.now())
 
     def _handle_one(self, handler: Handler, message: Message) -> Outcome:
@@ -177,6 +190,9 @@ class Consumer(BaseConsumer[Message]):
                 message.finish()
         except (MessageNotInFlight, NotOwner) as late:
             self._too_late(message, late)
+        except (LockTimeout, TopicFull) as refused:
+            self._not_answered(message, refused)
+            return Outcome.FAILURE
         return self._outcome(message, good)
 
     def drain(self, timeout: float | None = 0) -> bool:

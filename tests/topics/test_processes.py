@@ -128,13 +128,13 @@ def test_a_fork_while_a_thread_waits(channel: pynotify.Channel) -> None:
         call.error()
 
 
-def die_holding(name: str, count: int) -> ForkedChild:
+def die_holding(name: str, count: int, channel: str = "ch") -> ForkedChild:
     """A child that has taken so many, and waits to be killed."""
     ready, told = multiprocessing.Pipe(duplex=False)
 
     def hold() -> None:
         conn = pynotify.connect(name)
-        consumer = conn.topic("work").channel("ch").consumer(max_in_flight=count)
+        consumer = conn.topic("work").channel(channel).consumer(max_in_flight=count)
         take(consumer, count)
         told.send("ready")
         signal.pause()
@@ -163,6 +163,33 @@ def test_a_killed_consumer_releases_at_once(new_name: Callable[[], str]) -> None
             assert [message.attempts for message in messages] == [2, 2, 2]
         stats = channel.stats()
         assert (stats.timed_out, stats.requeued) == (0, 0)
+
+
+@pytest.mark.parametrize("look", ["channel", "topic", "channels"])
+@pytest.mark.parametrize("of_a_channel", ["ch", "ch#ephemeral"])
+def test_statistics_notice_a_killed_consumer(
+    new_name: Callable[[], str], look: str, of_a_channel: str
+) -> None:
+    """Nobody consumes, and nobody waits."""
+    name = new_name()
+    with pynotify.connect(name) as conn:
+        topic = conn.topic("work")
+        channel, ephemeral = topic.channel(of_a_channel), of_a_channel != "ch"
+        topic.publish_many(numbered(3))
+        child = die_holding(name, 3, of_a_channel)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        if look == "channel" and ephemeral:
+            with pytest.raises(pynotify.TopicDeleted):
+                channel.stats()
+        elif look == "channel":
+            stats = channel.stats()
+            assert (stats.depth, stats.in_flight, stats.consumers) == (3, 0, [])
+        elif look == "topic":
+            counts = [each.in_flight for each in topic.stats().channels]
+            assert counts == [0] * (not ephemeral)
+        else:
+            assert len(topic.channels()) == (not ephemeral)
 
 
 def test_a_killed_consumer_and_a_descriptor(new_name: Callable[[], str]) -> None:

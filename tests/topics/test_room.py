@@ -194,3 +194,31 @@ def test_a_body_that_can_never_have_room_is_refused(
     with topic.channel("c").consumer() as consumer:
         topic.publish(bytes(100_000))
         assert len(consumer.get(PATIENCE).body) == 100_000
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+def test_what_a_topic_kept_goes_on_to_its_channels_as_they_consume(
+    crowded: pynotify.Connection, channels: int
+) -> None:
+    """All of memory is what the topic has kept, and its channels need some for each message."""
+    topic = crowded.topic("t")
+    names = [f"c{number}" for number in range(channels)]
+    consumers = [topic.channel(name).consumer(max_in_flight=10) for name in names]
+    topic.pause()
+    kept = fill(topic)
+    topic.unpause()
+    for _ in range(kept):
+        for consumer in consumers:
+            work(consumer, 1)
+    assert topic.stats().unfinished == 0
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_topic_memory_is_a_whole_number_of_pages(new_name: Callable[[], str]) -> None:
+    name = new_name()
+    for _ in range(2):  # made, and found again
+        with pynotify.connect(name, topic_memory=5_000_001) as conn:
+            conn.topic("t").publish("x")
+    with pytest.raises(pynotify.LayoutMismatch, match="topic_memory"):
+        pynotify.open(name, topic_memory=5_000_001 + 4096)

@@ -193,6 +193,60 @@ def test_a_handler_may_answer_by_itself(
     assert figures(channel) == ((1, 0, 0) if answer == "requeue" else (0, 0, 0))
 
 
+def test_a_dead_letter_without_room_does_not_end_it(
+    conn: pynotify.Connection,
+    topic: pynotify.Topic,
+    channel: pynotify.Channel,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    conn.topic("dead", max_depth=1, overflow="error").publish("it is full")
+    topic.publish_many(numbered(5))
+    caplog.set_level(logging.CRITICAL, "pynotify")
+    got = []
+    with channel.consumer(max_attempts=1, dead_letter="dead", max_in_flight=10) as consumer:
+        consumer._clock = TestClock()
+
+        def handler(message: pynotify.Message) -> bool:
+            got.append(message.body)
+            if len(got) == 5:
+                consumer.drain()
+            return message.body != b"0"
+
+        consumer.run(handler, backoff=(60, 120))
+        assert got == numbered(5)
+        assert figures(channel) == (0, 0, 1)  # to be tried again
+
+
+def test_a_lock_that_is_not_had_in_time_does_not_end_it(
+    topic: pynotify.Topic,
+    channel: pynotify.Channel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic.publish_many(numbered(2))
+    caplog.set_level(logging.CRITICAL, "pynotify")
+    with channel.consumer() as consumer:
+        clock = consumer._clock = TestClock()
+        get, failures = consumer.get, [pynotify.LockTimeout("held"), pynotify.LockTimeout("held")]
+
+        def get_at_last() -> pynotify.Message:
+            if failures:
+                raise failures.pop()
+            return get()
+
+        monkeypatch.setattr(consumer, "get", get_at_last)
+        got = []
+
+        def handler(message: pynotify.Message) -> None:
+            got.append(message.body)
+            if len(got) == 2:
+                consumer.drain()
+
+        consumer.run(handler)
+        assert got == numbered(2)
+        assert clock.pauses == [1, 2, 1]
+
+
 def test_a_handler_that_takes_too_long(
     topic: pynotify.Topic, channel: pynotify.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
