@@ -33,6 +33,7 @@ from pynotify._base import (
 from pynotify._batch import NotifyBatch
 from pynotify._descriptor import Descriptor
 from pynotify._engine import open as open_segment
+from pynotify._engine import repeat_while_unlinked
 from pynotify._ffi import ffi, lib
 from pynotify._generation import AsyncGeneration
 from pynotify._ownership import CLOSED
@@ -101,7 +102,7 @@ class AsyncConnection(BaseConnection):
     ) -> Self:
         """As `pynotify.connect`, for the running loop."""
         return await cls._connect_to(
-            lambda: open_segment(name, **options), database, latency_log, wakeup
+            lambda: open_segment(name, **options), database, latency_log, wakeup, again=True
         )
 
     @classmethod
@@ -111,12 +112,14 @@ class AsyncConnection(BaseConnection):
         database: str,
         latency_log: str | os.PathLike[str] | None,
         wakeup: str | int | None,
+        *,
+        again: bool = False,
     ) -> Self:
         def claim() -> list[Any]:
             engine = open_engine()
             return [engine, engine._claim(database, latency_log, wakeup)]
 
-        claiming = in_thread(claim)
+        claiming = in_thread(partial(repeat_while_unlinked, claim) if again else claim)
         try:
             claimed = await end_of(claiming)
         except asyncio.CancelledError:

@@ -16,7 +16,8 @@ import os
 import re
 import signal
 import stat
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import posix_ipc
 
@@ -46,10 +47,12 @@ if TYPE_CHECKING:
 
     from pynotify.topics import TopicStats
 
+_Made = TypeVar("_Made")
+
 logger = logging.getLogger("pynotify")
 
-# Creating, attaching and replacing race with other processes; each lost race is one attempt.
-_ATTEMPTS = 100
+# Creating, attaching and replacing race with other processes: for so long another try is made.
+_PATIENCE = 10.0
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
 _SHM_DIRECTORY = "/dev/shm"
 _CHECK_TEXT_BYTES = 1 << 16
@@ -269,7 +272,8 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
     check_name(name)
     wanted = SegmentOptions(options)
     native = wanted.to_native() if create else None
-    for _ in range(_ATTEMPTS):
+    deadline = time.monotonic() + _PATIENCE
+    while True:
         descriptor = _open_file(name)
         if descriptor is None:
             if native is None:
@@ -279,23 +283,48 @@ def open(name: str = "default", *, create: bool = True, **options: Any) -> Engin
                 raise ValueError(str(native_error(result)))
             if result != -errno.EEXIST:
                 _check(result)
-            continue
-        with contextlib.closing(descriptor):
-            engine, mismatch = _attach(descriptor, name, wanted)
-            if engine is not None and not mismatch:
-                return engine
-            if not descriptor.is_behind(name):
-                continue  # unlinked, and perhaps created again, since we opened it
-            pids = live_pids(name)
-            if pids or not create:
-                raise _layout_mismatch(name, mismatch, pids)
+        else:
+            with contextlib.closing(descriptor):
+                engine = _take(descriptor, name, wanted, create=create)
             if engine is not None:
-                _lose_no_messages(name, mismatch, engine)
-            _remove(descriptor, name, engine)
-    raise OperationalError(
-        f'segment "{name}" was created and unlinked again all the time',
-        hint="See which processes unlink it.",
-    )
+                return engine
+        if time.monotonic() > deadline:
+            raise OperationalError(
+                f'segment "{name}" was created and unlinked again all the time',
+                hint="See which processes unlink it.",
+            )
+
+
+def _take(
+    descriptor: _Descriptor, name: str, wanted: SegmentOptions, *, create: bool
+) -> Engine | None:
+    """The engine of what has the name, or None when the name has to be looked at again."""
+    engine, mismatch = _attach(descriptor, name, wanted)
+    if engine is not None and lib.pn_engine_gone(engine._handle):
+        _remove(descriptor, name, engine, force=True)  # who unlinks it is at it, or was killed
+        return None
+    if engine is not None and not mismatch:
+        return engine
+    if not descriptor.is_behind(name):
+        return None  # unlinked, and perhaps created again, since we opened it
+    pids = live_pids(name)
+    if pids or not create:
+        raise _layout_mismatch(name, mismatch, pids)
+    if engine is not None:
+        _lose_no_messages(name, mismatch, engine)
+    _remove(descriptor, name, engine)  # unless somebody connects meanwhile
+    return None
+
+
+def repeat_while_unlinked(make: Callable[[], _Made]) -> _Made:
+    """What opens a segment and connects to it, again when it was unlinked in between."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return make()
+        except SegmentUnlinked:
+            if time.monotonic() > deadline:
+                raise
 
 
 def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
@@ -308,22 +337,44 @@ def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
     check_name(name)
     descriptor = _open_file(name)
     if descriptor is None:
-        if not live_pids(name):  # its name was removed by hand: the rest goes with it
-            lib.pn_remove_lock_files(name.encode())
+        _remove_orphans(name)
         if missing_ok:
             return
         raise SegmentNotFound(
             f'segment "{name}" does not exist', hint="Pass missing_ok=True if that is all right."
         )
     with contextlib.closing(descriptor):
-        pids = [] if force else live_pids(name)
-        if pids:
-            raise OperationalError(
-                f'segment "{name}" is used by processes {_join(pids)}',
-                hint="End them or close their connections first, or pass force=True.",
-            )
+        if not force:
+            _refuse(name, live_pids(name))
         engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
-        _remove(descriptor, name, engine)
+        while not _remove(descriptor, name, engine, force=force):
+            _refuse(name, live_pids(name))  # none: they have gone again
+
+
+def _refuse(name: str, pids: list[int]) -> None:
+    if pids:
+        raise OperationalError(
+            f'segment "{name}" is used by processes {_join(pids)}',
+            hint="End them or close their connections first, or pass force=True.",
+        )
+
+
+def _remove_orphans(name: str) -> None:
+    """Lock files of a segment whose name was removed by hand.
+
+    Listed before the name is looked at once more: then they are not of one made meanwhile.
+    """
+    prefix = f"pynotify-lock.{os.geteuid()}.{name}."
+    number = re.compile(re.escape(prefix) + r"[0-9a-f]{16}\.[0-9]+")
+    with contextlib.suppress(FileNotFoundError):
+        files = [entry for entry in os.listdir(_SHM_DIRECTORY) if number.fullmatch(entry)]
+        descriptor = _open_file(name)
+        if descriptor is not None:
+            descriptor.close()
+        elif not live_pids(name):
+            for entry in files:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(_SHM_DIRECTORY, entry))
 
 
 def segments() -> list[SegmentInfo]:
@@ -432,14 +483,23 @@ def _attach(
     return Engine(name, out[0]), mismatch
 
 
-def _remove(descriptor: _Descriptor, name: str, engine: Engine | None) -> None:
-    """Unlink the segment and its files, unless somebody else has done so."""
+def _remove(
+    descriptor: _Descriptor, name: str, engine: Engine | None, *, force: bool = False
+) -> bool:
+    """Unlink the segment and its files, unless somebody else has done so.
+
+    False when a process has a connection to it, and not `force`.
+    """
     with descriptor.locked():
         if not descriptor.is_behind(name):
-            return
+            return True
         if engine is not None:
-            result = lib.pn_announce_gone(engine._handle)
-            if result < 0:  # corrupt or locked for ever: all the more reason to remove it
+            result = 0 if force else lib.pn_retire(engine._handle)
+            if result == -errno.EBUSY:
+                return False
+            lib.pn_announce_gone(engine._handle)
+            # corrupt or locked for ever: all the more reason to remove it
+            if result not in (0, -lib.PN_EGONE):
                 logger.warning("unlinking segment %r: %s", name, native_error(result))
             lib.pn_remove_spill_files(engine._handle)
             engine.close()
@@ -447,6 +507,7 @@ def _remove(descriptor: _Descriptor, name: str, engine: Engine | None) -> None:
         _check(lib.pn_remove_lock_files(name.encode()))
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(_shm_name(name))
+    return True
 
 
 def _segment_info(name: str) -> SegmentInfo | None:

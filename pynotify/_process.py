@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pynotify._engine import open as open_segment
+from pynotify._engine import repeat_while_unlinked
 
 if TYPE_CHECKING:
     from pynotify._connection import Connection
@@ -24,8 +25,12 @@ def connect(
 
     `options` and errors as for `pynotify.open`, the others as for `Engine.connect`.
     """
-    with open_segment(name, **options) as engine:
-        return engine.connect(database, latency_log, wakeup)
+
+    def make() -> Connection:
+        with open_segment(name, **options) as engine:
+            return engine.connect(database, latency_log, wakeup)
+
+    return repeat_while_unlinked(make)
 
 
 class _Shared:

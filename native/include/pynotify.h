@@ -176,6 +176,12 @@ int pn_live_pids(const char *name, int32_t *pids, size_t cap);
 /* Tell every backend of the segment that it is being unlinked, and wake the sleepers. */
 int pn_announce_gone(pn_engine *engine);
 
+/*
+ * Mark it gone, unless a process has a connection: then -EBUSY, and nothing has happened.  It is
+ * one step with pn_connect(), which either comes before, or finds the segment gone.
+ */
+int pn_retire(pn_engine *engine);
+
 /* Remove the liveness lock files of `name`; part of unlinking. */
 int pn_remove_lock_files(const char *name);
 

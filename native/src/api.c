@@ -199,6 +199,22 @@ PN_API int pn_announce_gone(pn_engine *engine)
     return 0;
 }
 
+/* `state` changes under the lock that a claim of a slot takes, and looks at it with. */
+PN_API int pn_retire(pn_engine *engine)
+{
+    struct pn_segment *seg = engine->seg;
+    bool used = false;
+    int rc = pn_backend_reap_and_lock(seg);
+    if (rc != 0)
+        return rc;
+    for (uint32_t slot = 0; !used && slot < seg->max_backends; slot++)
+        used = pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED;
+    if (!used)
+        pn_store_release(&seg->hdr->state, PN_STATE_GONE);
+    pn_lock_release(seg);
+    return used ? pn_fail(EBUSY, "segment \"%s\" is in use", seg->name) : 0;
+}
+
 PN_API int pn_remove_lock_files(const char *name)
 {
     int rc = check_name(name);

@@ -1,0 +1,100 @@
+"""unlink() and connect() at once: one step, or another try."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+import pynotify
+from pynotify import _engine
+from pynotify._ffi import lib
+
+
+def test_refused_when_somebody_connects_in_between(
+    segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After unlink() has looked for processes, and before it removes anything."""
+    look = _engine.live_pids
+    connected: list[pynotify.Connection] = []
+
+    def then_connect(name: str) -> list[int]:
+        pids = look(name)
+        if not connected:
+            connected.append(pynotify.connect(name))
+        return pids
+
+    with pynotify.open(segment_name) as engine:
+        monkeypatch.setattr(_engine, "live_pids", then_connect)
+        with pytest.raises(pynotify.OperationalError, match=str(os.getpid())):
+            pynotify.unlink(segment_name)
+        with connected[0] as conn:
+            conn.notify("c", "x")
+        assert not engine.closed
+        pynotify.unlink(segment_name)
+
+
+def test_connect_comes_again_when_it_was_unlinked_in_between(
+    segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = pynotify.Engine._claim
+    unlinked: list[pynotify.Engine] = []
+
+    def claim_later(engine: pynotify.Engine, *arguments: Any) -> Any:
+        if not unlinked:
+            unlinked.append(engine)
+            pynotify.unlink(segment_name)
+        return claim(engine, *arguments)
+
+    monkeypatch.setattr(pynotify.Engine, "_claim", claim_later)
+    with pynotify.connect(segment_name) as conn:
+        conn.notify("c", "x")
+
+    async def connect() -> None:
+        unlinked.clear()
+        async with await pynotify.AsyncConnection.connect(segment_name) as conn:
+            await conn.notify("c", "x")
+
+    asyncio.run(connect())
+    assert len(unlinked) == 1
+    unlinked.clear()
+    with pynotify.open(segment_name) as engine, pytest.raises(pynotify.SegmentUnlinked):
+        engine.connect()  # of that very segment
+
+
+def test_who_unlinks_is_killed_in_between(segment_name: str) -> None:
+    """It had marked the segment, and had not removed its name yet."""
+    with pynotify.open(segment_name) as engine:
+        assert lib.pn_retire(engine._handle) == 0
+        with pytest.raises(pynotify.SegmentUnlinked):
+            engine.connect()
+        with pynotify.connect(segment_name) as conn, pynotify.connect(segment_name) as other:
+            conn.listen("c")
+            other.notify("c", "x")
+            assert [n.payload for n in conn.poll()] == ["x"]
+
+
+def test_lock_files_of_a_new_segment_are_no_orphans(
+    segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """unlink() has found no segment, and one is made before it looks for what is left."""
+    opened = _engine._open_file
+    begun: list[str] = []
+    made: list[pynotify.Connection] = []
+
+    def open_file(name: str) -> Any:
+        found = opened(name)
+        if found is None and not begun:
+            begun.append(name)
+            made.append(pynotify.connect(name))
+        return found
+
+    monkeypatch.setattr(_engine, "_open_file", open_file)
+    monkeypatch.setattr(_engine, "live_pids", lambda name: [])
+    pynotify.unlink(segment_name, missing_ok=True)
+    monkeypatch.undo()
+    assert made
+    with made[0], pynotify.connect(segment_name) as other:
+        other.notify("c", "x")
