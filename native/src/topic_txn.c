@@ -638,23 +638,19 @@ static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
     PN_CRASH("commit:answered");
 }
 
-/* The topics that get something, each once: no others need be looked at.  What an answer does to
- * the channel of its own is settled with it. */
+/* The topics that get something, each once.  What an answer does is settled with it. */
 static void mark_topics(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
     for (size_t i = 0; i < c->txn->pending.nops; i++) {
         struct pn_pending_op *op = &c->txn->pending.ops[i];
         bool staged = op->kind != PN_OP_CANCEL && op->message != 0;
-        struct pn_topic *topic =
-            pn_topic_at(seg, staged ? pn_message_at(seg, op->message)->topic
-                                    : (uint32_t) op->topic - 1);
-        op->goes_on = 0;
+        uint32_t at = staged ? pn_message_at(seg, op->message)->topic : (uint32_t) op->topic - 1;
+        struct pn_topic *topic = pn_topic_at(seg, at);
+        bool first = (staged || op->kind == PN_OP_PUBLISH) && topic->touched == 0;
         topic->staged -= staged;
-        if ((!staged && op->kind != PN_OP_PUBLISH) || topic->touched != 0)
-            continue;
-        topic->touched = 1;
-        op->goes_on = (uint32_t) (topic - seg->topics.topic) + 1;
+        topic->touched |= first;
+        op->goes_on = first ? at + 1 : 0;
     }
 }
 
@@ -662,11 +658,11 @@ static void go_on(struct pn_commit *c)
 {
     struct pn_segment *seg = c->conn->seg;
     for (size_t i = 0; i < c->txn->pending.nops; i++) {
-        const struct pn_pending_op *op = &c->txn->pending.ops[i];
-        if (op->goes_on == 0)
-            continue;
-        pn_topic_at(seg, op->goes_on - 1)->touched = 0;
-        pn_topic_go_on_locked(seg, pn_topic_at(seg, op->goes_on - 1));
+        uint32_t topic = c->txn->pending.ops[i].goes_on;
+        if (topic != 0) {
+            pn_topic_at(seg, topic - 1)->touched = 0;
+            pn_topic_go_on_locked(seg, pn_topic_at(seg, topic - 1));
+        }
     }
 }
 
