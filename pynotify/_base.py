@@ -126,6 +126,7 @@ class BaseConnection:
         #: The open transaction of each owner that has one.
         self._transactions: dict[Hashable, OpenTransaction] = {}
         _connections.add(self)
+        self._log_notices()
 
     def _reset_in_child(self) -> None:
         """After a fork."""

@@ -31,6 +31,7 @@
 #include "spill.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
+#include "unsent.h"
 #include "watch.h"
 
 static void after_release(struct pn_segment *seg, uint32_t what)
@@ -267,6 +268,9 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
                      conn->seg->data_dir, conn->seg->name, (unsigned long long) lost);
         return n < (int) cap ? n : (int) cap - 1;
     }
+    n = pn_unsent_text(conn->seg, buf, cap);
+    if (n > 0)
+        return n;
     pthread_mutex_lock(&conn->notice_mutex);
     if (pn_load_relaxed(&conn->notices) != 0 && cap > 0) {
         pn_store_relaxed(&conn->notices, 0);
@@ -390,6 +394,10 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
         free_conn(conn);
         return rc;
     }
+    pthread_mutex_lock(&seg->signal_mutex);
+    pn_spare_fill(seg);
+    pn_unsent_probe(seg);
+    pthread_mutex_unlock(&seg->signal_mutex);
     pn_watch_tell(seg, conn->slot);
     *out = conn;
     return 0;

@@ -28,7 +28,7 @@
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-static bool is_segment_file(const struct pn_segment *seg, int fd)
+bool pn_is_segment_file(const struct pn_segment *seg, int fd)
 {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == seg->dev && st.st_ino == seg->ino;
@@ -53,11 +53,11 @@ int pn_segment_file(struct pn_segment *seg)
 {
     char path[sizeof seg->lock_prefix];
     int32_t known = pn_load_acquire(&seg->fd);
-    if (is_segment_file(seg, known))
+    if (pn_is_segment_file(seg, known))
         return known;
     segment_path(seg, path);
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (!is_segment_file(seg, fd)) {
+    if (!pn_is_segment_file(seg, fd)) {
         if (fd >= 0)
             close(fd);
         return -PN_EGONE;
@@ -71,7 +71,7 @@ int pn_segment_file(struct pn_segment *seg)
 void pn_segment_close_file(struct pn_segment *seg)
 {
     int fd = pn_load_relaxed(&seg->fd);
-    if (is_segment_file(seg, fd))
+    if (pn_is_segment_file(seg, fd))
         close(fd);
 }
 

@@ -10,6 +10,9 @@
  */
 int pn_segment_file(struct pn_segment *seg);
 
+/* Is `fd` a descriptor of it? */
+bool pn_is_segment_file(const struct pn_segment *seg, int fd);
+
 /* Close it, if it is still ours. */
 void pn_segment_close_file(struct pn_segment *seg);
 

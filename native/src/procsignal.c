@@ -57,11 +57,13 @@
 #include "latch.h"
 #include "lockfile.h"
 #include "os.h"
+#include "unsent.h"
 
 #define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
 #define PN_OWED_NS 10000000LL
 #define PN_CATCHES_NS 100000000LL
 #define PN_CAUGHT_SIGNO UINT64_C(0xff)
+#define PN_TRIES 4
 
 enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 
@@ -414,33 +416,37 @@ static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry
 }
 
 /* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
-static bool provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
+static int provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
 {
     int fd = pn_segment_lock_file(seg, slot);
     if (fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid)
-        return true;
+        return 1;
     fd = pn_segment_true_lock_file(seg, slot);
-    return fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
+    return fd < 0 ? fd : pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
 }
 
 /*
  * /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders, and for
  * the signal it was asked of: that stands in the lowest byte of the time.
  */
-static bool catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
+static int catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 {
     int64_t now = pn_now_coarse_ns();
     uint64_t caught = pn_load_relaxed(&backend->caught_at);
     int64_t age = now - (int64_t) (caught & ~PN_CAUGHT_SIGNO);
     if ((caught & PN_CAUGHT_SIGNO) == (uint64_t) signo && age >= 0 && age < PN_CATCHES_NS)
-        return true;
-    if (pn_os_catches(pid, signo) != 1)
-        return false;
+        return 1;
+    int rc = pn_os_catches(pid, signo);
+    if (rc != 1)
+        return rc;
     pn_store_relaxed(&backend->caught_at, ((uint64_t) now & ~PN_CAUGHT_SIGNO) | (uint64_t) signo);
-    return true;
+    return 1;
 }
 
-/* Async-signal-safe.  1 sent, 0 not to be signalled, -errno: the pidfd is of no use any more. */
+/*
+ * Async-signal-safe.  1 sent, 0 not to be signalled, -errno: no descriptor is left, or the pidfd is
+ * of no use any more.
+ */
 static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
                            int pidfd, bool counted)
 {
@@ -448,10 +454,13 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
     int signo = pn_load_acquire(&backend->signo);
     if (!pn_may_wake(signo) || pn_load_acquire(&backend->generation) != generation)
         return 0; /* it polls; or the slot changed hands, and pid and signo may be of two owners */
-    if (!provably_there(seg, slot, pid) || !catches(backend, pid, signo))
-        return 0; /* owed stays: its own slow timer looks */
+    int rc = provably_there(seg, slot, pid);
+    if (rc == 1)
+        rc = catches(backend, pid, signo);
+    if (rc != 1)
+        return pn_is_short(rc) ? rc : 0; /* owed stays: its own slow timer looks */
     uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
-    int rc = pn_os_pidfd_signal(pidfd, signo, value);
+    rc = pn_os_pidfd_signal(pidfd, signo, value);
     if (rc == 0 && counted)
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     if (counted)
@@ -459,21 +468,50 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
     return rc == 0 ? 1 : rc;
 }
 
-static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
+/* As signal_if_there(). */
+static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int32_t *who)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = pn_load_relaxed(&backend->pid);
-
+    int32_t pid = *who = pn_load_relaxed(&backend->pid);
     if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
-        return false;
-    if ((entry->fd < 0 || entry->generation != generation) &&
-        open_pidfd(seg, entry, pid, generation) != 0)
-        return false; /* dead; its slot is reaped by whoever needs it */
+        return 0;
+    if (entry->fd < 0 || entry->generation != generation) {
+        int rc = open_pidfd(seg, entry, pid, generation);
+        if (rc != 0)
+            return rc;
+    }
     int rc = signal_if_there(seg, slot, generation, pid, entry->fd, counted);
-    if (rc < 0)
+    if (rc < 0 && !pn_is_short(rc))
         forget_pidfd(seg, entry);
+    return rc;
+}
+
+/* A spare one, or another's pidfd. */
+static bool give_up_a_descriptor(struct pn_segment *seg, uint32_t slot)
+{
+    if (pn_spare_give_up(seg))
+        return true;
+    for (uint32_t i = 0; seg->pidfds_open != 0 && i < seg->max_backends; i++) {
+        uint32_t other = seg->pidfd_hand++ % seg->max_backends;
+        if (other != slot && seg->pidfds[other].fd >= 0) {
+            forget_pidfd(seg, &seg->pidfds[other]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
+{
+    int32_t pid;
+    int rc = try_to_send(seg, slot, counted, &pid);
+    for (int i = 0; pn_is_short(rc) && i < PN_TRIES && give_up_a_descriptor(seg, slot); i++)
+        rc = try_to_send(seg, slot, counted, &pid); /* other threads open files meanwhile */
+    if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped by whoever needs it */
+        pn_unsent_note(seg, pid, rc);
+    pn_spare_fill(seg);
     return rc > 0;
 }
 
@@ -510,22 +548,22 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
 
 /* ---- the chain ------------------------------------------------------------------------------ */
 
-/* One deferred slot: as pn_procsignal_send, but without locks and caches. */
-static bool send_deferred(struct pn_segment *seg, uint32_t slot)
+/* One deferred slot: as pn_procsignal_send, but without locks and caches.  As signal_if_there(). */
+static int send_deferred(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
     if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
         pn_load_relaxed(&backend->signo) <= 0)
-        return false;
+        return 0;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
-        return false;
+        return pidfd;
     pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    bool sent = signal_if_there(seg, slot, generation, pid, pidfd, true) > 0;
+    int rc = signal_if_there(seg, slot, generation, pid, pidfd, true);
     close(pidfd);
-    return sent;
+    return rc;
 }
 
 /* The next deferred slot, claimed; -1 when there is none.  Only what is still owed counts. */
@@ -553,7 +591,12 @@ void pn_procsignal_pass_on(struct pn_segment *seg, int already)
         int64_t slot = claim_deferred(seg);
         if (slot < 0)
             return;
-        already += send_deferred(seg, (uint32_t) slot);
+        int rc = send_deferred(seg, (uint32_t) slot);
+        if (pn_is_short(rc)) { /* for a committer, who may give one up */
+            pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
+            return;
+        }
+        already += rc > 0;
     }
 }
 

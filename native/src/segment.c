@@ -527,6 +527,9 @@ static void free_segment(struct pn_segment *seg)
     for (uint32_t i = 0; seg->pidfds != NULL && i < seg->max_backends; i++)
         if (seg->pidfds[i].fd >= 0)
             close(seg->pidfds[i].fd);
+    for (int i = 0; seg->base != NULL && i < PN_SPARES; i++)
+        if (pn_is_segment_file(seg, seg->spare[i]))
+            close(seg->spare[i]);
     pn_segment_close_file(seg);
     free(seg->lock_fd);
     free(seg->pidfds);
@@ -563,6 +566,8 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
         pn_store_relaxed(&seg->lock_fd[i], -1);
     for (uint32_t i = 0; i < seg->max_backends; i++)
         seg->pidfds[i].fd = -1;
+    for (int i = 0; i < PN_SPARES; i++)
+        seg->spare[i] = -1;
     return 0;
 }
 

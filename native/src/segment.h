@@ -15,6 +15,8 @@
 #include "layout.h"
 #include "topicmem.h"
 
+enum { PN_SPARES = 2 };
+
 struct pn_pidfd_cache_entry {
     uint32_t generation;
     int fd; /* -1: none */
@@ -100,6 +102,14 @@ struct pn_segment {
     struct pn_conn **own; /* this process's connection in each slot, or NULL */
     struct pn_pidfd_cache_entry *pidfds; /* one per slot */
     uint32_t pidfds_open, pidfd_hand;
+    int spare[PN_SPARES]; /* descriptors in reserve, or -1.  Under signal_mutex */
+    struct pn_unsent {
+        pn_atomic_i32 error; /* to be told, or 0.  R: anybody */
+        int32_t pid;
+        uint32_t count;
+        int64_t told_at;
+        bool refused, probed;
+    } unsent; /* unsent.c.  W: signal_mutex held */
 
     struct {
         bool held;

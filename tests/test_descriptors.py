@@ -1,0 +1,136 @@
+"""Wake-ups by a process that has no descriptor left, or may not signal at all."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import platform
+import resource
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+import pynotify
+from receiving import PATIENCE, wait_until
+from sessions import Connect, NewWorker
+
+LISTENERS = 3
+_held: list[pynotify.Connection] = []
+
+
+class Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def warnings() -> Iterator[list[str]]:
+    handler = Warnings()
+    logging.getLogger("pynotify").addHandler(handler)
+    yield handler.texts
+    logging.getLogger("pynotify").removeHandler(handler)
+
+
+def connect_here(name: str) -> None:
+    _held.append(pynotify.connect(name))
+
+
+def hear_one(name: str) -> str:
+    with pynotify.connect(name) as conn:
+        conn.listen("c")
+        while not conn.wait(PATIENCE):
+            pass
+        return ",".join(message.payload for message in conn.poll())
+
+
+def notify_without_descriptors(limit: int | None) -> list[str]:
+    """All descriptors below the limit are taken; 0: not even one that is given up can be had."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    with warnings() as texts:
+        try:
+            highest = max(map(int, os.listdir("/proc/self/fd")))
+            limits = (highest + 2 if limit is None else limit, before[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            for number in range(2):
+                _held[0].notify("c", str(number))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for fd in taken:
+                os.close(fd)
+    return texts
+
+
+def asleep(engine: pynotify.Engine) -> int:
+    return sum(backend.asleep and backend.channels == 1 for backend in engine.stat().backends)
+
+
+def test_who_has_no_descriptor_left_wakes_nevertheless(
+    engine: pynotify.Engine, engine_name: str, new_worker: NewWorker
+) -> None:
+    notifier, *listeners = [new_worker() for _ in range(1 + LISTENERS)]
+    notifier.call(connect_here, engine_name)
+    for listener in listeners:
+        listener.start(hear_one, engine_name)
+    wait_until(lambda: asleep(engine) == LISTENERS, "all of them sleep")
+    before = engine.stat().signals_sent
+    assert notifier.call(notify_without_descriptors, None) == []
+    assert engine.stat().signals_sent >= before + LISTENERS
+    for listener in listeners:
+        assert listener.result()[0] == "0"
+    notifier.close()
+
+
+def test_who_cannot_wake_says_so_once(
+    engine: pynotify.Engine, engine_name: str, new_worker: NewWorker
+) -> None:
+    notifier, listener = new_worker(), new_worker()
+    notifier.call(connect_here, engine_name)
+    listener.start(hear_one, engine_name)
+    wait_until(lambda: asleep(engine) == 1, "it sleeps")
+    texts = notifier.call(notify_without_descriptors, 0)
+    assert len(texts) == 1
+    assert "Too many open files" in texts[0]
+    assert f"PID {listener.pid}" in texts[0]
+    assert listener.result()[0] == "0"
+    notifier.close()
+
+
+def refuse_pidfds(name: str, error: int) -> list[str]:
+    """As an old kernel, or an old sandbox, does."""
+    allow, refuse = 0x7FFF0000, 0x00050000 | error
+    program = [(0x20, 0, 0, 0)]
+    for number in (424, 434):  # pidfd_send_signal, pidfd_open: the same on every machine
+        program += [(0x15, 0, 1, number), (0x06, 0, 0, refuse)]
+    program.append((0x06, 0, 0, allow))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
+    filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, filters, 0, 0) == 0
+    with warnings() as texts, pynotify.connect(name) as conn, pynotify.connect(name):
+        conn.notify("c", "x")
+    return texts
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="another machine")
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_refused_pidfds_are_told_at_connect(
+    engine: pynotify.Engine, engine_name: str, connect: Connect, new_worker: NewWorker, error: int
+) -> None:
+    connect().listen("c")
+    texts = new_worker().call(refuse_pidfds, engine_name, error)
+    assert len(texts) == 1
+    assert os.strerror(error) in texts[0]
+    assert "late" in texts[0]
