@@ -1,0 +1,277 @@
+/*
+ * test_power_cut.c - durable topics with fsync="always" after a power cut, at any moment.
+ *
+ *     test_power_cut [CUTS [STEPS]]
+ *
+ * A worker publishes to A one by one, in batches and in transactions, moves messages from A to B
+ * in transactions of a publish and a finish, requeues and finishes, while the log is compacted.
+ * Then the directory is made as a cut after so many of its writes may leave it (power_cut.h),
+ * opened, and read.  What a call had done when it returned is there; the call under way is there
+ * whole or not at all; nothing is twice or in both topics.
+ */
+#include "power_cut.h"
+
+#include "segfiles.h"
+#include "topics.h"
+
+enum { KEYS = 1 << 16, CALLS = 1 << 16, LONGEST = 9000 };
+enum place { NOWHERE, IN_A, IN_B, FINISHED };
+
+struct call {
+    unsigned begin, end; /* how many operations were recorded before it, and when it returned */
+    uint32_t first, n;   /* keys */
+    uint8_t place;       /* where they are afterwards */
+};
+
+static struct call calls[CALLS];
+static unsigned n_calls, n_keys;
+static uint8_t before[KEYS], after[KEYS], found[KEYS];
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref a, b;
+static pn_consumer *of_a, *of_b;
+
+/* ---- bodies --------------------------------------------------------------------------------- */
+
+static uint8_t body_byte(uint32_t key, size_t at)
+{
+    return (uint8_t) (key * 131 + at * 7);
+}
+
+/* The key, and bytes that say whether they are its own. */
+static size_t make_body(uint32_t key, size_t len, uint8_t *body)
+{
+    memcpy(body, &key, sizeof key);
+    for (size_t at = sizeof key; at < len; at++)
+        body[at] = body_byte(key, at);
+    return len;
+}
+
+static uint32_t key_of(const pn_message_out *m)
+{
+    uint32_t key;
+    CHECK(m->body_len >= sizeof key);
+    memcpy(&key, m->body, sizeof key);
+    CHECK(key < n_keys);
+    for (size_t at = sizeof key; at < m->body_len; at++)
+        CHECK_EQ(m->body[at], body_byte(key, at));
+    return key;
+}
+
+static size_t any_length(void)
+{
+    static const size_t lengths[] = {20, 300, 300, 3000, LONGEST};
+    return lengths[cut_random(5)];
+}
+
+/* ---- the worker ----------------------------------------------------------------------------- */
+
+static void open_all(const char *segment)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                .durable = 1,
+                                .fsync = PN_FSYNC_ALWAYS};
+    const pn_consumer_options all = {.max_in_flight = 65535};
+    pn_options options = test_options();
+    snprintf(options.data_dir, sizeof options.data_dir, "%s", data_dir);
+    CHECK_OK(pn_open(segment, &options, &engine));
+    conn = test_connect(engine);
+    CHECK_OK(pn_topic_open(conn, "A", 1, &o, &a));
+    CHECK_OK(pn_topic_open(conn, "B", 1, &o, &b));
+    of_a = consumer_with(conn, channel_of(conn, a, "a"), &all);
+    of_b = consumer_with(conn, channel_of(conn, b, "b"), &all);
+}
+
+static void close_all(void)
+{
+    CHECK_OK(pn_consumer_close(of_a));
+    CHECK_OK(pn_consumer_close(of_b));
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static struct call *begin_call(uint32_t first, uint32_t n, enum place place)
+{
+    CHECK(n_calls < CALLS);
+    calls[n_calls] = (struct call) {.begin = cut.n, .first = first, .n = n, .place = place};
+    return &calls[n_calls++];
+}
+
+static void publish_in_transaction(uint32_t n)
+{
+    static uint8_t body[LONGEST];
+    uint64_t id;
+    struct call *call = begin_call(n_keys, n, IN_A);
+    pn_txn *txn = n > 1 ? test_begin(conn) : NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const pn_message_in in = {.body = body, .body_len = make_body(n_keys, any_length(), body)};
+        n_keys++;
+        CHECK_OK(pn_topic_publish(conn, txn, a, &in, &id));
+    }
+    if (txn != NULL)
+        CHECK_OK(pn_txn_commit(txn));
+    call->end = cut.n;
+}
+
+static void publish_batch(uint32_t n)
+{
+    static uint8_t bodies[8 * LONGEST];
+    uint32_t lens[8];
+    uint64_t id;
+    size_t at = 0;
+    struct call *call = begin_call(n_keys, n, IN_A);
+    for (uint32_t i = 0; i < n; i++, at += lens[i - 1])
+        lens[i] = (uint32_t) make_body(n_keys++, any_length(), bodies + at);
+    const pn_message_in common = {0};
+    CHECK_OK(pn_topic_publish_many(conn, NULL, a, bodies, lens, n, &common, &id));
+    call->end = cut.n;
+}
+
+/* A message of A goes to B in one transaction; one in six goes back to A instead. */
+static void move_one(void)
+{
+    static uint8_t body[LONGEST];
+    pn_message_out m;
+    uint64_t id;
+    if (pn_consumer_get(of_a, 0, &m) != 1)
+        return;
+    if (cut_random(6) == 0) {
+        CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+        return;
+    }
+    uint32_t key = key_of(&m);
+    const pn_message_in in = {.body = body, .body_len = make_body(key, any_length(), body)};
+    struct call *call = begin_call(key, 1, IN_B);
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(pn_topic_publish(conn, txn, b, &in, &id));
+    CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
+    CHECK_OK(pn_txn_commit(txn));
+    call->end = cut.n;
+}
+
+static void finish_one(void)
+{
+    pn_message_out m;
+    if (pn_consumer_get(of_b, 0, &m) != 1)
+        return;
+    struct call *call = begin_call(key_of(&m), 1, FINISHED);
+    FINISH(conn, &m);
+    call->end = cut.n;
+}
+
+static void work(unsigned steps)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        uint64_t dice = cut_random(100);
+        if (dice < 20)
+            publish_in_transaction(1);
+        else if (dice < 25)
+            publish_in_transaction(3);
+        else if (dice < 30)
+            publish_batch(5);
+        else if (dice < 66)
+            move_one();
+        else
+            finish_one();
+    }
+}
+
+/* ---- after the cut -------------------------------------------------------------------------- */
+
+static void apply_call(const struct call *call, uint8_t *places)
+{
+    for (uint32_t i = 0; i < call->n; i++)
+        places[call->first + i] = call->place;
+}
+
+/* Where everything has to be after `k` operations, and where it may be instead. */
+static void expect_after(unsigned k)
+{
+    memset(before, NOWHERE, sizeof before);
+    unsigned i = 0;
+    for (; i < n_calls && calls[i].end <= k; i++)
+        apply_call(&calls[i], before);
+    memcpy(after, before, sizeof after);
+    if (i < n_calls && calls[i].begin < k)
+        apply_call(&calls[i], after);
+}
+
+static void take_all(pn_consumer *consumer, enum place place, unsigned k)
+{
+    pn_message_out m;
+    int rc;
+    while ((rc = pn_consumer_get(consumer, 0, &m)) == 1) {
+        uint32_t key = key_of(&m);
+        if (found[key] != NOWHERE)
+            FAIL("cut after %u operations: message %u is twice, in %u and in %u", k, key,
+                 found[key], place);
+        found[key] = place;
+    }
+    CHECK_OK(rc);
+}
+
+static void compare(unsigned k)
+{
+    unsigned not_before = 0, not_after = 0, wrong = 0;
+    for (unsigned key = 0; key < n_keys; key++) {
+        unsigned was = before[key] == FINISHED ? NOWHERE : before[key];
+        unsigned is = after[key] == FINISHED ? NOWHERE : after[key];
+        not_before += found[key] != was;
+        not_after += found[key] != is;
+        wrong = found[key] != was && found[key] != is ? key : wrong;
+    }
+    if (not_before != 0 && not_after != 0)
+        FAIL("cut after %u of %u operations: %u messages are not where they were before the call "
+             "under way, %u not where it puts them; message %u is in %u, not in %u",
+             k, cut.n, not_before, not_after, wrong, found[wrong], before[wrong]);
+}
+
+static void look_after(unsigned k, const char *segment)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s/%s", data_dir, segment);
+    CHECK(mkdir(dir, 0700) == 0);
+    cut_leave(k, dir);
+    expect_after(k);
+    memset(found, NOWHERE, sizeof found);
+    open_all(segment);
+    take_all(of_a, IN_A, k);
+    take_all(of_b, IN_B, k);
+    compare(k);
+    CHECK_ENGINE(engine);
+    close_all();
+    test_segment_remove(segment);
+    directory_empty(open(dir, O_RDONLY | O_DIRECTORY));
+    CHECK(rmdir(dir) == 0);
+}
+
+static unsigned cuts = 60, steps = 1500;
+
+static void test_nothing_acknowledged_is_missing_after_a_power_cut(void)
+{
+    const char *segment = test_segment_name();
+    data_dir_make();
+    snprintf(cut.dir, sizeof cut.dir, "%s/%s", data_dir, segment);
+    open_all(segment);
+    test_inside()->topics.ctl->log.compact_from = 256 << 10;
+    unsigned first = cut.n;
+    work(steps);
+    unsigned last = cut.n;
+    CHECK(cut.removed >= 2); /* files of the log that was compacted */
+    cut.dir[0] = '\0';
+    close_all();
+    test_segment_remove(segment);
+    const char *copy = test_segment_name();
+    for (unsigned i = 0; i < cuts; i++)
+        look_after(first + (unsigned) cut_random(last - first + 1), copy);
+}
+
+int main(int argc, char **argv)
+{
+    test_watchdog(200);
+    cuts = argc > 1 ? (unsigned) atoi(argv[1]) : cuts;
+    steps = argc > 2 ? (unsigned) atoi(argv[2]) : steps;
+    RUN(test_nothing_acknowledged_is_missing_after_a_power_cut);
+    return tests_done();
+}
