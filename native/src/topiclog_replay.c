@@ -11,6 +11,9 @@
  * 3. Numbers of topics and channels are those of the segment that wrote them: OPENED of another
  *    instance unbinds them all, and names are what stays.
  * 4. DROPPED ends what is not said in the file that it names or since: it was not carried over.
+ *    Where something of that file or since is damaged, what was carried may be, too, and all that
+ *    is left counts: a power cut may leave DROPPED without what stands before it, and then the
+ *    older files are there still.
  * 5. What a file has behind the end that the next one's OPENED names does not count.
  */
 #define _GNU_SOURCE
@@ -66,7 +69,8 @@ struct model {
     uint64_t instance, file, at;
     uint64_t batch_end; /* number of the record behind the batch that is being read */
     bool torn;          /* something of that cannot be read */
-    uint64_t damaged;   /* records that were lost */
+    uint64_t damaged;      /* records that were lost */
+    uint64_t damaged_file; /* the last in which some were; 0: none */
     uint64_t nameless;  /* messages of topics that are not known */
 };
 
@@ -422,7 +426,8 @@ static int note_record(struct model *m, const struct pn_record_out *record)
         }
         return rc;
     case PN_LOG_DROPPED:
-        drop_before(m, u.dropped.file);
+        if (m->damaged_file < u.dropped.file)
+            drop_before(m, u.dropped.file);
         return 0;
     default:
         note_end(m, record->type, &u.delivery);
@@ -483,6 +488,7 @@ static int note_in_batch(struct pn_topiclog_files *files, struct model *m, uint6
     bool names = record->type == PN_LOG_TOPIC || record->type == PN_LOG_CHANNEL;
     if (damaged || (m->torn && !names)) {
         m->damaged++;
+        m->damaged_file = m->file;
         return 0;
     }
     return note_record(m, record);
@@ -502,6 +508,7 @@ static int read_file(struct pn_topiclog_files *files, struct model *m, uint64_t 
             continue;
         uint64_t lost = record.seq - *seq;
         m->damaged += lost;
+        m->damaged_file = lost != 0 ? m->file : m->damaged_file;
         *seq = record.seq + 1;
         rc = note_in_batch(files, m, end, &record, lost != 0, rc == PN_RECFILE_DAMAGED);
         if (rc != 0)
