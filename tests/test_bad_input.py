@@ -93,6 +93,7 @@ class TestBeforeAttaching:
         with pytest.raises(REFUSALS):
             pynotify.open(segment_name, create=False)
 
+    @pytest.mark.timeout(900)  # 512 processes
     def test_every_byte_of_the_header(self, segment_name: str, segment_file: Path) -> None:
         """Each flipped in turn: refused, or without meaning; layout, version and sizes are among
         them, so that many must be refused."""
