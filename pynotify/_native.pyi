@@ -50,6 +50,7 @@ class _Library:
     PN_ETOPICOPTIONS: Final[int]
     PN_ESYNC: Final[int]
     PN_EDATADIR: Final[int]
+    PN_EDISKFULL: Final[int]
     PN_OVERFLOW_DISK: Final[int]
     PN_OVERFLOW_ERROR: Final[int]
     PN_OVERFLOW_DROP_OLDEST: Final[int]

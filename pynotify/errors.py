@@ -281,6 +281,13 @@ class DataDirInUse(OperationalError):
     _advice = "End the processes of that segment, or give this one another name or data_dir."
 
 
+class DiskFull(OperationalError):
+    """The disk of `data_dir` has no room; nothing has happened."""
+
+    sqlstate = "53100"
+    _advice = "Make room on the disk of data_dir."
+
+
 class ConnectionLost(OperationalError):
     """The connection under a PubSub was lost."""
 
@@ -344,6 +351,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_ETOPICOPTIONS: ProgrammingError,
     lib.PN_ESYNC: SyncFailed,
     lib.PN_EDATADIR: DataDirInUse,
+    lib.PN_EDISKFULL: DiskFull,
     errno.ENOSPC: SegmentFull,
 }
 

@@ -101,7 +101,8 @@ enum pn_error {
     PN_ECONSUMERS = 5028,    /* the channel's max_consumers */
     PN_ETOPICOPTIONS = 5029, /* it was made with other options */
     PN_ESYNC = 5030,    /* 58030: it has happened; a durable topic's log could not be synced */
-    PN_EDATADIR = 5031 /* 55006: the log of durable topics is another segment's */
+    PN_EDATADIR = 5031, /* 55006: the log of durable topics is another segment's */
+    PN_EDISKFULL = 5032 /* 53100: the disk of data_dir; nothing has happened */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };

@@ -22,6 +22,7 @@ struct pn_durable {
     uint8_t *bytes;
     size_t used, cap;
     bool failed; /* no memory for a note */
+    bool happened; /* what is noted, or a part of it */
     uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
     uint8_t *scratch;
     size_t scratch_cap;

@@ -141,7 +141,7 @@ static int stage(struct pn_segment *seg, struct pn_topic *topic, void *head, siz
     else if (rc == 0)
         rc = pn_diskqueue_stage(&topic->disk, seg->topics.disk, &record, 1, seq);
     PN_CRASH("spilled:staged");
-    return rc;
+    return pn_disk_result(seg, rc);
 }
 
 int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,

@@ -9,7 +9,7 @@
  *    followed by a rebuild, at whose end the log is written anew from memory: all topics, all
  *    messages.  If nobody is left, the log is what counts: a message whose publisher was not told
  *    may be there or not, an answer whose consumer was not told may have happened or not.
- * 3. When a flush fails where nobody can be told, `log_behind` stands until the log could be
+ * 3. When a flush fails of what memory has done already, `log_behind` stands until the log could be
  *    written anew; publishing fails meanwhile.
  * 4. A sync that fails leaves nobody knowing what of the files is on the disk, and the next one may
  *    succeed without it (topiclog.c 7).  The log is written anew from memory, into a new file, and
@@ -62,6 +62,14 @@ static void wants(struct pn_segment *seg, const struct pn_topic *topic)
         pn_durable_mine(seg)->policy = topic->fsync;
 }
 
+/* Memory has it: the log is behind if it cannot be written.  What is noted before it happens does
+ * not happen then. */
+static void has_happened(struct pn_segment *seg)
+{
+    if (pn_durable_mine(seg) != NULL)
+        pn_durable_mine(seg)->happened = true;
+}
+
 void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic)
 {
     uint8_t bytes[PN_TOPIC_RECORD];
@@ -73,6 +81,7 @@ void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic 
     uint8_t *to = note(seg, used ? PN_LOG_TOPIC : PN_LOG_TOPIC_DELETED, length);
     if (to != NULL)
         memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -88,6 +97,7 @@ void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topi
     uint8_t *to = note(seg, used ? PN_LOG_CHANNEL : PN_LOG_CHANNEL_DELETED, length);
     if (to != NULL)
         memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -129,6 +139,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
     if (pn_is_backlog(seg, ch))
         kind = PN_LOG_CANCELLED;
     note_one(seg, kind, &what);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -139,6 +150,7 @@ void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_m
     if (!pn_is_durable(seg, topic))
         return;
     note_one(seg, PN_LOG_FANNED_OUT, &what);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -151,6 +163,7 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
         return;
     note_one(seg, PN_LOG_EMPTIED, &what);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -162,6 +175,7 @@ void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_to
     if (!pn_is_durable(seg, topic))
         return;
     note_one(seg, PN_LOG_CANCELLED, &what);
+    has_happened(seg);
     wants(seg, topic);
 }
 
@@ -276,6 +290,16 @@ static void to_be_synced(struct pn_segment *seg)
     d->policy = 0;
 }
 
+int pn_disk_result(const struct pn_segment *seg, int rc)
+{
+    if (rc != -ENOSPC && rc != -EDQUOT)
+        return rc;
+    return pn_fail(PN_EDISKFULL,
+                   "the disk of the data directory %s has no room for messages: %s\n"
+                   "Make room there; nothing has happened.",
+                   seg->data_dir, strerror(-rc));
+}
+
 int pn_durable_flush_locked(struct pn_segment *seg)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
@@ -303,14 +327,14 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         rc = write_notes(seg);
     PN_CRASH("durable:flushed");
     if (rc != 0)
-        ctl->log_behind = 1;
+        ctl->log_behind |= d->happened;
     else if (pn_topiclog_may_compact(&ctl->log))
         seg->topics.noted |= GROWN;
     tidy(seg);
     d->notes = d->used = 0;
-    d->failed = false;
+    d->failed = d->happened = false;
     to_be_synced(seg);
-    return rc;
+    return pn_disk_result(seg, rc);
 }
 
 void pn_durable_end_locked(struct pn_segment *seg)
@@ -379,7 +403,7 @@ int pn_durable_start_locked(struct pn_segment *seg)
     free(r.topic);
     free(r.channel);
     if (rc != 0)
-        return rc;
+        return pn_disk_result(seg, rc);
     if (pn_load_relaxed(&ctl->next_id) <= r.last_id)
         pn_store_relaxed(&ctl->next_id, r.last_id + 1);
     pn_store_relaxed(&seg->log_damaged, damaged);

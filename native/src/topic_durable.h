@@ -54,7 +54,11 @@ void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref);
 void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                     const struct pn_new_message *m, const struct pn_moment *now);
 
-/* Write what was noted.  -errno: nothing of it is written; the next flush writes all anew. */
+/* A full disk is -PN_EDISKFULL; else rc. */
+int pn_disk_result(const struct pn_segment *seg, int rc);
+
+/* Write what was noted.  -errno: nothing of it is written; the next flush writes all anew if some
+ * of it has happened already. */
 int pn_durable_flush_locked(struct pn_segment *seg);
 /* The same where nobody can be told, at the end of an operation. */
 void pn_durable_end_locked(struct pn_segment *seg);

@@ -519,8 +519,8 @@ int pn_topic_precommit_locked(struct pn_commit *c)
         rc = log_all(&s);
         if (rc != 0 && !c->txn->prepared)
             undo(&s, c->txn->pending.nops);
-        else
-            rc = 0; /* what was prepared is committed, and the log is written anew */
+        else if (rc != 0) /* what was prepared is committed, and the log is written anew */
+            c->conn->seg->topics.ctl->log_behind = 1, rc = 0;
     }
     c->messages = s.first;
     if (rc != 0)

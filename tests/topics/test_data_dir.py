@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -16,6 +19,7 @@ from consuming import PATIENCE
 import pynotify
 from pynotify.cli.doctor import topics
 from pynotify.cli.doctor.finding import Level
+from requirement import require
 
 SPAWN = multiprocessing.get_context("spawn")
 SHM = Path("/dev/shm")
@@ -223,3 +227,52 @@ def test_a_damaged_name_is_had_again(host: Host, tmp_path: Path, name: bytes) ->
         topic = conn.topic("unmistakable-topic")
         assert topic.channel("unmistakable-channel").stats().depth == 3
         _end(host)
+
+
+FULL = """
+import subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import pynotify
+name, data_dir = sys.argv[2:]
+conn = pynotify.connect(name, data_dir=data_dir)
+topic = conn.topic("t", durable=True, fsync="none")
+topic.channel("c")
+published = 0
+try:
+    while True:
+        topic.publish(b"x" * 1000)
+        published += 1
+except pynotify.DiskFull as error:
+    assert error.sqlstate == "53100" and data_dir in str(error), error
+files = sorted(Path(data_dir, name).glob("log.*"))
+subprocess.run(["mount", "-o", "remount,size=8m", data_dir], check=True)
+topic.publish(b"again")
+assert sorted(Path(data_dir, name).glob("log.*")) == files  # it was not written anew
+conn.close()
+pynotify.unlink(name)
+conn = pynotify.connect(name, data_dir=data_dir)
+print(conn.topic("t").stats().unfinished - published)
+conn.close()
+"""
+
+
+def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None:
+    """The log goes on in its file when there is room again."""
+    require("mount-namespace")
+    script = tmp_path / "full.py"
+    script.write_text(FULL)
+    data_dir = tmp_path / "data"
+    data_dir.mkdir(mode=0o700)
+    run = [sys.executable, str(script), str(Path(__file__).parents[2]), host.name, str(data_dir)]
+    command = f"mount -t tmpfs -o size=2m,mode=0700 none {data_dir} && exec {shlex.join(run)}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
+        require("mount-namespace", done.stderr.strip())
+    assert done.stdout.split() == ["1"], done
