@@ -53,6 +53,7 @@ logger = logging.getLogger("pynotify")
 
 # Creating, attaching and replacing race with other processes: for so long another try is made.
 _PATIENCE = 10.0
+_PAUSE = 0.005  # before looking again at what another process is about to remove
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
 _SHM_DIRECTORY = "/dev/shm"
 _CHECK_TEXT_BYTES = 1 << 16
@@ -301,7 +302,10 @@ def _take(
     """The engine of what has the name, or None when the name has to be looked at again."""
     engine, mismatch = _attach(descriptor, name, wanted)
     if engine is not None and lib.pn_engine_gone(engine._handle):
-        _remove(descriptor, name, engine, force=True)  # who unlinks it is at it, or was killed
+        try:  # the process that unlinks it is at it, or was killed
+            _remove(descriptor, name, engine, force=True, wait=False)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
         return None
     if engine is not None and not mismatch:
         return engine
@@ -312,7 +316,10 @@ def _take(
         raise _layout_mismatch(name, mismatch, pids)
     if engine is not None:
         _lose_no_messages(name, mismatch, engine)
-    _remove(descriptor, name, engine)  # unless somebody connects meanwhile
+    if not _remove(descriptor, name, engine):  # a process has connected in between
+        pids = _users(name, engine)
+        if pids:
+            raise _layout_mismatch(name, mismatch, pids)
     return None
 
 
@@ -348,7 +355,15 @@ def unlink(name: str, *, missing_ok: bool = False, force: bool = False) -> None:
             _refuse(name, live_pids(name))
         engine, _ = _attach(descriptor, name, SegmentOptions({}), tolerant=True)
         while not _remove(descriptor, name, engine, force=force):
-            _refuse(name, live_pids(name))  # none: they have gone again
+            _refuse(name, _users(name, engine))  # none: they have gone again
+
+
+def _users(name: str, engine: Engine | None) -> list[int]:
+    """Processes with a connection: by their locks, or if none has its own any more by the slots."""
+    pids = live_pids(name)
+    if pids or engine is None:
+        return pids
+    return sorted({backend.pid for backend in engine.stat().backends})
 
 
 def _refuse(name: str, pids: list[int]) -> None:
@@ -408,8 +423,8 @@ class _Descriptor:
             return os.path.samestat(self.status, other.status)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
+    def locked(self, *, wait: bool = True) -> Iterator[None]:
+        fcntl.flock(self.fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
         finally:
@@ -484,13 +499,19 @@ def _attach(
 
 
 def _remove(
-    descriptor: _Descriptor, name: str, engine: Engine | None, *, force: bool = False
+    descriptor: _Descriptor,
+    name: str,
+    engine: Engine | None,
+    *,
+    force: bool = False,
+    wait: bool = True,
 ) -> bool:
-    """Unlink the segment and its files, unless somebody else has done so.
+    """Unlink the segment and its files, unless another process has done so.
 
-    False when a process has a connection to it, and not `force`.
+    False when a process has a connection to it, and not `force`. Without `wait` BlockingIOError
+    when another process is at it.
     """
-    with descriptor.locked():
+    with descriptor.locked(wait=wait):
         if not descriptor.is_behind(name):
             return True
         if engine is not None:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,16 +222,18 @@ def read_segment(path: str) -> Segment | FileReport:
     try:
         # A FIFO would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            size, regular = status.st_size, stat.S_ISREG(status.st_mode)
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             raw = file.read(HEADER_BYTES) if regular else b""
-        problem = header_problem(raw) if regular else "is no regular file"
+            size = os.fstat(file.fileno()).st_size  # not before: it may be sealed just now
+            problem = header_problem(raw) if regular else "is no regular file"
+            if problem is None:
+                header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
+                fit = max(0, (size - HEADER_BYTES) // RECORD_BYTES)
+                committed, there, doubt = _count(header, fit, file)
     except OSError as error:
         raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
     if problem is not None:
         return FileReport(shown(path), 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
-    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
-    committed, there, problem = _count(header, max(0, (size - HEADER_BYTES) // RECORD_BYTES))
     return Segment(
         log_id=int(header["log_id"]),
         engine=_text(header["segment"]),
@@ -248,19 +250,25 @@ def read_segment(path: str) -> Segment | FileReport:
             committed,
             there,
             _wall_clock_offset(header),
-            problems=() if problem is None else (problem,),
+            problems=() if doubt is None else (doubt,),
         ),
     )
 
 
-def _count(header: Any, fit: int) -> tuple[int, int, str | None]:
+def _count(header: Any, fit: int, file: IO[bytes]) -> tuple[int, int, str | None]:
     """Records that the header claims, how many of them are there, and what is wrong with its count.
 
-    The count is under no CRC. The writer cuts a file to its records when it seals it, so that the
-    size of a sealed one says how many there are; no file has as many as `SEQUENCE_BITS` can count.
+    The count is under no CRC. A sealed file ends with its records, or with zeros where it could not
+    be cut, so a whole record behind the last one says that the count is damaged. No file has as
+    many records as `SEQUENCE_BITS` can count.
     """
     committed = int(header["committed"])
-    if committed >> SEQUENCE_BITS or (header["sealed"] and committed < fit):
+    doubtful = committed >> SEQUENCE_BITS != 0
+    if not doubtful and header["sealed"] and committed < fit:
+        file.seek(HEADER_BYTES + committed * RECORD_BYTES)
+        behind = np.frombuffer(file.read(RECORD_BYTES), dtype=RECORD)
+        doubtful = bool(behind["kind"].any() and record_ok(behind).all())
+    if doubtful:
         return fit, fit, f"the header's count of records, {committed}, is damaged: {fit} are there"
     return committed, min(committed, fit), None
 

@@ -331,7 +331,7 @@ class TestOptions:
         self, new_name: Callable[[], str], tmp_path: Path
     ) -> None:
         tmp_path.chmod(0o770)
-        with pytest.raises(pynotify.InterfaceError, match="others may write to it"):
+        with pytest.raises(pynotify.OperationalError, match="others may write to it"):
             pynotify.open(new_name(), data_dir=tmp_path)
 
     def test_another_value_is_a_mismatch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,33 @@ def test_lock_files_of_a_new_segment_are_no_orphans(
     assert made
     with made[0], pynotify.connect(segment_name) as other:
         other.notify("c", "x")
+
+
+def test_refused_for_a_process_that_lost_its_locks(segment_name: str) -> None:
+    """What a backup of /dev/shm does to it: whoever closes a file loses all locks on it."""
+    told, telling = os.pipe()
+    waiting, end = os.pipe()
+    with pynotify.open(segment_name):
+        pid = os.fork()
+        if pid == 0:
+            os.close(end)
+            pynotify.get(segment_name).notify("c", "x")
+            for path in Path("/dev/shm").glob(f"pynotify-lock.{os.geteuid()}.{segment_name}.*"):
+                path.open("r+b").close()
+            os.write(telling, b"x")
+            os.read(waiting, 1)
+            os._exit(0)
+        try:
+            os.close(waiting)
+            os.read(told, 1)
+            assert _engine.live_pids(segment_name) == []
+            with pytest.raises(pynotify.OperationalError, match=str(pid)):
+                pynotify.unlink(segment_name)
+            with pytest.raises(pynotify.LayoutMismatch, match=str(pid)):
+                pynotify.open(segment_name, queue_pages=2048)
+        finally:
+            os.close(end)
+            os.waitpid(pid, 0)
+            os.close(told)
+            os.close(telling)
+    pynotify.unlink(segment_name)

@@ -223,14 +223,20 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
         pn_delivery_end_locked(seg, delivery);
         return 0;
     }
+    bool others = seg->topics.noted != 0; /* of messages that are there already */
+    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
+    struct pn_topic *to = pn_topic_at(
+        seg, copy.ref != 0 ? pn_message_at(seg, copy.ref)->topic : copy.spilled - 1);
     if (copy.ref != 0)
         pn_durable_note_publish_locked(seg, copy.ref);
-    if (pn_is_durable(seg, pn_topic_of(seg, pn_queue_at(seg, d->channel)))) {
+    if (pn_is_durable(seg, from)) {
         const struct pn_answer_redo gone = {.word = pn_state_word(PN_KIND_FREE, 0, 0, 0)};
         pn_durable_note_answer_locked(seg, delivery, &gone);
-        rc = pn_durable_flush_locked(seg); /* both in one batch */
     }
+    if (pn_is_durable(seg, from) || pn_is_durable(seg, to))
+        rc = pn_durable_flush_locked(seg); /* both in one batch */
     if (rc != 0) {
+        seg->topics.ctl->log_behind |= others;
         pn_queue_at(seg, d->channel)->dead_lettered--;
         if (copy.ref != 0)
             pn_message_unstage_locked(seg, copy.ref);
@@ -251,9 +257,6 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
         pn_topic_spill_commit_locked(seg, pn_topic_at(seg, copy.spilled - 1), copy.spill_seq);
     pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(word)));
     PN_CRASH("answer:dead");
-    struct pn_topic *to = pn_topic_at(seg, copy.spilled != 0
-                                               ? copy.spilled - 1
-                                               : pn_message_at(seg, copy.ref)->topic);
     pn_message_golive_locked(seg, copy.ref);
     seg->topics.told = true; /* a batch counts whole: nothing of it is said outside of it */
     pn_delivery_ended_locked(seg, delivery, word);

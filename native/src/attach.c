@@ -81,6 +81,9 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     struct pn_segment *seg = conn->seg;
     struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
     uint32_t i = seg->topics.ctl->consumer_hint;
+    int rc = pn_conn_check_slot(conn); /* its consumers are woken, and die, with it */
+    if (rc != 0)
+        return rc;
     if (ch == NULL)
         return -PN_ETOPICDELETED;
     pn_consumers_reap_dead_locked(seg, ch);

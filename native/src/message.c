@@ -142,8 +142,8 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     return true;
 }
 
-bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
-                                uint64_t bytes, bool timed)
+static struct pn_arena_need need_of(const struct pn_segment *seg, const struct pn_topic *topic,
+                                    uint64_t bytes, bool timed)
 {
     struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
@@ -152,17 +152,26 @@ bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_to
     if (timed)
         need.pages += pn_timedset_needs(&pn_queue_at(seg, index)->timed, 1);
     pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
-    return pn_arena_may_locked(&seg->topics.arena, index, &need);
+    return need;
 }
 
-/* Without deliveries; 0: no memory. */
+bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                uint64_t bytes, bool timed)
+{
+    const struct pn_arena_need need = need_of(seg, topic, bytes, timed);
+    return pn_arena_may_locked(&seg->topics.arena, (uint32_t) (topic - seg->topics.topic), &need);
+}
+
+/* Without deliveries; 0: no memory.  `shared`: no more than the topic's share allows. */
 static uint32_t stage_body(struct pn_segment *seg, const struct pn_topic *topic,
-                           const struct pn_new_message *in, const struct pn_moment *now)
+                           const struct pn_new_message *in, const struct pn_moment *now,
+                           bool shared)
 {
     struct pn_arena *mem = &seg->topics.arena;
     uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
-    if (!pn_message_has_room_locked(seg, topic, bytes, in->delay_ns > 0 || in->ttl_ns > 0))
+    if (shared &&
+        !pn_message_has_room_locked(seg, topic, bytes, in->delay_ns > 0 || in->ttl_ns > 0))
         return 0;
     uint32_t ref = pn_arena_take_body_locked(mem, index, sizeof(struct pn_message), bytes);
     if (ref == 0)
@@ -192,7 +201,7 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                  const struct pn_new_message *in, const struct pn_moment *now,
                                  bool backlog)
 {
-    uint32_t ref = stage_body(seg, topic, in, now);
+    uint32_t ref = stage_body(seg, topic, in, now, true);
     if (ref == 0 || add_deliveries(seg, topic, pn_message_at(seg, ref), ref,
                                    later_ns(now->mono, in->delay_ns), backlog))
         return ref;
@@ -202,9 +211,9 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 
 uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic *topic,
                                          const struct pn_new_message *m,
-                                         const struct pn_moment *then, bool backlog)
+                                         const struct pn_moment *then, bool backlog, bool shared)
 {
-    uint32_t ref = stage_body(seg, topic, m, then);
+    uint32_t ref = stage_body(seg, topic, m, then, shared);
     if (ref != 0 && backlog &&
         !pn_message_add_delivery_locked(seg, pn_message_at(seg, ref), ref,
                       pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)),

@@ -57,7 +57,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 /* One that was there before: STAGED, without deliveries if not in the backlog; then those. */
 uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic *topic,
                                          const struct pn_new_message *m,
-                                         const struct pn_moment *then, bool backlog);
+                                         const struct pn_moment *then, bool backlog, bool shared);
 bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, uint32_t channel,
                                         int64_t due, uint32_t attempts);
 /* Not published after all. */

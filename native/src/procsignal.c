@@ -369,7 +369,8 @@ int pn_procsignal_register(struct pn_conn *conn)
 void pn_procsignal_disown(struct pn_conn *conn)
 {
     pthread_mutex_lock(&conn->seg->signal_mutex);
-    conn->seg->own[conn->slot] = NULL;
+    if (conn->seg->own[conn->slot] == conn) /* a slot that was lost may be ours again by another */
+        conn->seg->own[conn->slot] = NULL;
     pthread_mutex_unlock(&conn->seg->signal_mutex);
 }
 

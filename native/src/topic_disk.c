@@ -340,7 +340,7 @@ static uint32_t stage_back(const struct refill *r, const struct pn_new_message *
                            const struct pn_moment *then, const struct pn_spilled_deliveries *given)
 {
     struct pn_spilled_delivery d;
-    uint32_t ref = pn_message_restore_begin_locked(r->seg, r->topic, m, then, false);
+    uint32_t ref = pn_message_restore_begin_locked(r->seg, r->topic, m, then, false, true);
     for (uint32_t i = 0; ref != 0 && i < given->n; i++) {
         if (!pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d) ||
             pn_message_restore_delivery_locked(r->seg, ref, d.channel, d.due > r->now ? d.due : 0,

@@ -328,7 +328,9 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     PN_CRASH("durable:flushed");
     if (rc != 0)
         ctl->log_behind |= d->happened;
-    else if (pn_topiclog_may_compact(&ctl->log))
+    if (rc == -ENOSPC || rc == -EDQUOT)
+        ctl->log.queue.least = 0; /* most of what fills the disk may be over */
+    if (pn_topiclog_may_compact(&ctl->log))
         seg->topics.noted |= GROWN;
     tidy(seg);
     d->notes = d->used = 0;

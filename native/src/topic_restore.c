@@ -165,7 +165,9 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         return pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
     if (what->fanned_out != 0 && pn_topic_on_disk(t) != 0)
         return give_on_disk(r, t, &m, &then, what, deliveries);
-    uint32_t ref = pn_message_restore_begin_locked(seg, t, &m, &then, what->fanned_out == 0);
+    /* What cannot go to disk was in memory before, when shares may have been larger. */
+    uint32_t ref = pn_message_restore_begin_locked(seg, t, &m, &then, what->fanned_out == 0,
+                                                   pn_topic_may_spill(seg, t));
     bool whole = ref != 0;
     for (uint32_t i = 0; whole && i < what->deliveries; i++) {
         uint32_t index = channel_index(r, &deliveries[i]);

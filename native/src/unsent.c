@@ -101,8 +101,10 @@ int pn_unsent_text(struct pn_segment *seg, char *buf, size_t cap)
         n = snprintf(buf, cap,
                      "could not wake the process with PID %d: %s (%u signals not sent until now)\n"
                      "Notifications reach processes that sleep late, after up to half a minute. "
-                     "Raise RLIMIT_NOFILE, or close descriptors.",
-                     unsent->pid, strerror(error), unsent->count);
+                     "%s.",
+                     unsent->pid, strerror(error), unsent->count,
+                     error == EAGAIN ? "Raise RLIMIT_SIGPENDING"
+                                     : "Raise RLIMIT_NOFILE, or close descriptors");
     if (n > 0)
         pn_store_relaxed(&unsent->error, 0);
     pthread_mutex_unlock(&seg->signal_mutex);

@@ -221,6 +221,15 @@ def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, comm
     ]
 
 
+def test_a_sealed_file_that_could_not_be_cut(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    with open(path, "ab") as file:
+        file.write(bytes(10 * schema.RECORD_BYTES))
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 1000
+    assert (reader.reports[0].damaged, reader.reports[0].problems) == (0, [])
+
+
 def test_a_log_that_is_removed_after_the_survey_costs_its_records(tmp_path: Path) -> None:
     paths = a_log(tmp_path).write(files=2)
     (log,) = survey([tmp_path]).logs

@@ -222,3 +222,22 @@ def test_topic_memory_is_a_whole_number_of_pages(new_name: Callable[[], str]) ->
             conn.topic("t").publish("x")
     with pytest.raises(pynotify.LayoutMismatch, match="topic_memory"):
         pynotify.open(name, topic_memory=5_000_001 + 4096)
+
+
+def test_a_durable_backlog_comes_back_though_shares_have_become_smaller(
+    tmp_path: Path, new_name: Callable[[], str]
+) -> None:
+    """What a topic had of the memory before there were others it gets again, with them."""
+    name = new_name()
+    options = {"topic_memory": MEMORY, "data_dir": str(tmp_path)}
+    with pynotify.connect(name, **options) as conn:
+        backlog = conn.topic("backlog", durable=True, fsync="none", overflow="error")
+        backlog.channel("c")
+        count = fill(backlog)
+        assert 0 < count < BACKLOG
+        for number in range(4):
+            conn.topic(f"later{number}", durable=True, fsync="none").channel("c")
+    pynotify.unlink(name)
+    with pynotify.connect(name, **options) as conn:
+        assert conn.topic("backlog").stats().unfinished == count
+        assert_goes_on(conn, "another")
