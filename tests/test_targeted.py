@@ -143,10 +143,9 @@ def test_a_thousand_idle_listeners_are_not_touched(
     assert after.signals_sent - before.signals_sent == 0
     assert after.slot_writes - before.slot_writes == 0
     assert after.wakeups_useless - before.wakeups_useless == 0
-    # The kernel's count agrees: slow timers tick now and then, one wake-up of each listener for one
-    # notification would be a hundred million.
+    # The kernel's count agrees: slow timers tick now and then, the more the longer it took.
     switched = [now - then for now, then in zip(crowd.switches(), switches, strict=True)]
-    assert sum(switched) < NOTIFICATIONS
+    assert sum(switched) < 10 * IDLE
     assert len(after.backends) == IDLE + NOTIFIERS
     assert all(row.asleep and row.lag_bytes == 0 for row in after.backends)
     notifiers.close()
