@@ -163,7 +163,10 @@ PN_API int pn_consumer_open(pn_conn *conn, pn_ref channel, const pn_consumer_opt
 
 PN_API int pn_consumer_get(pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out)
 {
-    return pn_consume_get(consumer, timeout_ns, out);
+    int rc = pn_consume_get(consumer, timeout_ns, out);
+    if (rc != 1)
+        out->id = 0; /* of one that expired, or was taken away, while it was copied */
+    return rc;
 }
 
 PN_API int pn_consumer_fileno(pn_consumer *consumer)
