@@ -181,6 +181,14 @@ soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS=".
 fuzz: setup ## the fuzz targets, each for SECONDS=60; ARGS="read calls" names some
 	$(PY) native/fuzz/run.py --seconds $(or $(SECONDS),60) $(ARGS)
 
+# Not with the other requirements: nothing else needs it.
+$(VENV)/.mutate: $(VENV)/.dependencies
+	@$(PY) -m pip install --quiet --disable-pip-version-check 'universalmutator>=1.14,<2'
+	@touch $@
+
+mutate: setup $(VENV)/.mutate ## mutants of the sources that no test catches; ARGS="--mutants 100 --seed 1"
+	$(PY) tests/mutate.py $(ARGS)
+
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist
 	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
@@ -207,6 +215,6 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup node-peer build test test-full asan tsan lint bench bench-native demo soak fuzz wheel
-.PHONY: spark-zip clean
+.PHONY: help setup node-peer build test test-full asan tsan lint bench bench-native demo soak fuzz
+.PHONY: mutate wheel spark-zip clean
 .DELETE_ON_ERROR:
