@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import lib
 from pynotify.errors import LockTimeout, native_error
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ class LockWait:
                 late = False
 
     def _start(self, engine_handle: Any) -> asyncio.Future[None]:
-        number = ffi.new("uint64_t *")
-
         def take_it() -> None:
             # Any other error is for those who then try to take it themselves.
-            if lib.pn_commit_seq(engine_handle, number) == -lib.PN_ELOCK:
+            if lib.pn_await_lock(engine_handle) == -lib.PN_ELOCK:
                 raise native_error(-lib.PN_ELOCK)
 
         thread = in_thread(take_it)

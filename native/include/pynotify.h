@@ -498,6 +498,9 @@ int64_t pn_engine_messages(pn_engine *engine);
 /* The number of the last commit that had entries; every later one has a greater number. */
 int pn_commit_seq(pn_engine *engine, uint64_t *out);
 
+/* Wait until nobody else has what -PN_ELOCKBUSY told of; it may be gone again.  0 or -PN_ELOCK. */
+int pn_await_lock(pn_engine *engine);
+
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
 int pn_queue_usage(pn_engine *engine, double *out);
 

@@ -62,6 +62,11 @@ PN_API int pn_commit_seq(pn_engine *engine, uint64_t *out)
     return 0;
 }
 
+PN_API int pn_await_lock(pn_engine *engine)
+{
+    return pn_topics_await(engine->seg);
+}
+
 PN_API int pn_queue_usage(pn_engine *engine, double *out)
 {
     pn_stat stat;

@@ -59,7 +59,7 @@
 #include "pynotify.h"
 
 #define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 9U
+#define PN_LAYOUT_VERSION 10U
 #define PN_CACHE_LINE 64U
 #define PN_OS_PAGE 4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -114,11 +114,15 @@ struct pn_header {
 };
 _Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page");
 
-/* Page 1.  glibc threads a list through the mutex, so nothing else stands near it. */
+/* Page 1.  glibc threads a list through the mutexes, so nothing else stands near them. */
 struct pn_lock_page {
     pthread_mutex_t mutex;    /* robust, process-shared, error-checking */
     pn_atomic_i32 holder_pid; /* W: holder.  R: any, for messages: the last one who got it */
+    /* The same of who makes the topic area, before there is one.  Taken before `mutex`. */
+    _Alignas(512) pthread_mutex_t opening;
+    pn_atomic_i32 opener_pid; /* W: its holder.  R: any, for messages */
 };
+_Static_assert(sizeof(struct pn_lock_page) <= PN_OS_PAGE, "the locks have one page");
 
 /* Commit-side counters.  W: holder, plain adds under the lock.  R: any (relaxed). */
 struct pn_locked_counters {

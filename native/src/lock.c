@@ -173,3 +173,50 @@ void pn_lock_release(struct pn_segment *seg)
     if (__builtin_expect(sync.policy != 0, 0))
         pn_segment_hooks.sync(seg, &sync);
 }
+
+/* ---- who makes the topic area ---------------------------------------------------------------- */
+
+static int somebody_opens(struct pn_segment *seg, int error)
+{
+    return pn_fail(error,
+                   "the process with PID %d is still making the topics of segment \"%s\" ready: it "
+                   "allocates their memory, or reads the log of durable topics\n"
+                   "Try again when it has done so. If it is stopped, continue or kill it.",
+                   pn_load_relaxed(&seg->lock->opener_pid), seg->name);
+}
+
+int pn_opening_begin(struct pn_segment *seg)
+{
+    pthread_mutex_t *mutex = &seg->lock->opening;
+    int64_t limit = pn_lock_timeout_ns < PN_LOCK_TIMEOUT_NS ? pn_lock_timeout_ns
+                                                            : PN_LOCK_TIMEOUT_NS;
+    int64_t deadline = pn_now_ns() + limit;
+    int rc = pthread_mutex_trylock(mutex);
+    if (rc == EBUSY && pn_never_wait)
+        return somebody_opens(seg, PN_ELOCKBUSY);
+    while (rc == EBUSY || rc == ETIMEDOUT) {
+        int64_t now = pn_now_ns();
+        int state = pn_segment_check_state(seg);
+        if (state != 0)
+            return state;
+        if (now >= deadline)
+            return somebody_opens(seg, PN_ELOCK);
+        rc = lock_until(mutex, deadline - now < 1000000000 ? deadline : now + 1000000000);
+    }
+    if (rc == EDEADLK)
+        return pn_fail(EDEADLK,
+                       "this thread is making the topics of segment \"%s\" ready already\n"
+                       "Do not call pynotify from a signal handler that interrupts it.",
+                       seg->name);
+    if (rc == EOWNERDEAD) /* it has left nothing that counts: see topic_open.c */
+        rc = pthread_mutex_consistent(mutex);
+    if (rc != 0)
+        return pn_segment_poison(seg, "the lock of who opens topics is damaged (%s)", strerror(rc));
+    pn_store_relaxed(&seg->lock->opener_pid, pn_my_pid);
+    return 0;
+}
+
+void pn_opening_end(struct pn_segment *seg)
+{
+    pthread_mutex_unlock(&seg->lock->opening);
+}

@@ -26,4 +26,11 @@ int pn_lock_try(struct pn_segment *seg);
 /* Release; after a recovery, then signal whom the dead holder may have left unsignalled. */
 void pn_lock_release(struct pn_segment *seg);
 
+/*
+ * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not
+ * held, and may be taken meanwhile.  0; -PN_ELOCK (names who is at it); -PN_ELOCKBUSY; -EDEADLK.
+ */
+int pn_opening_begin(struct pn_segment *seg);
+void pn_opening_end(struct pn_segment *seg);
+
 #endif

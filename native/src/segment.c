@@ -290,6 +290,8 @@ static int initialise(unsigned char *base)
     /* error-checking: re-entry from a handler is EDEADLK, not a deadlock */
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
     rc = -pthread_mutex_init(&seg.lock->mutex, &attr);
+    if (rc == 0)
+        rc = -pthread_mutex_init(&seg.lock->opening, &attr);
     pthread_mutexattr_destroy(&attr);
     if (rc != 0)
         return pn_fail(-rc, "could not initialise the writer lock: %s", strerror(-rc));

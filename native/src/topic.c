@@ -6,8 +6,8 @@
  * 1. A topic's every message goes to each of its channels, and within a channel to one consumer.
  *    The body is stored once; for each channel there is a delivery, 64 bytes with a state word.
  *    Messages and deliveries lie in an arena (topicmem.c); topics, channels and consumers in
- *    tables.  All of it is one part of the segment, allocated when the first topic is made:
- *    `topics_ready` is stored last, and whoever dies before leaves it to the next one.
+ *    tables.  All of it is one part of the segment, allocated when the first topic is made
+ *    (topic_open.c).
  * 2. The writer lock guards everything.  What is true is said by few words (layout_topic.h,
  *    "truth"), each operation of its own changes it with one store, and all else is an index, for
  *    which `topics_dirty` stands while it is being changed: the successor of one who died then
@@ -26,7 +26,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "crashpoint.h"
 #include "deliver.h"
@@ -110,42 +109,7 @@ struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref re
     return NULL;
 }
 
-/* ---- the area -------------------------------------------------------------------------------- */
-
-/* May be done again, after one who died in it. */
-static int make_ready_locked(struct pn_segment *seg)
-{
-    struct pn_topics *t = &seg->topics;
-    struct timespec now;
-    if (pn_topics_ready(seg))
-        return 0;
-    int fd = pn_segment_file(seg);
-    if (fd < 0)
-        return pn_fail(PN_EGONE,
-                       "the file of segment \"%s\" was closed in this process, and has no name "
-                       "any more\nClose the connection and open the segment again.",
-                       seg->name);
-    int rc = pn_segment_allocate(fd, t->offset, seg->size - t->offset, 0);
-    if (rc != 0)
-        return rc;
-    PN_CRASH("topic:allocated");
-    memset(t->ctl, 0, sizeof *t->ctl);
-    memset(t->topic, 0, t->max_topics * sizeof *t->topic);
-    memset(t->channel, 0, t->max_channels * sizeof *t->channel);
-    memset(t->consumer, 0, t->max_consumers * sizeof *t->consumer);
-    clock_gettime(CLOCK_REALTIME, &now);
-    pn_store_relaxed(&t->ctl->next_id, (uint64_t) now.tv_sec * 1000000000 + (uint64_t) now.tv_nsec);
-    t->ctl->seed = (uint32_t) pn_os_random();
-    t->ctl->channel_hint = t->max_topics;
-    pn_arena_format_locked(&t->arena);
-    pn_arena_share_locked(&t->arena);
-    PN_CRASH("topic:formatted");
-    if (pn_durable_exists(seg) && (rc = pn_durable_start_locked(seg)) != 0)
-        return rc;
-    pn_store_release(&seg->ctl->topics_ready, 1); /* pairs with the acquire in pn_topics_ready */
-    PN_CRASH("topic:ready");
-    return 0;
-}
+/* ---- lists of channels ---------------------------------------------------------------------- */
 
 void pn_topics_link_locked(struct pn_segment *seg)
 {
@@ -295,12 +259,12 @@ static int tables_full(const char *what, const char *option, uint32_t max)
 /* With the lock, and the topic area there to be changed. */
 static int enter(struct pn_conn *conn, bool make)
 {
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = make ? pn_topics_make_ready(conn->seg) : 0;
+    if (rc == 0)
+        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_conn_check_slot(conn);
-    if (rc == 0 && make)
-        rc = make_ready_locked(conn->seg);
     if (rc == 0 && pn_topics_ready(conn->seg))
         rc = pn_durable_join_locked(conn->seg);
     if (rc != 0) {
@@ -317,20 +281,6 @@ static int leave(struct pn_conn *conn, int rc)
     if (pn_topics_ready(conn->seg))
         pn_topics_end_locked(conn->seg);
     pn_lock_release(conn->seg);
-    return rc;
-}
-
-int pn_topics_wake(struct pn_segment *seg)
-{
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    rc = make_ready_locked(seg);
-    if (rc == 0) {
-        pn_topics_begin_locked(seg);
-        pn_topics_end_locked(seg);
-    }
-    pn_lock_release(seg);
     return rc;
 }
 

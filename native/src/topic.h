@@ -97,7 +97,9 @@ struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref re
 
 /* ---- what the API does; these take the lock themselves --------------------------------------- */
 
+int pn_topics_make_ready(struct pn_segment *seg); /* with what durable ones of before have */
 int pn_topics_wake(struct pn_segment *seg); /* durable ones of an earlier segment are there */
+int pn_topics_await(struct pn_segment *seg); /* until neither lock is held by somebody else */
 int pn_topic_check_name(const char *what, const char *name, size_t len);
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out);

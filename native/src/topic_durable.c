@@ -391,17 +391,31 @@ bool pn_durable_exists(const struct pn_segment *seg)
     return seg->data_dir[0] != '\0' && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-int pn_durable_start_locked(struct pn_segment *seg)
+/* Rows of databases belong to the writer lock. */
+static int describe_alone(void *arg, struct pn_diskqueue_writing *w)
+{
+    int rc = pn_lock_acquire(arg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = pn_carry_describe(arg, w);
+    pn_lock_release(arg);
+    return rc;
+}
+
+static int start(struct pn_segment *seg, bool alone)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
-    struct pn_restore r = {.seg = seg, .now = pn_moment_now()};
+    struct pn_restore r = {.seg = seg, .now = pn_moment_now(), .alone = alone};
     uint64_t damaged;
     if (ctl->log_ready != 0)
         return 0;
     int rc = open_files(seg);
-    if (rc == 0)
-        rc = pn_topiclog_start(&ctl->log, &pn_durable_mine(seg)->files, seg->instance, 0,
-                               &pn_restore, &r, &damaged);
+    if (rc == 0) {
+        struct pn_topiclog_files *files = &pn_durable_mine(seg)->files;
+        files->source.describe = alone ? describe_alone : pn_carry_describe;
+        rc = pn_topiclog_start(&ctl->log, files, seg->instance, 0, &pn_restore, &r, &damaged);
+        files->source.describe = pn_carry_describe;
+    }
     free(r.topic);
     free(r.channel);
     if (rc != 0)
@@ -412,6 +426,16 @@ int pn_durable_start_locked(struct pn_segment *seg)
     ctl->log_ready = 1;
     PN_CRASH("durable:ready");
     return 0;
+}
+
+int pn_durable_start_locked(struct pn_segment *seg)
+{
+    return start(seg, false);
+}
+
+int pn_durable_start_alone(struct pn_segment *seg)
+{
+    return start(seg, true);
 }
 
 /* ---- syncing -------------------------------------------------------------------------------- */

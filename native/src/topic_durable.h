@@ -11,6 +11,8 @@
 
 /* The directory is there: what the log says is in memory afterwards. */
 int pn_durable_start_locked(struct pn_segment *seg);
+/* The same of who alone makes the topic area (topic_open.c), without the writer lock. */
+int pn_durable_start_alone(struct pn_segment *seg);
 /* This process uses topics: if some are durable, the directory is kept from other segments. */
 int pn_durable_join_locked(struct pn_segment *seg);
 /* Is there one, from an earlier segment? */
@@ -27,6 +29,7 @@ struct pn_restore {
     uint32_t channels;
     struct pn_moment now;
     uint64_t last_id;
+    bool alone; /* the writer lock is not held */
 };
 extern const struct pn_topiclog_replay pn_restore; /* topic_restore.c; arg: that */
 

@@ -2,7 +2,7 @@
  * topic_restore.c - durable topics come back: what the log says (topiclog_replay.c) is put into
  * memory, and what there is no room for on disk (topic_disk.c).
  *
- * 1. Nobody else has seen the topic area yet (topic.c), so nothing here is a commit point; who
+ * 1. Nobody else has seen the topic area yet (topic_open.c), so nothing here is a commit point; who
  *    comes after one who died in it begins anew.  What was in flight is ready again, with its
  *    attempts.
  * 2. Messages come in the order of ids, which is what each channel has them in afterwards.  So once
@@ -27,6 +27,22 @@ static int64_t to_mono(const struct pn_moment *now, int64_t real)
     return real == 0 ? 0 : mono > 0 ? mono : 1;
 }
 
+/* A topic, and the row of its database, which is shared with those who have nothing to do with
+ * topics; NULL: there is no room for it. */
+static int make_topic(struct pn_restore *r, const struct pn_log_topic *what, const char *database,
+                      const char *name, const pn_topic_options *o, struct pn_topic **made)
+{
+    struct pn_segment *seg = r->seg;
+    int rc = r->alone ? pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) : 0;
+    if (rc != 0)
+        return rc;
+    uint32_t dboid = pn_database_of_locked(seg, database, what->database_len);
+    *made = dboid == 0 ? NULL : pn_topic_make_locked(seg, dboid, name, what->name_len, o);
+    if (r->alone)
+        pn_lock_release(seg);
+    return 0;
+}
+
 static int restore_topic(void *arg, const struct pn_log_topic *what, const char *database,
                          const char *name)
 {
@@ -37,16 +53,16 @@ static int restore_topic(void *arg, const struct pn_log_topic *what, const char 
                                 .fsync = what->fsync,
                                 .overflow = what->overflow,
                                 .max_depth = what->max_depth};
-    uint32_t dboid = pn_database_of_locked(r->seg, database, what->database_len);
     void *more = realloc(r->topic, (what->topic + 1) * sizeof *r->topic);
     if (more == NULL)
         return pn_fail(ENOMEM, "out of memory");
     r->topic = more;
     while (r->topics <= what->topic)
         r->topic[r->topics++] = NULL;
-    struct pn_topic *t = dboid == 0 ? NULL
-                                    : pn_topic_make_locked(r->seg, dboid, name, what->name_len,
-                                                           &o);
+    struct pn_topic *t;
+    int rc = make_topic(r, what, database, name, &o, &t);
+    if (rc != 0)
+        return rc;
     if (t == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the durable topic \"%.*s\"",
                        (int) what->name_len, name);

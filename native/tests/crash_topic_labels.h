@@ -39,7 +39,7 @@ static inline bool is_ours(const char *label)
 static inline bool is_first_use(const char *label)
 {
     return strcmp(label, "topic:allocated") == 0 || strcmp(label, "topic:formatted") == 0 ||
-           strcmp(label, "topic:ready") == 0;
+           strcmp(label, "topic:restored") == 0 || strcmp(label, "topic:ready") == 0;
 }
 
 #endif

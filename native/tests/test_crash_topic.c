@@ -216,7 +216,7 @@ static void run_first_use(void *arg)
     pid_t pid = spawn(first_user, NULL);
     CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
     bool hit = !WIFEXITED(status) || WEXITSTATUS(status) == EXITED;
-    if (WIFSTOPPED(status)) { /* it has the lock */
+    if (WIFSTOPPED(status)) { /* who wants topics waits for it */
         kill(pid, SIGCONT);
         CHECK_CHILD(pid, 0);
     }
