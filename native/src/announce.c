@@ -15,16 +15,13 @@
 #define _GNU_SOURCE
 #include "announce.h"
 
-#include <sched.h>
-
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
 #include "latch.h"
+#include "make_way.h"
 #include "os.h"
 #include "procsignal.h"
-
-#define PN_STREAM_NS 1000000LL /* commits closer together than this are a stream */
 
 static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition begin,
                             QueuePosition end)
@@ -157,18 +154,6 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
     PN_CRASH("commit:after-woken");
 }
 
-/*
- * With one processor to run on, whom we woke there runs only when we stop, and the scheduler lets a
- * wakee preempt only while it has used less time than its waker.  So make way, unless more is to
- * come at once.
- */
-static void make_way(void)
-{
-    pn_os_refresh_cpus(); /* an affinity may have changed; small beside the signal */
-    if (pn_os_cpus() == 1)
-        sched_yield();
-}
-
 /* SignalBackends(), the part without the lock. */
 void pn_signal_collected(struct pn_commit *c)
 {
@@ -185,12 +170,5 @@ void pn_signal_collected(struct pn_commit *c)
     if (c->wakes_us)
         pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
     if (sent > 0 && !c->stream)
-        make_way();
-}
-
-void pn_make_way_for_consumers(struct pn_conn *conn)
-{
-    int64_t now = pn_now_ns();
-    if (now - (int64_t) pn_exchange(&conn->last_wake_ns, (uint64_t) now) >= PN_STREAM_NS)
-        make_way();
+        pn_make_way();
 }

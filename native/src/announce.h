@@ -5,6 +5,7 @@
 #define PN_ANNOUNCE_H
 
 #include "async.h"
+#include "queue.h"
 
 enum { PN_WAKE_LIST = 256 };
 
@@ -39,11 +40,21 @@ struct pn_commit {
     uint32_t wake[PN_WAKE_LIST];
 };
 
+/* Of its entries. */
+static inline struct pn_entry_stamp pn_commit_stamp(const struct pn_commit *c)
+{
+    const struct pn_conn *conn = c->conn;
+    return (struct pn_entry_stamp){.xid = c->xid,
+                                   .now = c->now,
+                                   .dboid = conn->dboid,
+                                   .pid = conn->src_pid,
+                                   .slot = conn->slot,
+                                   .generation = conn->src_generation};
+}
+
 /* Steps f to h: from and want, the counters, the fence, un-sleeping, woken.  Lock held. */
 void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end);
 /* Step i: the signals.  Lock not held. */
 void pn_signal_collected(struct pn_commit *c);
-/* Consumers of topics were woken by what conn has published. */
-void pn_make_way_for_consumers(struct pn_conn *conn);
 
 #endif

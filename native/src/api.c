@@ -48,7 +48,10 @@ __attribute__((constructor)) static void register_hooks(void)
                                                  .released = after_release,
                                                  .sync = pn_durable_sync,
                                                  .close_files = pn_durable_close,
-                                                 .wake_consumers = pn_consumers_signal};
+                                                 .wake_consumers = pn_consumers_signal,
+                                                 .slot_freed = pn_consumers_reap_locked,
+                                                 .signal_owed = pn_consumers_signal_owed,
+                                                 .consumers_woken = pn_consumers_woken};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */

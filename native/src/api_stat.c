@@ -112,3 +112,8 @@ PN_API int pn_adopt_stack_printer(int signo)
 {
     return pn_procsignal_adopt_stack_printer(signo);
 }
+
+PN_API uint32_t pn_heard(const pn_engine *engine)
+{
+    return pn_load_relaxed(&engine->seg->ctl->heard);
+}

@@ -188,7 +188,10 @@ PN_API void pn_consumer_interrupt(pn_consumer *consumer)
 
 PN_API int pn_consumer_close(pn_consumer *consumer)
 {
-    return pn_consume_close(consumer);
+    pn_conn *conn = consumer->conn; /* it held one reference */
+    int rc = pn_consume_close(consumer);
+    pn_conn_let_go(conn);
+    return rc;
 }
 
 PN_API pn_consumer *pn_closed_consumer(void)
@@ -202,7 +205,7 @@ PN_API void pn_consumer_drop(pn_consumer **owner, pn_consumer *consumer)
     pn_consumer *mine = *owner;
     *owner = NULL;
     if (mine != NULL)
-        pn_consume_close(mine);
+        pn_consumer_close(mine);
 }
 
 PN_API pn_ref pn_consumer_ref(const pn_consumer *consumer)

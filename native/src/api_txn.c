@@ -9,6 +9,7 @@
 
 #include "async.h"
 #include "bridge.h"
+#include "engine.h"
 #include "generation.h"
 #include "os.h"
 #include "procsignal.h"

@@ -53,6 +53,7 @@
 #include "generation.h"
 #include "lock.h"
 #include "logging.h"
+#include "make_way.h"
 #include "os.h"
 #include "procsignal.h"
 #include "queue.h"
@@ -293,6 +294,7 @@ static void apply_intents_locked(struct pn_commit *c)
 
 static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
 {
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     for (size_t i = 0; i < c->nbumps; i++) {
         struct pn_pending_bump *bump = &c->bumps[i];
         const struct pn_generation *counter = pn_generation_at(c->conn->seg, bump->index);
@@ -300,7 +302,7 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
         const struct pn_new_entry entry = {.kind = PN_ENTRY_GENERATION,
                                            .channel_hash = bump->index,
                                            .chan_seq = bump->value};
-        pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+        pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
     }
     return pos;
 }
@@ -319,6 +321,7 @@ static QueuePosition append_locked(struct pn_commit *c)
     pos = append_bumps_locked(c, pos);
     if (c->nops != 0)
         pos = pn_topic_append_locked(c, pos);
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     for (size_t i = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
@@ -334,7 +337,7 @@ static QueuePosition append_locked(struct pn_commit *c)
                                            .payload_len = event->payload_len,
                                            .channel_hash = (uint32_t) ch->hash,
                                            .chan_seq = event->chan_seq};
-        pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+        pos = pn_queue_append_locked(seg, pos, &stamp, &entry);
     }
     return pos;
 }
@@ -418,11 +421,31 @@ static void log_sends(const struct pn_commit *c)
     for (size_t i = 0; i < c->nevents; i++) {
         const struct pn_pending_event *event = &c->events[i];
         const struct pn_pending_channel *ch = &c->channels[event->channel];
+        const struct pn_log_sent sent = {.channel = ch->name,
+                                         .payload = c->arena + event->payload_off,
+                                         .hash = ch->hash,
+                                         .chan_seq = event->chan_seq,
+                                         .channel_len = ch->name_len,
+                                         .payload_len = event->payload_len};
         if (ch->heard)
-            pn_log_send(c->conn, ch, event, c->arena + event->payload_off, c->xid, c->now);
+            pn_log_send(c->conn, &sent, c->xid, c->now);
     }
     if (c->signals != 0)
         pn_log_signals(c->conn, c->xid, c->now, c->signals);
+}
+
+/* What the commit's LISTENs and UNLISTENs have begun and ended.  recv_mutex held. */
+static void log_intents(const struct pn_commit *c)
+{
+    for (size_t i = 0; i < c->txn->nintents; i++) {
+        const struct pn_intent *intent = &c->txn->intents[i];
+        const struct pn_log_listen what = {.local = intent->local,
+                                           .listen = intent->listen,
+                                           .chan_seq = intent->chan_seq,
+                                           .unread = intent->lag};
+        if (intent->chan_seq != 0) /* else it changed nothing */
+            pn_log_listening(c->conn, &what, c->xid, c->now);
+    }
 }
 
 static int lock_for_commit(struct pn_commit *c)
@@ -453,7 +476,7 @@ static int commit(struct pn_commit *c)
         }
         if (actions) {
             if (rc == 0 && conn->log != NULL)
-                pn_log_intents(conn, c->txn->intents, c->txn->nintents, c->xid, c->now);
+                log_intents(c);
             pthread_mutex_unlock(&conn->recv_mutex);
         }
         if (__builtin_expect(wait.pass_on, 0))

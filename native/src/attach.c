@@ -310,8 +310,6 @@ int pn_consume_close(struct pn_consumer *c)
         if (pn_conn_check_held(c->conn) == 0)
             rc = detach(c);
     }
-    struct pn_conn *conn = c->conn;
     free_consumer(c);
-    pn_conn_let_go(conn);
     return rc;
 }

@@ -20,10 +20,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bridge.h"
 #include "channel.h"
 #include "crashpoint.h"
-#include "deliver.h"
+#include "upstream.h"
 #include "identity.h"
 #include "lock.h"
 #include "lockfile.h"
@@ -217,7 +216,7 @@ int pn_backend_claim(struct pn_conn *conn)
 static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
-    pn_consumers_reap_locked(seg, slot);
+    pn_segment_hooks.slot_freed(seg, slot);
     pn_unlisten_all_locked(seg, slot);
     pn_bridge_end_locked(seg, slot);
     seg->ctl->reserved -= backend->reserved;

@@ -31,30 +31,12 @@
 #include "async.h"
 #include "backend.h"
 #include "channel.h"
-#include "engine.h"
 #include "lock.h"
 #include "procsignal.h"
 
 #define PN_FOREIGN 0x80000000U /* in srcGeneration: not a claim of the slot, but a pid elsewhere */
 
 /* ---- who is one -------------------------------------------------------------------------- */
-
-void pn_bridge_count_locked(struct pn_segment *seg)
-{
-    uint32_t bridges = 0;
-    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
-        bridges += pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&
-                   pn_load_relaxed(&seg->backend[slot].bridge) != 0;
-    pn_store_relaxed(&seg->ctl->bridges, bridges);
-}
-
-void pn_bridge_end_locked(struct pn_segment *seg, uint32_t slot)
-{
-    if (pn_load_relaxed(&seg->backend[slot].bridge) == 0)
-        return;
-    pn_store_relaxed(&seg->backend[slot].bridge, 0);
-    pn_bridge_count_locked(seg);
-}
 
 /* The slot of the database's bridge, or -1.  A dead one is reaped. */
 static int64_t find_bridge_locked(struct pn_segment *seg, uint32_t dboid)
@@ -125,11 +107,6 @@ void pn_bridge_tell(struct pn_segment *seg)
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
         if (pn_load_relaxed(&seg->backend[slot].bridge) != 0)
             pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
-}
-
-PN_API uint32_t pn_heard(const pn_engine *engine)
-{
-    return pn_load_relaxed(&engine->seg->ctl->heard);
 }
 
 /* Under the lock, what `ask` says of the channel; 0 when nobody ever listened to it. */

@@ -20,8 +20,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "bridge.h"
 #include "crashpoint.h"
+#include "upstream.h"
 
 static uint32_t words_for(uint32_t n)
 {

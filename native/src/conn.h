@@ -142,9 +142,6 @@ static inline void pn_conn_hold(struct pn_conn *conn)
     pn_fetch_add_relaxed(&conn->refs, 1);
 }
 
-/* One holder less; the last one frees the connection. */
-void pn_conn_let_go(struct pn_conn *conn);
-
 /* What stands for every connection that was closed: all calls on it return -PN_ECLOSED. */
 extern struct pn_conn pn_conn_that_is_closed;
 

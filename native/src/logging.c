@@ -32,21 +32,19 @@ static uint32_t message_crc(struct pn_conn *conn, uint32_t channel, const char *
     return pn_crc32c(crc, payload, bytes);
 }
 
-void pn_log_send(struct pn_conn *conn, const struct pn_pending_channel *ch,
-                 const struct pn_pending_event *event, const void *payload, uint64_t xid,
-                 int64_t now)
+void pn_log_send(struct pn_conn *conn, const struct pn_log_sent *sent, uint64_t xid, int64_t now)
 {
     pthread_mutex_lock(&conn->log_mutex);
-    uint32_t channel = number_of(conn, ch->hash, ch->name, ch->name_len);
+    uint32_t channel = number_of(conn, sent->hash, sent->channel, sent->channel_len);
     struct pn_latrec rec = {.ts = (uint64_t) now,
                             .commit_seq = xid,
-                            .chan_seq = event->chan_seq,
+                            .chan_seq = sent->chan_seq,
                             .channel = channel,
-                            .bytes = event->payload_len,
+                            .bytes = sent->payload_len,
                             .peer = conn->slot,
                             .kind = PN_LAT_SEND,
-                            .aux = message_crc(conn, channel, ch->name, ch->name_len, payload,
-                                               event->payload_len)};
+                            .aux = message_crc(conn, channel, sent->channel, sent->channel_len,
+                                               sent->payload, sent->payload_len)};
     pn_latlog_append(conn->log, &rec);
     pthread_mutex_unlock(&conn->log_mutex);
 }
@@ -61,24 +59,20 @@ void pn_log_signals(struct pn_conn *conn, uint64_t xid, int64_t now, uint64_t se
     append(conn, &rec);
 }
 
-void pn_log_intents(struct pn_conn *conn, const struct pn_intent *intents, size_t n, uint64_t xid,
-                    int64_t now)
+void pn_log_listening(struct pn_conn *conn, const struct pn_log_listen *what, uint64_t xid,
+                      int64_t now)
 {
-    for (size_t i = 0; i < n; i++) {
-        const struct pn_local_channel *local = &conn->channels[intents[i].local];
-        if (intents[i].chan_seq == 0)
-            continue; /* it changed nothing */
-        pthread_mutex_lock(&conn->log_mutex);
-        struct pn_latrec rec = {.ts = (uint64_t) now,
-                                .commit_seq = xid,
-                                .chan_seq = intents[i].chan_seq,
-                                .channel = number_of(conn, local->hash, local->name, local->len),
-                                .peer = conn->slot,
-                                .lag = low32(intents[i].lag),
-                                .kind = intents[i].listen ? PN_LAT_LISTEN : PN_LAT_UNLISTEN};
-        pn_latlog_append(conn->log, &rec);
-        pthread_mutex_unlock(&conn->log_mutex);
-    }
+    const struct pn_local_channel *local = &conn->channels[what->local];
+    pthread_mutex_lock(&conn->log_mutex);
+    struct pn_latrec rec = {.ts = (uint64_t) now,
+                            .commit_seq = xid,
+                            .chan_seq = what->chan_seq,
+                            .channel = number_of(conn, local->hash, local->name, local->len),
+                            .peer = conn->slot,
+                            .lag = low32(what->unread),
+                            .kind = what->listen ? PN_LAT_LISTEN : PN_LAT_UNLISTEN};
+    pn_latlog_append(conn->log, &rec);
+    pthread_mutex_unlock(&conn->log_mutex);
 }
 
 /* log_mutex held.  What was lost in front of the batch's message i; from *gap on. */

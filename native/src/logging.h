@@ -6,16 +6,27 @@
 #ifndef PN_LOGGING_H
 #define PN_LOGGING_H
 
-#include "async.h"
+#include "conn.h"
 
-void pn_log_send(struct pn_conn *conn, const struct pn_pending_channel *ch,
-                 const struct pn_pending_event *event, const void *payload, uint64_t xid,
-                 int64_t now);
+/* A notification as it was sent. */
+struct pn_log_sent {
+    const char *channel;
+    const void *payload;
+    uint64_t hash; /* of the channel */
+    uint64_t chan_seq;
+    uint32_t channel_len, payload_len;
+};
+void pn_log_send(struct pn_conn *conn, const struct pn_log_sent *sent, uint64_t xid, int64_t now);
 void pn_log_signals(struct pn_conn *conn, uint64_t xid, int64_t now, uint64_t sent);
 
-/* LISTEN and UNLISTEN that a commit brought.  recv_mutex held. */
-void pn_log_intents(struct pn_conn *conn, const struct pn_intent *intents, size_t n, uint64_t xid,
-                    int64_t now);
+/* LISTEN, or UNLISTEN with so many messages left unread.  recv_mutex held. */
+struct pn_log_listen {
+    uint32_t local; /* index into conn->channels */
+    bool listen;
+    uint64_t chan_seq, unread;
+};
+void pn_log_listening(struct pn_conn *conn, const struct pn_log_listen *what, uint64_t xid,
+                      int64_t now);
 
 /* Messages that pn_poll() hands over at `now`.  recv_mutex held. */
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,

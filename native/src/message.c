@@ -31,9 +31,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "announce.h"
 #include "crashpoint.h"
 #include "deliver.h"
+#include "make_way.h"
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"

@@ -51,7 +51,6 @@
 
 #include "backend.h"
 #include "crashpoint.h"
-#include "deliver.h"
 #include "generation.h"
 #include "identity.h"
 #include "latch.h"
@@ -201,7 +200,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         all_reasons |= reasons;
         reasons &= ~(1U << PROCSIG_LOG_STACK);
         if (reasons != 0)
-            pn_consumers_woken(conn, reasons != 1U << PROCSIG_TOPIC);
+            pn_segment_hooks.consumers_woken(conn, reasons != 1U << PROCSIG_TOPIC);
         reasons &= ~(1U << PROCSIG_TOPIC);
         if (reasons == 0)
             continue; /* nothing to wake up for */
@@ -529,10 +528,10 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
     if (own != NULL && reason == PROCSIG_LOG_STACK) {
         print_stack();
     } else if (own != NULL && reason == PROCSIG_TOPIC) {
-        pn_consumers_woken(own, false);
+        pn_segment_hooks.consumers_woken(own, false);
     } else if (own != NULL) {
         if (reason == PROCSIG_SEGMENT_GONE)
-            pn_consumers_woken(own, true);
+            pn_segment_hooks.consumers_woken(own, true);
         pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {

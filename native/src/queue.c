@@ -25,7 +25,6 @@
 #include <errno.h>
 
 #include "crashpoint.h"
-#include "room.h"
 #include "spill.h"
 
 
@@ -44,10 +43,10 @@ static void pad(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
     }
 }
 
-QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, uint64_t xid,
-                                     int64_t now, const struct pn_new_entry *entry)
+QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
+                                     const struct pn_entry_stamp *stamp,
+                                     const struct pn_new_entry *entry)
 {
-    struct pn_segment *seg = conn->seg;
     uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len);
     QueuePosition start = pn_queue_place(seg, pos, length);
     QueuePosition end = pn_queue_after(start, length);
@@ -56,13 +55,13 @@ QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, ui
         pad(seg, pos, start);
     AsyncQueueEntry *qe = (void *) pn_ring_at(seg, start);
     qe->length = (uint32_t) (end - start);
-    qe->dboid = conn->dboid;
-    qe->xid = xid;
-    qe->sent_ns = now;
+    qe->dboid = stamp->dboid;
+    qe->xid = stamp->xid;
+    qe->sent_ns = stamp->now;
     qe->chan_seq = entry->chan_seq;
-    qe->srcPid = conn->src_pid;
-    qe->srcBackend = conn->slot;
-    qe->srcGeneration = conn->src_generation;
+    qe->srcPid = stamp->pid;
+    qe->srcBackend = stamp->slot;
+    qe->srcGeneration = stamp->generation;
     qe->kind = (uint16_t) entry->kind;
     qe->channel_len = (uint16_t) entry->channel_len;
     qe->payload_len = entry->payload_len;
@@ -175,37 +174,4 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
     if (seg->spills)
         pn_spill_retire_locked(seg);
     return holder;
-}
-
-/* ---- fill warning ------------------------------------------------------------------------- */
-
-void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now)
-{
-    struct pn_segment *seg = conn->seg;
-    struct AsyncQueueControl *ctl = seg->ctl;
-    if (now - ctl->lastQueueFillWarn < PN_WARN_INTERVAL_NS && ctl->lastQueueFillWarn != 0)
-        return;
-    if (head < ctl->no_scan_below)
-        return;
-    int32_t holder = pn_queue_advance_tail_locked(seg);
-    uint64_t used = head - pn_load_relaxed(&ctl->tail);
-    if (used * 2 < seg->capacity) {
-        /* not before it can be true, and not at every commit of a queue that is nearly so */
-        uint64_t half = pn_load_relaxed(&ctl->tail) + seg->capacity / 2;
-        uint64_t step = head + seg->capacity / 64;
-        ctl->no_scan_below = half > step ? half : step;
-        return;
-    }
-    ctl->lastQueueFillWarn = now;
-    double percent = 100.0 * (double) used / (double) seg->capacity;
-    if (holder < 0)
-        pn_conn_add_notice(conn, "NOTIFY queue is %.0f%% full", percent);
-    else
-        pn_conn_add_notice(
-            conn,
-            "NOTIFY queue is %.0f%% full\n"
-            "The server process with PID %d is among those with the oldest transactions.\n"
-            "The NOTIFY queue cannot be emptied until that process ends its current transaction, "
-            "or calls poll().",
-            percent, pn_load_relaxed(&seg->backend[holder].pid));
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "conn.h"
+#include "segment.h"
 
 static inline unsigned char *pn_ring_at(const struct pn_segment *seg, QueuePosition pos)
 {
@@ -52,9 +52,19 @@ struct pn_new_entry {
     enum pn_entry_kind kind;
 };
 
+/* What all entries of one commit bear: the commit, and its sender. */
+struct pn_entry_stamp {
+    uint64_t xid;
+    int64_t now;
+    uint32_t dboid;
+    int32_t pid;
+    uint32_t slot, generation;
+};
+
 /* Write one entry at or after pos, with the padding before it; returns the position behind it. */
-QueuePosition pn_queue_append_locked(struct pn_conn *conn, QueuePosition pos, uint64_t xid,
-                                     int64_t now, const struct pn_new_entry *entry);
+QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
+                                     const struct pn_entry_stamp *stamp,
+                                     const struct pn_new_entry *entry);
 
 /*
  * What of an entry was checked.  It stands in memory that others write, so it is loaded once, and
@@ -106,8 +116,5 @@ static inline void pn_queue_let_go_locked(struct pn_segment *seg)
     if (__builtin_expect(seg->ctl->first_file < seg->ctl->end_file, 0))
         pn_queue_advance_tail_locked(seg);
 }
-
-/* PostgreSQL's warning at 50 %, at most every 5 s for the whole segment.  Lock held. */
-void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now);
 
 #endif

@@ -367,3 +367,36 @@ int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t 
     int rc = make_room(conn, &a, &holder);
     return rc == -EAGAIN ? queue_full(conn, holder, false) : rc;
 }
+
+/* ---- fill warning ------------------------------------------------------------------------- */
+
+void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now)
+{
+    struct pn_segment *seg = conn->seg;
+    struct AsyncQueueControl *ctl = seg->ctl;
+    if (now - ctl->lastQueueFillWarn < PN_WARN_INTERVAL_NS && ctl->lastQueueFillWarn != 0)
+        return;
+    if (head < ctl->no_scan_below)
+        return;
+    int32_t holder = pn_queue_advance_tail_locked(seg);
+    uint64_t used = head - pn_load_relaxed(&ctl->tail);
+    if (used * 2 < seg->capacity) {
+        /* not before it can be true, and not at every commit of a queue that is nearly so */
+        uint64_t half = pn_load_relaxed(&ctl->tail) + seg->capacity / 2;
+        uint64_t step = head + seg->capacity / 64;
+        ctl->no_scan_below = half > step ? half : step;
+        return;
+    }
+    ctl->lastQueueFillWarn = now;
+    double percent = 100.0 * (double) used / (double) seg->capacity;
+    if (holder < 0)
+        pn_conn_add_notice(conn, "NOTIFY queue is %.0f%% full", percent);
+    else
+        pn_conn_add_notice(
+            conn,
+            "NOTIFY queue is %.0f%% full\n"
+            "The server process with PID %d is among those with the oldest transactions.\n"
+            "The NOTIFY queue cannot be emptied until that process ends its current transaction, "
+            "or calls poll().",
+            percent, pn_load_relaxed(&seg->backend[holder].pid));
+}

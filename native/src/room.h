@@ -31,4 +31,7 @@ void pn_queue_pass_on(struct pn_segment *seg, struct pn_room_wait *wait);
 /* What a transaction may take at the most: an empty queue. */
 uint64_t pn_queue_largest(const struct pn_segment *seg);
 
+/* PostgreSQL's warning at 50 %, at most every 5 s for the whole segment.  Lock held. */
+void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now);
+
 #endif

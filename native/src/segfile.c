@@ -41,7 +41,6 @@
 #include "crc32c.h"
 #include "datafile.h"
 #include "err.h"
-#include "layout.h"
 
 #define SEGFILE_MAGIC 0x31474553464e5950ULL /* "PYNFSEG1" read as little-endian */
 #define SEGFILE_VERSION 1U
@@ -101,7 +100,7 @@ static struct segfile_header header_of(const struct pn_segfile_dir *dir, uint64_
 {
     struct segfile_header h = {.magic = SEGFILE_MAGIC,
                                .version = SEGFILE_VERSION,
-                               .page_size = PN_QUEUE_PAGE,
+                               .page_size = PN_SEGFILE_PAGE,
                                .pages = PN_SEGFILE_PAGES,
                                .kind = (uint32_t) dir->kind,
                                .instance = dir->instance,
@@ -132,7 +131,7 @@ static uint32_t address_crc(uint64_t instance, uint64_t number, uint32_t page)
 
 static off_t page_offset(uint32_t page)
 {
-    return (off_t) (PN_SEGFILE_HEADER + (uint64_t) page * PN_QUEUE_PAGE);
+    return (off_t) (PN_SEGFILE_HEADER + (uint64_t) page * PN_SEGFILE_PAGE);
 }
 
 /* ---- writing ------------------------------------------------------------------------------- */
@@ -158,9 +157,9 @@ static int fill(const struct pn_segfile_dir *dir, int fd, uint64_t number, uint3
         return rc;
     for (uint32_t i = 0; i < n; i++) {
         iov[i].iov_base = (void *) (uintptr_t) pages[i];
-        iov[i].iov_len = PN_QUEUE_PAGE;
+        iov[i].iov_len = PN_SEGFILE_PAGE;
         uint32_t begun = address_crc(dir->instance, number, first_page + i);
-        page[i].crc = pn_crc32c(begun, pages[i], PN_QUEUE_PAGE);
+        page[i].crc = pn_crc32c(begun, pages[i], PN_SEGFILE_PAGE);
         page[i].tag = tags != NULL ? tags[i] : 0;
         page[i].tag_crc = pn_crc32c(begun, &page[i].tag, sizeof page[i].tag);
     }
@@ -255,15 +254,15 @@ int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, vo
                      (unsigned long long) h.number, (unsigned long long) number);
     if (rc != 0)
         return rc;
-    rc = pn_data_file_read(fd, out, (size_t) n * PN_QUEUE_PAGE, page_offset(first_page));
+    rc = pn_data_file_read(fd, out, (size_t) n * PN_SEGFILE_PAGE, page_offset(first_page));
     if (rc != 0 && rc != -ENODATA)
         return pn_fail(-rc, "could not read file %llu: %s", (unsigned long long) number,
                        strerror(-rc));
     uint32_t good = 0;
     while (rc == 0 && good < n) {
-        const char *page = (const char *) out + (size_t) good * PN_QUEUE_PAGE;
+        const char *page = (const char *) out + (size_t) good * PN_SEGFILE_PAGE;
         uint32_t begun = address_crc(h.instance, number, first_page + good);
-        if (pn_crc32c(begun, page, PN_QUEUE_PAGE) != h.page[first_page + good].crc)
+        if (pn_crc32c(begun, page, PN_SEGFILE_PAGE) != h.page[first_page + good].crc)
             break;
         good++;
     }

@@ -129,14 +129,23 @@ enum pn_on_release {
     PN_TELL_BRIDGES = 2 /* a channel has got its first listener, or lost its last */
 };
 
-/* What lock.c calls of the modules above it; registered once, when the library is loaded. */
+/*
+ * What lock.c calls of the modules above it, and what backends, signals and the watch call of
+ * topics; registered once, by api.c, when the library is loaded.
+ */
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
     void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
     void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
     void (*sync)(struct pn_segment *, struct pn_topic_sync *); /* after that of who wrote a log */
-    /* after the release of a lock under which consumers were notified: deliver.c */
+    /* after the release of a lock under which consumers were notified: consumers.c */
     void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
+    /* a slot is about to be free: what its owner's consumers hold goes back.  Lock held */
+    void (*slot_freed)(struct pn_segment *, uint32_t slot);
+    /* consumers that were notified so long ago and have not come; the lock is not held */
+    void (*signal_owed)(struct pn_segment *, int64_t min_age_ns);
+    /* a signal has come for the connection: consume.c.  Async-signal-safe */
+    void (*consumers_woken)(struct pn_conn *, bool all);
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

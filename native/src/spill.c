@@ -40,6 +40,8 @@
 #include "crashpoint.h"
 #include "queue.h"
 
+_Static_assert(PN_SEGFILE_PAGE == PN_QUEUE_PAGE, "a page of the ring is one of a file");
+
 /* Of a page: does an entry begin with its first byte?  0 is what a page that is not there has. */
 enum { TAG_ENTRY = 1, TAG_INSIDE = 2 };
 

@@ -558,12 +558,13 @@ void pn_topic_abort_locked(struct pn_txn *txn)
 QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
 {
     const struct pn_pending *p = &c->txn->pending;
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     if (c->messages != 0) {
         const struct pn_new_entry entry = {.kind = PN_ENTRY_PUBLISH,
                                            .channel_hash = c->messages,
                                            .chan_seq =
                                                pn_message_at(c->conn->seg, c->messages)->id};
-        pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+        pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
     }
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
@@ -586,11 +587,9 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
                 .kind = PN_ENTRY_SPILL,
                 .channel_hash = (uint32_t) (spilled - c->conn->seg->topics.topic),
                 .chan_seq = op->spilled};
-        if (spilled != NULL || (op->kind == PN_OP_ANSWER
-                                    ? op->was != 0
-                                    : op->kind == PN_OP_CANCEL &&
-                                          (op->message != 0 || op->tombstone != 0)))
-            pos = pn_queue_append_locked(c->conn, pos, c->xid, c->now, &entry);
+        bool cancels = op->kind == PN_OP_CANCEL && (op->message != 0 || op->tombstone != 0);
+        if (spilled != NULL || cancels || (op->kind == PN_OP_ANSWER && op->was != 0))
+            pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
     }
     if (pos == pn_load_relaxed(&c->conn->seg->ctl->head))
         pn_topics_end_locked(c->conn->seg); /* nothing to commit, so nothing will be applied */

@@ -50,7 +50,6 @@
 
 #include "backend.h"
 #include "crashpoint.h"
-#include "deliver.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -78,7 +77,7 @@ void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns)
                 pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
         }
     }
-    pn_consumers_signal_owed(seg, min_age_ns);
+    pn_segment_hooks.signal_owed(seg, min_age_ns);
 }
 
 void pn_watch_resignal(struct pn_segment *seg)

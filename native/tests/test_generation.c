@@ -594,8 +594,13 @@ static void forge(pn_conn *conn, enum pn_entry_kind kind, uint32_t index, uint64
     const struct pn_new_entry entry = {.kind = kind, .channel_hash = index, .chan_seq = to};
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     QueuePosition begin = pn_load_relaxed(&seg->ctl->head);
-    QueuePosition end =
-        pn_queue_append_locked(conn, begin, ++seg->ctl->last_xid, test_now_ns(), &entry);
+    const struct pn_entry_stamp stamp = {.xid = ++seg->ctl->last_xid,
+                                         .now = test_now_ns(),
+                                         .dboid = conn->dboid,
+                                         .pid = conn->src_pid,
+                                         .slot = conn->slot,
+                                         .generation = conn->src_generation};
+    QueuePosition end = pn_queue_append_locked(seg, begin, &stamp, &entry);
     pn_store_relaxed(&seg->ctl->head, end);
     pn_store_relaxed(&b->me->from, begin);
     pn_store_relaxed(&b->me->want, end);
