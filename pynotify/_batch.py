@@ -58,8 +58,8 @@ class NotifyBatch:
         self._channel_index = channel_index
         self._offsets = memoryview(offsets).cast("Q")
         self._blob = blob
-        #: Names of the channels, for `channel_index`; a number means one name as long as the
-        #: connection lives.
+        #: Names of the channels, for `channel_index` of this batch: another one may number them
+        #: otherwise, once a channel was unlistened.
         self.channels = channels
         #: (index, Gap): the gap lies before the message of that index.
         self.gaps: list[tuple[int, Gap]] = []

@@ -32,6 +32,7 @@ _CAP = ffi.offsetof("pn_batch", "cap") // 8
 _DATA_CAP = ffi.offsetof("pn_batch", "data_cap") // 8
 _GAPS = ffi.offsetof("pn_batch", "ngaps") // 8
 _MAX_DATA = ffi.offsetof("pn_batch", "max_data") // 8
+_RENAMED = ffi.offsetof("pn_batch", "nrenamed") // 8
 
 #: What is read ahead of its being asked for has no more payload than this, and one message.
 AHEAD_BYTES = 1 << 20
@@ -65,7 +66,8 @@ class Reader:
         #: What the batch holds has not been made into messages, because an exception of a signal
         #: handler (Ctrl-C) came in between; reading goes on with that.
         self.pending = False
-        # By channel number of the connection, which means the same name for its life.
+        # By channel number of the connection.  A number that is used again is told by the batch
+        # that has it for the first time; the others stand for what they did.
         self._channels: list[str] = []
         # Views on the batch itself, and on the columns as long as the core has not moved them to
         # a larger place: an access through cffi makes an object each time.
@@ -135,34 +137,33 @@ class Reader:
 
     def listening(self, connection: BaseConnection) -> frozenset[str]:
         """The channels that are listened to now."""
-        room = 64
+        room = 1024
         while True:
-            numbers = ffi.new("uint32_t[]", room)
-            count = lib.pn_conn_listening(connection._handle, numbers, room)
-            if count < 0:
-                raise native_error(count)
-            if count <= room:
-                return frozenset(self._names(connection, ffi.unpack(numbers, count)))
-            room = 2 * count
+            names = ffi.new("char[]", room)
+            size = lib.pn_conn_listening_names(connection._handle, names, room)
+            if size < 0:
+                raise native_error(size)
+            if size <= room:
+                return frozenset(map(_text, ffi.buffer(names, size)[:].split(b"\0")[:-1]))
+            room = 2 * size
 
     def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
         count = self._poll(connection, limit)
         if self._shape[_GAPS]:
-            return self._with_gaps(connection, count)
+            return self._with_gaps(count)
         if count == 0:
             return []
         if count == 1:  # who waits for it has not had the processor for long: few steps
             number = self._channel[0]
-            if number >= len(self._channels):
-                self._learn(connection, number)
             pid, seq, sent_ns, sender = self._origin
             row = ((pid[0],), (seq[0],), (sent_ns[0],), (sender[0],))
             return [Notify(self._channels[number], bytes(self._data[: self._offset[1]]), row, 0)]
-        return self._many(connection, count)
+        return self._many(count)
 
-    def _many(self, connection: BaseConnection, count: int) -> list[Notify | Gap]:
+    def _many(self, count: int) -> list[Notify | Gap]:
         offsets = self._offset[: count + 1].tolist()
-        channels = self._names(connection, self._channel[:count].tolist())
+        names = self._channels
+        channels = [names[number] for number in self._channel[:count].tolist()]
         payloads = split(bytes(self._data[: offsets[count]]), offsets)
         origin = [_copy(column, count) for column in self._origin]
         return list(map(Notify, channels, payloads, repeat(origin), range(count)))
@@ -170,12 +171,11 @@ class Reader:
     def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
         count = self._poll(connection, limit)
         if self._shape[_GAPS]:
-            return NotifyBatch.from_messages(_once(self._with_gaps(connection, count)))
+            return NotifyBatch.from_messages(_once(self._with_gaps(count)))
         if count == 0:
             return NotifyBatch.from_messages([])
         pid, seq, sent_ns, sender = self._origin
         numbers = self._channel[:count]
-        self._names(connection, (max(numbers),))
         return NotifyBatch(
             seq=bytes(seq[:count]),
             sent_ns=bytes(sent_ns[:count]),
@@ -184,7 +184,7 @@ class Reader:
             channel_index=bytes(numbers),
             offsets=bytes(self._offset[: count + 1]),
             blob=bytes(self._data[: self._offset[count]]),
-            channels=list(self._channels),
+            channels=self._channels[: max(numbers) + 1],
         )
 
     def _poll(self, connection: BaseConnection, limit: int) -> int:
@@ -196,8 +196,10 @@ class Reader:
             self._shape[0] = self._shape[_GAPS] = 0
             self.pending = True
             count = _pn_poll(connection._handle, batch, limit)
+        shape = self._shape
+        if count >= 0 and shape[_RENAMED]:
+            self._learn(connection)
         if count > 0:
-            shape = self._shape
             if shape[_CAP] != self._capacity or shape[_DATA_CAP] != self._data_capacity:
                 self._view()
         elif count < 0:
@@ -219,10 +221,10 @@ class Reader:
         count = self._shape[_GAPS]
         return ffi.unpack(self._batch.gap, count) if count else []
 
-    def _with_gaps(self, connection: BaseConnection, count: int) -> list[Notify | Gap]:
-        messages = self._many(connection, count) if count else []
+    def _with_gaps(self, count: int) -> list[Notify | Gap]:
+        messages = self._many(count) if count else []
         for row in reversed(self._gap_rows()):
-            of = None if row.channel < 0 else self._names(connection, (row.channel,))[0]
+            of = None if row.channel < 0 else self._channels[row.channel]
             gap = Gap(row.missed_bytes, _REASONS[row.reason], _of=of)
             messages.insert(row.before, gap)
         return messages
@@ -243,27 +245,29 @@ class Reader:
         self._data = memoryview(data)
         self._capacity, self._data_capacity = room, batch.data_cap
 
-    def _names(self, connection: BaseConnection, numbers: Sequence[int]) -> list[str]:
+    def _learn(self, connection: BaseConnection) -> None:
+        """The names of what the batch brought for the first time; may be repeated."""
+        batch = self._batch
         channels = self._channels
-        try:
-            return [channels[number] for number in numbers]
-        except IndexError:
-            self._learn(connection, max(numbers))
-            return self._names(connection, numbers)
-
-    def _learn(self, connection: BaseConnection, last: int) -> None:
         length = ffi.new("size_t *")
-        for number in range(len(self._channels), last + 1):
+        for number in ffi.unpack(batch.renamed, batch.nrenamed):
             handle = connection._handle  # whose the name is, so it is held until it is copied
             try:
                 name = lib.pn_conn_channel(handle, number, length)
-                text = ffi.buffer(name, length[0])[:] if name else b""
+                raw = ffi.buffer(name, length[0])[:] if name else b""
             finally:
                 del handle
-            if not text:
+            if not raw:
                 connection._check_usable()
+            text = _text(raw)
             # Not append(): a signal handler of Python may have been here meanwhile.
-            self._channels[number : number + 1] = [text.decode("utf-8", "backslashreplace")]
+            if number >= len(channels):
+                channels[len(channels) : number] = [""] * (number - len(channels))
+            channels[number : number + 1] = [text]
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _once(messages: list[Notify | Gap]) -> list[Notify | Gap]:

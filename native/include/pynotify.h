@@ -365,6 +365,12 @@ typedef struct pn_batch {
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
     uint64_t max_data; /* the caller's: with so many bytes in data nothing more is read; 0: any */
+    size_t nrenamed;    /* numbers in it that this batch did not have before, or for another name */
+    uint32_t *renamed;  /* [nrenamed] */
+    size_t renamed_cap; /* room in renamed */
+    uint64_t *known;    /* the core's own */
+    size_t known_cap;
+    void *life;         /* likewise */
 } pn_batch;
 
 pn_batch *pn_batch_new(void); /* NULL: no memory */
@@ -408,12 +414,17 @@ void pn_conn_interrupt(pn_conn *conn);
 /* One descriptor per connection, constant, level-triggered, for any event loop. */
 int pn_fileno(pn_conn *conn);
 
-/* Name of a channel number of this connection; constant for its life.  NULL: out of range, or in a
- * forked child. */
+/*
+ * Name of a channel number of this connection.  Both are constant as long as the channel is
+ * listened to, and as long as a batch that has the number is neither polled into again nor freed;
+ * after that the number may mean another channel.  NULL: no such number, or in a forked child.
+ */
 const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
 
 /* Numbers of the channels of the committed LISTENs, not SUBSCRIBEs; returns how many there are. */
 int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap);
+/* Their names, each with a NUL behind it; returns how many bytes that is, and writes what fits. */
+int64_t pn_conn_listening_names(pn_conn *conn, char *names, size_t cap);
 
 /* ---- bridges ----------------------------------------------------------------------------- */
 

@@ -512,6 +512,7 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->offset);
     free(batch->data);
     free(batch->gap);
+    pn_local_free_batch(batch);
     free(batch);
 }
 
@@ -558,13 +559,18 @@ PN_API const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len)
     if (conn->pid != pn_my_pid)
         return NULL; /* a thread of the parent may have held the mutex */
     pthread_mutex_lock(&conn->recv_mutex); /* the array may be growing */
-    if (channel < conn->nchannels) {
-        name = conn->channels[channel].name;
-        if (len != NULL)
-            *len = conn->channels[channel].len;
+    if (channel < conn->local.n) {
+        name = conn->local.at[channel].name;
+        if (len != NULL && name != NULL)
+            *len = conn->local.at[channel].len;
     }
     pthread_mutex_unlock(&conn->recv_mutex);
     return name;
+}
+
+static bool is_listened_to(const struct pn_local_channel *c)
+{
+    return (c->routes & 1U << PN_ROUTE_LISTEN) != 0;
 }
 
 PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
@@ -574,12 +580,31 @@ PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
         return rc;
     uint32_t n = 0;
     pthread_mutex_lock(&conn->recv_mutex);
-    for (uint32_t i = 0; i < conn->nchannels; i++)
-        if ((conn->channels[i].routes & 1U << PN_ROUTE_LISTEN) != 0) {
+    for (uint32_t i = 0; i < conn->local.n; i++)
+        if (is_listened_to(&conn->local.at[i])) {
             if (n < cap)
                 channels[n] = i;
             n++;
         }
     pthread_mutex_unlock(&conn->recv_mutex);
     return (int) n;
+}
+
+PN_API int64_t pn_conn_listening_names(pn_conn *conn, char *names, size_t cap)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    size_t used = 0;
+    pthread_mutex_lock(&conn->recv_mutex);
+    for (uint32_t i = 0; i < conn->local.n; i++) {
+        const struct pn_local_channel *c = &conn->local.at[i];
+        if (!is_listened_to(c))
+            continue;
+        if (used + c->len + 1 <= cap)
+            memcpy(names + used, c->name, c->len + 1);
+        used += c->len + 1;
+    }
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return (int64_t) used;
 }

@@ -51,6 +51,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
+#include "intent.h"
 #include "lock.h"
 #include "logging.h"
 #include "make_way.h"
@@ -60,88 +61,6 @@
 #include "room.h"
 #include "topic_txn.h"
 #include "watch.h"
-
-/* ---- folding LISTEN and UNLISTEN (recv_mutex held) ------------------------------------------ */
-
-static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
-{
-    struct pn_local_channel *c = &txn->conn->channels[local];
-    if (c->folded[route] == txn->conn->foldings) {
-        txn->intents[c->intent[route]].listen = listen;
-        return 0;
-    }
-    if (txn->nintents == txn->intents_cap) {
-        size_t cap = txn->intents_cap == 0 ? 8 : 2 * txn->intents_cap;
-        struct pn_intent *bigger = realloc(txn->intents, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return pn_fail(ENOMEM, "out of memory");
-        txn->intents = bigger;
-        txn->intents_cap = cap;
-    }
-    c->folded[route] = txn->conn->foldings;
-    c->intent[route] = (uint32_t) txn->nintents;
-    txn->intents[txn->nintents++] = (struct pn_intent){
-        .listen = listen, .route = route, .local = local, .subscription = PN_NO_SUBSCRIPTION};
-    return 0;
-}
-
-/* UNLISTEN *: what was subscribed to is somebody else's. */
-static int fold_unlisten_all(struct pn_txn *txn)
-{
-    struct pn_conn *conn = txn->conn;
-    int rc = 0;
-    for (size_t i = 0; i < txn->nintents; i++)
-        if (txn->intents[i].route == PN_ROUTE_LISTEN)
-            txn->intents[i].listen = false;
-    for (uint32_t i = 0; rc == 0 && i < conn->nchannels; i++)
-        if ((conn->channels[i].routes & 1U << PN_ROUTE_LISTEN) != 0)
-            rc = set_intent(txn, i, PN_ROUTE_LISTEN, false);
-    return rc;
-}
-
-static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
-{
-    struct pn_conn *conn = txn->conn;
-    const char *name = "";
-    struct pn_local_channel *local;
-    enum pn_route route = PN_ROUTE_LISTEN;
-
-    if (a->name_len != 0) /* else there may be no arena */
-        name = (const char *) txn->pending.arena + a->name_off;
-    switch (a->kind) {
-    case PN_ACTION_UNLISTEN_ALL:
-        return fold_unlisten_all(txn);
-    case PN_ACTION_SUBSCRIBE:
-        route = PN_ROUTE_SUBSCRIBE;
-        __attribute__((fallthrough));
-    case PN_ACTION_LISTEN:
-        local = pn_local_add(conn, a->hash, name, a->name_len);
-        if (local == NULL)
-            return pn_fail(ENOMEM, "out of memory");
-        return set_intent(txn, (uint32_t) (local - conn->channels), route, true);
-    case PN_ACTION_UNSUBSCRIBE:
-        route = PN_ROUTE_SUBSCRIBE;
-        __attribute__((fallthrough));
-    case PN_ACTION_UNLISTEN:
-        local = pn_local_find(conn, a->hash, name, a->name_len);
-        if (local == NULL)
-            return 0;
-        return set_intent(txn, (uint32_t) (local - conn->channels), route, false);
-    }
-    return -EINVAL;
-}
-
-static int fold_actions(struct pn_txn *txn)
-{
-    int rc = 0;
-    if (txn->prepared)
-        return 0;
-    txn->nintents = 0;
-    txn->conn->foldings++; /* what stands in the channels is of earlier ones */
-    for (size_t i = 0; rc == 0 && i < txn->pending.nactions; i++)
-        rc = fold_action(txn, &txn->pending.actions[i]);
-    return rc;
-}
 
 /* ---- step a: what can fail (lock held) ------------------------------------------------------- */
 
@@ -160,7 +79,7 @@ static int stage_locked(struct pn_txn *txn, bool even_if_listening)
     struct pn_conn *conn = txn->conn;
     for (size_t i = 0; i < txn->nintents; i++) {
         struct pn_intent *intent = &txn->intents[i];
-        const struct pn_local_channel *local = &conn->channels[intent->local];
+        const struct pn_local_channel *local = &conn->local.at[intent->local];
         if (!intent->listen || intent->subscription != PN_NO_SUBSCRIPTION ||
             (local->routes != 0 && !even_if_listening))
             continue;
@@ -231,7 +150,7 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
 
 static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
 {
-    struct pn_local_channel *local = &conn->channels[intent->local];
+    struct pn_local_channel *local = &conn->local.at[intent->local];
     struct pn_segment *seg = conn->seg;
     QueuePosition head = pn_load_relaxed(&seg->ctl->head);
     uint8_t route = (uint8_t) (1U << intent->route);
@@ -257,7 +176,7 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
 
 static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent)
 {
-    struct pn_local_channel *local = &conn->channels[intent->local];
+    struct pn_local_channel *local = &conn->local.at[intent->local];
     struct pn_segment *seg = conn->seg;
     if (intent->subscription != PN_NO_SUBSCRIPTION) /* staged by LISTEN, then UNLISTEN */
         pn_unlisten_locked(seg, conn->slot, intent->subscription);
@@ -464,7 +383,7 @@ static int commit(struct pn_commit *c)
     do {
         if (actions)
             pthread_mutex_lock(&conn->recv_mutex);
-        rc = actions ? fold_actions(c->txn) : 0;
+        rc = actions ? pn_intents_fold(c->txn) : 0;
         if (rc == 0)
             rc = lock_for_commit(c);
         if (rc == 0) {
@@ -477,6 +396,8 @@ static int commit(struct pn_commit *c)
         if (actions) {
             if (rc == 0 && conn->log != NULL)
                 log_intents(c);
+            if (rc == 0 || !c->txn->prepared)
+                pn_intents_let_go(c->txn);
             pthread_mutex_unlock(&conn->recv_mutex);
         }
         if (__builtin_expect(wait.pass_on, 0))
@@ -658,13 +579,17 @@ int pn_async_prepare(struct pn_txn *txn)
         return rc;
     do {
         pthread_mutex_lock(&conn->recv_mutex);
-        rc = fold_actions(txn);
+        rc = pn_intents_fold(txn);
         if (rc == 0)
             rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
         if (rc == 0) {
             rc = reserve_locked(txn, bytes, &wait);
             pn_lock_release(conn->seg);
         }
+        if (txn->prepared)
+            pn_intents_keep(txn);
+        else
+            pn_intents_let_go(txn);
         pthread_mutex_unlock(&conn->recv_mutex);
         if (wait.pass_on)
             pn_queue_pass_on(conn->seg, &wait);
@@ -674,12 +599,9 @@ int pn_async_prepare(struct pn_txn *txn)
     return rc;
 }
 
-/* Give back what prepare() took; everything else is private and goes with the txn. */
-void pn_async_abort(struct pn_txn *txn)
+static void abort_prepared(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
-    if (!txn->prepared || pn_conn_check_held(conn) != 0)
-        return;
     bool never_wait = pn_never_wait;
     pn_never_wait = false; /* what is given back here is kept from everybody until then */
     int rc = pn_lock_acquire(conn->seg, PN_LOCK_FOREVER);
@@ -693,4 +615,16 @@ void pn_async_abort(struct pn_txn *txn)
         pn_room_wake(conn->seg);
     }
     pn_lock_release(conn->seg);
+}
+
+/* Give back what prepare() took; everything else is private and goes with the txn. */
+void pn_async_abort(struct pn_txn *txn)
+{
+    struct pn_conn *conn = txn->conn;
+    if (!txn->prepared || pn_conn_check_held(conn) != 0)
+        return;
+    pthread_mutex_lock(&conn->recv_mutex); /* for the names */
+    abort_prepared(txn);
+    pn_intents_let_go(txn);
+    pthread_mutex_unlock(&conn->recv_mutex);
 }

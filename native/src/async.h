@@ -9,7 +9,7 @@
 struct pn_intent {
     bool listen;
     enum pn_route route;
-    uint32_t local;        /* index into conn->channels */
+    uint32_t local;        /* index into conn->local.at */
     uint32_t subscription; /* staged, or PN_NO_SUBSCRIPTION */
     uint64_t lag;          /* UNLISTEN: messages left unread */
     uint64_t chan_seq;     /* the channel's next at the commit; 0: nothing began or ended */
@@ -21,6 +21,7 @@ struct pn_txn {
     struct pn_pending pending;
     bool explicit_begin;
     bool prepared;
+    bool keeps_names; /* the channels of its intents count it in `uses` */
     uint64_t reserved; /* bytes, counted in our slot and in the segment's sum */
     struct pn_intent *intents;
     size_t nintents, intents_cap;

@@ -1,6 +1,6 @@
 /*
- * conn.c - what all modules need of a connection: may it be used, its notices, its channels; and
- * what may be given to it.
+ * conn.c - what all modules need of a connection: may it be used, its notices; and what may be
+ * given to it.
  */
 #define _GNU_SOURCE
 #include "conn.h"
@@ -108,70 +108,4 @@ int pn_check_payload(const struct pn_conn *conn, size_t len)
                    "payload string too long\n"
                    "It has %zu bytes; max_payload of the segment is %u.",
                    len, conn->seg->max_payload);
-}
-
-/* ---- local channels -------------------------------------------------------------------------- */
-
-struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
-                                       size_t len)
-{
-    if (conn->table_size == 0)
-        return NULL;
-    uint32_t mask = conn->table_size - 1;
-    for (uint32_t at = (uint32_t) hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
-        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
-        if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
-            return c;
-    }
-    return NULL;
-}
-
-static int grow_table(struct pn_conn *conn)
-{
-    uint32_t size = conn->table_size == 0 ? 16 : 2 * conn->table_size;
-    uint32_t *table = calloc(size, sizeof *table);
-    if (table == NULL)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < conn->nchannels; i++) {
-        uint32_t at = (uint32_t) conn->channels[i].hash & (size - 1);
-        while (table[at] != 0)
-            at = (at + 1) & (size - 1);
-        table[at] = i + 1;
-    }
-    free(conn->channel_table);
-    conn->channel_table = table;
-    conn->table_size = size;
-    return 0;
-}
-
-struct pn_local_channel *pn_local_add(struct pn_conn *conn, uint64_t hash, const char *name,
-                                      size_t len)
-{
-    struct pn_local_channel *known = pn_local_find(conn, hash, name, len);
-    if (known != NULL)
-        return known;
-    if (conn->nchannels == conn->channels_cap) {
-        uint32_t cap = conn->channels_cap == 0 ? 8 : 2 * conn->channels_cap;
-        struct pn_local_channel *bigger = realloc(conn->channels, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return NULL;
-        conn->channels = bigger;
-        conn->channels_cap = cap;
-    }
-    char *copy = malloc(len + 1);
-    if (copy == NULL)
-        return NULL;
-    if (2 * (conn->nchannels + 1) > conn->table_size && grow_table(conn) != 0) {
-        free(copy);
-        return NULL;
-    }
-    memcpy(copy, name, len);
-    copy[len] = '\0';
-    struct pn_local_channel *c = &conn->channels[conn->nchannels];
-    *c = (struct pn_local_channel){.name = copy, .len = (uint32_t) len, .hash = hash};
-    uint32_t at = (uint32_t) hash & (conn->table_size - 1);
-    while (conn->channel_table[at] != 0)
-        at = (at + 1) & (conn->table_size - 1);
-    conn->channel_table[at] = ++conn->nchannels;
-    return c;
 }

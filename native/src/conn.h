@@ -13,6 +13,7 @@
 
 #include "copy.h"
 #include "latlog.h"
+#include "local.h"
 #include "segment.h"
 
 /* Why conn->efd is readable. */
@@ -20,23 +21,6 @@ enum pn_fd_flag {
     PN_FD_SIGNALLED = 1, /* somebody woke us */
     PN_FD_POSTED = 2,    /* we wrote it ourselves: something is left unread (rule R5) */
     PN_FD_NEIGHBOUR = 4  /* whom we watch has changed */
-};
-
-/*
- * A channel that this connection listens or listened to; its number never changes.  It is owed to
- * LISTEN and to SUBSCRIBE separately, each from its own commit on; in shared memory they are one
- * subscription, which is there as long as one of them is.
- */
-struct pn_local_channel {
-    char *name;
-    uint32_t len;
-    uint32_t subscription; /* while routes != 0 */
-    uint64_t hash;
-    QueuePosition since[PN_ROUTES];
-    uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
-    uint8_t routes;         /* bits 1 << enum pn_route */
-    uint64_t folded[PN_ROUTES];  /* in which folding (async.c) an intent was made, and which */
-    uint32_t intent[PN_ROUTES];
 };
 
 enum { PN_NEIGHBOURS = 64, PN_PASSED = 8 };
@@ -94,10 +78,7 @@ struct pn_conn {
 
     pthread_mutex_t recv_mutex;
     struct pn_watch watch;
-    struct pn_local_channel *channels; /* [nchannels] */
-    uint32_t nchannels, channels_cap;
-    uint32_t *channel_table; /* open addressing by hash: index + 1 */
-    uint32_t table_size;     /* a power of two */
+    struct pn_local_channels local; /* recv_mutex held */
     uint64_t foldings;        /* counts them */
     pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
     struct pn_copy copy;      /* of what is read, where it may be overwritten.  recv_mutex held */
@@ -220,11 +201,5 @@ static inline int pn_conn_notice_bit(const struct pn_conn *conn)
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
 int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
 int pn_check_payload(const struct pn_conn *conn, size_t len);
-
-/* local channels; recv_mutex held */
-struct pn_local_channel *pn_local_find(struct pn_conn *conn, uint64_t hash, const char *name,
-                                       size_t len);
-struct pn_local_channel *pn_local_add(struct pn_conn *conn, uint64_t hash, const char *name,
-                                      size_t len);
 
 #endif

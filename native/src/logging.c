@@ -62,7 +62,7 @@ void pn_log_signals(struct pn_conn *conn, uint64_t xid, int64_t now, uint64_t se
 void pn_log_listening(struct pn_conn *conn, const struct pn_log_listen *what, uint64_t xid,
                       int64_t now)
 {
-    const struct pn_local_channel *local = &conn->channels[what->local];
+    const struct pn_local_channel *local = &conn->local.at[what->local];
     pthread_mutex_lock(&conn->log_mutex);
     struct pn_latrec rec = {.ts = (uint64_t) now,
                             .commit_seq = xid,
@@ -99,7 +99,7 @@ void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t
     for (size_t i = 0; i < batch->n; i++) {
         if (__builtin_expect(batch->ngaps != 0, 0))
             log_gaps(conn, batch, i, now, &gap);
-        const struct pn_local_channel *local = &conn->channels[batch->channel[i]];
+        const struct pn_local_channel *local = &conn->local.at[batch->channel[i]];
         uint64_t bytes = batch->offset[i + 1] - batch->offset[i];
         uint32_t channel = number_of(conn, local->hash, local->name, local->len);
         struct pn_latrec rec = {.ts = (uint64_t) now,

@@ -28,9 +28,10 @@
 static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
                                          size_t len)
 {
-    uint32_t mask = conn->table_size - 1;
-    for (uint32_t at = hash & mask; conn->channel_table[at] != 0; at = (at + 1) & mask) {
-        struct pn_local_channel *c = &conn->channels[conn->channel_table[at] - 1];
+    const struct pn_local_channels *l = &conn->local;
+    uint32_t mask = l->table_size - 1;
+    for (uint32_t at = hash & mask; l->table[at] != 0; at = (at + 1) & mask) {
+        struct pn_local_channel *c = &l->at[l->table[at] - 1];
         if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
             return c;
     }
@@ -110,7 +111,7 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     b->pid[i] = qe->srcPid;
     b->backend_id[i] = (int32_t) qe->srcBackend;
     b->sender[i] = (uint64_t) qe->srcGeneration << 32 | qe->srcBackend;
-    b->channel[i] = (uint32_t) (local - conn->channels);
+    b->channel[i] = pn_local_number(&conn->local, local);
     b->routes[i] = routes;
     b->offset[i] = used;
     b->offset[i + 1] = used + len;
@@ -169,15 +170,18 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
         return 0;
     if (__builtin_expect(qe->kind != PN_ENTRY_NOTIFY && qe->kind != PN_ENTRY_GAP, 0))
         return pn_generation_pass(conn, qe, passed);
-    if (conn->table_size == 0)
+    if (conn->local.table_size == 0)
         return 0;
     struct pn_local_channel *local =
         find_low(conn, qe->channel_hash, qe->data, extent->channel_len);
     uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
     if (routes == 0)
         return 0;
+    int rc = pn_local_hand_out(&conn->local, local, b);
+    if (__builtin_expect(rc != 0, 0))
+        return rc;
     if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
-        return add_gap(b, 0, PN_GAP_UPSTREAM, routes, (int64_t) (local - conn->channels));
+        return add_gap(b, 0, PN_GAP_UPSTREAM, routes, pn_local_number(&conn->local, local));
     return take_entry(conn, b, qe, extent, local, routes);
 }
 
@@ -195,8 +199,8 @@ int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePos
 static uint32_t routes_open(const struct pn_conn *conn)
 {
     uint32_t routes = 0;
-    for (uint32_t i = 0; i < conn->nchannels; i++)
-        routes |= conn->channels[i].routes;
+    for (uint32_t i = 0; i < conn->local.n; i++)
+        routes |= conn->local.at[i].routes;
     return routes;
 }
 

@@ -63,10 +63,7 @@
 
 void pn_receive_free(struct pn_conn *conn)
 {
-    for (uint32_t i = 0; i < conn->nchannels; i++)
-        free(conn->channels[i].name);
-    free(conn->channels);
-    free(conn->channel_table);
+    pn_local_free(&conn->local);
     free(conn->chan_seqs);
     pn_copy_free(&conn->copy);
 }
@@ -299,7 +296,11 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
         pn_store_relaxed(&conn->posted, 0); /* drained by another poll() */
     if (pn_load_relaxed(&conn->has_fd) != 0)
         pn_watch_arm_locked(conn); /* this may leave the slot asleep */
-    n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
+    n = pn_local_begin_poll(&conn->local, batch);
+    if (n == 0)
+        n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
+    if (n < 0)
+        pn_local_tell_again(batch);
     pthread_mutex_unlock(&conn->recv_mutex);
     return n;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify._types import Gap
@@ -28,18 +29,24 @@ class Handlers:
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[Handler]] = {}
+        #: Of adding and removing.
+        self._changing = threading.RLock()
 
     def add(self, channel: str, handler: Handler) -> None:
         if not callable(handler):
             raise TypeError(f"a handler must be callable, {handler!r} is not")
-        self._handlers.setdefault(channel, []).append(handler)
+        with self._changing:
+            self._handlers.setdefault(channel, []).append(handler)
 
     def remove(self, channel: str, handler: Handler) -> None:
         """Raises ValueError when it is not there."""
-        handlers = self._handlers.get(channel, [])
-        if handler not in handlers:
-            raise ValueError(f"{handler!r} is no handler of channel {channel!r}")
-        handlers.remove(handler)
+        with self._changing:
+            handlers = self._handlers.get(channel, [])
+            if handler not in handlers:
+                raise ValueError(f"{handler!r} is no handler of channel {channel!r}")
+            handlers.remove(handler)
+            if not handlers:
+                del self._handlers[channel]
 
     def of(self, received: Received) -> list[Handler]:
         """Those to call; a Gap goes to each, once."""

@@ -1,0 +1,51 @@
+"""As tests/test_names.py: what was listened to once is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from forgetting import assert_forgotten_in_loop
+from tasks import AsyncConnections
+
+
+@pytest.mark.parametrize("kind", ["asyncio"])
+class TestAsyncConnection:
+    async def test_listen_and_poll(self, kind: str, aconnect: AsyncConnections) -> None:
+        conn, other = await aconnect(), await aconnect()
+
+        async def one(name: str) -> None:
+            await conn.listen(name)
+            await other.notify(name, "answer")
+            (message,) = await conn.poll()
+            assert (message.channel, message.payload) == (name, "answer")
+            await conn.unlisten(name)
+
+        await assert_forgotten_in_loop(one)
+
+    async def test_subscribe(self, kind: str, aconnect: AsyncConnections) -> None:
+        conn, other = await aconnect(), await aconnect()
+
+        async def one(name: str) -> None:
+            async with conn.subscribe(name) as sub:
+                await other.notify(name, "answer")
+                assert (await sub.next(60)).payload == "answer"
+
+        await assert_forgotten_in_loop(one)
+
+    async def test_listeners(self, kind: str, aconnect: AsyncConnections) -> None:
+        conn, other = await aconnect(), await aconnect()
+        heard = asyncio.Event()
+
+        def callback(*_: object) -> None:
+            heard.set()
+
+        async def one(name: str) -> None:
+            await conn.add_listener(name, callback)
+            await other.notify(name, "answer")
+            await heard.wait()
+            heard.clear()
+            await conn.remove_listener(name, callback)
+
+        await assert_forgotten_in_loop(one)

@@ -1,0 +1,149 @@
+"""A name for each request: what was listened to, subscribed to or made once is forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+
+import pynotify
+from forgetting import assert_forgotten
+from sessions import Connect, EngineFactory
+
+
+@pytest.fixture
+def other(connect: Connect) -> pynotify.Connection:
+    return connect()
+
+
+class TestConnection:
+    def test_listen_and_poll(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        conn.listen("always")
+
+        def one(name: str) -> None:
+            conn.listen(name)
+            other.notify(name, "answer")
+            (message,) = conn.poll()
+            assert (message.channel, message.payload) == (name, "answer")
+            conn.unlisten(name)
+
+        assert_forgotten(one)
+        assert conn.listening_channels() == {"always"}
+        assert len(conn._reader._channels) <= 3
+
+    def test_listen_and_poll_batch(
+        self, conn: pynotify.Connection, other: pynotify.Connection
+    ) -> None:
+        def one(name: str) -> None:
+            conn.listen(name)
+            other.notify(name, "answer")
+            batch = conn.poll_batch()
+            assert [batch.channels[index] for index in batch.channel_index.tolist()] == [name]
+            assert len(batch.channels) <= 2
+            conn.unlisten(name)
+
+        assert_forgotten(one)
+
+    def test_listen_without_reading(
+        self, conn: pynotify.Connection, other: pynotify.Connection
+    ) -> None:
+        conn.listen("always")
+        other.notify("always", "1")
+        assert len(conn.poll()) == 1
+
+        def one(name: str) -> None:
+            conn.listen(name)
+            conn.unlisten(name)
+
+        assert_forgotten(one)
+
+    def test_notify_only(self, conn: pynotify.Connection) -> None:
+        def one(name: str) -> None:
+            conn.notify(name, "nobody hears it")
+            conn.notify_many(name, [b"1", b"2"])
+
+        assert_forgotten(one)
+
+    def test_subscribe(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        def one(name: str) -> None:
+            with conn.subscribe(name) as sub:
+                other.notify(name, "answer")
+                assert sub.next(60).payload == "answer"
+
+        assert_forgotten(one)
+
+    def test_prepared(self, conn: pynotify.Connection) -> None:
+        turn = itertools.cycle((True, False))
+
+        def one(name: str) -> None:
+            commits = next(turn)
+            with contextlib.suppress(pynotify.Rollback), conn.transaction() as transaction:
+                conn.listen(name)
+                transaction.prepare()
+                if not commits:
+                    raise pynotify.Rollback
+            if commits:
+                conn.unlisten(name)
+
+        assert_forgotten(one)
+
+    def test_pubsub(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        listener, sender = pynotify.PubSub(conn), pynotify.PubSub(other)
+        got: list[object] = []
+
+        def one(name: str) -> None:
+            listener.subscribe(name)
+            listener.on(name, got.append)
+            sender.publish(name, {"answer": 42})
+            listener.run(0)
+            assert got.pop() == {"answer": 42}
+            assert not got
+            listener.off(name, got.append)
+            listener.unsubscribe(name)
+
+        assert_forgotten(one)
+
+
+class TestTopics:
+    def test_topics(self, conn: pynotify.Connection) -> None:
+        def one(name: str) -> None:
+            topic = conn.topic(name)
+            channel = topic.channel("c#ephemeral")
+            with channel.consumer() as consumer:
+                topic.publish("answer")
+                with consumer.get(60) as message:
+                    assert message.body == b"answer"
+            topic.delete()
+
+        assert_forgotten(one)
+        assert conn.topics() == []
+
+    def test_ephemeral_channels(self, conn: pynotify.Connection) -> None:
+        topic = conn.topic("t")
+
+        def one(name: str) -> None:
+            with topic.channel(f"{name}#ephemeral").consumer() as consumer:
+                topic.publish("answer")
+                with consumer.get(60) as message:
+                    assert message.body == b"answer"
+
+        assert_forgotten(one)
+        assert topic.channels() == []
+
+
+class TestSegment:
+    def test_the_table_of_channels_is_bounded_and_reused(
+        self, make_engine: EngineFactory, connect: Connect
+    ) -> None:
+        """An entry of a channel that nobody listens to any more goes when its room is needed."""
+        engine = make_engine(max_channels=64)
+        conn = connect(to=engine)
+        conn.listen("always")
+        for number in range(1000):
+            conn.listen(f"reply-{number}")
+            conn.unlisten(f"reply-{number}")
+        assert engine.stat().channels <= 64
+        assert engine.stat().subscriptions == 1
+        conn.notify("always", "x")
+        assert [message.payload for message in conn.poll()] == ["x"]
