@@ -52,7 +52,7 @@ _Made = TypeVar("_Made")
 logger = logging.getLogger("pynotify")
 
 # Creating, attaching and replacing race with other processes: for so long another try is made.
-_PATIENCE = 10.0
+_PATIENCE = float(lib.PN_OPEN_PATIENCE_S)
 _PAUSE = 0.005  # before looking again at what another process is about to remove
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
 _SHM_DIRECTORY = "/dev/shm"
@@ -155,6 +155,7 @@ class Engine:
             collapsed=stat.collapsed,
             signals_sent=stat.signals_sent,
             signals_elided=stat.signals_elided,
+            signals_unsent=stat.signals_unsent,
             wakeups_useful=stat.wakeups_useful,
             wakeups_useless=stat.wakeups_useless,
             slot_writes=stat.slot_writes,

@@ -190,7 +190,8 @@ class EngineStat:
     bytes; what lies between `tail` and `mem_tail` is in files.  `evictions` counts how often the
     slowest listener lost its place, `spilled_pages` what was ever written to files;
     `tail_holder_pid` is None when nobody pins the tail; `generations` counts the shared
-    counters that exist.
+    counters that exist.  `signals_unsent` counts signals that could not be sent (no descriptor was
+    left, or the kernel refused): those listeners came to their messages late, by their slow timer.
     """
 
     commits: int
@@ -198,6 +199,7 @@ class EngineStat:
     collapsed: int
     signals_sent: int
     signals_elided: int
+    signals_unsent: int
     wakeups_useful: int
     wakeups_useless: int
     slot_writes: int

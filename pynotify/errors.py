@@ -352,6 +352,7 @@ _CLASSES: dict[int, type[Error]] = {
     lib.PN_ESYNC: SyncFailed,
     lib.PN_EDATADIR: DataDirInUse,
     lib.PN_EDISKFULL: DiskFull,
+    lib.PN_EUSER: InterfaceError,
     errno.ENOSPC: SegmentFull,
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 import pynotify
 from forking import ForkedChild, in_child
-from receiving import PATIENCE
+from receiving import PATIENCE, wait_until
 from requirement import require
 from sessions import Worker
 
@@ -306,6 +306,69 @@ class TestOwnership:
                 return "connected"
 
             assert str(NOBODY) in in_child(as_nobody)
+
+    def test_connection_under_another_euid(self, segment_name: str) -> None:
+        """It says so as soon as it can be known: where it waits, or could not signal a sleeper."""
+        require("root")
+
+        def sleep() -> str:
+            with pynotify.connect(segment_name) as conn:
+                conn.listen("c")
+                while not conn.wait(PATIENCE):
+                    pass
+                return conn.poll()[0].payload
+
+        with pynotify.connect(segment_name):
+            sleeper = ForkedChild(sleep)
+            with pynotify.open(segment_name) as engine:
+                wait_until(lambda: any(b.asleep for b in engine.stat().backends if b.channels), "")
+
+            def as_nobody() -> list[str]:
+                said = []
+                with pynotify.connect(segment_name) as own:
+                    own.listen("d")
+                    own.poll()
+                    os.setresuid(NOBODY, NOBODY, NOBODY)
+                    for call in (
+                        lambda: own.notify("c", "1"),  # committed, but the sleeper not signalled
+                        own.poll,
+                        lambda: own.notify("c", "2"),
+                        lambda: own.listen("e"),
+                        lambda: own.wait(0.001),
+                        own.fileno,
+                    ):
+                        try:
+                            call()
+                            said.append("")
+                        except pynotify.InterfaceError as error:
+                            said.append(str(error))
+                return said
+
+            first, *others = in_child(as_nobody)
+            assert first == ""
+            for text in others:
+                assert f"user {os.geteuid()}" in text, others
+                assert f"user {NOBODY}" in text
+                assert "connect after changing the user" in text
+        assert sleeper.result() == "1"
+
+    def test_connection_back_under_its_euid(self, segment_name: str) -> None:
+        require("root")
+
+        def change() -> str:
+            with pynotify.connect(segment_name) as conn:
+                conn.listen("c")
+                os.seteuid(NOBODY)
+                try:
+                    conn.wait(0.001)
+                except pynotify.InterfaceError as error:
+                    os.seteuid(0)
+                    conn.notify("c", "1")
+                    assert [n.payload for n in conn.poll()] == ["1"]
+                    return str(error)
+            return "waited"
+
+        assert str(NOBODY) in in_child(change)
 
 
 NO_ROOM = """

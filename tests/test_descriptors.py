@@ -99,7 +99,9 @@ def test_who_cannot_wake_says_so_once(
     notifier.call(connect_here, engine_name)
     listener.start(hear_one, engine_name)
     wait_until(lambda: asleep(engine) == 1, "it sleeps")
+    assert engine.stat().signals_unsent == 0
     texts = notifier.call(notify_without_descriptors, 0)
+    assert engine.stat().signals_unsent > 0
     assert len(texts) == 1
     assert "Too many open files" in texts[0]
     assert f"PID {listener.pid}" in texts[0]

@@ -32,6 +32,7 @@ COUNTERS = {
     "pynotify_notifications_collapsed_total": "collapsed",
     "pynotify_wakeups_sent_total": "signals_sent",
     "pynotify_wakeups_suppressed_total": "signals_elided",
+    "pynotify_wakeups_unsent_total": "signals_unsent",
     "pynotify_wakeups_useful_total": "wakeups_useful",
     "pynotify_wakeups_useless_total": "wakeups_useless",
     "pynotify_slot_writes_total": "slot_writes",

@@ -170,6 +170,47 @@ def test_lock_files_that_another_user_planted(segment_name: str) -> None:
         squatter.result()
 
 
+def test_a_lock_file_that_another_user_plants_beforehand(segment_name: str) -> None:
+    """The name of the second one is known from the first one's; another is made in its place."""
+    require("root")
+    ready, told = os.pipe()
+    wait, go_on = os.pipe()
+
+    def connect_often() -> list[str]:
+        os.setgid(NOBODY - 1)
+        os.setuid(NOBODY - 1)
+        with pynotify.open(segment_name, max_backends=70) as engine, engine.connect() as first:
+            os.write(told, b"!")
+            os.read(wait, 1)
+            conns = [engine.connect() for _ in range(69)]
+            conns[-1].listen("c")
+            again = ForkedChild(lambda: len(pynotify.open(segment_name).stat().backends))
+            assert again.result() == 70
+            first.notify("c", "1")
+            payloads = [n.payload for n in conns[-1].poll()]
+            for conn in conns:
+                conn.close()
+        pynotify.unlink(segment_name)
+        return payloads
+
+    child = ForkedChild(connect_often)
+    planted = None
+    try:
+        assert os.read(ready, 1) == b"!"
+        (lock_file,) = SHARED_MEMORY.glob(f"pynotify-lock.*.{segment_name}.*")
+        planted = lock_file.with_suffix(".1")
+        planted.touch()
+        os.chown(planted, NOBODY, NOBODY)
+        os.write(go_on, b"!")
+        assert child.result() == ["1"]
+        assert list(SHARED_MEMORY.glob(f"pynotify-lock.*.{segment_name}.*")) == [planted]
+    finally:
+        if planted is not None:
+            planted.unlink()
+        for descriptor in (ready, told, wait, go_on):
+            os.close(descriptor)
+
+
 def test_lock_files_under_any_umask(segment_name: str, umask: int) -> None:
     with pynotify.connect(segment_name) as conn:
         conn.listen("c")

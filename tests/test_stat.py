@@ -23,6 +23,7 @@ COUNTERS = (
     "collapsed",
     "signals_sent",
     "signals_elided",
+    "signals_unsent",
     "wakeups_useful",
     "wakeups_useless",
     "slot_writes",

@@ -102,7 +102,8 @@ enum pn_error {
     PN_ETOPICOPTIONS = 5029, /* it was made with other options */
     PN_ESYNC = 5030,    /* 58030: it has happened; a durable topic's log could not be synced */
     PN_EDATADIR = 5031, /* 55006: the log of durable topics is another segment's */
-    PN_EDISKFULL = 5032 /* 53100: the disk of data_dir; nothing has happened */
+    PN_EDISKFULL = 5032, /* 53100: the disk of data_dir; nothing has happened */
+    PN_EUSER = 5033 /* the process has another effective user than when it connected */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -156,7 +157,13 @@ int pn_create(const char *name, const pn_options *opts);
  */
 int pn_attach(int fd, const char *name, pn_engine **out);
 
-/* Create if missing and attach: what a C program wants.  `opts` may be NULL. */
+/* So long a segment that is created and unlinked all the time is tried again. */
+enum { PN_OPEN_PATIENCE_S = 10 };
+
+/*
+ * Create if missing and attach: what a C program wants.  `opts` may be NULL.  A segment that is
+ * being unlinked is waited for.  -EAGAIN: in PN_OPEN_PATIENCE_S there was never one that stayed.
+ */
 int pn_open(const char *name, const pn_options *opts, pn_engine **out);
 
 /* Unmaps when it was the last handle and no connection is left. */
@@ -464,6 +471,7 @@ int pn_send_gap(pn_conn *conn, const char *channel, size_t len);
 typedef struct pn_stat {
     uint64_t commits, notifications, collapsed;
     uint64_t signals_sent, signals_elided, wakeups_useful, wakeups_useless, slot_writes;
+    uint64_t signals_unsent; /* could not be sent: the sleeper comes by its slow timer */
     uint64_t handler_reinstalls, recoveries;
     uint64_t evictions;     /* how often the slowest listener lost its place */
     uint64_t spilled_pages; /* written to files, ever */

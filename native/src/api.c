@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "async.h"
@@ -110,6 +111,16 @@ PN_API int pn_attach(int fd, const char *name, pn_engine **out)
     return 0;
 }
 
+/* -PN_EGONE: another process is about to remove the name, or has done so since it was opened. */
+static int attach_named(int fd, const char *name, pn_engine **out)
+{
+    int rc = pn_attach(fd, name, out);
+    if (rc != 0 || !pn_segment_unlinked((*out)->seg))
+        return rc;
+    pn_engine_close(*out);
+    return -PN_EGONE;
+}
+
 PN_API int pn_open(const char *name, const pn_options *opts, pn_engine **out)
 {
     char shm_name[160];
@@ -122,20 +133,27 @@ PN_API int pn_open(const char *name, const pn_options *opts, pn_engine **out)
         opts = &defaults;
     }
     snprintf(shm_name, sizeof shm_name, "/pynotify.%u.%s", (unsigned) geteuid(), name);
-    for (int tries = 0; tries < 100; tries++) {
+    const int64_t until = pn_now_ns() + PN_OPEN_PATIENCE_S * INT64_C(1000000000);
+    do {
         int fd = shm_open(shm_name, O_RDWR | O_CLOEXEC, 0);
         if (fd >= 0) {
-            rc = pn_attach(fd, name, out);
+            rc = attach_named(fd, name, out);
             close(fd);
-            return rc;
-        }
-        if (errno != ENOENT)
+            if (rc != -PN_EGONE)
+                return rc;
+            nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
+        } else if (errno != ENOENT) {
             return pn_fail(errno, "could not open segment \"%s\": %s", name, strerror(errno));
-        rc = pn_create(name, opts);
-        if (rc != 0 && rc != -EEXIST)
-            return rc;
-    }
-    return pn_fail(EAGAIN, "segment \"%s\" is created and removed all the time", name);
+        } else {
+            rc = pn_create(name, opts);
+            if (rc != 0 && rc != -EEXIST)
+                return rc;
+        }
+    } while (pn_now_ns() < until);
+    return pn_fail(EAGAIN,
+                   "segment \"%s\" was created and unlinked again all the time\n"
+                   "See which processes unlink it.",
+                   name);
 }
 
 PN_API void pn_engine_close(pn_engine *engine)
@@ -353,6 +371,8 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     int rc = pn_segment_check_state(seg);
     if (rc == 0 && pn_segment_unlinked(seg))
         rc = pn_segment_unusable(seg);
+    if (rc == 0)
+        rc = pn_segment_check_user(seg);
     if (rc == 0)
         rc = pn_check_namespaces(seg->hdr, seg->name); /* those of a fork may have changed */
     if (rc == 0)

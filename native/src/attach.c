@@ -42,6 +42,7 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
     uint32_t generation = c->generation + 1;
     memset((char *) c + sizeof c->state, 0, sizeof *c - sizeof c->state);
     c->generation = generation;
+    pn_store_relaxed(&c->handed, pn_handed(generation, 0));
     c->channel = pn_queue_index(conn->seg, ch);
     c->channel_generation = ch->generation;
     c->slot = conn->slot;
@@ -152,6 +153,8 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     struct pn_segment *seg = conn->seg;
     int rc = check_options(options == NULL ? &none : options);
     if (rc == 0)
+        rc = pn_segment_check_user(seg);
+    if (rc == 0)
         rc = pn_procsignal_arm(conn);
     if (rc != 0)
         return rc;
@@ -196,7 +199,8 @@ void pn_consume_give_back_locked(struct pn_consumer *c)
             pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
     }
     PN_CRASH("topic:ahead-returned");
-    pn_store_release(&c->me->handed, c->me->claims); /* what comes next is counted from here */
+    /* what comes next is counted from here */
+    pn_store_release(&c->me->handed, pn_handed(c->generation, c->me->claims));
 }
 
 int pn_consume_pause(struct pn_consumer *c, int level)

@@ -202,6 +202,19 @@ static void check_waiting(struct check *k, uint32_t index, bool in_time)
         tell(k, "I24: nobody who waits in channel %u keeps its time", index);
 }
 
+/* A consumer goes with the slot that it is of: no other slot's claim may find it there. */
+static void check_owner(struct check *k, uint32_t ci)
+{
+    const struct pn_consumer_slot *c = pn_consumer_at(k->seg, ci);
+    if (pn_load_relaxed(&c->state) != PN_RECORD_USED)
+        return;
+    const struct QueueBackendStatus *b =
+        c->slot < k->seg->max_backends ? &k->seg->backend[c->slot] : NULL;
+    if (b == NULL || pn_load_relaxed(&b->state) != PN_SLOT_CLAIMED ||
+        pn_load_relaxed(&b->generation) != c->slot_generation)
+        tell(k, "I23: consumer %u is of backend %u, which is gone", ci, c->slot);
+}
+
 static void check_consumers(struct check *k, uint32_t index)
 {
     struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
@@ -327,6 +340,8 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
         if (pn_load_relaxed(&t->channel[i].state) != PN_RECORD_FREE)
             check_consumers(&k, i);
     }
+    for (uint32_t i = 0; i < t->max_consumers; i++)
+        check_owner(&k, i);
     for (uint32_t i = 0; i < t->max_topics; i++)
         if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_FREE)
             check_topic(&k, i);

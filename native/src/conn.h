@@ -140,12 +140,15 @@ static inline int pn_conn_check_held(const struct pn_conn *conn)
     return pn_segment_check_state(conn->seg);
 }
 
-/* 0, or why the connection cannot be used: closed, forked, poisoned, gone. */
+/* 0, or why the connection cannot be used: closed, forked, of another user, poisoned, gone. */
 static inline int pn_conn_check(const struct pn_conn *conn)
 {
     if (__builtin_expect(pn_load_acquire(&conn->closing) != 0, 0))
         return pn_conn_closed();
-    return pn_conn_check_held(conn);
+    int rc = pn_conn_check_held(conn);
+    if (rc == 0 && __builtin_expect(pn_load_relaxed(&conn->seg->other_user) != 0, 0))
+        return pn_segment_check_user(conn->seg);
+    return rc;
 }
 
 /*

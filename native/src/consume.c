@@ -9,7 +9,8 @@
  *    message, so a state word that is the same before and after says that what was copied in
  *    between is the message.  No consumer can see the same word of a later claim: only this one
  *    claims for itself, under `mutex`, and it fetches only when `ahead` is used up.
- * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen.
+ * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen, and
+ *    the generation that it is of: a process that was taken for dead cannot change its successor's.
  * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  Whoever
  *    notifies us holds the lock, and his signal comes after it; so the latch is written after we
  *    drained it.  After every sleep we look once and return, -EINTR if there was nothing: what
@@ -167,6 +168,25 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
 
 static int expire_ahead(struct pn_consumer *c);
 
+static int taken_away(void)
+{
+    return pn_fail(PN_EREAPED, "the consumer was taken from this process\n"
+                               "It had lost its liveness locks; close and connect again.");
+}
+
+/*
+ * The next of those ahead was seen.  Without the lock the slot may be another consumer's by now,
+ * whose number this must not change: its generation is in the word.
+ */
+static int count_handed(struct pn_consumer *c)
+{
+    uint64_t was = pn_load_relaxed(&c->me->handed);
+    if (was >> 32 != c->generation)
+        return taken_away();
+    uint64_t next = pn_handed(c->generation, (uint32_t) was + 1);
+    return pn_cas_u64(&c->me->handed, &was, next) ? 0 : taken_away();
+}
+
 /* 1: *out; 0: nothing is left. */
 static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 {
@@ -180,8 +200,10 @@ static int next_ahead(struct pn_consumer *c, pn_message_out *out)
         if (rc < 0)
             return rc;
         c->at++;
-        pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
+        int counted = count_handed(c);
         PN_CRASH("claim:handed");
+        if (counted != 0)
+            return counted;
         if (rc == 1)
             return 1;
     }
@@ -194,8 +216,7 @@ int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch
 {
     *ch = pn_queue_at(c->conn->seg, c->me->channel);
     if (pn_load_relaxed(&c->me->state) != PN_RECORD_USED || c->me->generation != c->generation)
-        return pn_fail(PN_EREAPED, "the consumer was taken from this process\n"
-                                   "It had lost its liveness locks; close and connect again.");
+        return taken_away();
     if (pn_load_relaxed(&(*ch)->state) != PN_RECORD_USED ||
         (*ch)->generation != c->me->channel_generation)
         return pn_fail(PN_ETOPICDELETED, "the channel was deleted");
@@ -313,6 +334,9 @@ static int closed(void)
 
 static int block(struct pn_consumer *c, int64_t until)
 {
+    int allowed = pn_segment_check_user(c->conn->seg);
+    if (allowed != 0)
+        return allowed;
     int64_t now = pn_now_ns();
     int64_t left = until > now ? until - now : 0;
     struct pn_sleeper sleeper = {.conn = c->conn,
@@ -464,8 +488,8 @@ static int expire_ahead(struct pn_consumer *c)
     pn_topics_end_locked(seg);
     release_and_log(c, &notes);
     c->at++;
-    pn_store_release(&c->me->handed, pn_load_relaxed(&c->me->handed) + 1);
-    return rc;
+    int counted = count_handed(c);
+    return rc != 0 ? rc : counted;
 }
 
 /* ---- one descriptor for any event loop ------------------------------------------------------- */

@@ -329,7 +329,7 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     uint64_t word = pn_load_relaxed(&d->state);
     const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     uint32_t attempts = pn_state_attempts(word);
-    if ((int32_t) (pn_load_relaxed(&c->handed) - d->claim) < 0) {
+    if ((int32_t) ((uint32_t) pn_load_relaxed(&c->handed) - d->claim) < 0) {
         /* nobody has seen it: it was not delivered */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
     } else if (c->max_attempts == 0 || attempts < c->max_attempts) {

@@ -13,6 +13,11 @@
  * 3. Namespaces.  A forked child may be in another pid namespace than its parent, and keeps the
  *    parent's mapping.  There the pids of the segment name other processes, or none: it may look,
  *    but not connect, and what pidfd_open() says of a pid proves nothing.
+ * 4. Users.  After setresuid() the mapping is there still, but who sleeps cannot be signalled, and
+ *    files cannot be opened.  No call looks at the user each time, since that is a system call; it
+ *    is looked at where a call makes others (to connect, to block, fileno(), a consumer), and when
+ *    a signal was refused.  What is found is remembered, and every call then looks again: a program
+ *    may have gone back to the user that it was.
  */
 #define _GNU_SOURCE
 #include "identity.h"
@@ -100,6 +105,25 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
         return fd;
     atomic_compare_exchange_strong(&seg->lock_fd[file], &fd, -1);
     return pn_segment_open_lock_file(seg, slot);
+}
+
+/* ---- users ----------------------------------------------------------------------------------- */
+
+bool pn_is_other_user(struct pn_segment *seg)
+{
+    bool other = geteuid() != seg->uid;
+    pn_store_relaxed(&seg->other_user, other);
+    return other;
+}
+
+int pn_segment_check_user(struct pn_segment *seg)
+{
+    if (!pn_is_other_user(seg))
+        return 0;
+    return pn_fail(PN_EUSER,
+                   "the connection was opened by user %u, this process is user %u now\n"
+                   "Open the segment and connect after changing the user.",
+                   (unsigned) seg->uid, (unsigned) geteuid());
 }
 
 /* ---- namespaces ------------------------------------------------------------------------------ */

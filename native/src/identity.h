@@ -25,6 +25,9 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
 /* Is `fd` the lock file of that number? */
 bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd);
 
+/* Has the process another effective user than the segment?  Async-signal-safe (identity.c 4). */
+bool pn_is_other_user(struct pn_segment *seg);
+
 /* 0, or that this process is in another pid or time namespace than the segment. */
 int pn_check_namespaces(const struct pn_header *hdr, const char *name);
 

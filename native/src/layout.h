@@ -9,6 +9,7 @@
  *                                              a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
+ *                     u64 lock_number[]        the number in its name, 0: its own (lockfile.c)
  *                     struct pn_database       database[max_databases]
  *                     u32 bucket[]             heads of the channel table's chains
  *                     GlobalChannelEntry       channel[max_channels], each with its bitmap
@@ -132,7 +133,8 @@ struct pn_locked_counters {
 
 /* Counters of what happens outside the lock.  W: any (relaxed adds). */
 struct pn_free_counters {
-    pn_atomic_u64 signals_sent, wakeups_useful, wakeups_useless, handler_reinstalls;
+    pn_atomic_u64 signals_sent, signals_unsent, wakeups_useful, wakeups_useless;
+    pn_atomic_u64 handler_reinstalls;
 };
 
 /* A writer's place in the queue for room (room.c).  W: holder; `number` is stored last. */

@@ -241,16 +241,22 @@ struct pn_consumer_slot {
     pn_atomic_u32 wait; /* enum pn_consumer_wait; truth */
     uint32_t in_flight; /* without HELD ones; derived */
     int64_t armed;      /* until when it sleeps; CLOCK_MONOTONIC */
-    uint32_t claims;    /* number of its last claim; truth */
-    /* Number of the last claim that the program has seen.  W: the consumer's process, without the
-     * lock.  R: holder: what nobody saw is not counted in attempts. */
-    pn_atomic_u32 handed;
+    /* Number of the last claim that the program has seen; above it, the consumer's generation.  W:
+     * the consumer's process, without the lock and so by CAS; holder for it.  R: holder: what
+     * nobody saw is not counted in attempts. */
+    pn_atomic_u64 handed;
     pn_atomic_u64 notified_at;
+    uint32_t claims;        /* number of its last claim; truth */
     uint32_t first, last;   /* in flight; derived */
     uint32_t next, prev;    /* the channel's consumers; derived */
     uint32_t cursor;        /* sampling: it has passed over all ready ones up to here; derived */
-    uint32_t pad;
 };
+
+/* `handed` of a consumer of that generation, with that claim. */
+static inline uint64_t pn_handed(uint32_t generation, uint32_t claim)
+{
+    return (uint64_t) generation << 32 | claim;
+}
 
 /* What is to be done together, by the store of `valid`; recovery does it again (topic_recover.c) */
 struct pn_topic_redo {

@@ -5,6 +5,11 @@
  * a file once and keeps it open as long as the segment is mapped: closing any descriptor of a
  * file drops the fcntl locks that the process holds on it.  The name carries the segment's
  * instance, so a new segment of the same name never meets the files of an old one.
+ *
+ * The instance can be read in the name of the first file, and so the names of the others are known
+ * beforehand: another user may take them, and in a directory like /dev/shm nobody else can remove
+ * that.  Such a file is left alone; the group's file then gets a number that cannot be guessed,
+ * which stands in the segment.
  */
 #define _GNU_SOURCE
 #include "lockfile.h"
@@ -24,10 +29,11 @@
 /* Async-signal-safe, as is everything that opens a lock file that is there. */
 static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path)
 {
-    char digits[12];
+    char digits[24];
+    uint64_t number = seg->lock_number[file] != 0 ? seg->lock_number[file] : file;
     size_t at = strlen(seg->lock_prefix), count = 0;
     memcpy(path, seg->lock_prefix, at);
-    for (uint32_t left = file; count == 0 || left != 0; left /= 10)
+    for (uint64_t left = number; count == 0 || left != 0; left /= 10)
         digits[count++] = (char) ('0' + left % 10);
     while (count > 0)
         path[at++] = digits[--count];
@@ -66,10 +72,25 @@ void pn_lock_files_close(struct pn_segment *seg)
 }
 
 /*
- * The first claimer of a group makes the file, under the writer lock; its inode is then stored
- * in the segment.  A file that is there without that belongs to a creator who died in between,
- * and nobody has locked it yet: it is replaced.
+ * A file that is there although its inode is not in the segment belongs to a creator who died in
+ * between, and nobody has locked it yet: it is replaced.  Or another user has put it there.
  */
+static int create_lock_file(struct pn_segment *seg, uint32_t file, char path[320])
+{
+    int fd = -1;
+    for (int tries = 0; fd < 0 && tries < 3; tries++) {
+        lock_file_path(seg, file, path);
+        unlink(path);
+        fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0 || errno != EEXIST)
+            break;
+        seg->lock_number[file] = pn_os_random() | 1ULL << 32; /* beyond those of all groups */
+        errno = EEXIST;
+    }
+    return fd;
+}
+
+/* The first claimer of a group makes the file, under the writer lock; its inode is then stored. */
 int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot)
 {
     uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
@@ -77,18 +98,11 @@ int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot)
     struct stat st;
     if (seg->lock_ino[file] != 0)
         return pn_segment_lock_file(seg, slot);
-    lock_file_path(seg, file, path);
-    unlink(path);
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL, 0600);
+    int fd = create_lock_file(seg, file, path);
     if (fd < 0 || fchmod(fd, 0600) != 0 || fstat(fd, &st) != 0) {
         int error = errno;
         if (fd >= 0)
             close(fd);
-        if (error == EEXIST && lstat(path, &st) == 0 && st.st_uid != geteuid())
-            return pn_fail(EACCES,
-                           "the lock file %s is there already, and belongs to user %u\n"
-                           "Have it removed; unlink() the segment and open it again gives others.",
-                           path, (unsigned) st.st_uid);
         return pn_fail(error, "could not make the lock file %s: %s", path, strerror(error));
     }
     seg->lock_ino[file] = st.st_ino;

@@ -596,6 +596,8 @@ void pn_procsignal_pass_on(struct pn_segment *seg, int already)
             pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
             return;
         }
+        if (rc < 0 && rc != -ESRCH)
+            pn_unsent_count(seg, rc);
         already += rc > 0;
     }
 }

@@ -357,6 +357,8 @@ static int look_after(struct pn_conn *conn)
     pn_segment_unlinked(seg);
     int rc = pn_segment_check_state(seg);
     if (rc == 0)
+        rc = pn_segment_check_user(seg);
+    if (rc == 0)
         rc = pn_backend_keep_alive(conn);
     if (rc == 0 && pn_load_relaxed(&conn->nlistening) != 0)
         rc = pn_procsignal_arm(conn);
@@ -436,8 +438,8 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
  */
 static int before_blocking(struct pn_conn *conn, int64_t now)
 {
-    int rc = 0;
-    if (now >= (int64_t) pn_load_relaxed(&conn->next_keep_ns)) {
+    int rc = pn_segment_check_user(conn->seg);
+    if (rc == 0 && now >= (int64_t) pn_load_relaxed(&conn->next_keep_ns)) {
         pn_store_relaxed(&conn->next_keep_ns, (uint64_t) (now + PN_KEEP_ALIVE_NS));
         rc = pn_backend_keep_alive(conn);
     }
@@ -619,6 +621,8 @@ static int make_descriptor(struct pn_conn *conn)
 int pn_receive_fileno(struct pn_conn *conn)
 {
     int rc = pn_conn_check_receiver(conn);
+    if (rc == 0)
+        rc = pn_segment_check_user(conn->seg);
     if (rc == 0)
         rc = pn_latch_open(conn);
     if (rc != 0)

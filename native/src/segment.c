@@ -119,7 +119,7 @@ static void lay_out(struct pn_header *h)
     h->pinning_off = place(&cursor, words * 8, PN_CACHE_LINE);
     h->backends_off =
         place(&cursor, (uint64_t) h->max_backends * sizeof(struct QueueBackendStatus), 128);
-    h->lock_ino_off = place(&cursor, lock_files * 8, PN_CACHE_LINE);
+    h->lock_ino_off = place(&cursor, lock_files * 16, PN_CACHE_LINE);
     h->databases_off =
         place(&cursor, (uint64_t) h->max_databases * sizeof(struct pn_database), PN_CACHE_LINE);
     h->buckets_off = place(&cursor, (uint64_t) h->buckets * 4, PN_CACHE_LINE);
@@ -235,6 +235,7 @@ static void set_pointers(struct pn_segment *seg, unsigned char *base)
     seg->pinning = (void *) (base + h->pinning_off);
     seg->backend = (void *) (base + h->backends_off);
     seg->lock_ino = (void *) (base + h->lock_ino_off);
+    seg->lock_number = seg->lock_ino + (h->max_backends - 1) / PN_SLOTS_PER_LOCK_FILE + 1;
     seg->database = (void *) (base + h->databases_off);
     seg->bucket = (void *) (base + h->buckets_off);
     seg->channels = base + h->channels_off;

@@ -55,6 +55,7 @@ struct pn_topics {
 struct pn_segment {
     unsigned char *base;
     struct pn_header *hdr;
+    pn_atomic_u32 other_user; /* this process was seen to be one (identity.c 4).  W: any thread */
     struct pn_lock_page *lock;
     struct AsyncQueueControl *ctl;
     pn_atomic_u64 *listeners; /* bitmap: slots with at least one subscription.  W: holder */
@@ -62,7 +63,7 @@ struct pn_segment {
     pn_atomic_u64 *deferred;  /* bitmap: owed, and to be signalled by who was signalled first */
     uint64_t *pinning;        /* bitmap: every slot that is not quiet, and some that are.  holder */
     struct QueueBackendStatus *backend;
-    uint64_t *lock_ino;
+    uint64_t *lock_ino, *lock_number; /* [lock files].  W: holder; lock_ino last */
     struct pn_database *database;
     uint32_t *bucket;
     unsigned char *channels;
@@ -162,6 +163,9 @@ struct pn_segment *pn_first_segment(void); /* process lock held */
 int pn_segment_allocate(int fd, uint64_t from, uint64_t bytes, uint64_t size);
 
 int pn_segment_create(const char *name, const pn_options *opts);
+/* 0, or -PN_EUSER: the process has another effective user than the segment.  A system call. */
+int pn_segment_check_user(struct pn_segment *seg);
+
 int pn_segment_attach(int fd, const char *name, struct pn_segment **out);
 void pn_segment_acquire(struct pn_segment *seg);
 void pn_segment_release(struct pn_segment *seg);

@@ -6,8 +6,9 @@
  *    in reserve for each segment, and behind them stand the pidfds of others (procsignal.c).
  * 2. A spare is a duplicate of the segment's own descriptor, so that before it is closed it can be
  *    told from what a program put in its place (identity.c 1).
- * 3. What could not be sent at all is `owed`, and comes late, by the sleeper's slow timer.  That is
- *    told once a minute; that pidfds are refused here, once, and at connect.
+ * 3. What could not be sent at all is `owed`, and comes late, by the sleeper's slow timer.  It is
+ *    counted in the segment, and told once a minute; that pidfds are refused here, once, and at
+ *    connect.
  */
 #define _GNU_SOURCE
 #include "unsent.h"
@@ -53,11 +54,10 @@ static bool is_refused(int error)
     return error == ENOSYS || error == EPERM;
 }
 
-void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc)
+static void tell(struct pn_segment *seg, int32_t pid, int rc)
 {
     struct pn_unsent *unsent = &seg->unsent;
     int64_t now = pn_now_ns();
-    unsent->count++;
     if (is_refused(-rc) ? unsent->refused
                         : unsent->told_at != 0 && now - unsent->told_at < PN_UNSENT_INTERVAL_NS)
         return;
@@ -67,6 +67,21 @@ void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc)
         unsent->told_at = now;
     unsent->pid = pid;
     pn_store_release(&unsent->error, -rc);
+}
+
+void pn_unsent_count(struct pn_segment *seg, int rc)
+{
+    if (rc == -EPERM)
+        pn_is_other_user(seg); /* then the next call says so */
+    pn_fetch_add_relaxed(&seg->ctl->free.signals_unsent, 1);
+}
+
+void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc)
+{
+    seg->unsent.count++;
+    pn_unsent_count(seg, rc);
+    if (pn_load_relaxed(&seg->other_user) == 0)
+        tell(seg, pid, rc);
 }
 
 void pn_unsent_probe(struct pn_segment *seg)
@@ -79,7 +94,7 @@ void pn_unsent_probe(struct pn_segment *seg)
     if (fd >= 0)
         close(fd);
     if (is_refused(-rc))
-        pn_unsent_note(seg, pn_my_pid, rc);
+        tell(seg, pn_my_pid, rc);
 }
 
 int pn_unsent_text(struct pn_segment *seg, char *buf, size_t cap)

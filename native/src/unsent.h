@@ -19,6 +19,8 @@ bool pn_spare_give_up(struct pn_segment *seg);
 
 /* The process `pid` could not be signalled: count it, and have it told now and then. */
 void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc);
+/* Only count it.  Async-signal-safe, and without signal_mutex. */
+void pn_unsent_count(struct pn_segment *seg, int rc);
 /* Once a mapping: can any process be signalled here? */
 void pn_unsent_probe(struct pn_segment *seg);
 

@@ -10,6 +10,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 
 #include "channel.h"
 
@@ -105,6 +106,33 @@ static void test_sixteen_create_at_once(void)
         close(up[0]);
         close(up[1]);
     }
+}
+
+static char doomed[160];
+
+static void remove_the_doomed(int signo)
+{
+    (void)signo;
+    unlink(doomed);
+}
+
+/* A process that unlinks marks the segment first, and removes the name then. */
+static void test_open_waits_for_the_end_of_an_unlink(void)
+{
+    const char *name = test_segment_name();
+    const struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+    pn_engine *engine, *next;
+    CHECK_OK(pn_open(name, NULL, &engine));
+    CHECK_OK(pn_announce_gone(engine));
+    path_of(name, doomed, sizeof doomed);
+    signal(SIGALRM, remove_the_doomed);
+    CHECK_EQ(setitimer(ITIMER_REAL, &soon, NULL), 0);
+    CHECK_OK(pn_open(name, NULL, &next));
+    CHECK(!pn_engine_gone(next));
+    CHECK(pn_engine_created_ns(next) != pn_engine_created_ns(engine));
+    signal(SIGALRM, SIG_DFL);
+    pn_engine_close(next);
+    pn_engine_close(engine);
 }
 
 static void test_create_and_open(void)
@@ -589,6 +617,7 @@ static void test_database_rows_are_used_again(void)
 int main(void)
 {
     test_watchdog(110);
+    RUN(test_open_waits_for_the_end_of_an_unlink);
     RUN(test_create_and_open);
     RUN(test_sixteen_create_at_once);
     RUN(test_bad_names_and_options);

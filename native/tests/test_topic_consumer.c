@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 
+#include "consume.h"
 #include "deliver.h"
 #include "topic_latlog.h"
 
@@ -276,6 +277,32 @@ static int read_log(const char *dir)
     return n;
 }
 
+/* A process that was taken for dead comes to a consumer's slot that has its next owner by now. */
+static void test_a_later_consumers_slot_stays(void)
+{
+    char told[200] = "";
+    engine = test_engine(NULL);
+    conn = test_connect(engine);
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 10);
+    struct pn_consumer_slot *slot = c->me;
+    pn_message_out m;
+    publish(conn, topic, "one");
+    publish(conn, topic, "two");
+    GET(c, &m, "one");
+    uint64_t before = pn_load_relaxed(&slot->handed), heirs = pn_handed(slot->generation + 1, 7);
+    pn_store_relaxed(&slot->handed, heirs);
+    CHECK_EQ(pn_consumer_get(c, 0, &m), -PN_EREAPED);
+    CHECK_EQ(pn_load_relaxed(&slot->handed), heirs);
+    pn_store_relaxed(&slot->handed, before);
+    slot->slot_generation++;
+    CHECK_EQ(pn_check(engine, told, sizeof told), 1);
+    CHECK(strstr(told, "is of backend 0, which is gone") != NULL);
+    slot->slot_generation--;
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 static void test_what_the_latency_log_says(void)
 {
     static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ,     PN_LAT_DELIVER,
@@ -400,6 +427,7 @@ int main(void)
     RUN(test_a_pause_takes_back_what_is_ahead);
     RUN(test_peek_and_e2e);
     RUN(test_the_descriptor_is_level_triggered);
+    RUN(test_a_later_consumers_slot_stays);
     RUN(test_what_the_latency_log_says);
     RUN(test_every_time_out_is_logged);
     RUN(test_a_time_out_noticed_by_the_way_is_logged);

@@ -48,7 +48,11 @@ def _figures(name: str, stat: EngineStat) -> Iterator[tuple[str, str]]:
     yield "channels", f"{stat.channels:,} known, {stat.subscriptions:,} subscriptions"
     yield "commits", f"{stat.commits:,}"
     yield "notifications", f"{stat.notifications:,} and {stat.collapsed:,} collapsed"
-    yield "signals", f"{stat.signals_sent:,} sent, {stat.signals_elided:,} elided"
+    yield (
+        "signals",
+        f"{stat.signals_sent:,} sent, {stat.signals_elided:,} elided, "
+        f"{stat.signals_unsent:,} not to be sent",
+    )
     yield "wake-ups", f"{stat.wakeups_useful:,} useful, {stat.wakeups_useless:,} useless"
     yield "slot writes", f"{stat.slot_writes:,}"
     yield "handler", f"{stat.handler_reinstalls:,} times installed again"

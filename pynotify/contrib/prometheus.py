@@ -58,6 +58,11 @@ _COUNTERS = (
         "signals_elided",
         "Signals not sent because the listener was awake or already signalled.",
     ),
+    (
+        "pynotify_wakeups_unsent",
+        "signals_unsent",
+        "Signals that could not be sent; their listeners wake up late.",
+    ),
     ("pynotify_wakeups_useful", "wakeups_useful", "Wake-ups after which something was found."),
     ("pynotify_wakeups_useless", "wakeups_useless", "Wake-ups after which nothing was found."),
     ("pynotify_slot_writes", "slot_writes", "Writes to other backends' slots."),

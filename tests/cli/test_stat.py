@@ -60,7 +60,7 @@ def test_stat(engine: pynotify.Engine, engine_name: str, connect: Connect) -> No
     comm = Path("/proc/self/comm").read_text().strip()
     assert figures["queue"] == f"0.0% of 1,024 pages, 5.0 KiB held by {listener.pid} ({comm})"
     assert figures["notifications"] == "2 and 1 collapsed"
-    assert figures["signals"] == "1 sent, 0 elided"
+    assert figures["signals"] == "1 sent, 0 elided, 0 not to be sent"
     backends = done.out.partition("\n\n")[2].splitlines()
     assert backends[0].split()[:6] == ["BACKEND", "PID", "COMMAND", "DATABASE", "CHANNELS", "LAG"]
     assert backends[1].split() == [

@@ -24,6 +24,7 @@ def check(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
     found = [
         *(finding for backend in now.backends for finding in _check_process(name, backend)),
         *_check_reading(name, before, now),
+        *_check_unsent(name, before, now),
     ]
     yield from found
     for backend in now.backends:
@@ -107,6 +108,22 @@ def _check_signal(name: str, backend: BackendStat, status: ProcessStatus) -> Ite
             "Raise its RLIMIT_SIGPENDING.",
             segment=name,
         )
+
+
+def _check_unsent(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
+    if now.signals_unsent == 0:
+        return
+    since = now.signals_unsent - before.signals_unsent
+    text = f"{now.signals_unsent:,} wake-ups could not be sent, {since:,} of them just now"
+    if since == 0:
+        yield ok("signals", text, segment=name)
+        return
+    yield warning(
+        "signals",
+        f"{text}; their listeners come to their messages late",
+        "The log of the process that sends says why: RLIMIT_NOFILE, RLIMIT_SIGPENDING, a sandbox.",
+        segment=name,
+    )
 
 
 def _check_reading(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
