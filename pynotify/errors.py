@@ -268,7 +268,7 @@ class TopicDeleted(OperationalError):
 
 
 class SyncFailed(OperationalError):
-    """It has happened, but for a topic with `fsync="always"` it is not known to be on the disk."""
+    """It has happened, but is not in the log, or with `fsync="always"` perhaps not on the disk."""
 
     sqlstate = "58030"
     _advice = "See to the disk of data_dir, and do not repeat the call."

@@ -100,7 +100,7 @@ enum pn_error {
     PN_EBODYLONG = 5027,     /* 22023: larger than max_body, or headers too long */
     PN_ECONSUMERS = 5028,    /* the channel's max_consumers */
     PN_ETOPICOPTIONS = 5029, /* it was made with other options */
-    PN_ESYNC = 5030,    /* 58030: it has happened; a durable topic's log could not be synced */
+    PN_ESYNC = 5030,    /* 58030: it happened; a durable topic's log is not written or synced */
     PN_EDATADIR = 5031, /* 55006: the log of durable topics is another segment's */
     PN_EDISKFULL = 5032, /* 53100: the disk of data_dir; nothing has happened */
     PN_EUSER = 5033 /* the process has another effective user than when it connected */
@@ -283,7 +283,8 @@ int pn_txn_prepare(pn_txn *txn);
 /*
  * Ends and frees the transaction, also when it returns an error: then nothing has happened.  Only
  * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) it goes on; and after -PN_ESYNC it has
- * been committed, but for a topic with PN_FSYNC_ALWAYS it is not known to be on the disk.
+ * been committed, but is not in the log, or for a topic with PN_FSYNC_ALWAYS not known to be on
+ * the disk.
  */
 int pn_txn_commit(pn_txn *txn);
 void pn_txn_abort(pn_txn *txn);

@@ -93,8 +93,9 @@ typedef struct pn_message_in {
 /*
  * Publish; with a transaction when that commits (*id is known at once).  -PN_EBODY (empty),
  * -PN_EBODYLONG, -PN_ETOPICFULL (max_depth or topic_memory, and the topic's overflow says so).
- * -PN_ESYNC, of this and all that changes a topic with PN_FSYNC_ALWAYS: it has happened, and is in
- * the log, but the file system does not say that it is on the disk.
+ * -PN_ESYNC, of this and all that changes a durable topic: it has happened, but could not be
+ * written to the log; with PN_FSYNC_ALWAYS also: the file system does not say that it is on the
+ * disk.
  */
 int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic, const pn_message_in *message,
                      uint64_t *id);

@@ -223,7 +223,6 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
         pn_delivery_end_locked(seg, delivery);
         return 0;
     }
-    bool others = seg->topics.noted != 0; /* of messages that are there already */
     const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
     struct pn_topic *to = pn_topic_at(
         seg, copy.ref != 0 ? pn_message_at(seg, copy.ref)->topic : copy.spilled - 1);
@@ -236,7 +235,6 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     if (pn_is_durable(seg, from) || pn_is_durable(seg, to))
         rc = pn_durable_flush_locked(seg); /* both in one batch */
     if (rc != 0) {
-        seg->topics.ctl->log_behind |= others;
         pn_queue_at(seg, d->channel)->dead_lettered--;
         if (copy.ref != 0)
             pn_message_unstage_locked(seg, copy.ref);

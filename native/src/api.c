@@ -289,6 +289,14 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
                      conn->seg->data_dir, conn->seg->name, (unsigned long long) lost);
         return n < (int) cap ? n : (int) cap - 1;
     }
+    if (cap > 0 && pn_exchange(&conn->seg->log_gone, 0) != 0) {
+        n = snprintf(buf, cap,
+                     "files of the log of durable topics in %s/%s were removed under the running "
+                     "system; it was written anew from memory\n"
+                     "Nothing is lost.  Keep whatever cleans up there away from it.",
+                     conn->seg->data_dir, conn->seg->name);
+        return n < (int) cap ? n : (int) cap - 1;
+    }
     n = pn_unsent_text(conn->seg, buf, cap);
     if (n > 0)
         return n;

@@ -194,6 +194,7 @@ void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 static inline int pn_conn_notice_bit(const struct pn_conn *conn)
 {
     return pn_load_relaxed(&conn->notices) != 0 || pn_load_relaxed(&conn->seg->log_damaged) != 0 ||
+           pn_load_relaxed(&conn->seg->log_gone) != 0 ||
                    pn_load_relaxed(&conn->seg->recovered_from) != 0 ||
                    pn_load_acquire(&conn->seg->unsent.error) != 0
                ? PN_NOTICE

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "crashpoint.h"
@@ -168,6 +169,27 @@ int pn_data_file_write(int fd, struct iovec *iov, int n, off_t at)
     int rc = write_all(fd, iov, n, at);
     unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
     return rc;
+}
+
+/* Copy-on-write file systems take new blocks all the same: there this promises nothing. */
+int pn_data_file_reserve(int fd, uint64_t at, uint64_t n)
+{
+    sigset_t xfsz, before;
+    int rc;
+    if (at > INT64_MAX - n)
+        return -EFBIG;
+    block_sigxfsz(&xfsz, &before);
+    do
+        rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t) at, (off_t) n) == 0 ? 0 : -errno;
+    while (rc == -EINTR);
+    unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
+    return rc == -ENOSYS ? -EOPNOTSUPP : rc;
+}
+
+uint64_t pn_data_dir_room(const char *path)
+{
+    struct statvfs fs;
+    return statvfs(path, &fs) == 0 ? (uint64_t) fs.f_bavail * fs.f_frsize : UINT64_MAX;
 }
 
 int pn_data_file_read(int fd, void *out, size_t n, off_t at)

@@ -28,6 +28,13 @@ int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat
 /* All of it, or -errno: -EFBIG for RLIMIT_FSIZE and never its signal.  Changes iov. */
 int pn_data_file_write(int fd, struct iovec *iov, int n, off_t at);
 
+/* Blocks for [at, at + n), also beyond the file's end, whose length stays: writing there needs no
+ * room any more.  -EOPNOTSUPP: not on this file system. */
+int pn_data_file_reserve(int fd, uint64_t at, uint64_t n);
+
+/* Bytes that a file in that directory may still get; UINT64_MAX: not known. */
+uint64_t pn_data_dir_room(const char *path);
+
 /* All of it; -ENODATA: the file ends before. */
 int pn_data_file_read(int fd, void *out, size_t n, off_t at);
 

@@ -18,6 +18,8 @@ int pn_dirlock_take(struct pn_segment *seg, bool start);
 bool pn_dirlock_held(const struct pn_segment *seg);
 
 /* Forget the descriptor: at unmapping, and in a forked child.  No lock is needed. */
+/* The same if somebody has removed the file of that lock; else nothing. */
+int pn_dirlock_renew(struct pn_segment *seg);
 void pn_dirlock_close(struct pn_segment *seg);
 
 #endif

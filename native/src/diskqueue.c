@@ -28,6 +28,11 @@
  *  9. Without the segment, recover() finds the same in the files: the oldest file's mark, and
  *     the last whole batch.  The page cache survives processes; nothing is synced here, since
  *     what has to survive a power failure is a durable topic's and stands in its log.
+ * 10. A full disk must not keep from being written what makes room on it.  A log asks for blocks
+ *     ahead (owed()): whatever adds to it is refused as long as there are none for what it adds
+ *     and, behind that, for all records that end what is there.  Those are written with `ends`
+ *     and go to the file that has the blocks, however long it is.  A file system that cannot
+ *     reserve is not asked again before the next file.
  *
  * Why not segfile.c: a page is 8 KiB, a message 200 bytes; a record alone is skipped, not its page.
  */
@@ -41,7 +46,10 @@
 #include "crashpoint.h"
 #include "err.h"
 
-enum { SHORT_FILE = 1 << 20 }; /* a file that was read to its end goes on up to here */
+enum {
+    SHORT_FILE = 1 << 20, /* a file that was read to its end goes on up to here */
+    ROOM_STEP = 256 << 10 /* bytes that are reserved at a time */
+};
 
 static struct pn_diskqueue_state *spare(struct pn_diskqueue *q)
 {
@@ -159,11 +167,12 @@ int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in
     return rc;
 }
 
-static int begin_file(const struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
+static int begin_file(struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
 {
     struct pn_diskqueue_state *next = w->next;
     if (next->write_file - q->base >= UINT32_MAX)
         return pn_fail(ENOSPC, "a queue on disk has used up its file numbers");
+    q->room_file = 0; /* it may be that number's */
     int rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq,
                              next->write_sum, &w->files->writer);
     if (rc != 0)
@@ -177,6 +186,43 @@ static int begin_file(const struct pn_diskqueue *q, struct pn_diskqueue_writing 
     return w->files->at_begin == NULL ? 0 : w->files->at_begin(w->files->arg, w);
 }
 
+/*
+ * For `size` bytes that add to it, and for those that are owed then.  What is reserved is not asked
+ * for again: a tmpfs that has no room for all takes back what the file had there.
+ */
+static int make_room(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                     const struct pn_diskqueue_state *next, uint64_t size)
+{
+    const uint64_t at = next->write_at;
+    bool known = q->room_file == next->write_file && q->room_end + q->room_owed > at;
+    uint64_t more = ROOM_STEP > size ? ROOM_STEP : size, need;
+    const uint64_t have = known ? q->room_end + q->room_owed : at;
+    int rc = 0;
+    if (known && at + size <= q->room_end)
+        return 0;
+    for (uint64_t parts = 4;;) {
+        uint64_t rest, owed = files->owed(files->arg, more, &rest);
+        owed -= rest / 4 * (4 - parts);
+        need = at + more + (owed < UINT32_MAX ? owed : UINT32_MAX);
+        rc = need <= have ? 0
+                          : pn_recfile_reserve(&files->dir, &files->writer, next->write_file, at,
+                                               have, need);
+        if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
+            break;
+        q->starved = 1; /* compaction should not wait until it needs room itself */
+        if (more == size && (size != 0 || parts-- == 0))
+            break;
+        more = size;
+    }
+    if (rc != 0 && rc != -EOPNOTSUPP)
+        return rc;
+    need = need > have ? need : have;
+    q->room_end = rc == 0 ? at + more : UINT64_MAX / 2;
+    q->room_owed = rc == 0 && need - q->room_end < UINT32_MAX ? (uint32_t) (need - q->room_end) : 0;
+    q->room_file = next->write_file;
+    return 0;
+}
+
 static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                          const struct pn_record_in *records, size_t n,
                          struct pn_diskqueue_state *next)
@@ -185,12 +231,15 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     uint64_t size = 0;
     for (size_t i = 0; i < n; i++)
         size += pn_record_size(pn_record_length(&records[i]));
-    bool begin = next->write_at == 0 || (next->write_at > PN_RECFILE_START &&
-                                         next->write_at + size > q->max_file);
+    bool begin = next->write_at == 0 ||
+                 (next->write_at > PN_RECFILE_START && next->write_at + size > q->max_file &&
+                  !files->one_file);
     const uint64_t file = next->write_file;
     int rc = begin ? begin_file(q, &w) : 0;
-    if (rc == 0)
-        rc = pn_diskqueue_write(&w, records, n);
+    if (rc == 0 && files->owed != NULL && !files->ends)
+        rc = make_room(q, files, next, size);
+    if (rc == 0 && (rc = pn_diskqueue_write(&w, records, n)) != 0)
+        q->room_file = 0; /* what was written is cut off, and what was reserved with it */
     if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it */
         pn_recfile_close(&files->writer);
         char sentence[512];
@@ -207,7 +256,8 @@ static int stage_from(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
 {
     struct pn_diskqueue_state next = *from;
     int rc = n == 0 ? 0 : write_records(q, files, records, n, &next);
-    if (rc == -ENOENT && from != spare(q)) { /* somebody has removed the file: it is lost */
+    /* Somebody has removed the file: it is lost.  A log is written anew by its owner. */
+    if (rc == -ENOENT && from != spare(q) && files->at_begin == NULL) {
         next = *from;
         next.write_at = 0;
         rc = write_records(q, files, records, n, &next);
@@ -240,15 +290,26 @@ void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq)
     PN_CRASH("diskqueue:committed");
 }
 
-int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                            uint64_t *seq)
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
     next.write_at = 0;
     int rc = write_records(q, files, NULL, 0, &next);
     pn_store_relaxed(&q->error, -rc);
-    if (rc == 0)
-        commit(q, &next);
+    *spare(q) = rc == 0 ? next : *pn_diskqueue_now(q);
+    *seq = next.write_seq;
     return rc;
+}
+
+void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
+    pn_recfile_close(&files->writer);
+    q->room_file = 0;
+    for (uint64_t file = now->write_file; file++ < spare(q)->write_file;)
+        pn_segfile_remove(&files->dir, file);
+    *spare(q) = *now;
 }
 
 void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum)

@@ -34,7 +34,11 @@ struct pn_diskqueue {
     uint64_t max_file;
     uint64_t first_file;   /* files below are removed */
     uint64_t least; /* of a log: its bytes after the last compaction.  W: holder */
-    uint64_t unused[3];
+    /* Of a log; W: holder. */
+    uint64_t room_file, room_end; /* what adds to it may write to there, and then there is room
+                                   * for the rest (diskqueue.c 10) */
+    uint32_t room_owed; /* so many bytes are reserved behind room_end */
+    uint32_t starved;   /* a full disk has refused something since the last compaction */
     struct pn_diskqueue_state state[2];
 };
 _Static_assert(sizeof(struct pn_diskqueue) == 224, "it is a part of the layout");
@@ -48,7 +52,12 @@ struct pn_diskqueue_files {
     bool unmarked; /* nobody will recover() it: save the marks */
     /* Writes what each file begins with (pn_diskqueue_write), or NULL.  0 or -errno. */
     int (*at_begin)(void *arg, struct pn_diskqueue_writing *w);
+    /* How many bytes the records may take that will be written with `ends`, after `more` bytes of
+     * others; of them so many are a *rest that a new file may begin without.  NULL: none. */
+    uint64_t (*owed)(void *arg, uint64_t more, uint64_t *rest);
     void *arg;
+    bool ends;     /* what is written now was reserved before */
+    bool one_file; /* and in the file that is there */
 };
 
 /* An empty queue.  `base`: 2^32 file numbers from there on are its own, in this directory. */
@@ -83,8 +92,11 @@ void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
 int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,
                        size_t n);
 
-/* Begin a file; there has to be an at_begin(). */
-int pn_diskqueue_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
+/* Begin a file, staged; there has to be an at_begin().  stage_more() goes on in it; unstage() takes
+ * it back, with its file. */
+int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                            uint64_t *seq);
+void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 /* Forget what stands before a file, which begins with record `seq` and `sum`.  The files stay. */
 void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum);
 /* Remove the files of which nothing is left. */

@@ -631,8 +631,12 @@ static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
     }
     if (rc == 0 && pn_is_durable(seg, topic))
         rc = pn_durable_flush_locked(seg);
-    if (rc != 0)
+    if (rc != 0) { /* the log has none of it, and is told nothing of their end */
+        pn_durable_forget_locked(seg);
+        seg->topics.told = true;
         take_back_locked(seg, topic, first_id);
+        seg->topics.told = false;
+    }
     PN_CRASH("publish:before-all");
     pn_store_release(&redo->void_n, 0); /* published, all of them */
     PN_CRASH("publish:after-all");

@@ -265,6 +265,33 @@ int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file,
     return 0;
 }
 
+int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                       uint64_t at, uint64_t from, uint64_t end)
+{
+    struct stat st;
+    int rc = ensure(dir, file, number, &st);
+    if (rc != 0)
+        return rc;
+    if ((uint64_t) st.st_size > at) { /* append() would cut off what is reserved as well */
+        if (ftruncate(file->fd, (off_t) at) != 0)
+            return failed(dir, number, "cut", errno);
+        from = at;
+    }
+    rc = pn_data_file_reserve(file->fd, from, end - from);
+    return rc == 0 || rc == -EOPNOTSUPP ? rc : failed(dir, number, "write to", -rc);
+}
+
+int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)
+{
+    struct pn_recfile file = PN_RECFILE_NONE;
+    struct stat st;
+    int rc = ensure(dir, &file, number, &st);
+    if (rc == 0 && ftruncate(file.fd, (off_t) at) != 0) /* also of blocks behind its end */
+        rc = failed(dir, number, "cut", errno);
+    pn_recfile_close(&file);
+    return rc;
+}
+
 /* ---- reading -------------------------------------------------------------------------------- */
 
 int pn_recfile_reader_init(struct pn_recfile_reader *reader, uint32_t longest)

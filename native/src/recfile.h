@@ -91,6 +91,13 @@ int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file,
                       uint64_t at, uint64_t seq, uint64_t sum, const struct pn_record_in *records,
                       size_t n, uint64_t *end);
 
+/* Have blocks for [from, end), behind `at`, where its records end: a full disk refuses now and not
+ * when they are written.  What was reserved before stays.  -EOPNOTSUPP: not on this file system. */
+int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                       uint64_t at, uint64_t from, uint64_t end);
+/* Give back what it has behind `at`, where its records end. */
+int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at);
+
 enum pn_recfile_found {
     PN_RECFILE_END,     /* nothing from `at` to `end` or to the end of the file */
     PN_RECFILE_RECORD,  /* *out */

@@ -120,6 +120,7 @@ struct pn_segment {
     } dir_lock; /* dirlock.c */
 
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
+    pn_atomic_u32 log_gone; /* files of the log were removed, and it was written anew; to be told */
     pn_atomic_u64 log_damaged; /* records that were lost in the log that was read, to be told */
     uint32_t on_release; /* enum pn_on_release.  Under the writer lock */
 };

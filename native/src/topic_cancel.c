@@ -298,7 +298,7 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
             pn_message_discard_locked(seg, d.message);
         } else if (rc == 1 &&
                    pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) != 0) {
-            pn_durable_note_cancelled_locked(seg, topic, id);
+            pn_durable_note_cancelled_locked(seg, topic, id, true);
         } else if (rc == 1) {
             rc = -PN_ETOPICFULL;
         }

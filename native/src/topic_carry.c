@@ -243,21 +243,6 @@ int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_reco
     return carry_from_memory(seg, cursor + 1, record);
 }
 
-int pn_carry_all_locked(struct pn_segment *seg)
-{
-    struct pn_topiclog *log = &seg->topics.ctl->log;
-    struct pn_durable *d = pn_durable_mine(seg);
-    int rc = pn_topiclog_begin_compaction(log, &d->files);
-    for (uint32_t i = 0; rc > 0 && i < seg->topics.max_topics; i++) {
-        const struct pn_topic *topic = &seg->topics.topic[i];
-        if (pn_topic_kept(topic) && d->policy < topic->fsync)
-            d->policy = topic->fsync; /* what was synced before is not, in the new file */
-    }
-    while (rc > 0)
-        rc = pn_topiclog_compact(log, &d->files, 0, 1 << 20);
-    return rc;
-}
-
 static uint64_t live_bytes(const struct pn_segment *seg)
 {
     uint64_t messages = 0;
@@ -269,7 +254,44 @@ static uint64_t live_bytes(const struct pn_segment *seg)
     return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
 }
 
+int pn_carry_all_locked(struct pn_segment *seg)
+{
+    struct pn_durable *d = pn_durable_mine(seg);
+    int rc = pn_topiclog_write_anew(&seg->topics.ctl->log, &d->files, live_bytes(seg) / 2);
+    for (uint32_t i = 0; rc == 0 && i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic) && d->policy < topic->fsync)
+            d->policy = topic->fsync; /* what was synced before is not, in the new file */
+    }
+    return rc;
+}
+
 void pn_carry_some_locked(struct pn_segment *seg)
 {
     pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg), 1024);
+}
+
+/*
+ * What ends a message takes a record for each channel that has it, and one when it is given to
+ * them; so does every message that `more` bytes of records may bring, the shortest of which has
+ * one byte.  The rest is for what empties and deletes, and for files that have to begin anew on a
+ * full disk, with all names.
+ */
+uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
+{
+    enum { END = PN_RECORD_HEADER + sizeof(struct pn_log_delivery), NAME = 512 };
+    const struct pn_segment *seg = arg;
+    const uint64_t least = PN_RECORD_HEADER + sizeof(struct pn_log_message) + 8;
+    uint64_t ends = 0, most = 0, names = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (!pn_topic_kept(topic))
+            continue;
+        uint64_t each = 1 + (uint64_t) topic->nchannels;
+        names += each;
+        ends += each * (topic->messages + pn_topic_on_disk(topic));
+        most = each > most ? each : most;
+    }
+    *rest = (64 << 10) + 4 * NAME * names;
+    return (ends + (more == 0 ? 0 : most * (more / least + 1))) * END + *rest;
 }

@@ -11,6 +11,7 @@
 
 struct pn_durable_note {
     uint32_t kind;
+    bool happened; /* memory has it: the log is behind if it cannot be written */
     size_t off, length;
 };
 
@@ -22,10 +23,11 @@ struct pn_durable {
     uint8_t *bytes;
     size_t used, cap;
     bool failed; /* no memory for a note */
-    bool happened; /* what is noted, or a part of it */
+    bool happened; /* something of what was noted, but for what may be left out */
     uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
     uint8_t *scratch;
     size_t scratch_cap;
+    int64_t looked; /* for files that were removed; CLOCK_MONOTONIC */
     bool interval; /* we have written for a topic with fsync="interval" */
 };
 
@@ -60,7 +62,8 @@ size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_cha
 /* How PN_LOG_PUBLISH and PN_LOG_CARRIED begin, of a message in memory. */
 struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_message *m);
 
-/* What topiclog.c asks for when it compacts; its arg: the segment. */
+/* What topiclog.c asks for when it compacts, and for what it reserves; their arg: the segment. */
+uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest);
 int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w);
 int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
 

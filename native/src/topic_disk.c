@@ -197,9 +197,9 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
             pn_durable_note_spilled_locked(seg, topic, &m, &now);
     }
     if (pn_is_durable(seg, topic)) {
+        if (rc != 0)
+            pn_durable_forget_locked(seg);
         int flushed = pn_durable_flush_locked(seg);
-        if (rc != 0) /* the log has some of it: anew */
-            seg->topics.ctl->log_behind = 1;
         rc = rc != 0 ? rc : flushed;
     }
     if (rc == 0)
@@ -417,7 +417,7 @@ static int take(void *arg, const struct pn_record_out *record)
     }
     if (ref != 0) /* every channel goes without */
         pn_message_unstage_locked(seg, ref);
-    pn_durable_note_cancelled_locked(seg, topic, m.id);
+    pn_durable_note_cancelled_locked(seg, topic, m.id, true);
     topic->expired += expired && head.fanned_out == 0;
     count(topic, &head, false);
     return 1;

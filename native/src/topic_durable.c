@@ -9,8 +9,10 @@
  *    followed by a rebuild, at whose end the log is written anew from memory: all topics, all
  *    messages.  If nobody is left, the log is what counts: a message whose publisher was not told
  *    may be there or not, an answer whose consumer was not told may have happened or not.
- * 3. When a flush fails of what memory has done already, `log_behind` stands until the log could be
- *    written anew; publishing fails meanwhile.
+ * 3. On a full disk what has not happened is refused, and what has goes to the blocks that were
+ *    reserved for it (pn_carry_owed); attempts and delays are left out.  When a flush fails of
+ *    what memory has done already, the caller is told (PN_ESYNC) and `log_behind` stands until the
+ *    log could be written anew; publishing fails meanwhile.  So it does when files of it are gone.
  * 4. A sync that fails leaves nobody knowing what of the files is on the disk, and the next one may
  *    succeed without it (topiclog.c 7).  The log is written anew from memory, into a new file, and
  *    that is synced: by who needed it for fsync="always" at once, else by the next operation.  If
@@ -50,7 +52,7 @@ static uint8_t *note(struct pn_segment *seg, uint32_t kind, size_t length)
         d->failed = true;
         return NULL;
     }
-    d->note[d->notes++] = (struct pn_durable_note) {kind, d->used, length};
+    d->note[d->notes++] = (struct pn_durable_note) {kind, false, d->used, length};
     uint8_t *at = d->bytes + d->used;
     d->used += (length + 7) & ~(size_t) 7;
     return at;
@@ -62,12 +64,22 @@ static void wants(struct pn_segment *seg, const struct pn_topic *topic)
         pn_durable_mine(seg)->policy = topic->fsync;
 }
 
-/* Memory has it: the log is behind if it cannot be written.  What is noted before it happens does
- * not happen then. */
+/* Without these a message comes again with the attempts or the delay that it had before. */
+static bool may_be_left_out(uint32_t kind)
+{
+    return kind == PN_LOG_DELIVERED || kind == PN_LOG_REQUEUED;
+}
+
+/* Memory has what was noted last.  What is noted before it happens does not happen if it cannot be
+ * written. */
 static void has_happened(struct pn_segment *seg)
 {
-    if (pn_durable_mine(seg) != NULL)
-        pn_durable_mine(seg)->happened = true;
+    struct pn_durable *d = pn_durable_mine(seg);
+    if (d == NULL)
+        return;
+    if (d->notes != 0)
+        d->note[d->notes - 1].happened = true;
+    d->happened |= d->notes == 0 || !may_be_left_out(d->note[d->notes - 1].kind);
 }
 
 void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic)
@@ -101,14 +113,16 @@ void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topi
     wants(seg, topic);
 }
 
-static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_delivery *what)
+/* `happened`: it will be said to have. */
+static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_delivery *what,
+                     bool happened)
 {
     struct pn_durable *d = pn_durable_mine(seg);
     struct pn_durable_note *last = d != NULL && d->notes > 0 ? &d->note[d->notes - 1] : NULL;
     bool several = kind == PN_LOG_FANNED_OUT || kind == PN_LOG_DELIVERED ||
                    kind == PN_LOG_FINISHED || kind == PN_LOG_REQUEUED || kind == PN_LOG_CANCELLED;
     uint8_t *to;
-    if (several && last != NULL && last->kind == kind &&
+    if (several && last != NULL && last->kind == kind && last->happened == happened &&
         pn_durable_room((void **) &d->bytes, &d->cap, d->used + sizeof *what, 1) != NULL) {
         to = d->bytes + d->used;
         last->length += sizeof *what;
@@ -138,9 +152,10 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
     }
     if (pn_is_backlog(seg, ch))
         kind = PN_LOG_CANCELLED;
-    note_one(seg, kind, &what);
+    note_one(seg, kind, &what, true);
     has_happened(seg);
-    wants(seg, topic);
+    if (kind != PN_LOG_DELIVERED) /* nobody is told anything by it */
+        wants(seg, topic);
 }
 
 void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m)
@@ -149,7 +164,7 @@ void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_m
     const struct pn_log_delivery what = {.id = m->id, .topic = m->topic};
     if (!pn_is_durable(seg, topic))
         return;
-    note_one(seg, PN_LOG_FANNED_OUT, &what);
+    note_one(seg, PN_LOG_FANNED_OUT, &what, true);
     has_happened(seg);
     wants(seg, topic);
 }
@@ -162,20 +177,21 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
         .topic = ch->topic, .channel = own ? PN_LOG_TOPICS_OWN : pn_queue_index(seg, ch)};
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
         return;
-    note_one(seg, PN_LOG_EMPTIED, &what);
+    note_one(seg, PN_LOG_EMPTIED, &what, true);
     has_happened(seg);
     wants(seg, topic);
 }
 
 void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
-                                      uint64_t id)
+                                      uint64_t id, bool happened)
 {
     const struct pn_log_delivery what = {.id = id,
                                          .topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
-    note_one(seg, PN_LOG_CANCELLED, &what);
-    has_happened(seg);
+    note_one(seg, PN_LOG_CANCELLED, &what, happened);
+    if (happened)
+        has_happened(seg);
     wants(seg, topic);
 }
 
@@ -195,7 +211,7 @@ void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
         .topic = ch->topic,
         .channel = d->channel,
         .attempts = pn_state_attempts(redo->word)};
-    note_one(seg, kind == PN_KIND_FREE ? PN_LOG_FINISHED : PN_LOG_REQUEUED, &what);
+    note_one(seg, kind == PN_KIND_FREE ? PN_LOG_FINISHED : PN_LOG_REQUEUED, &what, false);
     wants(seg, topic);
 }
 
@@ -236,7 +252,7 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
     wants(seg, topic);
 }
 
-static int write_notes(struct pn_segment *seg)
+static int write_notes(struct pn_segment *seg, bool ends)
 {
     struct pn_durable *d = pn_durable_mine(seg);
     uint64_t seq;
@@ -253,9 +269,61 @@ static int write_notes(struct pn_segment *seg)
             n++;
         }
     }
-    int rc = pn_topiclog_append(&seg->topics.ctl->log, &d->files, records, n, &seq);
+    struct pn_topiclog *log = &seg->topics.ctl->log;
+    int rc = ends ? pn_topiclog_append_ends(log, &d->files, records, n, &seq)
+                  : pn_topiclog_append(log, &d->files, records, n, &seq);
     free(records);
     return rc;
+}
+
+/* Only what memory has, `required`: and cannot be left out.  Was there more that counts? */
+static bool keep_what_happened(struct pn_durable *d, bool required)
+{
+    size_t n = 0;
+    bool refused = false;
+    for (size_t i = 0; i < d->notes; i++) {
+        refused |= !d->note[i].happened;
+        if (d->note[i].happened && !(required && may_be_left_out(d->note[i].kind)))
+            d->note[n++] = d->note[i];
+    }
+    d->notes = n;
+    return refused;
+}
+
+void pn_durable_forget_locked(struct pn_segment *seg)
+{
+    if (pn_durable_mine(seg) != NULL)
+        keep_what_happened(pn_durable_mine(seg), false);
+}
+
+static bool is_no_room(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
+}
+
+/* There is room for them, if the file system reserves (pn_carry_owed). */
+static bool are_ends(const struct pn_durable *d)
+{
+    bool ends = true;
+    for (size_t i = 0; i < d->notes && ends; i++)
+        ends = d->note[i].happened && (d->note[i].kind == PN_LOG_FINISHED ||
+                                       d->note[i].kind == PN_LOG_FANNED_OUT ||
+                                       d->note[i].kind == PN_LOG_CANCELLED);
+    return ends;
+}
+
+/* On a full disk what has not happened is refused, and what has takes what was reserved for it. */
+static int write_what_was_noted(struct pn_segment *seg)
+{
+    struct pn_durable *d = pn_durable_mine(seg);
+    int rc = write_notes(seg, are_ends(d));
+    if (!is_no_room(rc))
+        return rc;
+    pn_topiclog_starve(&seg->topics.ctl->log);
+    bool refused = keep_what_happened(d, true);
+    int behind = d->notes == 0 ? 0 : write_notes(seg, true);
+    d->happened = behind != 0;
+    return refused || behind != 0 ? rc : 0;
 }
 
 /* Whoever has carried what others have synced has it synced again. */
@@ -271,7 +339,7 @@ static void tidy(struct pn_segment *seg)
             policy = seg->topics.topic[i].fsync;
     pn_topiclog_tidy(log, &d->files, policy == PN_FSYNC_NONE);
     if (d->policy < policy && pn_topiclog_is_untidy(log))
-        d->policy = policy;
+        d->policy = log->queue.starved != 0 ? PN_FSYNC_ALWAYS : policy; /* a full disk waits */
 }
 
 /* Of several flushes in one hold of the lock all are. */
@@ -296,8 +364,57 @@ int pn_disk_result(const struct pn_segment *seg, int rc)
         return rc;
     return pn_fail(PN_EDISKFULL,
                    "the disk of the data directory %s has no room for messages: %s\n"
-                   "Make room there; nothing has happened.",
+                   "Make room there, or let consumers finish what is there; nothing has happened.",
                    seg->data_dir, strerror(-rc));
+}
+
+enum { LOOK_NS = 1000000000 };
+
+/* What others have removed is to be written anew, from memory: 1, and `log_behind` stands; 0; or
+ * -errno.  `at_once`, or once in a second. */
+static int look_for_files(struct pn_segment *seg, bool at_once)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    struct pn_durable *d = pn_durable_mine(seg);
+    const int64_t now = pn_now_ns();
+    if (!at_once && now - d->looked < LOOK_NS)
+        return 0;
+    d->looked = now;
+    int rc = pn_topiclog_make_dir(seg->data_dir, seg->name);
+    if (rc == 0)
+        rc = pn_dirlock_renew(seg);
+    if (rc != 0 || !pn_topiclog_is_gone(&ctl->log, &d->files))
+        return rc;
+    ctl->log_behind = 1;
+    pn_store_relaxed(&seg->log_gone, 1);
+    return 1;
+}
+
+/* All of it anew if it is behind, and what was noted. */
+static int write_all(struct pn_segment *seg)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    int rc = 0;
+    if (ctl->log_behind != 0) {
+        rc = pn_carry_all_locked(seg);
+        ctl->log_behind = rc != 0;
+        PN_CRASH("durable:anew");
+    }
+    return rc == 0 && pn_durable_mine(seg)->notes != 0 ? write_what_was_noted(seg) : rc;
+}
+
+static int flush(struct pn_segment *seg)
+{
+    struct pn_durable *d = pn_durable_mine(seg);
+    int rc = d->failed ? pn_fail(ENOMEM, "out of memory") : look_for_files(seg, false);
+    if (rc < 0)
+        return rc;
+    tidy(seg);
+    rc = write_all(seg);
+    if (rc == -ENOENT && look_for_files(seg, true) == 1)
+        rc = write_all(seg);
+    PN_CRASH("durable:flushed");
+    return rc;
 }
 
 int pn_durable_flush_locked(struct pn_segment *seg)
@@ -312,24 +429,13 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     int rc = open_files(seg);
     struct pn_durable *d = pn_durable_mine(seg);
     if (rc != 0) {
-        ctl->log_behind = 1;
+        pn_durable_unwritten(seg, rc);
         return rc;
     }
     d->failures = failures;
-    if (ctl->log_behind != 0) {
-        rc = pn_carry_all_locked(seg);
-        ctl->log_behind = rc != 0;
-        PN_CRASH("durable:anew");
-    }
-    if (rc == 0 && d->failed)
-        rc = pn_fail(ENOMEM, "out of memory");
-    if (rc == 0 && d->notes != 0)
-        rc = write_notes(seg);
-    PN_CRASH("durable:flushed");
-    if (rc != 0)
-        ctl->log_behind |= d->happened;
-    if (rc == -ENOSPC || rc == -EDQUOT)
-        ctl->log.queue.least = 0; /* most of what fills the disk may be over */
+    rc = flush(seg);
+    if (rc != 0 && d->happened)
+        pn_durable_unwritten(seg, rc);
     if (pn_topiclog_may_compact(&ctl->log))
         seg->topics.noted |= GROWN;
     tidy(seg);
@@ -366,7 +472,8 @@ static int open_files(struct pn_segment *seg)
     struct pn_durable *d = calloc(1, sizeof *d);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, seg};
+    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next,
+                                              pn_carry_owed, seg};
     rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
                               seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
     if (rc != 0) {
@@ -418,11 +525,12 @@ static int start(struct pn_segment *seg, bool alone)
     }
     free(r.topic);
     free(r.channel);
-    if (rc != 0)
+    if (rc < 0)
         return pn_disk_result(seg, rc);
     if (pn_load_relaxed(&ctl->next_id) <= r.last_id)
         pn_store_relaxed(&ctl->next_id, r.last_id + 1);
     pn_store_relaxed(&seg->log_damaged, damaged);
+    ctl->log_behind = (uint32_t) rc; /* a full disk: then what is there can be had all the same */
     ctl->log_ready = 1;
     PN_CRASH("durable:ready");
     return 0;
@@ -483,14 +591,28 @@ void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync)
     pn_topiclog_forget(&sync->kept);
     if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT)
         rc = write_anew_and_sync(seg, rc);
-    if (rc != 0)
+    if (rc != 0 && pn_sync_error == 0)
         pn_sync_error = -rc;
+}
+
+int pn_durable_unwritten(struct pn_segment *seg, int rc)
+{
+    seg->topics.ctl->log_behind = 1;
+    pn_sync_error = rc == -PN_EDISKFULL ? -ENOSPC : rc;
+    return 0;
 }
 
 int pn_durable_failed(const struct pn_segment *seg)
 {
     int error = pn_sync_error;
     pn_sync_error = 0;
+    if (error < 0)
+        return pn_fail(PN_ESYNC,
+                       "it has happened, but is not in the log in %s/%s, which could not be "
+                       "written (%s): if all processes end now, it is undone\n"
+                       "See to that disk, and do not repeat the call: the next operation on a "
+                       "durable topic writes the log anew.",
+                       seg->data_dir, seg->name, strerror(-error));
     return pn_fail(PN_ESYNC,
                    "it has happened, but a power cut may undo it: the log in %s/%s could not be "
                    "synced (%s)\n"

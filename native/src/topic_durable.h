@@ -51,7 +51,7 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
 void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo);
 void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
-                                      uint64_t id);
+                                      uint64_t id, bool happened);
 /* A staged message; and one that is staged on disk. */
 void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref);
 void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,
@@ -61,16 +61,22 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
 int pn_disk_result(const struct pn_segment *seg, int rc);
 
 /* Write what was noted.  -errno: nothing of it is written; the next flush writes all anew if some
- * of it has happened already. */
+ * of it has happened already, and the caller of a call that promises it is told.  On a full disk
+ * only what has not happened yet is refused. */
 int pn_durable_flush_locked(struct pn_segment *seg);
-/* The same where nobody can be told, at the end of an operation. */
+/* What has not happened yet is not noted any more. */
+void pn_durable_forget_locked(struct pn_segment *seg);
+/* The same at the end of an operation. */
 void pn_durable_end_locked(struct pn_segment *seg);
 
 /* After the lock's release: fsync, as the topics that were written to want it. */
 void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync);
 
-/* Of this thread: errno of such a sync of fsync="always" that failed, 0: none did. */
+/* Of this thread: errno of such a sync of fsync="always" that failed; -errno: what the call has
+ * done could not be written; 0: neither. */
 extern _Thread_local int pn_sync_error __attribute__((tls_model("initial-exec")));
+/* The log is to be written anew, and the caller is told so; 0. */
+int pn_durable_unwritten(struct pn_segment *seg, int rc);
 int pn_durable_failed(const struct pn_segment *seg); /* -PN_ESYNC, and its sentence */
 /* At the end of a call that promises it, whose result is rc; at its beginning it is set to 0. */
 static inline int pn_durable_result(const struct pn_segment *seg, int rc)

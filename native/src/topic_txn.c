@@ -478,7 +478,7 @@ static int log_all(struct staging *s)
         const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
         if (op->kind == PN_OP_CANCEL) {
             if (op->message != 0 || op->tombstone != 0)
-                pn_durable_note_cancelled_locked(seg, topic, op->id);
+                pn_durable_note_cancelled_locked(seg, topic, op->id, false);
             continue;
         }
         if (op->message != 0)
@@ -517,10 +517,11 @@ int pn_topic_precommit_locked(struct pn_commit *c)
         rc = stage_all(&s);
     if (rc == 0) {
         rc = log_all(&s);
-        if (rc != 0 && !c->txn->prepared)
+        if (rc != 0 && !c->txn->prepared) {
             undo(&s, c->txn->pending.nops);
-        else if (rc != 0) /* what was prepared is committed, and the log is written anew */
-            c->conn->seg->topics.ctl->log_behind = 1, rc = 0;
+        } else if (rc != 0) {
+            rc = pn_durable_unwritten(c->conn->seg, rc); /* what was prepared is committed */
+        }
     }
     c->messages = s.first;
     if (rc != 0)

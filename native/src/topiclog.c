@@ -130,6 +130,12 @@ int pn_topiclog_make_dir(const char *data_dir, const char *segment)
     return rc == 0 ? 0 : pn_data_file_failed(data_dir, segment, "make", -rc);
 }
 
+static uint64_t owed(void *arg, uint64_t more, uint64_t *rest)
+{
+    const struct pn_topiclog_files *files = arg;
+    return files->source.owed(files->source.arg, more, rest);
+}
+
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source)
 {
@@ -150,6 +156,8 @@ int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, cons
     files->queue.arg = files;
     if (source != NULL)
         files->source = *source;
+    if (source != NULL && source->owed != NULL)
+        files->queue.owed = owed;
     return rc;
 }
 
@@ -193,13 +201,86 @@ void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq)
     tell_written(log);
 }
 
+/* What it had reserved is the next file's. */
+static void release(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                    const struct pn_diskqueue_state *before)
+{
+    if (files->queue.owed != NULL && before->write_at != 0 &&
+        pn_diskqueue_now(&log->queue)->write_file != before->write_file)
+        pn_recfile_release(&files->queue.dir, before->write_file, before->write_at);
+    PN_CRASH("topiclog:released");
+}
+
 int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq)
 {
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
     int rc = pn_topiclog_stage(log, files, records, n, seq);
     if (rc == 0)
         pn_topiclog_commit(log, *seq);
+    if (rc == 0)
+        release(log, files, &before);
     return rc;
+}
+
+bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    const struct pn_segfile_dir *dir = &files->queue.dir;
+    char path[sizeof dir->path + sizeof dir->prefix + 20];
+    struct stat st;
+    bool gone = false;
+    follow(log, files);
+    for (uint64_t file = now->read_file; !gone && now->write_at != 0 && file <= now->write_file;
+         file++) {
+        snprintf(path, sizeof path, "%s/%s%016llx", dir->path, dir->prefix,
+                 (unsigned long long) file);
+        gone = stat(path, &st) != 0 && errno == ENOENT;
+    }
+    return gone;
+}
+
+int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                            const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    files->queue.ends = files->queue.one_file = files->queue.owed != NULL;
+    int rc = pn_topiclog_append(log, files, records, n, seq);
+    files->queue.ends = files->queue.one_file = false;
+    return rc;
+}
+
+/*
+ * A new file, staged.  On a full disk what the present one has reserved is room for it: ends go to
+ * the new one, which reserves it for them.
+ */
+static int stage_file(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t *seq)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    uint64_t rest;
+    int rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
+    if ((rc != -ENOSPC && rc != -EDQUOT) || files->queue.owed == NULL || now->write_at == 0)
+        return rc;
+    if (pn_recfile_release(&files->queue.dir, now->write_file, now->write_at) != 0)
+        return rc;
+    rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
+    if (rc != 0) /* as much as it had, if nobody else has taken it */
+        pn_recfile_reserve(&files->queue.dir, &files->queue.writer, now->write_file,
+                           now->write_at, now->write_at,
+                           now->write_at + files->queue.owed(files->queue.arg, 0, &rest));
+    return rc;
+}
+
+static int begin_file(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    uint64_t seq;
+    follow(log, files);
+    int rc = stage_file(log, files, &seq);
+    if (rc != 0)
+        return rc;
+    pn_topiclog_commit(log, seq);
+    release(log, files, &before);
+    return 0;
 }
 
 int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t instance,
@@ -218,12 +299,9 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
     log->compact_from = PN_TOPICLOG_COMPACT;
     /* What is there, its writer may not have synced; else it is the first file that is made. */
     pn_store_relaxed(&log->synced_file, pn_diskqueue_now(&log->queue)->read_file);
-    follow(log, files);
-    rc = pn_diskqueue_roll(&log->queue, &files->queue);
-    if (rc != 0)
-        return rc;
     tell_written(log);
-    return 0;
+    rc = begin_file(log, files);
+    return rc == -ENOSPC || rc == -EDQUOT ? 1 : rc;
 }
 
 /* ---- syncing -------------------------------------------------------------------------------- */
@@ -320,14 +398,12 @@ bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now)
 
 /* ---- compaction ----------------------------------------------------------------------------- */
 
-int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
+static int begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
 {
     const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
-    follow(log, files);
-    int rc = pn_diskqueue_roll(&log->queue, &files->queue);
+    int rc = begin_file(log, files);
     if (rc != 0)
         return rc;
-    tell_written(log);
     log->compact_seq = before.write_seq;
     log->compact_sum = before.write_sum;
     memset(log->compact_cursor, 0, sizeof log->compact_cursor);
@@ -338,27 +414,86 @@ int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_fil
 
 bool pn_topiclog_may_compact(const struct pn_topiclog *log)
 {
-    return log->compact_file != 0 || pn_diskqueue_bytes(&log->queue) >= log->compact_from;
+    return log->compact_file != 0 || log->queue.starved != 0 ||
+           pn_diskqueue_bytes(&log->queue) >= log->compact_from;
 }
 
-/* At the end of compaction: the next one begins when the log is three times as long. */
-static int drop_old_files(struct pn_topiclog *log, struct pn_topiclog_files *files)
+/* What stands before that file, which begins with record `seq` and `sum`, is over. */
+static void drop(struct pn_topiclog *log, uint64_t file, uint64_t seq, uint64_t sum)
 {
-    uint64_t seq, file = log->compact_file;
-    const struct pn_log_dropped dropped = {.file = file};
-    struct pn_record_in last = {.type = PN_LOG_DROPPED, .parts = 1};
-    last.part[0] = (struct iovec) {(void *) (uintptr_t) &dropped, sizeof dropped};
-    int rc = pn_topiclog_append(log, files, &last, 1, &seq);
-    if (rc != 0)
-        return rc;
     PN_CRASH("topiclog:dropped");
     log->compact_file = 0;
     PN_CRASH("topiclog:compacted");
     log->compactions++;
     log->drop_seq = pn_diskqueue_now(&log->queue)->write_seq;
     PN_CRASH("topiclog:dropping");
-    pn_diskqueue_drop(&log->queue, file, log->compact_seq, log->compact_sum);
+    pn_diskqueue_drop(&log->queue, file, seq, sum);
     log->queue.least = pn_diskqueue_bytes(&log->queue);
+}
+
+static struct pn_record_in dropped_record(struct pn_log_dropped *dropped)
+{
+    struct pn_record_in last = {.type = PN_LOG_DROPPED, .parts = 1};
+    last.part[0] = (struct iovec) {dropped, sizeof *dropped};
+    return last;
+}
+
+/* At the end of compaction: the next one begins when the log is three times as long. */
+static int drop_old_files(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    struct pn_log_dropped dropped = {.file = log->compact_file};
+    const struct pn_record_in last = dropped_record(&dropped);
+    uint64_t seq;
+    int rc = pn_topiclog_append_ends(log, files, &last, 1, &seq);
+    if (rc == 0)
+        drop(log, dropped.file, log->compact_seq, log->compact_sum);
+    return rc;
+}
+
+static int carry_all(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t *seq)
+{
+    uint64_t cursor[PN_TOPICLOG_CURSOR] = {0};
+    int rc = 1;
+    while (rc > 0) {
+        struct pn_record_in record;
+        rc = files->source.carry(files->source.arg, cursor, &record);
+        PN_CRASH("topiclog:carried");
+        if (rc == 1) {
+            rc = pn_diskqueue_stage_more(&log->queue, &files->queue, &record, 1, seq);
+            rc = rc == 0 ? 1 : rc;
+        }
+    }
+    return rc;
+}
+
+int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                           uint64_t least)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    struct pn_log_dropped dropped = {.file = before.write_file + 1};
+    const struct pn_record_in last = dropped_record(&dropped);
+    uint64_t seq;
+    if (pn_data_dir_room(files->queue.dir.path) < least) {
+        pn_topiclog_starve(log);
+        return pn_data_file_failed(files->queue.dir.path, "", "write anew the log in", ENOSPC);
+    }
+    follow(log, files);
+    int rc = stage_file(log, files, &seq);
+    PN_CRASH("topiclog:begun");
+    if (rc != 0)
+        return rc;
+    files->queue.one_file = true; /* OPENED of another would say where this one ends */
+    rc = carry_all(log, files, &seq);
+    files->queue.ends = true;
+    if (rc == 0)
+        rc = pn_diskqueue_stage_more(&log->queue, &files->queue, &last, 1, &seq);
+    files->queue.ends = files->queue.one_file = false;
+    if (rc != 0) {
+        pn_diskqueue_unstage(&log->queue, &files->queue);
+        return rc;
+    }
+    pn_topiclog_commit(log, seq);
+    drop(log, dropped.file, before.write_seq, before.write_sum);
     return 0;
 }
 
@@ -367,10 +502,11 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
 {
     uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue), carried = 0;
     if (log->compact_file == 0)
-        return bytes < log->compact_from || bytes / 3 < live_bytes ||
+        return (bytes < log->compact_from && log->queue.starved == 0) ||
+                       bytes / 3 < live_bytes ||
                        (live_bytes != 0 && bytes / 3 < log->queue.least)
                    ? 0
-                   : pn_topiclog_begin_compaction(log, files);
+                   : begin_compaction(log, files);
     for (uint32_t i = 0; i < messages; i++) {
         struct pn_record_in record;
         uint64_t cursor[PN_TOPICLOG_CURSOR];
@@ -400,7 +536,10 @@ bool pn_topiclog_is_untidy(const struct pn_topiclog *log)
 int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once)
 {
     follow(log, files);
-    return at_once || pn_load_acquire(&log->synced) >= log->drop_seq
-               ? pn_diskqueue_tidy(&log->queue, &files->queue)
-               : 0;
+    int rc = at_once || pn_load_acquire(&log->synced) >= log->drop_seq
+                 ? pn_diskqueue_tidy(&log->queue, &files->queue)
+                 : 0;
+    if (rc == 0 && !pn_topiclog_is_untidy(log))
+        log->queue.starved = 0;
+    return rc;
 }

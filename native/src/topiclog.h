@@ -109,6 +109,8 @@ struct pn_topiclog_source {
     /* The live message after `cursor` (at first zeros; yours): *record, CARRIED: 1; 0: there is
      * none; PN_TOPICLOG_LATER: none yet, but the cursor has moved, call again; -errno. */
     int (*carry)(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
+    /* pn_diskqueue_files.owed; NULL: nothing is reserved. */
+    uint64_t (*owed)(void *arg, uint64_t more, uint64_t *rest);
     void *arg;
 };
 
@@ -139,6 +141,7 @@ void pn_topiclog_close(struct pn_topiclog_files *files);
 /*
  * Read what is there, and begin a file of our own.  Topics and channels are described with the
  * numbers they had; from here on those of `source` are used.  *damaged: records that were lost.
+ * 1: read, but a full disk has no room for that file: pn_topiclog_write_anew() comes first.
  */
 int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t instance,
                       uint64_t max_file, const struct pn_topiclog_replay *replay, void *arg,
@@ -151,6 +154,22 @@ void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq);
 /* Both.  When it returns 0 the kernel has it: no death of processes loses it. */
 int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
+
+/* Has somebody removed a file that counts? */
+bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files);
+/* Records that end what is there, for which there is room (`owed`). */
+int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                            const struct pn_record_in *records, size_t n, uint64_t *seq);
+/* A full disk has refused something: the next compaction begins as soon as it is worth it. */
+static inline void pn_topiclog_starve(struct pn_topiclog *log)
+{
+    log->queue.starved = 1;
+    log->queue.least = 0;
+}
+/* All that is live into a new file, and the older ones are dropped; or nothing has happened.
+ * `least`: bytes that this takes, or fewer. */
+int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                           uint64_t least);
 
 static inline int pn_topiclog_emit(struct pn_diskqueue_writing *w,
                                    const struct pn_record_in *record)
@@ -192,9 +211,6 @@ bool pn_topiclog_may_compact(const struct pn_topiclog *log);
  */
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages);
-
-/* The beginning, whether it is worth it or not: 1 or -errno. */
-int pn_topiclog_begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files);
 
 /* topiclog_replay.c: what the records from `from` on say. */
 int pn_topiclog_read(struct pn_topiclog_files *files, const struct pn_diskqueue_state *from,

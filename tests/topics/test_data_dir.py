@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -276,3 +277,27 @@ def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None
     if "ermitted" in done.stderr or "unshare failed" in done.stderr:
         require("mount-namespace", done.stderr.strip())
     assert done.stdout.split() == ["1"], done
+
+
+@pytest.mark.parametrize("what", ["file", "files", "directory"])
+def test_a_log_that_was_removed_is_written_anew(
+    host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By something that cleans up, under the running system."""
+    conn = host.connect()
+    topic = conn.topic("t", durable=True, fsync="always")
+    topic.channel("c")
+    topic.publish_many([b"before %d" % i for i in range(100)])
+    directory = tmp_path / host.name
+    if what == "directory":
+        shutil.rmtree(directory)
+    else:
+        for file in directory.glob("log.*" if what == "file" else "*"):
+            file.unlink()
+    topic.publish(b"after")
+    conn.notify("anything")  # a commit tells what there is to be told
+    assert "were removed under the running system" in caplog.text
+    host.remove()
+    conn = host.connect()
+    assert conn.topic("t").channel("c").stats().depth == 101
+    conn.close()
