@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import logging
 import os
 import platform
 import resource
+import select
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import pynotify
+from forking import in_child
 from receiving import PATIENCE, wait_until
 from sessions import Connect, NewWorker
 
@@ -136,3 +140,132 @@ def test_refused_pidfds_are_told_at_connect(
     assert len(texts) == 1
     assert os.strerror(error) in texts[0]
     assert "late" in texts[0]
+
+
+# ---- a thousand connections of one process -------------------------------------------------------
+
+THOUSAND = 1000
+#: The segment, lock files, two spares; of the few connections that watch two sets, and pidfds.
+SHARED = 1 + 16 + 2 + 8 * (2 + 2)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def listen_a_thousand_times(name: str) -> int:
+    """How many descriptors that takes, with a descriptor for an event loop each."""
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    before = open_descriptors()
+    for _ in range(THOUSAND):
+        conn = pynotify.connect(name)
+        conn.listen("c")
+        conn.fileno()
+        conn.wait(0)
+        _held.append(conn)
+    return open_descriptors() - before
+
+
+def hear_in_one_loop() -> int:
+    """How many have got the message."""
+    silent = {conn.fileno(): conn for conn in _held}
+    with select.epoll() as loop:
+        for fd in silent:
+            loop.register(fd, select.EPOLLIN)
+        while silent:
+            for fd, _ in loop.poll(PATIENCE):
+                if fd in silent and [n.payload for n in silent[fd].poll()] == ["all"]:
+                    del silent[fd]
+    return THOUSAND - len(silent)
+
+
+def close_all() -> int:
+    for conn in _held:
+        conn.close()
+    _held.clear()
+    return open_descriptors()
+
+
+def test_a_thousand_connections_of_one_process(
+    new_name: Callable[[], str], new_worker: NewWorker
+) -> None:
+    name = new_name()
+    gateway, notifier = new_worker(), new_worker()
+    before = gateway.call(open_descriptors)
+    with pynotify.open(name) as engine:
+        notifier.call(connect_here, name)
+        assert gateway.call(listen_a_thousand_times, name) <= 3 * THOUSAND + SHARED
+        gateway.start(hear_in_one_loop)
+        notifier.call(notify_all)
+        assert gateway.result() == THOUSAND
+        assert gateway.call(close_all) == before
+        assert engine.check().ok
+    gateway.close()
+    notifier.close()
+
+
+def notify_all() -> None:
+    _held[0].notify("c", "all")
+
+
+# ---- numbers that are another file's by now ------------------------------------------------------
+
+
+def use_everything(name: str) -> pynotify.Connection:
+    conn = pynotify.connect(name)
+    conn.listen("c")
+    conn.fileno()
+    conn.wait(0.001)
+    with conn.topic("t").channel("c").consumer() as consumer:
+        consumer.fileno()
+    return conn
+
+
+def take_numbers(directory: Path) -> list[int]:
+    return [os.open(directory / str(i), os.O_RDWR | os.O_CREAT) for i in range(40)]
+
+
+def test_a_forked_child_has_nothing_of_the_parents_open(engine_name: str, tmp_path: Path) -> None:
+    """And closes nothing when the parent's connection is collected: it may be a daemon's file."""
+    before = set(os.listdir("/proc/self/fd"))
+    conn = use_everything(engine_name)
+    ours = {int(fd) for fd in set(os.listdir("/proc/self/fd")) - before}
+
+    def look() -> list[str]:
+        nonlocal conn
+        anonymous = []
+        for fd in ours:
+            with contextlib.suppress(OSError):
+                link = os.readlink(f"/proc/self/fd/{fd}")
+                if link.startswith("anon_inode") or "pidfd" in link:
+                    anonymous.append(link)
+        files = take_numbers(tmp_path)
+        del conn
+        gc.collect()
+        for fd in files:
+            os.fstat(fd)
+        return anonymous
+
+    assert in_child(look) == []
+    conn.notify("c", "1")
+    assert [n.payload for n in conn.poll()] == ["1"]
+    conn.close()
+
+
+def test_what_was_closed_behind_our_back_is_not_closed_again(
+    engine_name: str, tmp_path: Path
+) -> None:
+    def look() -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        conn = use_everything(engine_name)
+        for fd in set(os.listdir("/proc/self/fd")) - before:
+            with contextlib.suppress(OSError):
+                os.close(int(fd))
+        files = take_numbers(tmp_path)
+        conn.close()
+        for fd in files:
+            os.fstat(fd)
+
+    in_child(look)

@@ -17,6 +17,7 @@
 #include "backend.h"
 #include "bridge.h"
 #include "channel.h"
+#include "consume.h"
 #include "deliver.h"
 #include "engine.h"
 #include "generation.h"
@@ -43,6 +44,12 @@ static void after_release(struct pn_segment *seg, uint32_t what)
         pn_bridge_tell(seg);
 }
 
+static void close_inherited(struct pn_conn *conn)
+{
+    pn_consumers_close_inherited(conn);
+    pn_receive_close_files(conn);
+}
+
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
@@ -52,7 +59,8 @@ __attribute__((constructor)) static void register_hooks(void)
                                                  .wake_consumers = pn_consumers_signal,
                                                  .slot_freed = pn_consumers_reap_locked,
                                                  .signal_owed = pn_consumers_signal_owed,
-                                                 .consumers_woken = pn_consumers_woken};
+                                                 .consumers_woken = pn_consumers_woken,
+                                                 .close_inherited = close_inherited};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
@@ -312,14 +320,7 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
 
 static void free_conn(pn_conn *conn)
 {
-    pn_latch_close(conn);
-    if (conn->epfd >= 0)
-        close(conn->epfd);
-    if (conn->tfd >= 0)
-        close(conn->tfd);
-    if (conn->postfd >= 0)
-        close(conn->postfd);
-    pn_watch_close(conn);
+    pn_receive_close_files(conn);
     pn_receive_free(conn);
     pn_segment_release(conn->seg);
     free(conn);
@@ -402,7 +403,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
     pn_store_relaxed(&conn->refs, 1);
     memcpy(conn->database, database, database_len);
     pn_latch_init(conn);
-    conn->epfd = conn->tfd = conn->postfd = -1;
+    conn->epfd = conn->tfd = -1;
     pn_store_relaxed(&conn->spin_ns, 4000);
     pn_store_relaxed(&conn->gap_ns, 1000000000);
     pn_store_relaxed(&conn->next_timer_ns, (uint64_t) pn_now_ns() + 1000000000);

@@ -18,6 +18,7 @@
 #include "backend.h"
 #include "consume.h"
 #include "crashpoint.h"
+#include "identity.h"
 #include "procsignal.h"
 #include "watch.h"
 
@@ -293,12 +294,27 @@ static int detach(struct pn_consumer *c)
     return rc;
 }
 
+static void close_files(struct pn_consumer *c)
+{
+    pn_close_if_ours(pn_load_relaxed(&c->sleepfd), PN_KIND_EPOLL);
+    pn_close_if_ours(pn_load_relaxed(&c->efd), PN_KIND_EVENTFD);
+    pn_close_if_ours(c->epfd, PN_KIND_EPOLL);
+    pn_close_if_ours(c->tfd, PN_KIND_TIMERFD);
+    pn_store_relaxed(&c->sleepfd, -1);
+    pn_store_relaxed(&c->efd, -1);
+    c->epfd = c->tfd = -1;
+}
+
+void pn_consumers_close_inherited(struct pn_conn *conn)
+{
+    struct pn_consumer *c = pn_load_relaxed(&conn->consumers);
+    for (; c != NULL; c = pn_load_relaxed(&c->next))
+        close_files(c);
+}
+
 static void free_consumer(struct pn_consumer *c)
 {
-    const int fds[] = {pn_load_relaxed(&c->sleepfd), pn_load_relaxed(&c->efd), c->epfd, c->tfd};
-    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    close_files(c);
     free(c->buf);
     free(c);
 }

@@ -63,7 +63,6 @@ struct pn_conn pn_conn_that_is_closed = {.closing = 1,
                                          .sleepfd = -1,
                                          .epfd = -1,
                                          .tfd = -1,
-                                         .postfd = -1,
                                          .recv_mutex = PTHREAD_MUTEX_INITIALIZER,
                                          .notice_mutex = PTHREAD_MUTEX_INITIALIZER,
                                          .log_mutex = PTHREAD_MUTEX_INITIALIZER};

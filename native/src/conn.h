@@ -23,7 +23,7 @@ enum pn_fd_flag {
     PN_FD_NEIGHBOUR = 4  /* whom we watch has changed */
 };
 
-enum { PN_NEIGHBOURS = 64, PN_PASSED = 8 };
+enum { PN_SEATS = 8, PN_NEIGHBOURS = 64, PN_PASSED = 8 };
 
 /* The processes that a connection watches while it sleeps (watch.c).  W: recv_mutex held. */
 struct pn_watch {
@@ -33,6 +33,7 @@ struct pn_watch {
     pn_atomic_u64 retry_at; /* a takeover could not get the lock: CLOCK_MONOTONIC ns, or 0 */
     int64_t pause_ns;       /* before that */
     pn_atomic_u32 complete; /* all are watched that should be */
+    bool in_epfd;           /* epfd is in conn->epfd, which is for fileno() */
     uint32_t n, npassed;
     struct pn_neighbour {
         int32_t pid;
@@ -68,9 +69,10 @@ struct pn_conn {
     pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
     pn_atomic_i32 sleepfd;  /* what a thread blocks on: epoll over efd and watch.epfd, or -1 */
     pn_atomic_u32 waiters;  /* threads in wait() */
-    int epfd, tfd, postfd; /* for fileno(): epoll over efd, slow timer, posts; -1 until asked */
+    int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */
     pn_atomic_u32 has_fd;
-    pn_atomic_u32 posted;  /* postfd was written.  W: pn_conn_post(), and pn_poll() clears it */
+    pn_atomic_u32 posted;  /* tfd is to be readable.  W: pn_conn_post(), and pn_poll() clears it */
+    int64_t tfd_due;       /* else when it is, CLOCK_MONOTONIC ns.  recv_mutex held */
     pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
     pn_atomic_u64 next_timer_ns; /* when this connection's slow timer is due; INT64_MAX: never */
     pn_atomic_u32 timer_step;    /* how often it came since anything was read: it doubles */

@@ -502,10 +502,11 @@ static int make_descriptor(struct pn_consumer *c)
     pthread_mutex_lock(&c->conn->recv_mutex);
     int rc = pn_watch_open(c->conn);
     pthread_mutex_unlock(&c->conn->recv_mutex);
-    if (epfd < 0 || tfd < 0 || rc != 0 ||
+    if (epfd < 0 || tfd < 0 || rc < 0 ||
         epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->efd), &ev) != 0 ||
         epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0 ||
-        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->conn->watch.epfd), &ev) != 0) {
+        (rc == 0 &&
+         epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->conn->watch.epfd), &ev) != 0)) {
         int error = errno;
         if (epfd >= 0)
             close(epfd);

@@ -37,6 +37,8 @@ extern struct pn_consumer pn_consumer_that_is_closed;
 
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out);
+/* In a forked child. */
+void pn_consumers_close_inherited(struct pn_conn *conn);
 int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
 int pn_consume_fileno(struct pn_consumer *consumer);
 int pn_consume_pause(struct pn_consumer *consumer, int level);

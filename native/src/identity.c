@@ -10,6 +10,11 @@
  * 2. A number that is another file's by now is forgotten, not closed, and the file opened again by
  *    its name.  The locks that the process held in a lock file went with the old descriptor; they
  *    are taken again by the next look after them (pn_backend_keep_alive).
+ *    What has no inode of its own (eventfds, epoll sets, timers, pidfds) is closed only if the
+ *    number is one of that kind still; one that the program has made since, of the same kind, under
+ *    the same number, cannot be told from ours.  A forked child closes what its parent's
+ *    connections have at once, in fork(), before it can have closed anything itself: so a program
+ *    that becomes a daemon, and closes everything, loses nothing when they are collected.
  * 3. Namespaces.  A forked child may be in another pid namespace than its parent, and keeps the
  *    parent's mapping.  There the pids of the segment name other processes, or none: it may look,
  *    but not connect, and what pidfd_open() says of a pid proves nothing.
@@ -39,17 +44,24 @@ bool pn_is_segment_file(const struct pn_segment *seg, int fd)
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == seg->dev && st.st_ino == seg->ino;
 }
 
-/* Async-signal-safe: every byte of the name is put there by hand. */
+/* Async-signal-safe: every digit is put there by hand.  Where the text ends. */
+static size_t append_number(char *text, size_t at, uint32_t number)
+{
+    char digits[12];
+    size_t count = 0;
+    for (; count == 0 || number != 0; number /= 10)
+        digits[count++] = (char) ('0' + number % 10);
+    while (count > 0)
+        text[at++] = digits[--count];
+    text[at] = '\0';
+    return at;
+}
+
 static void segment_path(const struct pn_segment *seg, char path[sizeof seg->lock_prefix])
 {
     static const char prefix[] = PN_SHM_DIR "/pynotify.";
-    size_t at = sizeof prefix - 1, count = 0;
-    char digits[12];
-    memcpy(path, prefix, at);
-    for (uint32_t left = seg->uid; count == 0 || left != 0; left /= 10)
-        digits[count++] = (char) ('0' + left % 10);
-    while (count > 0)
-        path[at++] = digits[--count];
+    memcpy(path, prefix, sizeof prefix - 1);
+    size_t at = append_number(path, sizeof prefix - 1, seg->uid);
     path[at++] = '.';
     memcpy(path + at, seg->name, strlen(seg->name) + 1);
 }
@@ -105,6 +117,22 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
         return fd;
     atomic_compare_exchange_strong(&seg->lock_fd[file], &fd, -1);
     return pn_segment_open_lock_file(seg, slot);
+}
+
+void pn_close_if_ours(int fd, enum pn_fd_kind kind)
+{
+    static const char *const names[] = {"[eventfd]", "[eventpoll]", "[timerfd]", "pidfd"};
+    char link[32] = "/proc/self/fd/", target[64];
+    if (fd < 0)
+        return;
+    append_number(link, strlen(link), (uint32_t) fd);
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    if (n >= 0)
+        target[n] = '\0';
+    if (n < 0 ? errno == ENOENT && access("/proc/self/fd", F_OK) == 0
+              : strstr(target, names[kind]) == NULL || target[0] == '/')
+        return; /* closed, or another file's number by now */
+    close(fd);
 }
 
 /* ---- users ----------------------------------------------------------------------------------- */

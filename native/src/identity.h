@@ -25,6 +25,11 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
 /* Is `fd` the lock file of that number? */
 bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd);
 
+/* Descriptors without a file, of which the kernel tells the kind only. */
+enum pn_fd_kind { PN_KIND_EVENTFD, PN_KIND_EPOLL, PN_KIND_TIMERFD, PN_KIND_PIDFD };
+/* Close it, if it may be ours still; -1 is allowed.  Async-signal-safe. */
+void pn_close_if_ours(int fd, enum pn_fd_kind kind);
+
 /* Has the process another effective user than the segment?  Async-signal-safe (identity.c 4). */
 bool pn_is_other_user(struct pn_segment *seg);
 

@@ -33,6 +33,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "identity.h"
+
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441 /* everywhere; older headers do not have it */
 #endif
@@ -131,10 +133,9 @@ void pn_latch_init(struct pn_conn *conn)
 
 void pn_latch_close(struct pn_conn *conn)
 {
-    const int fds[] = {pn_load_relaxed(&conn->sleepfd), pn_load_relaxed(&conn->efd)};
-    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    pn_close_if_ours(pn_load_relaxed(&conn->sleepfd), PN_KIND_EPOLL);
+    pn_close_if_ours(pn_load_relaxed(&conn->efd), PN_KIND_EVENTFD);
+    pn_latch_init(conn);
 }
 
 int pn_latch_open(struct pn_conn *conn)

@@ -332,8 +332,12 @@ static void reset_in_child(void)
 {
     pn_os_know_ourselves();
     pn_process_child_reset();
-    for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++)
+    for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++) {
+        struct pn_conn *conn = pn_load_relaxed(&local[i]);
+        if (conn != NULL)
+            pn_segment_hooks.close_inherited(conn);
         pn_store_relaxed(&local[i], NULL);
+    }
     pn_store_relaxed(&local_used, 0);
     pn_store_relaxed(&in_handler, 0);
     memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; nobody signals us yet */
@@ -394,7 +398,7 @@ void pn_procsignal_quiesce(void)
 static void forget_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry)
 {
     if (entry->fd >= 0) {
-        close(entry->fd);
+        pn_close_if_ours(entry->fd, PN_KIND_PIDFD);
         entry->fd = -1;
         seg->pidfds_open--;
     }

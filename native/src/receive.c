@@ -43,6 +43,7 @@
 #include "channel.h"
 #include "crashpoint.h"
 #include "generation.h"
+#include "identity.h"
 #include "latch.h"
 #include "linger.h"
 #include "lock.h"
@@ -60,6 +61,15 @@
 #define PN_POLL_BACK_NS 50000000LL  /* and how often the caller may look at its signals */
 #define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
 #define PN_FILE_TRIES 200
+
+void pn_receive_close_files(struct pn_conn *conn)
+{
+    pn_latch_close(conn);
+    pn_close_if_ours(conn->epfd, PN_KIND_EPOLL);
+    pn_close_if_ours(conn->tfd, PN_KIND_TIMERFD);
+    conn->epfd = conn->tfd = -1;
+    pn_watch_close(conn);
+}
 
 void pn_receive_free(struct pn_conn *conn)
 {
@@ -217,12 +227,13 @@ int64_t pn_slow_timer_max_ns = PN_TIMER_MAX_NS;
 
 static int look_after(struct pn_conn *conn);
 static void set_descriptor_timer(struct pn_conn *conn);
+static void arm_descriptor_timer(struct pn_conn *conn);
 
 /* The descriptor's timer, for who never comes to wait().  1: it ticked, 0, or an error. */
 static int serve_timer(struct pn_conn *conn)
 {
     uint64_t expired;
-    if (pn_load_relaxed(&conn->has_fd) == 0 ||
+    if (pn_load_relaxed(&conn->has_fd) == 0 || pn_load_relaxed(&conn->posted) != 0 ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
     int rc = look_after(conn); /* clears `owed`, so somebody must look again */
@@ -284,16 +295,14 @@ static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
-    uint64_t posts;
     batch->n = 0;
     batch->ngaps = 0;
     int64_t n = pn_conn_check_receiver(conn);
     if (n != 0)
         return n;
     pthread_mutex_lock(&conn->recv_mutex);
-    if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0 &&
-        read(conn->postfd, &posts, sizeof posts) < 0)
-        pn_store_relaxed(&conn->posted, 0); /* drained by another poll() */
+    if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0)
+        arm_descriptor_timer(conn);
     if (pn_load_relaxed(&conn->has_fd) != 0)
         pn_watch_arm_locked(conn); /* this may leave the slot asleep */
     n = pn_local_begin_poll(&conn->local, batch);
@@ -321,19 +330,34 @@ static int64_t timer_period(struct pn_conn *conn)
     return period * 3 / 4 + (int64_t) (mixed >> 24) % (period / 2);
 }
 
+/* The timer at that time, CLOCK_MONOTONIC ns; whoever polls has an interval, and a short one. */
+static void set_timer(const struct pn_conn *conn, int64_t at)
+{
+    const struct itimerspec timer = {
+        .it_interval = {.tv_nsec = conn->signo < 0 ? PN_POLL_MODE_NS : 0},
+        .it_value = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000}};
+    timerfd_settime(conn->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
+}
+
+/* recv_mutex held.  After a post at once: one that comes in between is seen after the call. */
+static void arm_descriptor_timer(struct pn_conn *conn)
+{
+    set_timer(conn, conn->tfd_due);
+    if (pn_load_seq_cst(&conn->posted) != 0)
+        set_timer(conn, 1);
+}
+
 static void set_descriptor_timer(struct pn_conn *conn)
 {
-    if (conn->signo < 0)
-        return; /* an interval, and short */
+    int64_t now = pn_now_ns();
+    if (conn->signo < 0) {
+        conn->tfd_due = now + PN_POLL_MODE_NS;
+        return arm_descriptor_timer(conn);
+    }
     int64_t retry_at = (int64_t) pn_load_relaxed(&conn->watch.retry_at);
     int64_t period = timer_period(conn);
-    if (retry_at != 0) {
-        int64_t left = retry_at - pn_now_ns();
-        period = left > 1 ? left : 1;
-    }
-    struct itimerspec timer = {
-        .it_value = {.tv_sec = period / 1000000000, .tv_nsec = period % 1000000000}};
-    timerfd_settime(conn->tfd, 0, &timer, NULL);
+    conn->tfd_due = retry_at == 0 ? now + period : retry_at > 1 ? retry_at : 1;
+    arm_descriptor_timer(conn);
 }
 
 /* Something was read: the timer is at its shortest again. */
@@ -558,14 +582,15 @@ void pn_receive_kick(struct pn_conn *conn)
 }
 
 /*
- * Not the latch: a thread in wait() would drain that, and find nothing.  The flag goes last, so
- * that it is never clear while the descriptor is readable for good.
+ * Not the latch: a thread in wait() would drain that, and find nothing.  The flag goes first:
+ * whoever sets the timer for later looks at it afterwards.
  */
 void pn_receive_post(struct pn_conn *conn)
 {
-    const uint64_t one = 1;
-    if (pn_load_acquire(&conn->has_fd) != 0 && write(conn->postfd, &one, sizeof one) > 0)
-        pn_store_release(&conn->posted, 1);
+    if (pn_load_acquire(&conn->has_fd) == 0)
+        return;
+    atomic_store(&conn->posted, 1);
+    set_timer(conn, 1);
 }
 
 /* ---- one descriptor for any event loop ------------------------------------------------------- */
@@ -591,18 +616,14 @@ static int add_to_epoll(int epfd, int fd)
 
 static int make_descriptor(struct pn_conn *conn)
 {
-    const struct timespec ts = {.tv_nsec = PN_POLL_MODE_NS};
-    const struct itimerspec timer = {.it_interval = ts, .it_value = ts};
-
     int epfd = epoll_create1(EPOLL_CLOEXEC);
     int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    int postfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (epfd < 0 || tfd < 0 || postfd < 0 || timerfd_settime(tfd, 0, &timer, NULL) != 0 ||
+    int watched = pn_watch_open(conn);
+    if (epfd < 0 || tfd < 0 || watched < 0 ||
         add_to_epoll(epfd, pn_load_relaxed(&conn->efd)) != 0 || add_to_epoll(epfd, tfd) != 0 ||
-        add_to_epoll(epfd, postfd) != 0 || pn_watch_open(conn) != 0 ||
-        add_to_epoll(epfd, conn->watch.epfd) != 0) {
+        (watched == 0 && add_to_epoll(epfd, pn_load_relaxed(&conn->watch.epfd)) != 0)) {
         int error = errno;
-        const int made[] = {epfd, tfd, postfd};
+        const int made[] = {epfd, tfd};
         for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
             if (made[i] >= 0)
                 close(made[i]);
@@ -610,7 +631,7 @@ static int make_descriptor(struct pn_conn *conn)
     }
     conn->epfd = epfd;
     conn->tfd = tfd;
-    conn->postfd = postfd;
+    conn->watch.in_epfd = watched == 0;
     pn_store_release(&conn->has_fd, 1);
     set_descriptor_timer(conn);
     pn_watch_arm_locked(conn);

@@ -25,6 +25,8 @@ int pn_receive_hush(struct pn_conn *conn);
 void pn_receive_kick(struct pn_conn *conn);
 
 /* Free what reading has allocated. */
+/* Its descriptors, each once. */
+void pn_receive_close_files(struct pn_conn *conn);
 void pn_receive_free(struct pn_conn *conn);
 
 /* Is there something that we may read? */

@@ -528,8 +528,7 @@ static void free_segment(struct pn_segment *seg)
         munmap(seg->base, seg->size);
     }
     for (uint32_t i = 0; seg->pidfds != NULL && i < seg->max_backends; i++)
-        if (seg->pidfds[i].fd >= 0)
-            close(seg->pidfds[i].fd);
+        pn_close_if_ours(seg->pidfds[i].fd, PN_KIND_PIDFD);
     for (int i = 0; seg->base != NULL && i < PN_SPARES; i++)
         if (pn_is_segment_file(seg, seg->spare[i]))
             close(seg->spare[i]);
@@ -648,12 +647,12 @@ void pn_process_child_reset(void)
     for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next) {
         pthread_mutex_init(&seg->signal_mutex, NULL);
         seg->on_release = 0;
+        pn_store_relaxed(&seg->seats, 0);
         pn_lock_files_close(seg);
-        for (uint32_t i = 0; i < seg->max_backends; i++)
-            if (seg->pidfds[i].fd >= 0) {
-                close(seg->pidfds[i].fd);
-                seg->pidfds[i].fd = -1;
-            }
+        for (uint32_t i = 0; i < seg->max_backends; i++) {
+            pn_close_if_ours(seg->pidfds[i].fd, PN_KIND_PIDFD);
+            seg->pidfds[i].fd = -1;
+        }
         seg->pidfds_open = 0;
         memset(seg->own, 0, seg->max_backends * sizeof(struct pn_conn *));
     }

@@ -99,6 +99,8 @@ struct pn_segment {
     char lock_prefix[300];  /* their path but for the number */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
+    pn_atomic_u32 seats; /* connections of this process that watch (watch.c 8) */
+
     pthread_mutex_t signal_mutex; /* guards pidfds and own */
     struct pn_conn **own; /* this process's connection in each slot, or NULL */
     struct pn_pidfd_cache_entry *pidfds; /* one per slot */
@@ -148,6 +150,8 @@ struct pn_segment_hooks {
     void (*signal_owed)(struct pn_segment *, int64_t min_age_ns);
     /* a signal has come for the connection: consume.c.  Async-signal-safe */
     void (*consumers_woken)(struct pn_conn *, bool all);
+    /* in a forked child: what the parent's connection has open.  Async-signal-safe */
+    void (*close_inherited)(struct pn_conn *);
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

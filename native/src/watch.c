@@ -38,6 +38,12 @@
  *    an epoll descriptor, one more to block on (latch.c 2), and a pidfd for each neighbour, at most
  *    PN_NEIGHBOURS.  With more of them,
  *    or without descriptors, `complete` is false and the slow timer stays at its shortest.
+ * 8. A process may have a thousand connections.  PN_SEATS of them in a segment watch, the first to
+ *    sleep; the others take a seat when one is free as they go to sleep.  Without one a connection
+ *    is to all others as one that has not slept yet: its `watches` is 0, so it ends no walk and is
+ *    not told.  Whoever takes over a dead process signals every slot that is owed a signal, also
+ *    those of connections without a seat.  One shared set would not do: the kernel lets 500 sets
+ *    have it, and 100 if they are in an event loop's set in turn.
  */
 #define _GNU_SOURCE
 #include "watch.h"
@@ -50,6 +56,7 @@
 
 #include "backend.h"
 #include "crashpoint.h"
+#include "identity.h"
 #include "lock.h"
 #include "lockfile.h"
 #include "os.h"
@@ -179,7 +186,7 @@ static void bury(struct pn_conn *conn)
         if (!w->neighbour[k].dead) {
             k++;
         } else if (take_over(conn->seg, w->neighbour[k].pid)) {
-            close(w->neighbour[k].fd);
+            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
             w->neighbour[k] = w->neighbour[--w->n];
         } else {
             try_again(w);
@@ -285,7 +292,7 @@ static void forget_others(struct pn_watch *w)
         } else {
             /* a forked child may have a copy, with which it would stay in the set */
             epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL);
-            close(w->neighbour[k].fd);
+            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
             w->neighbour[k] = w->neighbour[--w->n];
         }
 }
@@ -332,22 +339,46 @@ static bool due(const struct pn_conn *conn)
            (retry_at != 0 && (uint64_t) pn_now_ns() >= retry_at);
 }
 
+static bool take_seat(struct pn_segment *seg)
+{
+    uint32_t taken = pn_load_relaxed(&seg->seats);
+    while (taken < PN_SEATS)
+        if (atomic_compare_exchange_weak(&seg->seats, &taken, taken + 1))
+            return true;
+    return false;
+}
+
 int pn_watch_open(struct pn_conn *conn)
 {
-    int fd = pn_load_relaxed(&conn->watch.epfd);
-    if (fd < 0) {
-        fd = epoll_create1(EPOLL_CLOEXEC);
-        pn_store_release(&conn->watch.epfd, fd);
+    if (pn_load_relaxed(&conn->watch.epfd) >= 0)
+        return 0;
+    if (!take_seat(conn->seg)) {
+        pn_store_relaxed(&conn->watch.complete, 1); /* others of this process do it */
+        return 1;
     }
-    return fd < 0 ? -errno : 0;
+    int fd = epoll_create1(EPOLL_CLOEXEC), error = errno;
+    if (fd < 0)
+        pn_fetch_add_relaxed(&conn->seg->seats, (uint32_t) -1);
+    pn_store_release(&conn->watch.epfd, fd);
+    errno = error;
+    return fd < 0 ? -error : 0;
+}
+
+/* The set of a connection whose descriptor was made when no seat was free. */
+static void join_descriptor(struct pn_conn *conn)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (pn_load_relaxed(&conn->has_fd) != 0 && !conn->watch.in_epfd)
+        conn->watch.in_epfd = epoll_ctl(conn->epfd, EPOLL_CTL_ADD,
+                                        pn_load_relaxed(&conn->watch.epfd), &event) == 0;
 }
 
 void pn_watch_arm_locked(struct pn_conn *conn)
 {
-    if (!listens(conn) || !due(conn))
+    if (!listens(conn) || !due(conn) || pn_watch_open(conn) != 0)
         return;
-    if (pn_watch_open(conn) == 0)
-        walk(conn);
+    join_descriptor(conn);
+    walk(conn);
 }
 
 void pn_watch_arm(struct pn_conn *conn)
@@ -405,7 +436,13 @@ void pn_watch_close(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
     for (uint32_t k = 0; k < w->n; k++)
-        close(w->neighbour[k].fd);
-    if (pn_load_relaxed(&w->epfd) >= 0)
-        close(pn_load_relaxed(&w->epfd));
+        pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+    w->n = 0;
+    int fd = pn_load_relaxed(&w->epfd);
+    if (fd < 0)
+        return;
+    pn_close_if_ours(fd, PN_KIND_EPOLL);
+    pn_store_relaxed(&w->epfd, -1);
+    if (conn->pid == pn_my_pid)
+        pn_fetch_add_relaxed(&conn->seg->seats, (uint32_t) -1);
 }

@@ -24,7 +24,7 @@ int pn_watch_look_at_commit_locked(struct pn_conn *conn);
 /* After pn_members_changed_locked() and the release of the lock: wake those whose walk it is. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot);
 
-/* Make conn->watch.epfd; recv_mutex held.  0 or -errno. */
+/* Make conn->watch.epfd; recv_mutex held.  0; 1: enough of this process watch; -errno. */
 int pn_watch_open(struct pn_conn *conn);
 
 void pn_watch_init(struct pn_conn *conn);
