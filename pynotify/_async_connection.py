@@ -8,6 +8,8 @@
   the loop.  So a cancelled call has done nothing, and no state of ours is touched by threads.
 * Waiting for room in a full queue: the call itself is made in a thread, one at a time, since
   only the core can wait for that.
+* Waiting for the disk: a call has happened when it comes back, and what it owes to the disk
+  (pn_sync_owed()) is synced in a thread.  It holds no lock, and several wait for it together.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._async_subscription import AsyncSubscription, Listeners
 from pynotify._async_waiter import TaskWaiter, Turn
-from pynotify._async_waiting import Errands, LockWait, RoomWait, end_of, in_thread
+from pynotify._async_waiting import DiskWait, Errands, LockWait, RoomWait, end_of, in_thread
 from pynotify._base import (
     BaseConnection,
     limit_of,
@@ -82,6 +84,7 @@ class AsyncConnection(BaseConnection):
         self._descriptor: Descriptor | None = None
         self._listeners: dict[str, Listeners] = {}
         self._errands = Errands()
+        self._disk_wait = DiskWait(self._errands)
         self._lock_wait = LockWait()
         self._room_wait = RoomWait()
         options = ffi.new("pn_options *")
@@ -170,10 +173,12 @@ class AsyncConnection(BaseConnection):
     def _at_once(self, call: Callable[[], _T]) -> _T:
         """Raises `WouldWait`, and has done nothing, where it would have to wait."""
         before = lib.pn_set_never_wait(1)
+        self._disk_wait.begin()
         try:
             return call()
         finally:
             lib.pn_set_never_wait(before)
+            self._disk_wait.end()
 
     async def _patiently(self, call: Callable[[], _T], *, without_limit: bool = False) -> _T:
         """Make the call as soon as it need not wait."""
@@ -182,7 +187,10 @@ class AsyncConnection(BaseConnection):
         began = self._loop.time()
         while True:
             try:
-                return self._at_once(call)
+                result = self._at_once(call)
+                if self._disk_wait.owes:
+                    await self._disk_wait.until_synced()
+                return result
             except WouldWait as would_wait:
                 error = would_wait.error
             if isinstance(error, LockTimeout):
@@ -396,6 +404,8 @@ class AsyncConnection(BaseConnection):
         self._transactions.pop(transaction.owner, None)
         try:
             self._at_once(finish)
+            if self._disk_wait.owes:
+                await self._disk_wait.until_synced()
             return
         except WouldWait:
             pass

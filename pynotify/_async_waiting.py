@@ -108,6 +108,16 @@ class Errands:
         except RuntimeError:  # the interpreter is being shut down
             work()
 
+    def in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T] | None:
+        """For what waits for the disk; whoever wants to know waits for it.  None: it is done."""
+        try:
+            future = in_thread(work)
+        except RuntimeError:  # no thread can be started, or no loop runs
+            work()
+            return None
+        self._add(future)
+        return future
+
     async def are_done(self) -> None:
         if self._under_way:
             await asyncio.wait(self._under_way)
@@ -123,6 +133,39 @@ class Errands:
     def _ended(self, errand: asyncio.Future[Any]) -> None:
         self._under_way.discard(errand)
         retrieve(errand)
+
+
+class DiskWait:
+    """What the last call has written and is to be synced: in a thread, beside the loop."""
+
+    def __init__(self, errands: Errands) -> None:
+        self._errands = errands
+        self._thread: asyncio.Future[None] | None = None
+
+    @property
+    def owes(self) -> bool:
+        return self._thread is not None
+
+    def begin(self) -> None:
+        self._thread = None
+        lib.pn_set_put_off(1)
+
+    def end(self) -> None:
+        lib.pn_set_put_off(0)
+        owed = lib.pn_sync_owed()
+        if owed:
+            self._thread = self._errands.in_thread(partial(_sync, owed))
+
+    async def until_synced(self) -> None:
+        """Whoever is cancelled here does not keep it from the disk."""
+        if self._thread is not None:
+            await end_of(self._thread)
+
+
+def _sync(owed: Any) -> None:
+    result = lib.pn_sync_wait(owed)
+    if result < 0:
+        raise native_error(result)
 
 
 def in_thread(call: Callable[[], _T]) -> asyncio.Future[_T]:

@@ -205,6 +205,16 @@ void pn_remove_spill_files(pn_engine *engine);
 int pn_set_never_wait(int never);
 
 /*
+ * The same: whether the calling thread puts off what its calls are to sync (fsync() of durable
+ * topics).  Then pn_sync_owed() has to be called after each, in that thread: NULL, or what any
+ * thread gives to pn_sync_wait(), once: 0, or -PN_ESYNC, as the call itself would have returned it.
+ */
+typedef struct pn_sync pn_sync;
+int pn_set_put_off(int put_off);
+pn_sync *pn_sync_owed(void);
+int pn_sync_wait(pn_sync *sync);
+
+/*
  * How long the calling thread waits for the writer lock at the most until it gets -PN_ELOCK: for
  * who would rather have no answer than a late one.  < 0: 10 s, as it is at first, and as no call
  * waits longer.  Returns what it was before.

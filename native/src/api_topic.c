@@ -27,6 +27,25 @@ static int done(const struct pn_conn *conn, int rc)
     return pn_durable_result(conn->seg, rc);
 }
 
+PN_API int pn_set_put_off(int put_off)
+{
+    int before = pn_puts_off;
+    pn_puts_off = put_off != 0;
+    return before;
+}
+
+PN_API pn_sync *pn_sync_owed(void)
+{
+    pn_sync *mine = pn_put_off;
+    pn_put_off = NULL;
+    return mine;
+}
+
+PN_API int pn_sync_wait(pn_sync *sync)
+{
+    return pn_durable_wait(sync);
+}
+
 /* ---- topics and channels --------------------------------------------------------------------- */
 
 PN_API int pn_topic_open(pn_conn *conn, const char *name, size_t len,

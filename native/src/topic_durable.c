@@ -577,22 +577,66 @@ static int write_anew_and_sync(struct pn_segment *seg, int rc)
     return rc;
 }
 
-void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync)
+_Thread_local bool pn_puts_off;
+_Thread_local struct pn_sync *pn_put_off;
+
+/* For whom has to take it; false: it is to be done at once. */
+static bool is_put_off(struct pn_segment *seg, struct pn_topic_sync *sync)
+{
+    struct pn_sync *mine = pn_put_off;
+    if (!pn_puts_off || (mine != NULL && mine->seg != seg))
+        return false;
+    if (mine == NULL) {
+        mine = malloc(sizeof *mine);
+        if (mine == NULL)
+            return false;
+        pn_segment_acquire(seg);
+        *mine = (struct pn_sync) {seg, *sync};
+        pn_put_off = mine;
+    } else if (mine->sync.policy != PN_FSYNC_ALWAYS) {
+        mine->sync = *sync;
+    } else if (sync->policy == PN_FSYNC_ALWAYS) { /* the older one began before more failures */
+        sync->kept.failures = mine->sync.kept.failures;
+        pn_topiclog_forget(&mine->sync.kept);
+        mine->sync = *sync;
+    }
+    return true;
+}
+
+static void sync_now(struct pn_segment *seg, struct pn_topic_sync *sync)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
-    struct pn_durable *d = pn_durable_mine(seg);
-    if (sync->policy == PN_FSYNC_INTERVAL)
-        d->interval = true;
-    if (sync->policy == PN_FSYNC_INTERVAL && pn_topiclog_sync_due(log, pn_now_ns()))
+    if (sync->policy != PN_FSYNC_ALWAYS) {
         sync_all(seg);
-    if (sync->policy != PN_FSYNC_ALWAYS)
         return;
-    int rc = pn_topiclog_sync(log, &d->files, UINT64_MAX, &sync->kept);
+    }
+    int rc = pn_topiclog_sync(log, &pn_durable_mine(seg)->files, UINT64_MAX, &sync->kept);
     pn_topiclog_forget(&sync->kept);
     if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT)
         rc = write_anew_and_sync(seg, rc);
     if (rc != 0 && pn_sync_error == 0)
         pn_sync_error = -rc;
+}
+
+void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync)
+{
+    bool interval = sync->policy == PN_FSYNC_INTERVAL;
+    if (interval)
+        pn_durable_mine(seg)->interval = true;
+    if (interval && !pn_topiclog_sync_due(&seg->topics.ctl->log, pn_now_ns()))
+        return;
+    if (sync->policy >= PN_FSYNC_INTERVAL && !is_put_off(seg, sync))
+        sync_now(seg, sync);
+}
+
+int pn_durable_wait(struct pn_sync *sync)
+{
+    pn_sync_error = 0;
+    sync_now(sync->seg, &sync->sync);
+    int rc = pn_durable_result(sync->seg, 0);
+    pn_segment_release(sync->seg);
+    free(sync);
+    return rc;
 }
 
 int pn_durable_unwritten(struct pn_segment *seg, int rc)

@@ -83,6 +83,16 @@ static inline int pn_durable_result(const struct pn_segment *seg, int rc)
 {
     return __builtin_expect(rc >= 0 && pn_sync_error != 0, 0) ? pn_durable_failed(seg) : rc;
 }
+
+/* What a thread that puts off its syncs owes until it is taken, with a reference to the segment. */
+struct pn_sync {
+    struct pn_segment *seg;
+    struct pn_topic_sync sync;
+};
+extern _Thread_local bool pn_puts_off __attribute__((tls_model("initial-exec")));
+extern _Thread_local struct pn_sync *pn_put_off __attribute__((tls_model("initial-exec")));
+int pn_durable_wait(struct pn_sync *sync); /* and it is freed */
+
 void pn_durable_close(struct pn_segment *seg);
 
 #endif
