@@ -626,7 +626,8 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");
-        uint64_t start = pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from));
+        uint64_t start =
+            pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from) & ~PN_ASLEEP);
         if (pn_cas_u64(&backend->pos, &pos, start)) {
             PN_CRASH("commit:unslept");
             return PN_SIGNAL;
@@ -663,16 +664,19 @@ bool pn_wake_self(struct pn_conn *conn)
     if (!pn_owns_slot(conn)) /* looked at after pos: a new owner's pos is another one */
         return false;
     /* from was written before want; it cannot change while we are not quiet */
-    pn_cas_u64(&me->pos, &pos, pn_later(consumed, pn_load_relaxed(&me->from)));
+    pn_cas_u64(&me->pos, &pos,
+               pn_later(consumed, pn_load_relaxed(&me->from) & ~PN_ASLEEP)); /* scribbled over? */
     PN_CRASH("wake:unslept");
     return true; /* lost: a notifier did it */
 }
 
 bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos)
 {
-    /* full fence: pairs with the notifier's.  It fails if the slot is not ours any more */
-    if (!atomic_compare_exchange_strong(&conn->me->pos, &pos, pos | PN_ASLEEP))
-        return true;
+    /*
+     * Full fence: pairs with the notifier's.  It fails if the slot is another's; or if it is ours,
+     * and an earlier owner, who does not know yet, has put it to sleep here.  So look in any case.
+     */
+    atomic_compare_exchange_strong(&conn->me->pos, &pos, pos | PN_ASLEEP);
     PN_CRASH("sleep:asleep");
     bool asleep = !pn_wake_self(conn);
     if (asleep) {

@@ -190,7 +190,8 @@ int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePos
     if (__builtin_expect(pn_cas_u64(&conn->me->pos, &from, to), 1))
         return 0; /* release: pairs with the acquire of a tail scan */
     b->n = b->ngaps = 0;
-    return pn_conn_reaped(conn);
+    pn_local_tell_again(b);
+    return pn_owns_slot(conn) ? -EAGAIN : pn_conn_reaped(conn);
 }
 
 /* ---- from a private copy ------------------------------------------------------------------ */

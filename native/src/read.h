@@ -12,7 +12,10 @@
 int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
                     uint64_t max);
 
-/* Give up what was read: `pos` goes on.  -PN_EREAPED, and nothing was read, if it is not ours. */
+/*
+ * Give up what was read: `pos` goes on.  Or nothing was read: -PN_EREAPED, it is not ours; -EAGAIN,
+ * an earlier owner of the slot, who does not know yet, has put it to sleep where we stand.
+ */
 int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to);
 
 #endif

@@ -164,6 +164,10 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
             continue; /* a wait() of another thread came in between */
         /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
         uint64_t want = pn_load_acquire(&conn->me->want);
+        if (__builtin_expect(!pn_owns_slot(conn), 0)) { /* after both: they are no later owner's */
+            *error = pn_conn_reaped(conn);
+            return true;
+        }
         if (want <= pos) {
             if (__builtin_expect(conn->copy.left_file, 0))
                 pass_files_on(conn);
@@ -183,6 +187,10 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         PN_CRASH("read:copied");
         if (*error == 0)
             *error = pn_read_move(conn, batch, stood, pos);
+        if (__builtin_expect(*error == -EAGAIN, 0)) {
+            *error = 0;
+            continue;
+        }
         if (*error != 0)
             return true;
         PN_CRASH("read:pos");

@@ -153,6 +153,25 @@ static void test_a_reader_that_pins_nothing_does_not_poison(void)
     end();
 }
 
+/* It may do that, as long as it does not know; nothing is lost, and the later owner stays one. */
+static void test_put_to_sleep_by_an_earlier_owner(void)
+{
+    begin();
+    pn_conn *conn = test_connect(engine);
+    pn_batch *batch = pn_batch_new();
+    test_listen(conn, "c");
+    uint64_t pos = pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP;
+    CHECK_OK(test_notify(mine, "c", "1"));
+    pn_store_relaxed(&conn->me->pos, pos | PN_ASLEEP);
+    CHECK_EQ(pn_read_move(conn, batch, pos, pos + 64), -EAGAIN);
+    CHECK_EQ(pn_load_relaxed(&conn->me->pos), pos | PN_ASLEEP);
+    CHECK(!pn_fall_asleep(conn, pos)); /* something is unread: awake */
+    CHECK_POLL(conn, "1");
+    pn_batch_free(batch);
+    pn_conn_close(conn);
+    end();
+}
+
 /* What stands in the slot after a new claim: none of the three changes it. */
 static void test_positions_of_a_later_owner_stay(void)
 {
@@ -167,7 +186,7 @@ static void test_positions_of_a_later_owner_stay(void)
     CHECK(!pn_wake_self(conn));
     CHECK_EQ(pn_load_relaxed(&conn->me->pos), pos | PN_ASLEEP);
     pn_store_relaxed(&conn->me->pos, pos + 8);
-    CHECK(pn_fall_asleep(conn, pos));
+    CHECK(!pn_fall_asleep(conn, pos)); /* not asleep: the caller looks, and finds out */
     CHECK_EQ(pn_load_relaxed(&conn->me->pos), pos + 8);
     pn_fetch_or(&test_inside()->owed[0], 1ULL << conn->slot);
     pn_clear_owed(conn);
@@ -217,6 +236,7 @@ int main(void)
     test_watchdog(100);
     RUN(test_the_loser_is_told_and_hurts_nobody);
     RUN(test_a_reader_that_pins_nothing_does_not_poison);
+    RUN(test_put_to_sleep_by_an_earlier_owner);
     RUN(test_positions_of_a_later_owner_stay);
     RUN(test_the_heir_is_signalled_by_the_loser);
     return tests_done();
