@@ -10,10 +10,16 @@ Receiving and sending share nothing: receivers take `_receiving`, senders take n
 Waiting.  With pn_set_never_wait() on, a method that would have to wait raises `WouldWait`, and
 has done nothing: it can be called again where waiting is allowed.  Methods that say "may be
 repeated" keep that promise, and do not ask who calls them.
+
+Signals.  A call of the core that waits comes back in between, -EINTR, having done nothing, and is
+made again; between the two Python runs its signal handlers, which may raise.  The handle is looked
+up anew each time.  What waits for room outside of a transaction is done in one instead, which
+keeps its place in the meantime.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -62,6 +68,7 @@ logger = logging.getLogger("pynotify")
 _pn_notify_cstr = lib.pn_notify_cstr
 _NOTICE = lib.PN_NOTICE
 _NOTICE_BYTES = 1024
+_EINTR = -errno.EINTR
 _NO_LIMIT = 1 << 62
 
 
@@ -170,28 +177,24 @@ class BaseConnection:
         else:
             data = encode_payload(payload)
         result = _pn_notify_cstr(self._handle, name, data, len(data))
-        if result:
+        if result == _EINTR:
+            self._on_its_own(lambda transaction: transaction.notify(channel, data))
+        elif result:
             self._check(result)
 
     def _send_many(self, channel: str, payloads: Payloads, dedup: bool) -> int:
         """A transaction of its own.  May be repeated."""
         name = encode_channel(channel)
         blob, lengths = join_payloads(payloads)
-        queued = ffi.new("uint64_t *")
-        self._check(
-            lib.pn_notify_many(
-                self._handle,
-                ffi.NULL,
-                name,
-                len(name),
-                blob,
-                ffi.from_buffer("uint32_t[]", lengths),
-                len(lengths),
-                dedup,
-                queued,
-            )
-        )
-        return int(queued[0])
+        queued, lens = ffi.new("uint64_t *"), ffi.from_buffer("uint32_t[]", lengths)
+        joined = name, len(name), blob, lens, len(lengths), dedup, queued
+        result = lib.pn_notify_many(self._handle, ffi.NULL, *joined)
+        if result != _EINTR:
+            self._check(result)
+            return int(queued[0])
+        left: list[int] = []
+        self._on_its_own(lambda tx: left.append(tx.notify_joined(name, blob, lengths, dedup=dedup)))
+        return left[0]
 
     def _queue_usage(self) -> float:
         """May be repeated."""
@@ -284,14 +287,18 @@ class BaseConnection:
             self._check_usable()
         return transaction
 
-    def _commit(self, transaction: OpenTransaction) -> None:
-        """Afterwards nothing is open, also when this raises.  May be repeated."""
+    def _commit(self, transaction: OpenTransaction, *, stays_open: bool = False) -> None:
+        """Afterwards nothing is open, also when this raises; may be repeated.
+
+        With `stays_open` it is, when a signal handler has raised before it was committed.
+        """
         try:
-            self._finish(transaction)
+            self._finish(transaction, stays_open=stays_open)
         except WouldWait:
             raise
         except BaseException:
-            self._transactions.pop(transaction.owner, None)
+            if transaction.ended or not stays_open:
+                self._roll_back(transaction)
             raise
         self._transactions.pop(transaction.owner, None)
 
@@ -304,9 +311,9 @@ class BaseConnection:
         if transaction is not None:
             transaction.abort()
 
-    def _finish(self, transaction: OpenTransaction) -> None:
+    def _finish(self, transaction: OpenTransaction, *, stays_open: bool = False) -> None:
         try:
-            result = transaction.commit()
+            result = transaction.commit(stays_open=stays_open)
             if result:
                 self._check(result)
         except SyncFailed:  # it has been committed
@@ -352,7 +359,9 @@ class BaseConnection:
 
     def _run_outside(self, call: Callable[..., int], *arguments: Any) -> int:
         """May be repeated."""
-        return self._check(call(self._handle, *arguments))
+        while (result := call(self._handle, *arguments)) == _EINTR:
+            pass
+        return self._check(result)
 
     def _attempt(self, encode: Callable[..., _T], *values: Any) -> _T:
         """A bad value fails the transaction of the caller."""

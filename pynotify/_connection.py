@@ -210,11 +210,13 @@ class Connection(BaseConnection):
     def commit(self) -> None:
         """Commit what `begin()` opened; afterwards nothing is open, also when this raises.
 
+        Only a signal handler that raises (Ctrl-C) before it was committed leaves it open, as
+        `in_transaction` tells: commit again, or roll back.
         Raises `QueueFull`, `TooManyChannels`, `LockTimeout`; `InFailedTransaction` when an
         error failed the transaction, which is then rolled back; `NoActiveTransaction` outside
         of one, and `ProgrammingError` inside a `with transaction()` block.
         """
-        self._commit(self._explicit("commit"))
+        self._commit(self._explicit("commit"), stays_open=True)
 
     def rollback(self) -> None:
         """Undo what `begin()` opened.  Raises as `commit` when there is nothing to roll back."""

@@ -13,4 +13,7 @@ if os.environ.get("PYNOTIFY_CRASHPOINTS") == "1":
 else:
     from pynotify._native import ffi, lib
 
+# What waits in the core comes back in between, for the signal handlers of Python: see _base.
+lib.pn_set_interruptible(1)
+
 __all__ = ["ffi", "lib"]

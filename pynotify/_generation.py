@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, NoReturn
 
 from pynotify._encoding import encode_channel
@@ -58,7 +59,9 @@ class _Counter:
         """A transaction of its own.  May be repeated."""
         connection = self._of
         result = lib.pn_bump(connection._handle, self._index)
-        if result:
+        if result == -errno.EINTR:
+            connection._on_its_own(lambda transaction: transaction.bump(self._index))
+        elif result:
             connection._check(result)
 
     def __reduce__(self) -> NoReturn:

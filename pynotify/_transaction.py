@@ -7,6 +7,7 @@ end what.
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pynotify._encoding import Payloads
 
 _R = TypeVar("_R")
+
+_EINTR = -errno.EINTR
 
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
 
@@ -93,7 +96,7 @@ class OpenTransaction:
     @property
     def ended(self) -> bool:
         """Whether it was committed or rolled back, or the connection closed."""
-        return self._native is ENDED
+        return self._native is ENDED or not self._out[0]
 
     def notify(self, channel: str, payload: str | Buffer) -> None:
         self.require_usable()
@@ -105,7 +108,9 @@ class OpenTransaction:
         """Add them all; the number left after collapsing duplicates."""
         self.require_usable()
         name = self.attempt(encode_channel, channel)
-        blob, lengths = self.attempt(join_payloads, payloads)
+        return self.notify_joined(name, *self.attempt(join_payloads, payloads), dedup=dedup)
+
+    def notify_joined(self, name: bytes, blob: bytes, lengths: Any, *, dedup: bool) -> int:
         queued = ffi.new("uint64_t *")
         self._run(
             lib.pn_notify_many(
@@ -125,8 +130,9 @@ class OpenTransaction:
     def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:
         """Of topics: a call of the core that takes a connection and a transaction of it."""
         self.require_usable()
-        result = self._run(call(CLOSED, self._native, *arguments))
-        return result & ~lib.PN_NOTICE
+        while (result := call(CLOSED, self._native, *arguments)) == _EINTR:
+            pass  # it waits for the lock, and Python's signal handlers run here
+        return self._run(result) & ~lib.PN_NOTICE
 
     def bump(self, generation: int) -> None:
         """Add one to the counter of that index."""
@@ -198,13 +204,16 @@ class OpenTransaction:
 
     def prepare(self) -> None:
         self.require_usable()
-        self._run(lib.pn_txn_prepare(self._native))
+        while (result := lib.pn_txn_prepare(self._native)) == _EINTR:
+            pass  # it waits, and Python's signal handlers run here
+        self._run(result)
         self.prepared = True
 
-    def commit(self) -> int:
+    def commit(self, *, stays_open: bool = False) -> int:
         """End it.  When it has failed, or this fails, nothing has happened, but for SyncFailed.
 
-        May be repeated.
+        When a signal handler raises, it is rolled back as well, or with `stays_open` as it was;
+        unless the core had committed it.  May be repeated.
         """
         if self.failed:
             self.abort()
@@ -212,14 +221,16 @@ class OpenTransaction:
         self.require_open()
         self.committing = ended = True
         try:
-            result = int(lib.pn_txn_commit_owned(self._out, self._native))
+            while (result := int(lib.pn_txn_commit_owned(self._out, self._native))) == _EINTR:
+                pass  # it waits, and Python's signal handlers run here
             if result < 0:
                 error = native_error(result)
                 ended = not isinstance(error, WouldWait)
                 raise error
             return result
         finally:
-            if ended:  # or an exception of a signal handler has come before the core's call
+            # The core has cleared *out, unless a signal handler raised before it was done.
+            if ended and (self.ended or not stays_open):
                 self.abort()
             else:
                 self.committing = False

@@ -221,6 +221,19 @@ int pn_sync_wait(pn_sync *sync);
  */
 int64_t pn_set_lock_timeout(int64_t timeout_ns);
 
+/*
+ * Whether calls of this process that wait come back in between, with -EINTR: what a binding needs
+ * whose language runs signal handlers between two calls.  Off at first; set it before the first
+ * connection, and then leave it.  It concerns pn_notify() and its likes, pn_bump(),
+ * pn_txn_prepare(), pn_txn_commit() of what is not prepared, publishing, cancelling and answering;
+ * they come back when they have waited for the writer lock for 50 ms, and after each sleep for
+ * room in the queue (100 ms at the most, less when a signal comes).  Nothing has happened then.
+ * Call again, at once: it goes on with what is left of its time, and a transaction with its place
+ * among those that wait for room.  Outside of a transaction nothing keeps that place, so these
+ * return -EINTR instead of waiting for room: do the same in a transaction.
+ */
+void pn_set_interruptible(int interruptible);
+
 /* ---- connections ------------------------------------------------------------------------- */
 
 /*
@@ -292,7 +305,8 @@ int pn_txn_prepare(pn_txn *txn);
 
 /*
  * Ends and frees the transaction, also when it returns an error: then nothing has happened.  Only
- * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) it goes on; and after -PN_ESYNC it has
+ * after -PN_ELOCKBUSY and -PN_EROOMBUSY (pn_set_never_wait) and after -EINTR
+ * (pn_set_interruptible) it goes on, to be committed again or aborted; and after -PN_ESYNC it has
  * been committed, but is not in the log, or for a topic with PN_FSYNC_ALWAYS not known to be on
  * the disk.
  */

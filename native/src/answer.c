@@ -383,7 +383,7 @@ static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int a
     struct pn_segment *seg = conn->seg;
     struct pn_topic_notes notes = {.n = 0};
     struct pn_topic_note note;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     bool ready = pn_topics_ready(seg);
@@ -411,7 +411,7 @@ int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64
     if (rc == 0 && __builtin_expect(conn->log != NULL, 0))
         return answer_and_log(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     if (pn_topics_ready(conn->seg))

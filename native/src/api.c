@@ -271,6 +271,11 @@ PN_API int64_t pn_set_lock_timeout(int64_t timeout_ns)
     return before;
 }
 
+PN_API void pn_set_interruptible(int interruptible)
+{
+    pn_interruptible = interruptible != 0;
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)

@@ -367,10 +367,26 @@ static void log_intents(const struct pn_commit *c)
     }
 }
 
-static int lock_for_commit(struct pn_commit *c)
+/*
+ * How it waits for room, and whether it may be left meanwhile.  What prepare() has promised is not
+ * left: the caller might not come back.  Nor is a gap, whose caller does not.
+ */
+static struct pn_room_wait *begin_waiting(const struct pn_commit *c, struct pn_room_wait *own)
 {
-    bool wait_for_ever = c->txn != NULL && c->txn->prepared;
-    return pn_lock_acquire(c->conn->seg, wait_for_ever ? PN_LOCK_FOREVER : PN_LOCK_TIMEOUT_NS);
+    bool kept = c->txn != NULL && c->txn->explicit_begin;
+    bool prepared = c->txn != NULL && c->txn->prepared;
+    struct pn_room_wait *wait = kept ? &c->txn->room : own;
+    wait->may_leave = pn_interruptible && !prepared && c->kind != PN_ENTRY_GAP;
+    wait->brief = wait->may_leave && !kept;
+    return wait;
+}
+
+static int lock_for_commit(const struct pn_commit *c, const struct pn_room_wait *wait)
+{
+    if (c->txn != NULL && c->txn->prepared)
+        return pn_lock_acquire(c->conn->seg, PN_LOCK_FOREVER);
+    return wait->may_leave ? pn_lock_wait(c->conn->seg, PN_LOCK_TIMEOUT_NS)
+                           : pn_lock_acquire(c->conn->seg, PN_LOCK_TIMEOUT_NS);
 }
 
 static int commit(struct pn_commit *c)
@@ -378,16 +394,16 @@ static int commit(struct pn_commit *c)
     struct pn_conn *conn = c->conn;
     bool actions = c->txn != NULL && (c->txn->pending.nactions != 0 || c->txn->nintents != 0);
     bool consumers = false; /* were notified */
-    struct pn_room_wait wait = {0};
+    struct pn_room_wait own = {0}, *wait = begin_waiting(c, &own);
     int rc;
     do {
         if (actions)
             pthread_mutex_lock(&conn->recv_mutex);
         rc = actions ? pn_intents_fold(c->txn) : 0;
         if (rc == 0)
-            rc = lock_for_commit(c);
+            rc = lock_for_commit(c, wait);
         if (rc == 0) {
-            rc = precommit_locked(c, &wait);
+            rc = precommit_locked(c, wait);
             if (rc == 0)
                 rc = atcommit_locked(c);
             consumers = conn->seg->topics.nwakes != 0;
@@ -400,13 +416,16 @@ static int commit(struct pn_commit *c)
                 pn_intents_let_go(c->txn);
             pthread_mutex_unlock(&conn->recv_mutex);
         }
-        if (__builtin_expect(wait.pass_on, 0))
-            pn_queue_pass_on(conn->seg, &wait);
+        if (__builtin_expect(wait->pass_on, 0))
+            pn_queue_pass_on(conn->seg, wait);
         if (rc == -EAGAIN)
-            rc = pn_queue_wait_for_room(conn, &wait);
+            rc = pn_queue_wait_for_room(conn, wait);
     } while (rc == -EAGAIN);
-    if (rc != 0)
+    if (rc != 0) {
+        if (rc != -EINTR)
+            *wait = (struct pn_room_wait){0};
         return rc;
+    }
     pn_signal_collected(c);
     if (__builtin_expect(consumers, 0))
         pn_make_way_for_consumers(conn);
@@ -567,7 +586,7 @@ int pn_async_prepare(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
     uint64_t bytes = 0;
-    struct pn_room_wait wait = {0};
+    struct pn_room_wait *wait = &txn->room;
     int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = pn_pending_fold_bumps(&txn->pending);
@@ -577,13 +596,14 @@ int pn_async_prepare(struct pn_txn *txn)
     }
     if (rc != 0)
         return rc;
+    wait->may_leave = pn_interruptible;
     do {
         pthread_mutex_lock(&conn->recv_mutex);
         rc = pn_intents_fold(txn);
         if (rc == 0)
-            rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+            rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
         if (rc == 0) {
-            rc = reserve_locked(txn, bytes, &wait);
+            rc = reserve_locked(txn, bytes, wait);
             pn_lock_release(conn->seg);
         }
         if (txn->prepared)
@@ -591,11 +611,13 @@ int pn_async_prepare(struct pn_txn *txn)
         else
             pn_intents_let_go(txn);
         pthread_mutex_unlock(&conn->recv_mutex);
-        if (wait.pass_on)
-            pn_queue_pass_on(conn->seg, &wait);
+        if (wait->pass_on)
+            pn_queue_pass_on(conn->seg, wait);
         if (rc == -EAGAIN)
-            rc = pn_queue_wait_for_room(conn, &wait);
+            rc = pn_queue_wait_for_room(conn, wait);
     } while (rc == -EAGAIN);
+    if (rc != -EINTR)
+        *wait = (struct pn_room_wait){0};
     return rc;
 }
 
@@ -621,7 +643,10 @@ static void abort_prepared(struct pn_txn *txn)
 void pn_async_abort(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
-    if (!txn->prepared || pn_conn_check_held(conn) != 0)
+    if (pn_conn_check_held(conn) != 0)
+        return;
+    pn_queue_stop_waiting(conn->seg, &txn->room);
+    if (!txn->prepared)
         return;
     pthread_mutex_lock(&conn->recv_mutex); /* for the names */
     abort_prepared(txn);

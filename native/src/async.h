@@ -4,6 +4,7 @@
 
 #include "conn.h"
 #include "pending.h"
+#include "room.h"
 
 /* What LISTEN and UNLISTEN actions come to for one channel and route; the last one wins (X3). */
 struct pn_intent {
@@ -25,6 +26,7 @@ struct pn_txn {
     uint64_t reserved; /* bytes, counted in our slot and in the segment's sum */
     struct pn_intent *intents;
     size_t nintents, intents_cap;
+    struct pn_room_wait room; /* of its commit, or its prepare(), that was left with -EINTR */
 };
 
 /* A prepared transaction can be committed to the end, also when its connection was closed. */

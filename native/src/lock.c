@@ -10,6 +10,10 @@
  *    an error.  Never steal: a stopped process is not a dead one.
  * 3. A poisoned segment is left inconsistent on purpose only in memory (`state`): the mutex is
  *    made consistent, so that waiters get an answer instead of ENOTRECOVERABLE.
+ * 4. The C library sleeps on through signals, and so nothing here sees that one came.  A caller
+ *    whose language runs its signal handlers between two calls is let out every 50 ms instead
+ *    (pn_lock_wait).  When it comes back within a second, its time goes on where it stood, unless
+ *    it got the lock in between.
  */
 #define _GNU_SOURCE
 #include "lock.h"
@@ -23,8 +27,36 @@
 
 enum { SPINS = 200 };
 
+#define PN_RESUME_NS 1000000000LL
+
 _Thread_local bool pn_never_wait;
+bool pn_interruptible;
 _Thread_local int64_t pn_lock_timeout_ns = PN_LOCK_TIMEOUT_NS;
+
+/* The wait that this thread has left, to let signal handlers run. */
+static _Thread_local struct {
+    const struct pn_segment *seg;
+    int64_t deadline, left_at;
+} left;
+static pn_atomic_u32 some_left; /* in this process: else there is no need to look at `left` */
+
+static int leave(const struct pn_segment *seg, int64_t deadline)
+{
+    left.seg = seg;
+    left.deadline = deadline;
+    left.left_at = pn_now_ns();
+    pn_store_relaxed(&some_left, 1);
+    return -EINTR;
+}
+
+/* By when a wait that begins now is over, which would be `deadline` if it were a new one. */
+static int64_t resume(const struct pn_segment *seg, int64_t now, int64_t deadline)
+{
+    if (left.seg == seg && now - left.left_at < PN_RESUME_NS && left.deadline < deadline)
+        deadline = left.deadline;
+    left.seg = NULL;
+    return deadline;
+}
 
 static int take_over(struct pn_segment *seg, int rc)
 {
@@ -99,7 +131,7 @@ static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
 #endif
 }
 
-static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
+static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns, bool may_leave)
 {
     for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
         pn_cpu_relax();
@@ -111,10 +143,16 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
         return timed_out(seg, PN_ELOCKBUSY);
     if (timeout_ns != PN_LOCK_FOREVER && timeout_ns > pn_lock_timeout_ns)
         timeout_ns = pn_lock_timeout_ns;
-    int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : pn_now_ns() + timeout_ns;
-    for (;;) {
-        int64_t now = pn_now_ns();
+    int64_t now = pn_now_ns(), back_at = INT64_MAX;
+    int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : now + timeout_ns;
+    if (may_leave) {
+        deadline = resume(seg, now, deadline);
+        back_at = now + PN_LOCK_SLICE_NS;
+    }
+    for (;; now = pn_now_ns()) {
         int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
+        if (until > back_at)
+            until = back_at;
         int rc = lock_until(&seg->lock->mutex, until);
         if (rc != ETIMEDOUT)
             return finish(seg, rc);
@@ -123,6 +161,8 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns)
             return rc;
         if (until >= deadline)
             return timed_out(seg, PN_ELOCK);
+        if (until >= back_at)
+            return leave(seg, deadline);
     }
 }
 
@@ -130,7 +170,17 @@ int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns)
 {
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
     if (__builtin_expect(rc == EBUSY, 0))
-        return lock_slowly(seg, timeout_ns);
+        return lock_slowly(seg, timeout_ns, false);
+    return finish(seg, rc);
+}
+
+int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    if (__builtin_expect(rc == EBUSY, 0))
+        return lock_slowly(seg, timeout_ns, pn_interruptible);
+    if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0))
+        left.seg = NULL;
     return finish(seg, rc);
 }
 

@@ -6,9 +6,16 @@
 
 #define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
 #define PN_LOCK_FOREVER INT64_MAX
+#define PN_LOCK_SLICE_NS 50000000LL
 
 /* pn_set_never_wait(): the calling thread gets -PN_ELOCKBUSY instead of sleeping for the lock. */
 extern _Thread_local bool pn_never_wait;
+
+/*
+ * pn_set_interruptible(): waits that pn_lock_wait() or a struct pn_room_wait allows to be left are
+ * left in between.  Set before anything waits, and never again.
+ */
+extern bool pn_interruptible;
 
 /* pn_set_lock_timeout(): the calling thread gives up after this, where it gives up at all. */
 extern _Thread_local int64_t pn_lock_timeout_ns;
@@ -19,6 +26,14 @@ extern _Thread_local int64_t pn_lock_timeout_ns;
  * handler), or the error of a segment that is poisoned or gone.
  */
 int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns);
+
+/*
+ * The same, for callers that can be called again: with pn_interruptible it returns -EINTR when it
+ * has waited for PN_LOCK_SLICE_NS, and the thread's next call goes on with what is left of the
+ * time.  Nothing is left behind in shared memory: the mutex has no queue, and a thread that does
+ * not wait any more only leaves the kernel's list of sleepers.
+ */
+int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns);
 
 /* The watchdog's: -EBUSY when somebody holds it. */
 int pn_lock_try(struct pn_segment *seg);

@@ -34,6 +34,10 @@
  *    dead holds nobody up for longer, and for half of full_timeout in all, so that one who waits
  *    for a stuck listener does not stop everybody else for as long.  An expired one is forgotten;
  *    its owner comes back with his old number.  All of it may be lost without harm but to order.
+ * 6. block, signals.  A caller whose language runs its signal handlers between two calls gets
+ *    -EINTR after each sleep, of 100 ms at the most, and comes back with its ticket, which is valid
+ *    meanwhile.  When it does not come back, because a handler raised, it gives the ticket back;
+ *    and if it cannot do so at once, or is killed before, that is a dead owner's ticket: 5.
  */
 #define _GNU_SOURCE
 #include "room.h"
@@ -247,7 +251,7 @@ static void renew_ticket(const struct pn_segment *seg, struct pn_room_wait *wait
 {
     struct AsyncQueueControl *ctl = seg->ctl;
     int64_t until = wait->deadline - (int64_t) (seg->full_timeout_ns / 2);
-    if (pn_never_wait)
+    if (pn_never_wait || wait->brief)
         return;
     if (wait->ticket == 0)
         wait->ticket = ++ctl->last_ticket;
@@ -343,6 +347,8 @@ int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
     struct pn_segment *seg = conn->seg;
     if (pn_never_wait)
         return pn_fail(PN_EROOMBUSY, "%s", full_message);
+    if (wait->brief)
+        return -EINTR;
     int64_t left = wait->deadline - pn_now_ns();
     if (wait->holder >= 0)
         pn_procsignal_send(seg, (uint32_t) wait->holder, PROCSIG_NOTIFY_INTERRUPT);
@@ -351,7 +357,18 @@ int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
                       wait->interval < left ? wait->interval : left);
     if (wait->interval < PN_ROOM_WAIT_MAX_NS)
         wait->interval *= 2;
-    return -EAGAIN;
+    return wait->may_leave ? -EINTR : -EAGAIN;
+}
+
+void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait)
+{
+    if (wait->ticket == 0 || pn_lock_try(seg) != 0)
+        return;
+    drop_ticket(seg->ctl, wait);
+    pn_lock_release(seg);
+    if (wait->pass_on)
+        pn_queue_pass_on(seg, wait);
+    wait->ticket = 0;
 }
 
 int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,

@@ -8,13 +8,19 @@
 
 #define PN_WARN_INTERVAL_NS 5000000000LL /* PostgreSQL's QUEUE_FULL_WARN_INTERVAL */
 
-/* One commit's waiting for room under on_full=block; zero at first. */
+/*
+ * One commit's waiting for room under on_full=block; zero at first.  With pn_interruptible a commit
+ * that `may_leave` is left, with -EINTR, after each sleep, and goes on with the same struct when it
+ * is called again: with its time and its ticket.  Where nothing keeps the struct until then, it is
+ * `brief`: left before it sleeps, and without a ticket.
+ */
 struct pn_room_wait {
     int64_t deadline, interval;
     uint32_t seq;
     int32_t holder;
     uint64_t ticket;
     bool pass_on; /* others stood behind our ticket */
+    bool may_leave, brief;
 };
 
 /*
@@ -27,6 +33,12 @@ int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
 
 /* After the lock was released: let those look who had to stand behind us. */
 void pn_queue_pass_on(struct pn_segment *seg, struct pn_room_wait *wait);
+
+/*
+ * It will not go on with it, and holds no lock: nobody stands behind its ticket any more.  When
+ * the writer lock is taken just now, the ticket is as a dead process's, and expires.
+ */
+void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait);
 
 /* What a transaction may take at the most: an empty queue. */
 uint64_t pn_queue_largest(const struct pn_segment *seg);

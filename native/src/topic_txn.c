@@ -41,7 +41,7 @@ static int no_memory(void)
 /* With the lock: does the topic exist, and what are its next n ids? */
 static int take_ids(struct pn_conn *conn, pn_ref topic, size_t n, uint64_t *first)
 {
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     if (pn_topic_resolve_locked(conn, topic) == NULL)
@@ -99,7 +99,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         return no_memory();
     int rc;
     do {
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
@@ -136,7 +136,7 @@ int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answe
         rc = pn_fail(PN_ENOTINFLIGHT, "message %016llx was answered in this transaction already",
                      (unsigned long long) h->id);
     if (rc == 0)
-        rc = pn_lock_acquire(txn->conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(txn->conn->seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_answer_check_locked(txn->conn, h, false);

@@ -177,6 +177,48 @@ static void test_what_fits_is_not_refused_at_the_deadline(void)
     done(engine);
 }
 
+/* pn_set_interruptible(): it is left after each sleep, and comes back with its ticket. */
+static void test_a_wait_that_is_left(void)
+{
+    pn_options o = test_options();
+    o.on_full = PN_FULL_BLOCK;
+    o.full_timeout_ns = 60000000000ULL;
+    pn_engine *engine = test_engine(&o);
+    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    struct AsyncQueueControl *ctl = test_inside()->ctl;
+    struct heard h = {0};
+    uint64_t sent = 0;
+    test_listen(slow, "c");
+    pn_set_never_wait(1);
+    CHECK_EQ(fill_up(conn, &sent, HALF_PAGE), -PN_EROOMBUSY);
+    pn_set_never_wait(0);
+    pn_set_interruptible(1);
+    CHECK_EQ(test_notify(conn, "c", "x"), -EINTR); /* which nothing would keep a place for */
+    CHECK_EQ(ctl->tickets, 0);
+    pn_txn *txn = test_begin(conn), *given_up = test_begin(conn);
+    CHECK_OK(pn_txn_notify(given_up, "c", 1, "never", 5));
+    CHECK_EQ(pn_txn_commit(given_up), -EINTR);
+    CHECK_EQ(ctl->tickets, 1);
+    uint32_t seq = pn_load_relaxed(&ctl->room_seq);
+    pn_txn_abort(given_up);
+    CHECK_EQ(ctl->tickets, 0);
+    CHECK_EQ(pn_load_relaxed(&ctl->room_seq), seq + 1); /* those behind it look again */
+    CHECK_OK(pn_txn_notify(txn, "d", 1, "in the end", 10));
+    CHECK_OK(pn_txn_notify(txn, "c", 1, "in the end", 10));
+    CHECK_EQ(pn_txn_commit(txn), -EINTR);
+    uint64_t number = ctl->last_ticket;
+    CHECK_EQ(pn_txn_commit(txn), -EINTR);
+    CHECK_EQ(ctl->last_ticket, number);
+    hear_all(slow, &h, sent);
+    CHECK_EQ(pn_txn_commit(txn) & ~PN_NOTICE, 0);
+    CHECK_EQ(ctl->tickets, 0);
+    CHECK_POLL(slow, "in the end");
+    pn_set_interruptible(0);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
+
 /* The warning and the error name who holds everybody up. */
 static void test_block_names_the_laggard(void)
 {
@@ -210,6 +252,7 @@ int main(void)
     RUN(test_small_commits_survive_a_stuck_one);
     RUN(test_an_exclusion_is_bounded);
     RUN(test_what_fits_is_not_refused_at_the_deadline);
+    RUN(test_a_wait_that_is_left);
     RUN(test_block_names_the_laggard);
     return tests_done();
 }

@@ -137,18 +137,15 @@ class BaseConsumer(Generic[_M]):
             return
         fields = _unpack(self._raw)
         self._pending[0] = 0
-        if process.pid == self._connection._pid:
-            lib.pn_message_answer(
-                self._connection._handle,
-                ffi.NULL,
-                fields[1],
-                fields[2],
-                fields[0],
-                lib.PN_ANSWER_RELEASE,
-                0,
-                ffi.NULL,
-                0,
-            )
+        if process.pid != self._connection._pid:
+            return
+        address = ffi.NULL, fields[1], fields[2], fields[0]
+        answer = lib.PN_ANSWER_RELEASE
+        while (
+            lib.pn_message_answer(self._connection._handle, *address, answer, 0, ffi.NULL, 0)
+            == _EINTR
+        ):
+            pass
 
     def _refuse(self, result: int) -> NoReturn:
         error = native_error(result)  # first: it is the thread's last one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import struct
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _pn_message_finish = lib.pn_message_finish
 _FINISHED = lib.PN_ANSWER_FINISH
 _NOT_SYNCED = -lib.PN_ESYNC
+_EINTR = -errno.EINTR
 
 #: A pn_message_out, whose fields one call of this makes into numbers: through cffi, each costs
 #: as much as all of them here.
@@ -124,6 +126,10 @@ class BaseMessage:
         result = _pn_message_finish(
             connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
         )
+        while result == _EINTR:  # it waits for the lock, and Python's signal handlers run here
+            result = _pn_message_finish(
+                connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
+            )
         if result:
             if result == _NOT_SYNCED:
                 self._set_answered(_FINISHED)

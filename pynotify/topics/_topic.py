@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
 
 _pn_topic_publish_body = lib.pn_topic_publish_body
+_EINTR = -errno.EINTR
 
 
 class BaseTopic:
@@ -70,6 +72,8 @@ class BaseTopic:
         data = body if type(body) is bytes else encode_body(body)
         connection = self._connection
         number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
+        while number == _EINTR:  # it waits for the lock, and Python's signal handlers run here
+            number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
         if number < 0:
             connection._check(number)
         return f"{number:016x}"
@@ -182,6 +186,8 @@ class Topic(BaseTopic):
         data = body if type(body) is bytes else encode_body(body)
         connection = self._connection
         number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
+        if number == _EINTR:
+            return self._publish_body(data)
         if number < 0:
             connection._check(number)
         return f"{number:016x}"
