@@ -64,8 +64,12 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
 bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     bool any = false;
+    uint32_t steps = 0, n = seg->topics.max_consumers;
+    uint32_t most = n < 30000 ? 2 * n * (n + 1) : UINT32_MAX; /* from the front after each */
     for (uint32_t i = ch->first_consumer, next; i != 0; i = next) {
-        uint32_t slot = pn_consumer_at(seg, i - 1)->slot;
+        if (!pn_list_goes_on(seg, steps++, most, "consumers"))
+            break;
+        uint32_t slot = *(volatile const uint32_t *) &pn_consumer_at(seg, i - 1)->slot;
         next = pn_consumer_at(seg, i - 1)->next;
         if (slot >= seg->max_backends || seg->own[slot] != NULL ||
             pn_backend_verdict(seg, slot) != PN_DEAD)

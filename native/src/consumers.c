@@ -41,11 +41,16 @@ void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci)
     pn_store_relaxed(&c->notified_at, (uint64_t) pn_now_coarse_ns());
     pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_NOTIFIED);
     PN_CRASH("topic:notified");
+    uint32_t slot = *(volatile const uint32_t *) &c->slot;
+    if (slot >= seg->max_backends) {
+        pn_segment_poison(seg, "a consumer is of backend %u, which is not", slot);
+        return;
+    }
     for (uint32_t i = 0; i < t->nwakes && i < PN_TOPIC_WAKES; i++)
-        if (t->wake[i] == c->slot)
+        if (t->wake[i] == slot)
             return;
     if (t->nwakes < PN_TOPIC_WAKES)
-        t->wake[t->nwakes] = c->slot;
+        t->wake[t->nwakes] = slot;
     if (t->nwakes <= PN_TOPIC_WAKES)
         t->nwakes++;
 }
@@ -60,10 +65,12 @@ static bool eligible(const struct pn_topic_channel *ch, const struct pn_consumer
 /* A random one that waits; false: there is none. */
 static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
-    uint32_t n = ch->waiting, i;
-    if (ch->samplers != 0)
-        for (n = 0, i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    uint32_t n = ch->waiting;
+    if (ch->samplers != 0) {
+        n = 0;
+        PN_EACH_CONSUMER(seg, ch, i)
             n += eligible(ch, pn_consumer_at(seg, i - 1));
+    }
     if (n == 0)
         return false;
     uint32_t *seed = &seg->topics.ctl->seed;
@@ -72,7 +79,7 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
         *seed = *seed * 1664525U + 1013904223U;
         pick = (uint32_t) ((uint64_t) *seed * n >> 32);
     }
-    for (i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         if (eligible(ch, pn_consumer_at(seg, i - 1)) && pick-- == 0) {
             pn_consumer_notify_locked(seg, i - 1);
             return true;
@@ -83,7 +90,7 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
 static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                                 int64_t due)
 {
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         uint32_t wait = pn_load_relaxed(&c->wait);
         if ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due)
@@ -103,7 +110,7 @@ void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
     int64_t due = pn_queue_next_due_locked(seg, ch);
     if (due == INT64_MAX || somebody_keeps_time(seg, ch, due))
         return;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         if (pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait) == PN_CONSUMER_WAITING) {
             pn_consumer_notify_locked(seg, i - 1);
             return;
@@ -144,13 +151,17 @@ static void leave_channel(struct pn_segment *seg, struct pn_consumer_slot *c)
         pn_consumer_at(seg, c->next - 1)->prev = c->prev;
     ch->consumers--;
     ch->samplers -= c->sample_rate != 0;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         pn_consumer_at(seg, i - 1)->cursor = 0; /* what the others passed over is dropped now */
 }
 
 static void count_slot(struct pn_segment *seg, uint32_t slot)
 {
     bool has = false;
+    if (slot >= seg->max_backends) {
+        pn_segment_poison(seg, "a consumer is of backend %u, which is not", slot);
+        return;
+    }
     for (uint32_t i = 0; i < seg->topics.max_consumers && !has; i++)
         has = pn_load_relaxed(&seg->topics.consumer[i].state) == PN_RECORD_USED &&
               seg->topics.consumer[i].slot == slot;
@@ -261,9 +272,11 @@ void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns)
     int64_t newest = pn_now_ns() - min_age_ns;
     for (uint32_t ci = 0; ci < seg->topics.max_consumers; ci++) {
         struct pn_consumer_slot *c = &seg->topics.consumer[ci];
-        if (pn_load_relaxed(&c->state) == PN_RECORD_USED &&
-            pn_load_acquire(&c->wait) == PN_CONSUMER_NOTIFIED && c->slot < seg->max_backends &&
-            (int64_t) pn_load_relaxed(&c->notified_at) <= newest)
-            pn_procsignal_send(seg, c->slot, PROCSIG_TOPIC);
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED ||
+            pn_load_acquire(&c->wait) != PN_CONSUMER_NOTIFIED)
+            continue;
+        uint32_t slot = *(volatile const uint32_t *) &c->slot;
+        if (slot < seg->max_backends && (int64_t) pn_load_relaxed(&c->notified_at) <= newest)
+            pn_procsignal_send(seg, slot, PROCSIG_TOPIC);
     }
 }

@@ -52,14 +52,14 @@ static inline struct pn_topic_channel *channel_of(struct pn_segment *seg,
 static void move_cursors(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t from,
                          uint32_t to)
 {
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         if (pn_consumer_at(seg, i - 1)->cursor == from)
             pn_consumer_at(seg, i - 1)->cursor = to;
 }
 
 static void reset_cursors(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         pn_consumer_at(seg, i - 1)->cursor = 0;
 }
 
@@ -67,11 +67,12 @@ static void reset_cursors(struct pn_segment *seg, struct pn_topic_channel *ch)
 static void ready_insert(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t ref)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
-    uint32_t after = ch->last, before = 0;
+    uint32_t after = ch->last, before = 0, steps = 0;
     if (after != 0 && pn_delivery_at(seg, after)->order > d->order) {
         /* from the front, where what comes back in its old order belongs */
         before = ch->first;
-        while (before != 0 && pn_delivery_at(seg, before)->order < d->order)
+        while (before != 0 && pn_delivery_at(seg, before)->order < d->order &&
+               pn_cells_go_on(seg, &steps))
             before = pn_delivery_at(seg, before)->next;
         after = before != 0 ? pn_delivery_at(seg, before)->prev : ch->last;
     }
@@ -113,8 +114,8 @@ static void ready_remove(struct pn_segment *seg, struct pn_topic_channel *ch, ui
 static void flight_insert(struct pn_segment *seg, struct pn_consumer_slot *c, uint32_t ref)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
-    uint32_t after = c->last;
-    while (after != 0 && pn_delivery_at(seg, after)->due > d->due)
+    uint32_t after = c->last, steps = 0;
+    while (after != 0 && pn_delivery_at(seg, after)->due > d->due && pn_cells_go_on(seg, &steps))
         after = pn_delivery_at(seg, after)->prev;
     d->prev = after;
     d->next = after != 0 ? pn_delivery_at(seg, after)->next : c->first;
@@ -244,8 +245,8 @@ static void take_out(struct pn_segment *seg, uint32_t ref, uint64_t was)
 static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_t ref)
 {
     struct pn_message *m = pn_message_at(seg, d->message);
-    uint32_t *link = &m->first;
-    while (*link != 0 && *link != ref)
+    uint32_t *link = &m->first, steps = 0;
+    while (*link != 0 && *link != ref && pn_cells_go_on(seg, &steps))
         link = &pn_delivery_at(seg, *link)->of_message;
     if (*link == ref)
         *link = d->of_message;
@@ -452,7 +453,7 @@ static bool samples(const struct pn_segment *seg, uint32_t ci, uint64_t id)
 static bool anybody_samples(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                             uint64_t id)
 {
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         if (samples(seg, i - 1, id))
             return true;
     return false;
@@ -562,7 +563,7 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
 static int64_t earliest_deadline(const struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
     int64_t earliest = INT64_MAX;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         if (c->first != 0 && pn_delivery_at(seg, c->first)->due < earliest)
             earliest = pn_delivery_at(seg, c->first)->due;
@@ -581,7 +582,7 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
     }
     if (ch->next_deadline > now)
         return false;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
             if (steps-- == 0 || pn_notes_full(seg))
@@ -618,8 +619,9 @@ int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel
 
 static bool sweep_flights(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps)
 {
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
-        for (uint32_t ref = pn_consumer_at(seg, i - 1)->first, next; ref != 0; ref = next) {
+    PN_EACH_CONSUMER(seg, ch, i)
+        for (uint32_t ref = pn_consumer_at(seg, i - 1)->first, next, walked = 0;
+             ref != 0 && pn_cells_go_on(seg, &walked); ref = next) {
             next = pn_delivery_at(seg, ref)->next;
             if (!pn_is_void(ch, pn_delivery_at(seg, ref)))
                 continue;

@@ -132,7 +132,7 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
     if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0)
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+    PN_EACH_CHANNEL(seg, topic, i) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         if (pn_queue_goes_without(topic, ch))
             ch->dropped++;
@@ -147,8 +147,9 @@ static struct pn_arena_need need_of(const struct pn_segment *seg, const struct p
 {
     struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
-    for (uint32_t i = topic->first_channel; timed && i != 0; i = pn_queue_at(seg, i - 1)->sibling)
-        need.pages += pn_timedset_needs(&pn_queue_at(seg, i - 1)->timed, 1);
+    if (timed)
+        PN_EACH_CHANNEL(seg, topic, i)
+            need.pages += pn_timedset_needs(&pn_queue_at(seg, i - 1)->timed, 1);
     if (timed)
         need.pages += pn_timedset_needs(&pn_queue_at(seg, index)->timed, 1);
     pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
@@ -245,7 +246,8 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
         pn_topic_at(seg, m->topic)->staged--;
         seg->topics.ctl->prepared--;
     }
-    for (uint32_t at = m->first, next; at != 0; at = next) {
+    uint32_t steps = 0;
+    for (uint32_t at = m->first, next; at != 0 && pn_cells_go_on(seg, &steps); at = next) {
         struct pn_delivery *d = pn_delivery_at(seg, at);
         struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         next = d->of_message;
@@ -278,7 +280,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
     topic->firm += m->firm != 0;
     topic->message_count++;
     topic->message_bytes += m->body_len;
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
+    PN_EACH_DELIVERY(seg, m, at) {
         struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
         ch->message_count++;
         ch->staged--;
@@ -289,13 +291,15 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
 
 void pn_message_golive_locked(struct pn_segment *seg, uint32_t first)
 {
-    for (uint32_t ref = first; ref != 0; ref = pn_message_at(seg, ref)->next) {
+    uint32_t steps = 0, linked = 0;
+    for (uint32_t ref = first; ref != 0 && pn_cells_go_on(seg, &steps);
+         ref = pn_message_at(seg, ref)->next) {
         pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
         PN_CRASH("publish:live");
     }
     pn_store_release(&seg->topics.ctl->redo.valid, 0);
     PN_CRASH("publish:redone");
-    for (uint32_t ref = first, next; ref != 0; ref = next) {
+    for (uint32_t ref = first, next; ref != 0 && pn_cells_go_on(seg, &linked); ref = next) {
         next = pn_message_at(seg, ref)->next;
         pn_message_link_locked(seg, ref);
     }
@@ -327,10 +331,10 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
 void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
 {
     struct pn_message *m = pn_message_at(seg, ref);
-    uint32_t refs = m->refs;
+    uint32_t refs = m->refs, steps = 0;
     pn_store_release(&m->state, PN_MSG_FREE);
     PN_CRASH("topic:discarded");
-    while (refs-- > 0)
+    while (refs-- > 0 && pn_cells_go_on(seg, &steps))
         pn_delivery_end_locked(seg, m->first);
 }
 
@@ -338,7 +342,7 @@ void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
 
 static bool any_in_flight(const struct pn_segment *seg, const struct pn_message *m)
 {
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+    PN_EACH_DELIVERY(seg, m, at)
         if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, at)->state)) >= PN_KIND_IN_FLIGHT)
             return true;
     return false;
@@ -364,8 +368,8 @@ static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool s
 
 static void drop(struct pn_segment *seg, uint32_t ref)
 {
-    for (uint32_t at = pn_message_at(seg, ref)->first; at != 0;
-         at = pn_delivery_at(seg, at)->of_message)
+    const struct pn_message *m = pn_message_at(seg, ref);
+    PN_EACH_DELIVERY(seg, m, at)
         pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->dropped++;
     pn_message_discard_locked(seg, ref);
 }
@@ -373,7 +377,7 @@ static void drop(struct pn_segment *seg, uint32_t ref)
 /* Of those that nobody works on; false: there is none. */
 static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
 {
-    uint32_t ref = find_idle(seg, topic, false, UINT32_MAX);
+    uint32_t ref = find_idle(seg, topic, false, (uint32_t) (seg->topics.memory / 32));
     if (ref == 0)
         return false;
     topic->dropped++;
@@ -403,7 +407,7 @@ static int topic_full(const struct pn_topic *topic, const char *what)
 /* Each channel there is goes without a message, if it must. */
 static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+    PN_EACH_CHANNEL(seg, topic, i)
         if (pn_queue_at(seg, i - 1)->ephemeral == 0)
             return false;
     return topic->nchannels != 0;
@@ -425,7 +429,7 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
 static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     int64_t now = pn_now_ns();
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+    PN_EACH_CHANNEL(seg, topic, i)
         pn_queue_tick_locked(seg, pn_queue_at(seg, i - 1), now);
     pn_queue_tick_locked(seg, pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)), now);
 }
@@ -451,7 +455,8 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
-        while (topic->firm + topic->staged + (n - *skip) > max && drop_oldest(seg, topic))
+        for (uint32_t steps = 0; topic->firm + topic->staged + (n - *skip) > max &&
+                                 pn_cells_go_on(seg, &steps) && drop_oldest(seg, topic);)
             ;
         if (topic->firm + topic->staged + (n - *skip) > max)
             return topic_full(topic, "all is in flight");
@@ -491,7 +496,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     if (*ref != 0)
         return 0;
     if (all_ephemeral(seg, topic) && topic->paused == 0) {
-        for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+        PN_EACH_CHANNEL(seg, topic, i)
             pn_queue_at(seg, i - 1)->dropped++;
         return 0;
     }
@@ -506,7 +511,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 
 void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+    PN_EACH_CHANNEL(seg, topic, i)
         pn_queue_settle_locked(seg, pn_queue_at(seg, i - 1));
 }
 
@@ -592,11 +597,13 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
 /* Those that were published so far of a publish_many that fails. */
 static void take_back_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t first_id)
 {
-    while (topic->newest != 0 && pn_message_at(seg, topic->newest)->id >= first_id) {
+    uint32_t steps = 0;
+    while (topic->newest != 0 && pn_message_at(seg, topic->newest)->id >= first_id &&
+           pn_cells_go_on(seg, &steps)) {
         const struct pn_message *m = pn_message_at(seg, topic->newest);
         topic->message_count--;
         topic->message_bytes -= m->body_len;
-        for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+        PN_EACH_DELIVERY(seg, m, at)
             pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
         pn_message_discard_locked(seg, topic->newest);
         PN_CRASH("publish:taken-back");

@@ -11,7 +11,8 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
                       uint32_t before)
 {
     struct pn_arena *mem = &seg->topics.arena;
-    while (m->first != before) {
+    uint32_t steps = 0;
+    while (m->first != before && pn_cells_go_on(seg, &steps)) {
         struct pn_delivery *d = pn_delivery_at(seg, m->first);
         uint32_t ref = m->first;
         struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
@@ -25,7 +26,7 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
             pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
         pn_arena_give_locked(mem, ref);
     }
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+    PN_EACH_CHANNEL(seg, topic, i)
         pn_queue_at(seg, i - 1)->dropped -= pn_queue_goes_without(topic, pn_queue_at(seg, i - 1));
 }
 
@@ -36,7 +37,7 @@ static bool may_pump(const struct pn_segment *seg, const struct pn_topic *topic,
     const uint32_t index = (uint32_t) (topic - seg->topics.topic);
     struct pn_arena_need need = {.deliveries = topic->nchannels > 0 ? topic->nchannels - 1 : 0};
     uint64_t there = 0;
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+    PN_EACH_CHANNEL(seg, topic, i) {
         const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         there += (uint64_t) ch->ready + ch->deferred + ch->in_flight;
         need.pages += timed ? pn_timedset_needs(&ch->timed, 1) : 0;
@@ -54,7 +55,7 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     uint32_t before = m->first;
     int64_t due = own->due > now ? own->due : 0;
     bool timed = m->expires != 0 || due != 0, room = may_pump(seg, topic, timed);
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+    PN_EACH_CHANNEL(seg, topic, i) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         bool without = pn_queue_goes_without(topic, ch);
         ch->dropped += without;
@@ -77,7 +78,9 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
     PN_CRASH("topic:pump");
     pn_delivery_take_over_locked(seg, at, last, now, timed);
     last->message_count++;
-    for (uint32_t ref = m->first; ref != before; ref = pn_delivery_at(seg, ref)->of_message) {
+    uint32_t steps = 0;
+    for (uint32_t ref = m->first; ref != before && pn_cells_go_on(seg, &steps);
+         ref = pn_delivery_at(seg, ref)->of_message) {
         struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, ref)->channel);
         ch->message_count++;
         ch->staged--;

@@ -66,6 +66,16 @@ static int deleted(const char *what)
     return pn_fail(PN_ETOPICDELETED, "the %s was deleted\nOpen it again to make a new one.", what);
 }
 
+bool pn_list_ends(const struct pn_segment *seg, const char *what)
+{
+    union {
+        const struct pn_segment *is;
+        struct pn_segment *poisoned; /* whatever the caller only looks at */
+    } both = {seg};
+    pn_segment_poison(both.poisoned, "a list of %s leads round", what);
+    return false;
+}
+
 struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
     uint32_t index = (uint32_t) ref - 1;
@@ -131,7 +141,7 @@ static struct pn_topic_channel *find_channel(const struct pn_segment *seg,
                                              const struct pn_topic *topic, const char *name,
                                              size_t len)
 {
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling) {
+    PN_EACH_CHANNEL(seg, topic, i) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         if (ch->name_len == len && memcmp(ch->name, name, len) == 0)
             return ch;
@@ -369,11 +379,11 @@ static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name,
     return 0;
 }
 
-/* Bounded steps, and then the lock is given to others. */
+/* Bounded steps, and then the lock is given to others; but not longer than such a list can be. */
 static int pump_all(struct pn_conn *conn, pn_ref ref)
 {
     bool more = true;
-    while (more) {
+    for (uint32_t steps = 0; more && pn_cells_go_on(conn->seg, &steps); steps += PN_TOPIC_STEPS) {
         int rc = enter(conn, false);
         if (rc != 0)
             return rc;
@@ -501,7 +511,7 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
     ch->void_below = UINT64_MAX;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
         if (wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED)
             pn_consumer_notify_locked(seg, i - 1);
@@ -517,7 +527,7 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
     pn_durable_note_topic_locked(seg, topic);
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
-    for (uint32_t i = topic->first_channel; i != 0; i = pn_queue_at(seg, i - 1)->sibling)
+    PN_EACH_CHANNEL(seg, topic, i)
         delete_queue(seg, pn_queue_at(seg, i - 1));
     delete_queue(seg, pn_queue_at(seg, index));
     pn_topics_link_locked(seg);

@@ -66,6 +66,39 @@ static inline struct pn_consumer_slot *pn_consumer_at(const struct pn_segment *s
 {
     return &seg->topics.consumer[i < seg->topics.max_consumers ? i : 0];
 }
+
+/* A list that was overwritten may lead round and round: so many steps, then the segment is bad. */
+bool pn_list_ends(const struct pn_segment *seg, const char *what);
+
+static inline bool pn_list_goes_on(const struct pn_segment *seg, uint32_t steps, uint32_t most,
+                                   const char *what)
+{
+    return __builtin_expect(steps < most, 1) || pn_list_ends(seg, what);
+}
+
+/* The same of messages and deliveries, with the steps so far. */
+static inline bool pn_cells_go_on(const struct pn_segment *seg, uint32_t *steps)
+{
+    return pn_list_goes_on(seg, (*steps)++, (uint32_t) (seg->topics.memory / 32), "messages");
+}
+
+/* The deliveries of a message. */
+#define PN_EACH_DELIVERY(seg, m, at)                                                               \
+    for (uint32_t at = (m)->first, at##_steps = 0; at != 0 && pn_cells_go_on(seg, &at##_steps);    \
+         at = pn_delivery_at(seg, at)->of_message)
+
+/* The channels of a topic, in i one above the index of each. */
+#define PN_EACH_CHANNEL(seg, topic, i)                                                             \
+    for (uint32_t i = (topic)->first_channel, i##_steps = 0;                                       \
+         i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_channels, "channels");      \
+         i = pn_queue_at(seg, i - 1)->sibling)
+
+/* The consumers of a channel, in i one above the index of each. */
+#define PN_EACH_CONSUMER(seg, ch, i)                                                               \
+    for (uint32_t i = (ch)->first_consumer, i##_steps = 0;                                         \
+         i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_consumers, "consumers");    \
+         i = pn_consumer_at(seg, i - 1)->next)
+
 static inline uint32_t pn_queue_index(const struct pn_segment *seg,
                                       const struct pn_topic_channel *ch)
 {

@@ -35,7 +35,7 @@ enum { PN_LOOK_BYTES = 1 << 20 };
 
 static bool all_deferred(const struct pn_segment *seg, const struct pn_message *m, int64_t now)
 {
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message) {
+    PN_EACH_DELIVERY(seg, m, at) {
         const struct pn_delivery *d = pn_delivery_at(seg, at);
         const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
@@ -67,11 +67,12 @@ uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *t
 {
     const struct pn_topic_channel *own =
         pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
-    uint32_t found = 0;
-    for (uint32_t i = topic->first_channel; found == 0 && i != 0;
-         i = pn_queue_at(seg, i - 1)->sibling)
-        found = find_timed(seg, pn_queue_at(seg, i - 1), id);
-    for (uint32_t at = own->first; found == 0 && at != 0; at = pn_delivery_at(seg, at)->next)
+    uint32_t found = 0, steps = 0;
+    PN_EACH_CHANNEL(seg, topic, i)
+        if (found == 0)
+            found = find_timed(seg, pn_queue_at(seg, i - 1), id);
+    for (uint32_t at = own->first; found == 0 && at != 0 && pn_cells_go_on(seg, &steps);
+         at = pn_delivery_at(seg, at)->next)
         if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
             found = pn_delivery_at(seg, at)->message;
     return found != 0 && all_deferred(seg, pn_message_at(seg, found), pn_now_ns()) ? found : 0;

@@ -188,12 +188,12 @@ static void chain_deliveries(struct pn_segment *seg)
 static void unpump(struct pn_segment *seg, struct pn_message *m)
 {
     uint32_t own = 0;
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+    PN_EACH_DELIVERY(seg, m, at)
         if (pn_is_backlog(seg, pn_queue_at(seg, pn_delivery_at(seg, at)->channel)))
             own = at;
     if (own == 0 || m->refs == 1)
         return;
-    for (uint32_t at = m->first; at != 0; at = pn_delivery_at(seg, at)->of_message)
+    PN_EACH_DELIVERY(seg, m, at)
         if (at != own)
             free_word(pn_delivery_at(seg, at));
     PN_CRASH("topic-recover:unpumped");
@@ -333,9 +333,10 @@ static void attach_consumers(struct pn_segment *seg)
     for (uint32_t i = 0; i < t->max_consumers; i++) {
         struct pn_consumer_slot *c = &t->consumer[i];
         c->first = c->last = c->in_flight = c->cursor = c->next = c->prev = 0;
-        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->slot >= seg->max_backends)
+        uint32_t slot = *(volatile const uint32_t *) &c->slot;
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || slot >= seg->max_backends)
             continue;
-        pn_fetch_or(&seg->consuming[c->slot / 64], 1ULL << (c->slot % 64));
+        pn_fetch_or(&seg->consuming[slot / 64], 1ULL << (slot % 64));
         struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
         if (pn_load_relaxed(&ch->state) != PN_RECORD_USED ||
             ch->generation != c->channel_generation) {

@@ -252,7 +252,7 @@ static void count_timed_out(const struct pn_segment *seg, const struct pn_topic_
 {
     if (ch->next_deadline > look->now)
         return;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         for (uint32_t at = c->first; at != 0 && look->steps != 0; look->steps--) {
             const struct pn_delivery *d = pn_delivery_at(seg, at);
@@ -533,7 +533,7 @@ static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_
                             pn_consumer_stats *rows, size_t cap)
 {
     size_t n = 0;
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next) {
+    PN_EACH_CONSUMER(seg, ch, i) {
         if (n < cap)
             fill_consumer(seg, i - 1, &rows[n]);
         n++;
@@ -629,7 +629,7 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
         if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, entry.ref)->state)) ==
             PN_KIND_DEFERRED)
             peek_one(&p, entry.ref);
-    for (uint32_t i = ch->first_consumer; i != 0; i = pn_consumer_at(seg, i - 1)->next)
+    PN_EACH_CONSUMER(seg, ch, i)
         for (uint32_t at = pn_consumer_at(seg, i - 1)->first; at != 0 && p.n < cap;
              at = pn_delivery_at(seg, at)->next)
             peek_one(&p, at);

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #endif
 #include "full_queue.h"
+#include "topics.h"
 
 #include "channel.h"
 #include "spill.h"
@@ -139,11 +140,50 @@ static void test_files_that_never_were(void)
     CHECK_EQ(count_files(), 0);
 }
 
+/* ---- lists of topics ------------------------------------------------------------------------- */
+
+static void closes_a_consumer_of_no_backend(void *arg)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_ref channel = channel_of(conn, topic_of(conn, "t"), "c");
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    test_inside()->topics.consumer[0].slot = *(const uint32_t *)arg;
+    pn_consumer_close(consumer);
+    check_poisoned(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void looks_at_a_list_that_leads_round(void *arg)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_topic_channel_stats rows[4];
+    (void)arg;
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    test_inside()->topics.consumer[0].next = 1; /* its own number */
+    pn_topic_channel_list(conn, topic, rows, 4);
+    pn_topic_channel_delete(conn, channel);
+    check_poisoned(engine);
+    pn_consumer_close(consumer);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void test_consumers(void)
+{
+    CHECK_CHILD(spawn(closes_a_consumer_of_no_backend, (void *)(uintptr_t)&wild[2]), 0);
+    CHECK_CHILD(spawn(looks_at_a_list_that_leads_round, NULL), 0);
+}
+
 int main(void)
 {
     test_watchdog(100);
     RUN(test_a_subscription_to_no_channel);
     RUN(test_lengths_that_reach_beyond_the_entry);
     RUN(test_files_that_never_were);
+    RUN(test_consumers);
     return tests_done();
 }
