@@ -46,6 +46,7 @@ NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
+    "rest:",
     "dirlock:",
     # native/tests/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),

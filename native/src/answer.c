@@ -247,6 +247,7 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     redo->expected = word;
     redo->disk = 0;
     redo->spill = copy.spilled;
+    redo->rest = 0;
     redo->spill_seq = copy.spill_seq;
     PN_CRASH("answer:redo");
     pn_store_release(&redo->valid, 1); /* both, from here on */

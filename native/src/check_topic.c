@@ -13,10 +13,12 @@
 #include "consume.h"
 #include "timedset.h"
 #include "topic_cancel.h"
+#include "topic_rest.h"
 
 /* What was counted of a channel. */
 struct seen {
     uint32_t ready, deferred, in_flight, held, staged, lent;
+    uint64_t bytes;
 };
 
 struct check {
@@ -66,6 +68,7 @@ static void check_delivery(struct check *k, uint32_t ref)
     uint16_t life = pn_load_relaxed(&m->state);
     struct seen *seen = &k->seen[d->channel];
     seen->lent += d->lent;
+    seen->bytes += pn_message_cost(m);
     if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
         tell(k, "I26: delivery %u does not lie in a page of topic %u", ref, m->topic);
     if (d->order >= ch->next_order)
@@ -159,6 +162,9 @@ static void check_ready(struct check *k, uint32_t index)
     if (seen->staged != ch->staged)
         tell(k, "I23: channel %u has %u that are prepared, says %u", index, seen->staged,
              ch->staged);
+    if (seen->bytes != ch->bytes)
+        tell(k, "I23: channel %u has %llu bytes in memory, says %llu", index,
+             (unsigned long long) seen->bytes, (unsigned long long) ch->bytes);
     if (seen->lent != ch->timed.reserved)
         tell(k, "I23: channel %u has lent %u entries of its timed set, %u are reserved", index,
              seen->lent, ch->timed.reserved);
@@ -266,6 +272,20 @@ static void check_topic(struct check *k, uint32_t index)
              (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
 }
 
+/* I27: what stands on disk for a channel is there. */
+static void check_cursor(struct check *k, uint32_t index)
+{
+    const struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
+    const struct pn_topic *topic = pn_topic_of(k->seg, ch);
+    const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->rest);
+    const uint32_t rests = pn_load_relaxed(&ch->rests);
+    const uint64_t seq = ch->rest_cursor[rests == 2].seq;
+    if (rests > 2 || (rests != 0 && (seq < s->read_seq || seq > s->write_seq)))
+        tell(k, "I27: channel %u rests (%u) at record %llu, there are %llu to %llu", index, rests,
+             (unsigned long long) seq, (unsigned long long) s->read_seq,
+             (unsigned long long) s->write_seq);
+}
+
 /* I25 */
 static void check_tombstones(struct check *k)
 {
@@ -275,7 +295,8 @@ static void check_tombstones(struct check *k)
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         uint32_t state = pn_load_relaxed(&tomb->state);
         const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
-        const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->disk);
+        const struct pn_diskqueue_state *s = pn_diskqueue_now(
+            (tomb->seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
         if (state != PN_TOMB_FREE && i > seg->topics.ctl->tombstone_end)
             tell(k, "I25: tombstone %u stands beyond the last, %u", i,
                  seg->topics.ctl->tombstone_end);
@@ -285,7 +306,7 @@ static void check_tombstones(struct check *k)
             continue;
         live++;
         if (tomb->topic >= seg->topics.max_topics || tomb->generation != topic->generation ||
-            tomb->seq < s->read_seq || tomb->seq >= s->write_seq)
+            (tomb->seq & ~PN_REST_SEQ) < s->read_seq || (tomb->seq & ~PN_REST_SEQ) >= s->write_seq)
             tell(k, "I25: tombstone %u is of record %llu of topic %u, which is not on disk", i,
                  (unsigned long long) tomb->seq, tomb->topic);
         for (uint32_t j = 1; j < i; j++)
@@ -295,7 +316,7 @@ static void check_tombstones(struct check *k)
                 tell(k, "I25: tombstones %u and %u are of the same record", j, i);
     }
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
-        buried += pn_topic_at(seg, i)->buried;
+        buried += pn_topic_at(seg, i)->buried + pn_topic_at(seg, i)->rest_buried;
     if (live != buried)
         tell(k, "I25: %llu tombstones, the topics say %llu", (unsigned long long) live,
              (unsigned long long) buried);
@@ -339,6 +360,8 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
         pn_timedset_check(&t->arena, &t->channel[i].timed, problem, arg);
         if (pn_load_relaxed(&t->channel[i].state) != PN_RECORD_FREE)
             check_consumers(&k, i);
+        if (pn_load_relaxed(&t->channel[i].state) == PN_RECORD_USED)
+            check_cursor(&k, i);
     }
     for (uint32_t i = 0; i < t->max_consumers; i++)
         check_owner(&k, i);

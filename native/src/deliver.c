@@ -251,6 +251,7 @@ static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_
     if (*link == ref)
         *link = d->of_message;
     m->refs--;
+    channel_of(seg, d)->bytes -= pn_message_cost(m);
     if (channel_of(seg, d)->ephemeral == 0 && --m->firm == 0)
         pn_topic_at(seg, m->topic)->firm--;
     if (m->refs == 0)
@@ -411,6 +412,8 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
                      pn_state_word(d->due > now ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
                                    pn_state_tag(word)));
     PN_CRASH("topic:pump-kind");
+    channel_of(seg, d)->bytes -= pn_message_cost(pn_message_at(seg, d->message));
+    to->bytes += pn_message_cost(pn_message_at(seg, d->message));
     d->channel = pn_queue_index(seg, to);
     atomic_signal_fence(memory_order_seq_cst);
     PN_CRASH("topic:pumped");

@@ -439,6 +439,29 @@ void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     tidy(q, files);
 }
 
+void pn_diskqueue_end(const struct pn_diskqueue *q, bool staged,
+                      struct pn_diskqueue_cursor *cursor)
+{
+    const struct pn_diskqueue_state *s =
+        &q->state[(pn_load_relaxed(&q->current) ^ (uint32_t) staged) & 1];
+    *cursor = (struct pn_diskqueue_cursor) {s->write_file, s->write_at, s->write_seq,
+                                            s->write_sum};
+}
+
+void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                         const struct pn_diskqueue_cursor *cursor)
+{
+    struct pn_diskqueue_state next = *pn_diskqueue_now(q);
+    if (cursor->seq <= next.read_seq || cursor->seq > next.write_seq)
+        return;
+    next.read_file = cursor->file;
+    next.read_at = cursor->at;
+    next.read_seq = cursor->seq;
+    next.read_sum = cursor->sum;
+    commit(q, &next);
+    tidy(q, files);
+}
+
 int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint32_t max,
                          pn_diskqueue_take *take, void *arg)
 {

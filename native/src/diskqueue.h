@@ -130,6 +130,13 @@ struct pn_diskqueue_cursor {
 int pn_diskqueue_look(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                       struct pn_diskqueue_cursor *cursor, struct pn_record_out *record);
 
+/* Where the next record will stand; `staged`: behind what is staged. */
+void pn_diskqueue_end(const struct pn_diskqueue *q, bool staged,
+                      struct pn_diskqueue_cursor *cursor);
+/* Forget what stands before the cursor, which is not behind the end; files of it are removed. */
+void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                         const struct pn_diskqueue_cursor *cursor);
+
 /* Forget all of them, and remove the files: when that fails, later calls do it. */
 int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 

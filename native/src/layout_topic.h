@@ -33,6 +33,8 @@
  *  I25 A LIVE tombstone is of a record that its topic's queue on disk has not passed; no two are of
  *      the same one; `buried` counts them.
  *  I26 A message and its deliveries lie in pages of their topic's.
+ *  I27 A channel that rests gets every record of its topic's `rest` from its cursor on, each once,
+ *      and no message in memory before those; the files hold no less than what the cursors say.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -171,6 +173,15 @@ struct pn_topic {
     uint32_t touched; /* by the commit on its way; derived */
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
+    struct pn_diskqueue rest; /* the same, of what was given to channels that rest (topic_rest.c) */
+    uint64_t rest_buried;     /* records there with a LIVE tombstone; derived */
+    uint64_t rest_lost;       /* records there that were found damaged, */
+    uint64_t rest_lost_end;   /* counted up to here */
+};
+
+/* From where on a channel reads what it has on disk. */
+struct pn_rest_cursor {
+    uint64_t file, at, seq, sum;
 };
 
 struct pn_topic_channel {
@@ -184,7 +195,14 @@ struct pn_topic_channel {
     uint64_t next_order; /* never less than any order + 1; truth */
     uint64_t void_below; /* what has a smaller order is void: empty() */
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
+    /* It rests from there on: rest_cursor[rests - 1]; 0: it does not.  The one store of `rests`
+     * moves it (topic_rest.c). */
+    pn_atomic_u32 rests;
+    uint32_t pad;
+    struct pn_rest_cursor rest_cursor[2];
     /* from here on derived */
+    uint64_t bytes; /* of messages that it has in memory, about: pn_message_cost() */
+    uint64_t rest_stuck; /* bytes of the record at its cursor, which had no room; 0: not known */
     uint64_t swept_below; /* nothing with a smaller order is in any list */
     uint32_t sibling;     /* the topic's next channel */
     uint32_t first, last; /* ready */
@@ -217,6 +235,12 @@ struct pn_tombstone {
     uint64_t seq; /* of its record */
 };
 #define PN_TOMBSTONES 2048U
+
+/* Of an entry that buries, if some channels have that message in memory. */
+struct pn_buried_too {
+    uint64_t id;
+    uint32_t message, pad;
+};
 
 enum pn_consumer_wait {
     PN_CONSUMER_BUSY = 0,
@@ -258,6 +282,11 @@ static inline uint64_t pn_handed(uint32_t generation, uint32_t claim)
     return (uint64_t) generation << 32 | claim;
 }
 
+enum pn_redo_rest {
+    PN_REDO_CURSORS = 1, /* what `disk` says is of the channels that `messages` has deliveries of */
+    PN_REDO_REST = 2     /* what `spill` says */
+};
+
 /* What is to be done together, by the store of `valid`; recovery does it again (topic_recover.c) */
 struct pn_topic_redo {
     pn_atomic_u32 valid;
@@ -268,7 +297,8 @@ struct pn_topic_redo {
     uint64_t expected;
     uint64_t disk_seq, disk_sum, disk_file, disk_at;
     /* Of that topic (index + 1) the queue on disk goes on to `spill_seq`; 0: of none */
-    uint32_t spill, pad;
+    uint32_t spill;
+    uint32_t rest; /* enum pn_redo_rest: which of the two is its `rest` */
     uint64_t spill_seq;
     /* messages with ids from void_first on, so many, do not exist: they are being published, all
      * together, by the store of 0 (message.c 2) */

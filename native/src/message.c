@@ -38,6 +38,7 @@
 #include "topic_disk.h"
 #include "topic_durable.h"
 #include "topic_latlog.h"
+#include "topic_rest.h"
 
 enum {
     PN_ARENA_RESERVE = 4,
@@ -118,6 +119,7 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     m->refs++;
     m->firm = (uint16_t) (m->firm + (ch->ephemeral == 0));
     ch->staged++;
+    ch->bytes += pn_message_cost(m);
     PN_CRASH("publish:delivery");
     pn_store_release(&d->state, pn_state_word(due != 0 && !backlog ? PN_KIND_DEFERRED
                                                                    : PN_KIND_READY,
@@ -130,7 +132,9 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
                            uint32_t ref, int64_t due, bool backlog)
 {
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
-    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0)
+    const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
+    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0 ||
+        pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
     PN_EACH_CHANNEL(seg, topic, i) {
         struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
@@ -142,8 +146,8 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     return true;
 }
 
-static struct pn_arena_need need_of(const struct pn_segment *seg, const struct pn_topic *topic,
-                                    uint64_t bytes, bool timed)
+struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
+                                     uint64_t bytes, bool timed)
 {
     struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
@@ -159,7 +163,7 @@ static struct pn_arena_need need_of(const struct pn_segment *seg, const struct p
 bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t bytes, bool timed)
 {
-    const struct pn_arena_need need = need_of(seg, topic, bytes, timed);
+    const struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
     return pn_arena_may_locked(&seg->topics.arena, (uint32_t) (topic - seg->topics.topic), &need);
 }
 
@@ -252,6 +256,7 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
         struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
         next = d->of_message;
         ch->staged--;
+        ch->bytes -= pn_message_cost(m);
         pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
                                                   pn_state_tag(pn_load_relaxed(&d->state))));
         if (d->lent != 0)
@@ -385,8 +390,7 @@ static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
     return true;
 }
 
-/* The same of those that only ephemeral channels have. */
-static bool drop_soft(struct pn_segment *seg, struct pn_topic *topic)
+bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     uint32_t ref = topic->messages == topic->firm
                        ? 0
@@ -420,7 +424,7 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
     uint32_t ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (all_ephemeral(seg, topic))
         return ref; /* of these each goes without the new one */
-    for (int i = 0; ref == 0 && i < PN_DROPS && drop_soft(seg, topic); i++)
+    for (int i = 0; ref == 0 && i < PN_DROPS && pn_message_drop_soft_locked(seg, topic); i++)
         ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     return ref;
 }
@@ -536,12 +540,16 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     struct pn_moment now = pn_moment_now();
     size_t skip = 0, keep = 1;
     uint32_t ref = 0;
+    if (pn_rest_runs(seg, topic) &&
+        pn_rest_splits_locked(seg, topic, (uint64_t) m->headers_len + m->body_len,
+                              m->delay_ns > 0 || m->ttl_ns > 0))
+        return pn_rest_publish_locked(seg, topic, m, m->body, &m->body_len, 1);
     bool spill = pn_topic_spills_locked(seg, topic, 1);
     int rc = spill ? 0 : pn_message_admit_locked(seg, topic, 1, &skip, &keep);
     if (rc == 0 && skip < keep && !spill)
         rc = pn_message_stage_or_drop_locked(seg, topic, m, &now, false, &ref);
     if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
-        return pn_topic_spill_many_locked(seg, topic, m, m->body, &m->body_len, 1);
+        return pn_rest_or_spill_locked(seg, topic, m, m->body, &m->body_len, 1);
     if (rc != 0 || ref == 0)
         return rc;
     pn_durable_note_publish_locked(seg, ref);
@@ -667,11 +675,14 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
     const struct pn_new_message all = m;
-    bool spill = pn_topic_spills_locked(seg, topic, n);
+    bool spill = pn_topic_spills_locked(seg, topic, n) ||
+                 (pn_rest_runs(seg, topic) &&
+                  pn_rest_splits_locked(seg, topic, (uint64_t) m.headers_len + lens[0],
+                                        m.delay_ns > 0 || m.ttl_ns > 0));
     if (!spill)
         rc = publish_many_locked(seg, topic, &m, bodies, lens, n);
     if (spill || (rc == -PN_ETOPICFULL && pn_topic_may_spill(seg, topic)))
-        rc = pn_topic_spill_many_locked(seg, topic, &all, bodies, lens, n);
+        rc = pn_rest_or_spill_locked(seg, topic, &all, bodies, lens, n);
     if (rc == 0)
         pn_topic_go_on_locked(seg, topic);
     bool log = rc == 0 && __builtin_expect(conn->log != NULL, 0);

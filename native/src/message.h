@@ -73,6 +73,23 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
 /* With the lock, and `topics_dirty`: what is done to a topic by who has a slot.  Else -errno. */
 int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic);
 
+/* What a message of so many bytes of headers and body takes of memory, about. */
+static inline uint64_t pn_bytes_cost(uint64_t bytes)
+{
+    return bytes + sizeof(struct pn_message) + sizeof(struct pn_delivery);
+}
+static inline uint64_t pn_message_cost(const struct pn_message *m)
+{
+    return pn_bytes_cost((uint64_t) m->headers_len + m->body_len);
+}
+/* What one would take of the arena, exactly. */
+struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
+                                     uint64_t bytes, bool timed);
+/* The oldest that only ephemeral channels have, and nobody works on, goes; false: there is none. */
+bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* Of a message that is pumped: what was written for channels after `before` is not there. */
+void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before);
+
 /* Has the channel, which is ephemeral, as many as its topic may have?  Then it goes without. */
 bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch);
 /* One delivery more of a message that is staged, or is pumped.  False: no memory. */

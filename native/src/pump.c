@@ -3,12 +3,11 @@
 #include "deliver.h"
 #include "message.h"
 #include "timedset.h"
+#include "topic_rest.h"
 
 enum { PN_PUMP_LEAST = 64 };
 
-/* What was written for the channels so far is not there; `before`: what the message had. */
-static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
-                      uint32_t before)
+void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before)
 {
     struct pn_arena *mem = &seg->topics.arena;
     uint32_t steps = 0;
@@ -22,10 +21,17 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         m->refs--;
         m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
         ch->staged--;
+        ch->bytes -= pn_message_cost(m);
         if (d->lent != 0)
             pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
         pn_arena_give_locked(mem, ref);
     }
+}
+
+static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
+                      uint32_t before)
+{
+    pn_pump_give_back_locked(seg, m, before);
     PN_EACH_CHANNEL(seg, topic, i)
         pn_queue_at(seg, i - 1)->dropped -= pn_queue_goes_without(topic, pn_queue_at(seg, i - 1));
 }
@@ -45,8 +51,8 @@ static bool may_pump(const struct pn_segment *seg, const struct pn_topic *topic,
     return there < PN_PUMP_LEAST || pn_arena_may_locked(&seg->topics.arena, index, &need);
 }
 
-/* One delivery out of the backlog.  False: there is no memory for it. */
-static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
+/* One delivery out of the backlog, to all channels in memory.  False: there is no memory for it. */
+static bool pump_to_memory(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
 {
     struct pn_arena *mem = &seg->topics.arena;
     struct pn_delivery *own = pn_delivery_at(seg, at);
@@ -87,6 +93,17 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
         pn_delivery_enqueue_locked(seg, ref);
     }
     return true;
+}
+
+/* False: there is neither memory nor disk for it. */
+static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now)
+{
+    int rc = pn_rest_may(seg, topic) ? pn_rest_pump_locked(seg, topic, at, now, false) : 1;
+    if (rc == 1 && pump_to_memory(seg, topic, at, now))
+        return true;
+    if (rc == 1 && pn_rest_may(seg, topic))
+        rc = pn_rest_pump_locked(seg, topic, at, now, true);
+    return rc == 0;
 }
 
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)

@@ -34,6 +34,7 @@
 #include "message.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
+#include "topic_rest.h"
 
 static const char ephemeral_suffix[] = "#ephemeral";
 
@@ -483,6 +484,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
             ch->void_below = ch->next_order;
+            pn_rest_empty_locked(ch);
         }
         marked = true;
         PN_CRASH("topic:emptied");

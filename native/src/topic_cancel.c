@@ -28,6 +28,7 @@
 #include "deliver.h"
 #include "timedset.h"
 #include "topic_durable.h"
+#include "topic_rest.h"
 
 enum { PN_LOOK_BYTES = 1 << 20 };
 
@@ -97,18 +98,44 @@ static bool has_one(const struct pn_segment *seg, const struct pn_topic *topic, 
     return false;
 }
 
+/* Has the queue that the number is of not passed the record? */
+static bool is_there(const struct pn_topic *topic, uint64_t seq)
+{
+    const struct pn_diskqueue_state *s =
+        pn_diskqueue_now((seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
+    return (seq & ~PN_REST_SEQ) >= s->read_seq && (seq & ~PN_REST_SEQ) < s->write_seq;
+}
+
+static uint64_t *buried_in(struct pn_topic *topic, uint64_t seq)
+{
+    return (seq & PN_REST_SEQ) != 0 ? &topic->rest_buried : &topic->buried;
+}
+
+uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                   uint64_t seq)
+{
+    uint64_t n = 0;
+    if (topic->buried + topic->rest_buried == 0)
+        return 0;
+    for (uint32_t i = 1; i <= seg->topics.ctl->tombstone_end; i++) {
+        const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        n += pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && tomb->seq >= seq &&
+             ((tomb->seq ^ seq) & PN_REST_SEQ) == 0 && is_of(tomb, seg, topic, tomb->seq);
+    }
+    return n;
+}
+
 bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                uint64_t seq)
 {
-    return __builtin_expect(topic->buried != 0, 0) && has_one(seg, topic, seq, PN_TOMB_LIVE);
+    return __builtin_expect(topic->buried + topic->rest_buried != 0, 0) &&
+           has_one(seg, topic, seq, PN_TOMB_LIVE);
 }
 
 bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t seq)
 {
-    const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->disk);
-    return seq >= s->read_seq && seq < s->write_seq &&
-           !pn_topic_is_buried_locked(seg, topic, seq) &&
+    return is_there(topic, seq) && !pn_topic_is_buried_locked(seg, topic, seq) &&
            !has_one(seg, topic, seq, PN_TOMB_STAGED);
 }
 
@@ -119,7 +146,8 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
     struct pn_topic_on_disk m;
     uint64_t bytes = 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS && bytes < PN_LOOK_BYTES; steps++) {
-        int rc = pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
+        int rc = d->rest ? pn_rest_look_locked(seg, topic, &d->cursor, &m)
+                         : pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
         if (rc <= 0 && rc != -EAGAIN)
             return rc;
         bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
@@ -127,8 +155,9 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
             continue;
         d->seq = m.seq;
         d->due = m.due;
-        return m.due > now && (m.expires == 0 || m.expires > now) &&
-               pn_deferred_on_disk_locked(seg, topic, m.seq);
+        d->on_disk = m.due > now && (m.expires == 0 || m.expires > now) &&
+                     pn_deferred_on_disk_locked(seg, topic, m.seq);
+        return d->on_disk;
     }
     return -EAGAIN;
 }
@@ -137,13 +166,20 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
                             struct pn_deferred *d)
 {
     bool first = !d->begun;
-    if (first && (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
+    if (first && pn_rest_records(topic) == 0 &&
+        (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
         return 1;
-    if (first && pn_topic_on_disk(topic) == 0)
+    if (first && pn_rest_records(topic) == 0 && pn_topic_on_disk(topic) == 0)
         return 0;
     d->begun = true;
-    int rc = find_on_disk(seg, topic, id, d);
-    if (rc == 0 && !first) /* it may have come back while the lock was free */
+    int rc = d->rest ? 0 : find_on_disk(seg, topic, id, d);
+    if (rc == 0 && !d->rest) {
+        d->rest = true;
+        d->cursor = (struct pn_diskqueue_cursor) {0};
+    }
+    if (rc == 0 && pn_rest_records(topic) != 0)
+        rc = find_on_disk(seg, topic, id, d);
+    if (rc >= 0 && (rc == 0 || d->rest)) /* it may have come back, for some channels at least */
         d->message = pn_deferred_in_memory_locked(seg, topic, id);
     return d->message != 0 ? 1 : rc;
 }
@@ -178,7 +214,7 @@ uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic
     ctl->prepared += state == PN_TOMB_PREPARED;
     PN_CRASH("tombstone:written");
     pn_store_release(&tomb->state, state); /* LIVE: cancelled */
-    topic->buried += state == PN_TOMB_LIVE;
+    *buried_in(topic, seq) += state == PN_TOMB_LIVE;
     PN_CRASH("tombstone:stored");
     return i;
 }
@@ -205,7 +241,7 @@ void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64
     if (tomb->seq != seq || pn_load_relaxed(&tomb->state) != PN_TOMB_STAGED)
         return;
     pn_store_release(&tomb->state, PN_TOMB_LIVE);
-    pn_topic_at(seg, tomb->topic)->buried++;
+    ++*buried_in(pn_topic_at(seg, tomb->topic), seq);
     PN_CRASH("tombstone:buried");
 }
 
@@ -214,7 +250,7 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
     struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
     uint32_t state = pn_load_relaxed(&tomb->state);
     if (state == PN_TOMB_LIVE)
-        pn_topic_at(seg, tomb->topic)->buried--;
+        --*buried_in(pn_topic_at(seg, tomb->topic), tomb->seq);
     seg->topics.ctl->prepared -= state == PN_TOMB_PREPARED;
     pn_store_release(&tomb->state, PN_TOMB_FREE);
     PN_CRASH("tombstone:freed");
@@ -226,11 +262,11 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
 
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->disk);
-    for (uint32_t i = seg->topics.ctl->tombstone_end; topic->buried != 0 && i > 0; i--) {
+    for (uint32_t i = seg->topics.ctl->tombstone_end;
+         topic->buried + topic->rest_buried != 0 && i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
-        if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && tomb->seq < s->read_seq &&
-            is_of(tomb, seg, topic, tomb->seq))
+        if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE &&
+            is_of(tomb, seg, topic, tomb->seq) && !is_there(topic, tomb->seq))
             pn_tombstone_free_locked(seg, i);
     }
 }
@@ -248,12 +284,11 @@ void pn_tombstones_reap_locked(struct pn_segment *seg, uint32_t slot, uint32_t g
 static bool outlives(const struct pn_segment *seg, const struct pn_tombstone *tomb)
 {
     const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
-    const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->disk);
     bool there = tomb->topic < seg->topics.max_topics && is_of(tomb, seg, topic, tomb->seq) &&
                  pn_load_relaxed(&topic->state) == PN_RECORD_USED;
     switch (pn_load_relaxed(&tomb->state)) {
     case PN_TOMB_LIVE:
-        return there && tomb->seq >= s->read_seq && tomb->seq < s->write_seq;
+        return there && is_there(topic, tomb->seq);
     case PN_TOMB_PREPARED:
         return tomb->owner < seg->max_backends &&
                pn_load_relaxed(&seg->backend[tomb->owner].state) == PN_SLOT_CLAIMED &&
@@ -278,7 +313,25 @@ void pn_tombstones_recover_locked(struct pn_segment *seg)
         }
         ctl->tombstone_end = i;
         ctl->prepared += pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED;
-        pn_topic_at(seg, tomb->topic)->buried += pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE;
+        *buried_in(pn_topic_at(seg, tomb->topic), tomb->seq) +=
+            pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE;
+    }
+}
+
+/* Channels that rested have copies of it, perhaps (topic_rest.c 2). */
+void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
+                            uint32_t tombstone, uint64_t seq)
+{
+    if (tombstone != 0)
+        pn_tombstone_bury_locked(seg, tombstone, seq);
+    while (message != 0 && pn_message_at(seg, message)->id == id &&
+           pn_load_relaxed(&pn_message_at(seg, message)->state) == PN_MSG_LIVE) {
+        struct pn_topic *topic = pn_topic_at(seg, pn_message_at(seg, message)->topic);
+        seg->topics.told = true;
+        pn_message_discard_locked(seg, message);
+        seg->topics.told = false;
+        PN_CRASH("commit:cancelled");
+        message = topic->rest.max_file == 0 ? 0 : pn_deferred_in_memory_locked(seg, topic, id);
     }
 }
 
@@ -295,14 +348,13 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
         if (rc != 0)
             return rc;
         rc = pn_deferred_find_locked(seg, topic, id, &d);
-        if (rc == 1 && d.message != 0) {
-            pn_message_discard_locked(seg, d.message);
-        } else if (rc == 1 &&
-                   pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) != 0) {
-            pn_durable_note_cancelled_locked(seg, topic, id, true);
-        } else if (rc == 1) {
+        bool on_disk = rc == 1 && d.on_disk && pn_deferred_on_disk_locked(seg, topic, d.seq);
+        if (on_disk && pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)
             rc = -PN_ETOPICFULL;
-        }
+        else if (on_disk)
+            pn_durable_note_cancelled_locked(seg, topic, id, true);
+        for (; rc == 1 && d.message != 0; d.message = pn_deferred_in_memory_locked(seg, topic, id))
+            pn_message_discard_locked(seg, d.message);
         pn_topics_end_locked(seg);
         pn_lock_release(seg);
     } while (rc == -EAGAIN);

@@ -11,10 +11,11 @@
 /* Which deferred message is looked for, and where it is.  Begins as zeros. */
 struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
-    bool begun;
-    uint32_t message; /* in memory, or 0: */
-    uint64_t seq;     /* this record of that queue, */
-    int64_t due;      /* which is deferred until then */
+    bool begun, rest;                  /* that was done; it is of the topic's `rest` by now */
+    uint32_t message; /* in memory, or 0 */
+    bool on_disk;     /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
+    uint64_t seq;
+    int64_t due;      /* until when that record is deferred */
 };
 
 /*
@@ -26,6 +27,9 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 /* Only in memory: 0: there is none. */
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic,
                                       uint64_t id);
+/* Whatever a commit has found of it ends: in memory, on disk, or both. */
+void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
+                            uint32_t tombstone, uint64_t seq);
 /* Has that record a LIVE tombstone? */
 bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                uint64_t seq);
@@ -54,6 +58,9 @@ static inline struct pn_tombstone *pn_tombstone_at(const struct pn_segment *seg,
                                                                                    : 0];
 }
 
+/* How many LIVE ones there are of that record of the topic or later ones, in the same queue. */
+uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                   uint64_t seq);
 /* LIVE ones whose records the topic's queue has passed go. */
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic);
 /* Those of a slot that is no more go. */

@@ -36,6 +36,9 @@
 #include "deliver.h"
 #include "topic_cancel.h"
 #include "topic_durable.h"
+#include "topic_rest.h"
+
+#define PN_REST_FILES (1U << 31) /* numbers of a topic's files from there on are of its `rest` */
 
 /* What stands in a record before deliveries, headers and body. */
 struct spilled {
@@ -64,6 +67,8 @@ bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic 
         return false;
     if (pn_topic_on_disk(topic) != 0)
         return true;
+    if (pn_rest_runs(seg, topic)) /* the channels see to themselves */
+        return false;
     if (topic->max_depth == 0 || there + n <= topic->max_depth)
         return false;
     for (uint32_t i = topic->first_channel; i != 0 && all_soft;
@@ -78,14 +83,17 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
 }
 
 /* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
-static int use_files(struct pn_segment *seg, struct pn_topic *topic)
+int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     struct pn_segfile_dir dir;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     uint64_t base = (uint64_t) (topic->generation & 0xffff) << 48 | (uint64_t) index << 32;
     if (topic->disk.max_file == 0)
         pn_diskqueue_init(&topic->disk, base, 0);
-    if (!pn_diskqueue_possible(&topic->disk, base))
+    if (topic->rest.max_file == 0)
+        pn_diskqueue_init(&topic->rest, base + PN_REST_FILES, 0);
+    if (!pn_diskqueue_possible(&topic->disk, base) ||
+        !pn_diskqueue_possible(&topic->rest, base + PN_REST_FILES))
         return pn_segment_poison(seg, "the queue on disk of topic %u is broken", index);
     if (seg->topics.disk != NULL)
         return 0;
@@ -128,18 +136,18 @@ static struct spilled head_of(const struct pn_new_message *m, const struct pn_mo
 }
 
 /* `head`: what stands before the headers. */
-static int stage(struct pn_segment *seg, struct pn_topic *topic, void *head, size_t head_len,
-                 const struct pn_new_message *m, uint64_t *seq)
+static int stage(struct pn_segment *seg, struct pn_topic *topic, struct pn_diskqueue *queue,
+                 void *head, size_t head_len, const struct pn_new_message *m, uint64_t *seq)
 {
     struct pn_record_in record = {.parts = 3};
     record.part[0] = (struct iovec) {head, head_len};
     record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
     record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
-    int rc = use_files(seg, topic);
+    int rc = pn_topic_use_files_locked(seg, topic);
     if (rc == 0 && *seq != 0)
-        rc = pn_diskqueue_stage_more(&topic->disk, seg->topics.disk, &record, 1, seq);
+        rc = pn_diskqueue_stage_more(queue, seg->topics.disk, &record, 1, seq);
     else if (rc == 0)
-        rc = pn_diskqueue_stage(&topic->disk, seg->topics.disk, &record, 1, seq);
+        rc = pn_diskqueue_stage(queue, seg->topics.disk, &record, 1, seq);
     PN_CRASH("spilled:staged");
     return pn_disk_result(seg, rc);
 }
@@ -149,10 +157,18 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 uint64_t *seq)
 {
     struct spilled head = head_of(m, now);
-    int rc = stage(seg, topic, &head, sizeof head, m, seq);
+    int rc = stage(seg, topic, &topic->disk, &head, sizeof head, m, seq);
     if (rc == 0)
         topic->message_bytes -= m->headers_len; /* see count() */
     return rc;
+}
+
+int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                         const struct pn_new_message *m, const struct pn_moment *now,
+                         uint64_t *seq)
+{
+    struct spilled head = head_of(m, now);
+    return stage(seg, topic, &topic->rest, &head, sizeof head, m, seq);
 }
 
 /* The same of one that was given to its channels already. */
@@ -168,7 +184,7 @@ static int stage_given(struct pn_segment *seg, struct pn_topic *topic,
         return pn_fail(ENOMEM, "out of memory");
     memcpy(bytes, &head, sizeof head);
     memcpy(bytes + sizeof head, given->bytes, bytes_of(&head));
-    int rc = stage(seg, topic, bytes, sizeof head + bytes_of(&head), m, seq);
+    int rc = stage(seg, topic, &topic->disk, bytes, sizeof head + bytes_of(&head), m, seq);
     free(bytes);
     return rc;
 }
@@ -245,6 +261,17 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
            ch->topic == (uint32_t) (topic - seg->topics.topic) && out->order >= ch->void_below;
 }
 
+void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                   const struct pn_record_out *record)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    redo->disk_seq = record->seq;
+    redo->disk_sum = record->sum + record->length;
+    redo->disk_file = record->file;
+    redo->disk_at = record->next;
+    redo->disk = (uint32_t) (topic - seg->topics.topic) + 1;
+}
+
 /* The message is in memory, and the queue has moved past it: both, or neither.  `given`: to its
  * channels, long ago. */
 static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
@@ -253,12 +280,9 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     redo->messages = ref;
     redo->delivery = 0;
-    redo->disk_seq = record->seq;
-    redo->disk_sum = record->sum + record->length;
-    redo->disk_file = record->file;
-    redo->disk_at = record->next;
-    redo->disk = (uint32_t) (topic - seg->topics.topic) + 1;
+    pn_topic_disk_redo_set_locked(seg, topic, record);
     redo->spill = 0;
+    redo->rest = 0;
     PN_CRASH("refill:redo");
     pn_store_release(&redo->valid, 1); /* it has moved */
     PN_CRASH("refill:redo-valid");
@@ -298,19 +322,21 @@ static struct pn_spilled_deliveries deliveries_of(const struct pn_record_out *re
     return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
 
-int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
-                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+static int look(struct pn_segment *seg, struct pn_topic *topic, bool rest,
+                struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     struct pn_record_out record;
     struct spilled head;
-    int rc = use_files(seg, topic);
+    int rc = pn_topic_use_files_locked(seg, topic);
     if (rc == 0)
-        rc = pn_diskqueue_look(&topic->disk, seg->topics.disk, cursor, &record);
+        rc = pn_diskqueue_look(rest ? &topic->rest : &topic->disk, seg->topics.disk, cursor,
+                               &record);
     if (rc != 1)
         return rc;
-    *out = (struct pn_topic_on_disk) {.seq = record.seq, .bytes = record.length};
+    *out = (struct pn_topic_on_disk) {.seq = record.seq | (rest ? PN_REST_SEQ : 0),
+                                      .bytes = record.length};
     if (!parse(seg, &record, &head, &out->m, &out->then) ||
-        pn_topic_is_buried_locked(seg, topic, record.seq))
+        pn_topic_is_buried_locked(seg, topic, out->seq))
         return 1;
     out->there = true;
     out->due = head.due;
@@ -318,6 +344,18 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
     out->given = head.fanned_out != 0;
     out->deliveries = deliveries_of(&record, &head);
     return 1;
+}
+
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+{
+    return look(seg, topic, false, cursor, out);
+}
+
+int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                        struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+{
+    return look(seg, topic, true, cursor, out);
 }
 
 /* Of the channels that it was given to, who still wants it; it has expired: who goes without. */
@@ -373,13 +411,21 @@ static int stay(struct pn_topic *topic, const struct pn_record_out *record,
     return 0;
 }
 
+/* Do the channels see to themselves what has no room? */
+static bool runs(const struct refill *r)
+{
+    const uint32_t index = (uint32_t) (r->topic - r->seg->topics.topic);
+    return pn_rest_may(r->seg, r->topic) && r->topic->paused == 0 &&
+           pn_queue_at(r->seg, index)->ready == 0;
+}
+
 /* Is that so still?  What would be told by reading the record counts as well. */
 static bool is_stuck(const struct refill *r)
 {
     const struct pn_topic *topic = r->topic;
     if (topic->stuck_seq == 0 || topic->stuck_seq != pn_diskqueue_now(&topic->disk)->read_seq ||
         topic->buried != 0 || topic->disk_given > topic->stuck_seq ||
-        topic->messages != topic->firm || r->now >= topic->stuck_until)
+        topic->messages != topic->firm || r->now >= topic->stuck_until || runs(r))
         return false;
     return (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth) ||
            !pn_message_has_room_locked(r->seg, topic, topic->stuck_bytes, false);
@@ -400,9 +446,15 @@ static int take(void *arg, const struct pn_record_out *record)
         count(topic, &head, false);
         return 1;
     }
+    bool expired = head.expires != 0 && head.expires <= r->now;
+    if (!expired && head.fanned_out == 0 && runs(r)) {
+        int rc = pn_rest_move_locked(seg, topic, &m, &then, record);
+        if (rc == 0)
+            count(topic, &head, true);
+        return rc == 0 ? 1 : rc;
+    }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return stay(topic, record, &head);
-    bool expired = head.expires != 0 && head.expires <= r->now;
     bool over = head.fanned_out != 0 ? !anybody_wants(r, &given, expired) || expired : expired;
     uint32_t ref = over ? 0
                    : head.fanned_out != 0
@@ -429,7 +481,7 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     uint32_t before = topic->messages;
     int64_t n = -EAGAIN;
     topic->refilling = 0;
-    if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || use_files(seg, topic) != 0)
+    if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
     for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
         n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
@@ -452,11 +504,15 @@ void pn_topics_refill_locked(struct pn_segment *seg)
     ctl->refill_next = first + 1;
     for (uint32_t k = 0; k < n; k++) {
         struct pn_topic *topic = &seg->topics.topic[first + k < n ? first + k : first + k - n];
-        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED || pn_topic_on_disk(topic) == 0)
+        if (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
+            (pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0))
             continue;
-        if (topic->disk_staged == 0) /* else a commit is on its way, which holds both copies */
+        if (topic->disk_staged == 0) { /* else a commit is on its way, which holds both copies */
             pn_topic_refill_locked(seg, topic);
-        more = more || pn_topic_on_disk(topic) != 0;
+            if (pn_rest_records(topic) != 0 && pn_rest_refill_locked(seg, topic))
+                topic->refilling = 1;
+        }
+        more = more || pn_topic_on_disk(topic) != 0 || pn_rest_records(topic) != 0;
     }
     ctl->spilled = more;
 }
@@ -466,6 +522,10 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg)
     const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     if (redo->disk == 0)
         return;
+    if ((redo->rest & PN_REDO_CURSORS) != 0) {
+        pn_rest_redo_locked(seg);
+        return;
+    }
     struct pn_topic *topic = pn_topic_at(seg, redo->disk - 1);
     pn_diskqueue_pass(&topic->disk, redo->disk_file, redo->disk_at, redo->disk_seq,
                       redo->disk_sum);
@@ -504,7 +564,7 @@ int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
     uint64_t seq = 0;
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
-    int rc = use_files(seg, topic);
+    int rc = pn_topic_use_files_locked(seg, topic);
     if (rc == 0 && topic->disk_given > pn_diskqueue_now(&topic->disk)->read_seq)
         rc = keep_given(seg, topic, &seq);
     if (rc != 0)
@@ -525,8 +585,11 @@ int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    if (topic->disk.max_file != 0 && use_files(seg, topic) == 0)
+    if (topic->disk.max_file != 0 && pn_topic_use_files_locked(seg, topic) == 0) {
         forget_all(seg, topic);
+        pn_diskqueue_empty(&topic->rest, seg->topics.disk);
+        pn_tombstones_passed_locked(seg, topic);
+    }
 }
 
 void pn_topics_remove_files(struct pn_segment *seg)
@@ -535,7 +598,9 @@ void pn_topics_remove_files(struct pn_segment *seg)
         return;
     for (uint32_t i = 0; i < seg->topics.ctl->topic_end && i < seg->topics.max_topics; i++) {
         struct pn_topic *topic = &seg->topics.topic[i];
-        if (topic->disk.max_file != 0 && use_files(seg, topic) == 0)
-            pn_diskqueue_remove(&topic->disk, seg->topics.disk);
+        if (topic->disk.max_file == 0 || pn_topic_use_files_locked(seg, topic) != 0)
+            continue;
+        pn_diskqueue_remove(&topic->disk, seg->topics.disk);
+        pn_diskqueue_remove(&topic->rest, seg->topics.disk);
     }
 }

@@ -75,6 +75,16 @@ struct pn_topic_on_disk {
 int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 
+/* Queues and our descriptors, ready to be used; -PN_ECORRUPT: they cannot be what they say. */
+int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* Of a record of the topic's `rest`, as pn_topic_spill_stage_locked(). */
+int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                         const struct pn_new_message *m, const struct pn_moment *now,
+                         uint64_t *seq);
+/* The redo record says that the topic's own queue has moved past that record. */
+void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                   const struct pn_record_out *record);
+
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -47,7 +47,9 @@ static void redo_record(struct pn_segment *seg)
         pn_store_release(&d->state,
                          pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(redo->expected)));
     pn_topic_disk_redo_locked(seg);
-    if (redo->spill != 0)
+    if (redo->spill != 0 && (redo->rest & PN_REDO_REST) != 0)
+        pn_diskqueue_commit(&pn_topic_at(seg, redo->spill - 1)->rest, redo->spill_seq);
+    else if (redo->spill != 0)
         pn_topic_spill_commit_locked(seg, pn_topic_at(seg, redo->spill - 1), redo->spill_seq);
     PN_CRASH("topic-recover:redo");
     pn_store_release(&redo->valid, 0);
@@ -60,12 +62,34 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
     if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_SPILL)
         return qe->channel_hash < seg->topics.max_topics && qe->payload_len == 0;
     if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_BURY)
-        return qe->channel_hash > 0 && qe->channel_hash <= PN_TOMBSTONES && qe->payload_len == 0;
+        return qe->channel_hash > 0 && qe->channel_hash <= PN_TOMBSTONES &&
+               (qe->payload_len == 0 || qe->payload_len == sizeof(struct pn_buried_too));
     if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
         return false;
     if (qe->kind == PN_ENTRY_ANSWER)
         return qe->payload_len == sizeof(struct pn_answer_redo);
     return (qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_CANCEL) && qe->payload_len == 0;
+}
+
+#define EACH_CELL(seg, class, ref)                                                                 \
+    for (uint32_t ref = pn_arena_next_cell(&(seg)->topics.arena, class, 0); ref != 0;              \
+         ref = pn_arena_next_cell(&(seg)->topics.arena, class, ref))
+
+/* And of its copies those that are there (topic_rest.c 2). */
+static void redo_cancel(struct pn_segment *seg, uint32_t ref, uint64_t id)
+{
+    struct pn_message *m = pn_message_at(seg, ref);
+    bool copies = pn_topic_at(seg, m->topic)->rest.max_file != 0;
+    if (m->id == id && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
+        pn_store_release(&m->state, PN_MSG_FREE);
+    if (!copies)
+        return;
+    EACH_CELL (seg, PN_PAGE_BODY, at) {
+        m = pn_message_at(seg, at);
+        if (pn_arena_valid(&seg->topics.arena, at, PN_PAGE_BODY) && m->id == id &&
+            pn_load_relaxed(&m->state) == PN_MSG_LIVE)
+            pn_store_release(&m->state, PN_MSG_FREE);
+    }
 }
 
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
@@ -84,13 +108,16 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
         return 0;
     }
     if (qe->kind == PN_ENTRY_BURY) {
+        struct pn_buried_too too = {.message = 0};
         pn_tombstone_bury_locked(seg, qe->channel_hash, qe->chan_seq);
+        if (qe->payload_len == sizeof too)
+            memcpy(&too, qe->data + qe->channel_len, sizeof too);
+        if (too.message != 0)
+            redo_cancel(seg, too.message, too.id);
         return 0;
     }
     if (qe->kind == PN_ENTRY_CANCEL) {
-        struct pn_message *m = pn_message_at(seg, qe->channel_hash);
-        if (m->id == qe->chan_seq && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
-            pn_store_release(&m->state, PN_MSG_FREE);
+        redo_cancel(seg, qe->channel_hash, qe->chan_seq);
         PN_CRASH("topic-recover:cancel");
         return 0;
     }
@@ -119,10 +146,6 @@ static bool is_message(const struct pn_segment *seg, uint32_t ref)
     uint16_t state = pn_load_relaxed(&pn_message_at(seg, ref)->state);
     return state == PN_MSG_LIVE || state == PN_MSG_PREPARED;
 }
-
-#define EACH_CELL(seg, class, ref)                                                                 \
-    for (uint32_t ref = pn_arena_next_cell(&(seg)->topics.arena, class, 0); ref != 0;              \
-         ref = pn_arena_next_cell(&(seg)->topics.arena, class, ref))
 
 static void clear_messages(struct pn_segment *seg)
 {
@@ -296,6 +319,7 @@ static void clear_tables(struct pn_segment *seg)
     for (uint32_t i = 0; i < t->max_topics; i++) {
         t->topic[i].oldest = t->topic[i].newest = 0;
         t->topic[i].messages = t->topic[i].firm = t->topic[i].staged = 0;
+        t->topic[i].rest_buried = 0;
         t->topic[i].disk_staged = t->topic[i].buried = t->topic[i].refilling = 0;
         t->topic[i].stuck_seq = 0;
         t->topic[i].touched = 0;
@@ -316,6 +340,10 @@ static void clear_tables(struct pn_segment *seg)
             ch->next_order = ch->void_below;
         ch->first = ch->last = ch->ready = ch->deferred = ch->in_flight = ch->held = 0;
         ch->staged = 0;
+        ch->bytes = ch->rest_stuck = 0;
+        if (ch->rest_cursor[pn_load_relaxed(&ch->rests) == 2].seq >=
+            pn_diskqueue_now(&topic->rest)->write_seq) /* it never began to, or has all of it */
+            pn_store_release(&ch->rests, 0);
         ch->first_consumer = ch->consumers = ch->samplers = ch->waiting = ch->notified = 0;
         ch->next_deadline = INT64_MAX;
         pn_timedset_forget_locked(&ch->timed);
@@ -407,6 +435,7 @@ static int push(struct pn_segment *seg, uint32_t ref)
     enum pn_delivery_kind kind = pn_is_backlog(seg, ch) ? PN_KIND_READY : pn_state_kind(word);
     if (d->order >= ch->next_order)
         ch->next_order = d->order + 1;
+    ch->bytes += pn_message_cost(m);
     if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
         ch->staged++;
         return lend(seg, ch, d);

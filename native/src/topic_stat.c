@@ -28,6 +28,7 @@
 #include "timedset.h"
 #include "topic_disk.h"
 #include "topic_durable.h"
+#include "topic_rest.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 #define PN_LOOK_STEPS 4096U
@@ -334,14 +335,18 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                             .message_count = t->message_count + pn_topic_on_disk(t) +
                                              pn_diskqueue_now(&t->disk)->corrupt,
                             .message_bytes = published_bytes(t),
-                            .on_disk = pn_topic_waits_on_disk(t),
-                            .corrupt = (uint32_t) pn_diskqueue_now(&t->disk)->corrupt,
+                            .on_disk = pn_topic_waits_on_disk(t) + pn_rest_records(t) -
+                                       t->rest_buried,
+                            .corrupt = (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt +
+                                                   t->rest_lost),
                             .dropped = t->dropped,
                             .expired = t->expired + own->expired};
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     if (t->durable != 0)
         out->corrupt += (uint32_t) pn_diskqueue_now(&log->queue)->corrupt;
     int error = pn_load_relaxed(&t->disk.error);
+    if (error == 0)
+        error = pn_load_relaxed(&t->rest.error);
     if (error == 0 && t->durable != 0)
         error = pn_load_relaxed(&log->queue.error);
     if (error == 0 && t->durable != 0)
@@ -437,7 +442,8 @@ static void fill_queue(const struct pn_segment *seg, const struct pn_topic_chann
                                     .ephemeral = ch->ephemeral,
                                     .consumers = ch->consumers,
                                     .max_consumers = ch->max_consumers,
-                                    .depth = ch->ready,
+                                    .depth = ch->ready +
+                                             pn_rest_depth(seg, pn_topic_of(seg, ch), ch),
                                     .in_flight = ch->in_flight,
                                     .deferred = ch->deferred,
                                     .message_count = ch->message_count,

@@ -30,6 +30,7 @@
 #include "topic_cancel.h"
 #include "topic_durable.h"
 #include "topic_latlog.h"
+#include "topic_rest.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
@@ -110,7 +111,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         op->kind = PN_OP_CANCEL;
         op->topic = ref;
         op->id = id;
-        op->on_disk = d.message == 0;
+        op->on_disk = d.on_disk;
         op->seq = d.seq;
         op->due = d.due;
         txn->pending.nops++;
@@ -324,6 +325,8 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
             tombstone = pn_tombstone_make_locked(
                 seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
         op->tombstone = tombstone;
+        if ((op->seq & PN_REST_SEQ) != 0 && !s->prepare) /* some channels may have it in memory */
+            op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
         return tombstone != 0 || s->txn->prepared ? 0 : -PN_ETOPICFULL;
     }
     if (kept) /* it is in memory by now, or gone */
@@ -578,10 +581,13 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
                                           .chan_seq = op->was,
                                           .payload = &op->redo,
                                           .payload_len = sizeof op->redo};
+        const struct pn_buried_too too = {.id = op->id, .message = op->message};
         if (op->kind == PN_OP_CANCEL && op->tombstone != 0)
             entry = (struct pn_new_entry){.kind = PN_ENTRY_BURY,
                                           .channel_hash = op->tombstone,
-                                          .chan_seq = op->seq};
+                                          .chan_seq = op->seq,
+                                          .payload = op->message != 0 ? &too : NULL,
+                                          .payload_len = op->message != 0 ? sizeof too : 0};
         const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
         if (spilled != NULL)
             entry = (struct pn_new_entry){
@@ -681,15 +687,8 @@ void pn_topic_apply_locked(struct pn_commit *c)
             spilled->disk_staged = 0;
         } else if (op->kind == PN_OP_ANSWER && op->was != 0) {
             apply_answer(c, op);
-        } else if (op->kind == PN_OP_CANCEL && op->tombstone != 0) {
-            pn_tombstone_bury_locked(seg, op->tombstone, op->seq);
-        } else if (op->kind == PN_OP_CANCEL && op->message != 0 &&
-                   pn_message_at(seg, op->message)->id == op->id &&
-                   pn_load_relaxed(&pn_message_at(seg, op->message)->state) == PN_MSG_LIVE) {
-            seg->topics.told = true;
-            pn_message_discard_locked(seg, op->message);
-            seg->topics.told = false;
-            PN_CRASH("commit:cancelled");
+        } else if (op->kind == PN_OP_CANCEL) {
+            pn_cancel_apply_locked(seg, op->id, op->message, op->tombstone, op->seq);
         }
     }
     if (__builtin_expect(c->conn->log != NULL, 0))

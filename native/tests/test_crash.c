@@ -404,7 +404,8 @@ static bool tested_elsewhere(const char *label)
         "copy:",           "evict:",   "spill:",   "block:ticket", "block:passed-on",
         "recover:mem-tail", /* test_crash_full.c */
         "segfile:",        "recfile:", "diskqueue:", "topiclog:", /* test_crash_<module>.c */
-        "spilled:",        "refill:",  "durable:",   "tombstone:", /* test_crash_topic_*.c, */
+        "spilled:",        "refill:",  "durable:",   "tombstone:",
+        "rest:",           /* test_crash_topic_*.c, */
         "dirlock:" /* test_crash_topic_durable.c among them */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)

@@ -241,3 +241,60 @@ def test_a_durable_backlog_comes_back_though_shares_have_become_smaller(
     with pynotify.connect(name, **options) as conn:
         assert conn.topic("backlog").stats().unfinished == count
         assert_goes_on(conn, "another")
+
+
+# ---- channels of one topic ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["ready", "paused", "in flight", "ephemeral"])
+def test_an_abandoned_channel_stops_no_other_of_its_topic(
+    on_disk: pynotify.Connection, state: str
+) -> None:
+    topic = on_disk.topic("t")
+    name = "abandoned#ephemeral" if state == "ephemeral" else "abandoned"
+    with topic.channel("fast").consumer(max_in_flight=5) as fast:
+        abandoned = topic.channel(name)
+        if state == "paused":
+            abandoned.pause()
+        with abandoned.consumer(max_in_flight=BACKLOG) as hung:
+            for number in range(BACKLOG):
+                topic.publish(b"%d" % number + BODY)
+                if state == "in flight" and number % 100 == 0:
+                    hold(hung)
+                message = fast.get(0)  # it is there at once
+                assert message.body == b"%d" % number + BODY
+                message.finish()
+            if state != "ephemeral":
+                stats = abandoned.stats()
+                assert stats.depth + stats.in_flight == BACKLOG
+                assert topic.stats().on_disk > 0
+    assert on_disk.topic("t").channel("fast").stats().finished == BACKLOG
+
+
+def test_what_an_abandoned_channel_has_on_disk_is_its_own(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("t")
+    fast, abandoned = topic.channel("fast"), topic.channel("abandoned")
+    with fast.consumer() as consumer:
+        for number in range(BACKLOG):
+            topic.publish(b"%d" % number + BODY)
+            consumer.get(0).finish()
+        late = topic.channel("late")
+        assert (abandoned.stats().depth, fast.stats().depth, late.stats().depth) == (BACKLOG, 0, 0)
+        abandoned.empty()
+        assert abandoned.stats().depth == topic.stats().on_disk == 0
+        topic.publish(b"more")
+        for channel in (abandoned, late):
+            with channel.consumer() as other:
+                assert work(other, 1) == [b"more"]
+        consumer.get(0).finish()
+    assert topic.stats().unfinished == 0
+
+
+def test_a_channel_that_rested_gets_all_of_it_in_order(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("t")
+    with topic.channel("fast").consumer() as fast, topic.channel("slow").consumer() as slow:
+        topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))
+        wanted = [b"%d" % number + BODY for number in range(BACKLOG)]
+        assert work(fast, BACKLOG) == wanted
+        assert work(slow, BACKLOG) == wanted
+    assert (topic.stats().on_disk, topic.stats().unfinished) == (0, 0)

@@ -1,0 +1,274 @@
+/*
+ * test_topic_rest.c - channels of one topic that do not keep up: the others go on, and each gets
+ * every message once and in order, whoever has it in memory and whoever on disk.
+ */
+#include "segfiles.h"
+#include "topics.h"
+
+enum { CHANNELS = 4, STEPS = 3000, MOST = 9, MEMORY = 256 * 1024 };
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref topic;
+
+static void open_with(uint64_t max_depth)
+{
+    pn_options o = test_options();
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = MEMORY;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", max_depth, PN_OVERFLOW_DISK);
+}
+
+static void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_topic_delete(conn, topic));
+    CHECK_EQ(files_in(data_dir), 0);
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* What it has and has not finished; consumers fetch ahead. */
+static uint64_t depth_of(pn_ref channel)
+{
+    pn_topic_channel_stats s;
+    CHECK_OK(pn_topic_channel_stat(conn, channel, &s));
+    return s.depth + s.in_flight;
+}
+
+static void publish_numbers(int first, int last, size_t length)
+{
+    char text[2000];
+    uint64_t id;
+    memset(text, 'x', sizeof text);
+    for (int i = first; i <= last; i++) {
+        snprintf(text, sizeof text, "%04d", i);
+        const pn_message_in in = {.body = text, .body_len = length};
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    }
+}
+
+/* Numbers from `first` on, until there is none; the last one. */
+static int finish_from(pn_consumer *consumer, int first)
+{
+    pn_message_out m;
+    int i = first;
+    for (; pn_consumer_get(consumer, 0, &m) == 1; i++) {
+        CHECK_EQ(number_in(&m), i);
+        FINISH(conn, &m);
+    }
+    return i - 1;
+}
+
+static void test_an_abandoned_channel_stops_no_other(void)
+{
+    pn_message_out m;
+    open_with(0);
+    pn_ref abandoned = channel_of(conn, topic, "abandoned");
+    pn_consumer *fast = consumer_of(conn, channel_of(conn, topic, "fast"), 5);
+    for (int i = 1; i <= 2000; i++) {
+        publish_numbers(i, i, 500);
+        CHECK_EQ(pn_consumer_get(fast, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i);
+        FINISH(conn, &m);
+    }
+    CHECK_EQ(depth_of(abandoned), 2000);
+    CHECK(topic_stat(conn, topic).on_disk > 1000);
+    CHECK(topic_stat(conn, topic).unfinished < 1000);
+    CHECK_EQ(topic_stat(conn, topic).depth, 0); /* it is in channels, all of it */
+    pn_consumer *slow = consumer_of(conn, abandoned, 3);
+    CHECK_EQ(finish_from(slow, 1), 2000);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    publish_numbers(2001, 2001, 500);
+    CHECK_EQ(finish_from(slow, 2001), 2001);
+    CHECK_EQ(finish_from(fast, 2001), 2001);
+    CHECK_OK(pn_consumer_close(fast));
+    CHECK_OK(pn_consumer_close(slow));
+    close_scene();
+}
+
+static void test_a_later_channel_has_nothing_of_what_is_on_disk(void)
+{
+    open_with(8);
+    pn_ref first = channel_of(conn, topic, "first"), second = channel_of(conn, topic, "second");
+    publish_numbers(1, 100, 6);
+    pn_ref late = channel_of(conn, topic, "late");
+    CHECK_EQ(depth_of(first), 100);
+    CHECK_EQ(depth_of(second), 100);
+    CHECK_EQ(depth_of(late), 0);
+    publish_numbers(101, 101, 6);
+    pn_consumer *consumer = consumer_of(conn, late, 1);
+    CHECK_EQ(finish_from(consumer, 101), 101);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+}
+
+static void test_what_is_emptied_or_deleted_leaves_nothing_on_disk(void)
+{
+    open_with(8);
+    pn_ref first = channel_of(conn, topic, "first"), second = channel_of(conn, topic, "second");
+    publish_numbers(1, 100, 6);
+    CHECK_OK(pn_topic_channel_empty(conn, first));
+    CHECK_EQ(depth_of(first), 0);
+    CHECK_EQ(depth_of(second), 100);
+    publish_numbers(101, 102, 6);
+    pn_consumer *consumer = consumer_of(conn, first, 1);
+    CHECK_EQ(finish_from(consumer, 101), 102);
+    CHECK(topic_stat(conn, topic).on_disk > 50);
+    CHECK_OK(pn_topic_channel_delete(conn, second));
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+}
+
+static void test_a_deferred_message_is_cancelled_wherever_it_is(void)
+{
+    pn_message_out m;
+    uint64_t id;
+    open_with(8);
+    pn_ref first = channel_of(conn, topic, "first"), second = channel_of(conn, topic, "second");
+    pn_consumer *fast = consumer_of(conn, first, 1);
+    publish_numbers(1, 40, 6);
+    CHECK_EQ(finish_from(fast, 1), 40);
+    const pn_message_in in = {.body = "never", .body_len = 5, .delay_ns = 3600000000000};
+    for (int with = 0; with < 2; with++) { /* the fast one has it in memory, the other on disk */
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+        pn_txn *txn = with ? test_begin(conn) : NULL;
+        CHECK_EQ(pn_topic_cancel(conn, txn, topic, id), 1);
+        if (with)
+            CHECK_OK(pn_txn_commit(txn));
+        CHECK_EQ(pn_topic_cancel(conn, NULL, topic, id), 0);
+        CHECK_EQ(depth_of(second), 40);
+        CHECK_ENGINE(engine);
+    }
+    pn_topic_channel_stats s;
+    CHECK_OK(pn_topic_channel_stat(conn, first, &s));
+    CHECK_EQ(s.deferred, 0);
+    pn_consumer *slow = consumer_of(conn, second, 1);
+    CHECK_EQ(finish_from(slow, 1), 40);
+    CHECK_EQ(pn_consumer_get(slow, 0, &m), 0);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK_OK(pn_consumer_close(fast));
+    CHECK_OK(pn_consumer_close(slow));
+    close_scene();
+}
+
+/* ---- anything at all ------------------------------------------------------------------------- */
+
+static uint64_t seed;
+
+static uint32_t dice(uint32_t n)
+{
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    return (uint32_t) (seed >> 33) % n;
+}
+
+/* Of each channel: what it is to get next, and that there is more to come. */
+static struct {
+    pn_ref ref;
+    pn_consumer *consumer;
+    int next;
+} channel[CHANNELS];
+static int last; /* number that was published */
+
+static void make_channel(int i)
+{
+    char name[8];
+    snprintf(name, sizeof name, "c%d", i);
+    channel[i].ref = channel_of(conn, topic, name);
+    channel[i].consumer = consumer_of(conn, channel[i].ref, 1 + dice(4));
+    channel[i].next = last + 1;
+}
+
+static void publish_any(size_t length)
+{
+    unsigned char bodies[MOST * 2000];
+    uint32_t lens[MOST];
+    const uint32_t how = dice(3), n = how == 0 ? 1 : 1 + dice(MOST);
+    pn_txn *txn = how == 1 ? test_begin(conn) : NULL;
+    uint64_t id;
+    memset(bodies, 'x', sizeof bodies);
+    for (uint32_t i = 0; i < n; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%04d", last + 1 + (int) i);
+        memcpy(bodies + i * length, text, 4);
+        lens[i] = (uint32_t) length;
+    }
+    CHECK_OK(pn_topic_publish_many(conn, txn, topic, bodies, lens, n, NULL, &id));
+    if (txn != NULL && dice(2) == 0) { /* which takes memory, if there is some */
+        int rc = pn_txn_prepare(txn);
+        CHECK(rc == 0 || rc == -PN_ETOPICFULL);
+        if (rc != 0) {
+            pn_txn_abort(txn);
+            return;
+        }
+    }
+    if (txn != NULL)
+        CHECK_OK(pn_txn_commit(txn));
+    last += (int) n;
+}
+
+static void get_some(int i)
+{
+    pn_message_out m;
+    for (uint32_t n = dice(12); n > 0 && pn_consumer_get(channel[i].consumer, 0, &m) == 1; n--) {
+        CHECK_EQ(number_in(&m), channel[i].next);
+        channel[i].next++;
+        FINISH(conn, &m);
+    }
+}
+
+static void test_each_gets_everything_once_and_in_order(void)
+{
+    for (uint64_t round = 1; round <= 6; round++) {
+        seed = round;
+        last = 0;
+        open_with(round % 2 == 0 ? 0 : 4 * round);
+        for (int i = 0; i < CHANNELS; i++)
+            make_channel(i);
+        const size_t length = round % 2 == 0 ? 900 : 6;
+        for (int step = 0; step < STEPS; step++) {
+            int i = (int) dice(CHANNELS);
+            uint32_t what = dice(64);
+            if (what < 12) {
+                publish_any(length);
+            } else if (what < 60) {
+                if (dice(CHANNELS) >= (uint32_t) i) /* the first is the slowest */
+                    get_some(i);
+            } else if (what == 60 && dice(8) == 0) {
+                CHECK_OK(pn_topic_channel_empty(conn, channel[i].ref));
+                channel[i].next = last + 1;
+            } else if (what == 61 && dice(8) == 0) {
+                CHECK_OK(pn_consumer_close(channel[i].consumer));
+                CHECK_OK(pn_topic_channel_delete(conn, channel[i].ref));
+                make_channel(i);
+            }
+            CHECK_EQ(depth_of(channel[i].ref), (uint64_t) (last + 1 - channel[i].next));
+            if (step % 256 == 0)
+                CHECK_ENGINE(engine);
+        }
+        for (int i = 0; i < CHANNELS; i++) {
+            CHECK_EQ(finish_from(channel[i].consumer, channel[i].next), last);
+            CHECK_OK(pn_consumer_close(channel[i].consumer));
+        }
+        CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+        CHECK_EQ(topic_stat(conn, topic).message_count, last);
+        close_scene();
+    }
+}
+
+int main(void)
+{
+    test_watchdog(110);
+    data_dir_make();
+    RUN(test_an_abandoned_channel_stops_no_other);
+    RUN(test_a_later_channel_has_nothing_of_what_is_on_disk);
+    RUN(test_what_is_emptied_or_deleted_leaves_nothing_on_disk);
+    RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
+    RUN(test_each_gets_everything_once_and_in_order);
+    return 0;
+}
