@@ -14,7 +14,7 @@ SLOWEST := --durations=12 --durations-min=3
 LINT   := $(PYTEST) --noconftest -n 2 tests/test_sourcecode.py
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
-          $(wildcard native/src/*.c native/src/*.h native/include/*.h)
+          $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h)
 # pytest fails when it finds no test, so a step without any is left out.
 SPARK_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.spark' tests)
 FULL_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.full' tests)

@@ -1,6 +1,6 @@
 """The one definition of a log record and header: numpy dtype, Arrow schema and Spark StructType.
 
-``native/src/latlog.h`` is the C side; ``tests/spark/test_schema.py`` compares the two.
+``native/src/files/latency_log.h`` is the C side; ``tests/spark/test_schema.py`` compares the two.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("native/src/*.c", "pynotify/**/*.py", "spark_jobs/**/*.py")
+SOURCES = ("native/src/*/*.c", "pynotify/**/*.py", "spark_jobs/**/*.py")
 WANTED = 0.95
 COMPILE = "cc -std=gnu11 -O2 -w -DPN_CRASHPOINTS=1 -UNDEBUG -I native/include -I native/src -c"
 # Against mutants that hang; the slowest test of an unchanged copy takes a fifth of it.

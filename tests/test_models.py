@@ -40,7 +40,7 @@ SHORT = {
 def labels(folder: Path, pattern: str) -> set[str]:
     return {
         label
-        for path in sorted(folder.glob(pattern))
+        for path in sorted(folder.rglob(pattern))
         for label in LABEL.findall(path.read_text(encoding="utf-8"))
     }
 
@@ -98,6 +98,6 @@ def test_an_interrupted_search_is_never_ok() -> None:
 
 
 def test_every_label_of_the_models_is_a_crash_point_of_the_engine() -> None:
-    if not any(SOURCES.glob("*.c")):
+    if not any(SOURCES.rglob("*.c")):
         pytest.skip("native/src has no C files yet")
     assert labels(MODELS, "*.pml") - labels(SOURCES, "*.c") == set()

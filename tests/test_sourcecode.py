@@ -17,7 +17,12 @@ TYPED_PACKAGES = [
     name for name in ("pynotify", "spark_jobs", "bench") if any((ROOT / name).rglob("*.py"))
 ]
 
-MAX_FILE_LINES = 700
+CORE = ROOT / "native" / "src"
+# Each folder of the core knows itself and those before it.
+FLOORS = ["base", "files", "segment", "queue", "backend", "wakeup"]
+FLOORS += ["topic", "commit", "receive", "recovery", "api"]
+
+MAX_FILE_LINES = 1000
 MAX_C_COLUMNS = 100
 MAX_C_FUNCTION_LINES = 60
 
@@ -85,7 +90,7 @@ def test_c_lines_fit_in_100_columns() -> None:
 
 def test_sources_lists_every_c_file_of_the_core() -> None:
     listed = (ROOT / "native" / "SOURCES").read_text().split()
-    present = [relative(path) for path in (ROOT / "native" / "src").glob("*.c")]
+    present = [relative(path) for path in CORE.rglob("*.c")]
     assert sorted(listed) == sorted(present)
     assert len(listed) == len(set(listed))
 
@@ -153,3 +158,66 @@ def test_the_function_counter_counts() -> None:
         "}\n"
     )
     assert list(c_functions(text)) == [("pn_f", 8, 5), ("g", 13, 1)]
+
+
+# ---- the folders of the core -------------------------------------------------------------------
+
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+DEFINITION = re.compile(
+    r"^(?!static\b|PN_API\b|typedef\b)\w[\w *]*?\b(pn_\w+)\([^;{}]*\)\s*\{", re.MULTILINE
+)
+# Declared with what they end: an inline function of topic.h, and what a closed connection needs.
+DECLARED_ELSEWHERE = {"pn_topics_refill_locked", "pn_conn_let_go"}
+
+
+def core(*patterns: str) -> dict[Path, str]:
+    """Files of the core and their text, without comments."""
+    comment = re.compile(r"/\*.*?\*/", re.DOTALL)
+    paths = sorted(path for pattern in patterns for path in CORE.rglob(pattern))
+    return {path: comment.sub("", path.read_text()) for path in paths}
+
+
+def floor(path: Path) -> int:
+    return FLOORS.index(path.parent.name)
+
+
+def test_includes_of_the_core_run_downwards() -> None:
+    offenders = []
+    for path, text in core("*.[ch]").items():
+        for header in INCLUDE.findall(text):
+            if not (CORE / header).is_file() or "/" not in header:
+                offenders.append(
+                    f'{relative(path)}: "{header}" is not <folder>/<file> of native/src'
+                )
+            elif floor(CORE / header) > floor(path):
+                offenders.append(f"{relative(path)} stands below {header}, and includes it")
+    fail_if_any(offenders)
+
+
+def test_calls_of_the_core_run_downwards() -> None:
+    """Also without an include: a declaration of one's own would hide the call."""
+    sources = core("*.[ch]")
+    defined = {name: path for path, text in sources.items() for name in DEFINITION.findall(text)}
+    assert len(defined) > 300
+    fail_if_any(
+        [
+            f"{relative(path)} stands below {relative(defined[name])}, and names {name}()"
+            for path, text in sources.items()
+            for name in sorted(set(re.findall(r"\bpn_\w+", text)))
+            if name in defined and floor(defined[name]) > floor(path)
+        ]
+    )
+
+
+def test_functions_are_declared_in_the_header_of_their_file() -> None:
+    offenders = []
+    public = "".join(path.read_text() for path in (ROOT / "native" / "include").glob("*.h"))
+    for path, text in core("*.c").items():
+        header = path.with_suffix(".h")
+        declared = public + (header.read_text() if header.exists() else "")
+        for name in DEFINITION.findall(text):
+            if not re.search(rf"\b{name}\b", declared) and name not in DECLARED_ELSEWHERE:
+                offenders.append(f"{relative(path)}: {name}() is not declared in {header.name}")
+        if re.search(r"^[ \t]*extern\b(?!.*__(start|stop)_)", text, re.MULTILINE):
+            offenders.append(f"{relative(path)} declares something extern; include its header")
+    fail_if_any(offenders)

@@ -11,9 +11,9 @@
 
 #include <pthread.h>
 
-#include "../src/conn.h"
-#include "../src/lock.h"
-#include "../src/topic.h"
+#include "backend/conn.h"
+#include "segment/lock.h"
+#include "topic/topic.h"
 #include "pynotify_topic.h"
 
 enum { CHANNELS = 16000, LAGGARDS = 1000, BATCH = 1000, BODY = 200, IN_FLIGHT = 60000 };

@@ -16,8 +16,8 @@
  */
 #include "measure.h"
 
-#include "crc32c.h"
-#include "latlog.h"
+#include "base/crc32c.h"
+#include "files/latency_log.h"
 
 #include <dirent.h>
 

@@ -30,7 +30,7 @@
 #include <dirent.h>
 #include <pthread.h>
 
-#include "../src/conn.h"
+#include "backend/conn.h"
 
 #define CHANNEL "bench"
 #define FLOOR_STRIDE 104 /* 100 rounded up to 8 */

@@ -13,7 +13,7 @@
  */
 #include "measure.h"
 
-#include "timedset.h"
+#include "topic/timedset.h"
 
 #define ENTRIES 1000000U
 #define MESSAGES 2000000U

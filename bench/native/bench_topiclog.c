@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "pynotify.h"
-#include "topiclog.h"
+#include "files/topic_log.h"
 
 enum { BODY = 200, ROUNDS = 5 };
 

@@ -12,8 +12,8 @@
  */
 #include "measure.h"
 
-#include "../src/conn.h"
-#include "../src/receive.h"
+#include "backend/conn.h"
+#include "receive/receive.h"
 
 enum { SLEEPERS = 1000, DEATHS = 25, MAX_DEATH_PASSES = 8 };
 

@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "diskqueue.h"
+#include "files/diskqueue.h"
 #include "fuzz.h"
-#include "topiclog.h"
+#include "files/topic_log.h"
 
 enum { RECORDS = 24, LONGEST = 6000, INSTANCE = 77, BASE = 3, MAX_FILE = 8192 };
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "layout.h"
-#include "segfile.h"
+#include "segment/layout.h"
+#include "files/segfile.h"
 
 enum { WRITTEN = 7, NUMBER = 5, INSTANCE = 77 };
 

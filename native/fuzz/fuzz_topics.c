@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "segment.h"
+#include "segment/segment.h"
 #include "topic_fuzz.h"
 
 enum { MAX_CALLS = 1000, MAX_LEN = 12000, HEADERS = 40 };

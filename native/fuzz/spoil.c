@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "hash.h"
-#include "layout.h"
+#include "base/hash.h"
+#include "segment/layout.h"
 
 static struct {
     char name[32], path[128];

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "deliver.h"
+#include "topic/delivery.h"
 #include "fuzz.h"
 
 static struct tm_channel *channel_of(struct topic_model *m, const struct tm_delivery *d)

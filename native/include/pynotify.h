@@ -462,7 +462,7 @@ int64_t pn_conn_listening_names(pn_conn *conn, char *names, size_t cap);
 
 /*
  * A bridge carries the notifications of some channels from another place into the segment, and
- * perhaps those of the segment there; native/src/bridge.c has the model.
+ * perhaps those of the segment there; native/src/commit/bridge.c has the model.
  *
  * Make `conn`, which must not listen yet, the one bridge of its database, until it is closed.
  * What it listens to from then on goes upstream: a notification on such a channel that PostgreSQL

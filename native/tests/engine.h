@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-#include "conn.h"
-#include "lock.h"
+#include "backend/conn.h"
+#include "segment/lock.h"
 
 static inline pn_options test_options(void)
 {

@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "queue.h"
+#include "queue/queue.h"
 
 #define PAGE      ((uint64_t)PN_QUEUE_PAGE)
 #define HALF_PAGE (PAGE / 2 - PN_ENTRY_HEADER - 1) /* payload of an entry of half a page on "c" */

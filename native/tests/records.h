@@ -7,7 +7,7 @@
 
 #include "segfiles.h"
 
-#include "diskqueue.h"
+#include "files/diskqueue.h"
 
 enum { LONGEST = 300000, BASE = 7 };
 

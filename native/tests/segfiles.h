@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "layout.h"
-#include "segfile.h"
+#include "segment/layout.h"
+#include "files/segfile.h"
 
 enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_SEGFILE_PAGES, INSTANCE = 0xabcdef };
 

@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 
 #include "engine.h"
-#include "queue.h"
+#include "queue/queue.h"
 #include "stepper.h"
 
 enum { BACKENDS = 8, CHANNELS = 16, SUBSCRIPTIONS = 32, PAGE = 8192 };

@@ -4,8 +4,8 @@
 #endif
 #include "engine.h"
 
-#include "bridge.h"
-#include "channel.h"
+#include "commit/bridge.h"
+#include "backend/channel.h"
 
 static bool heard(pn_conn *conn, const char *channel)
 {

@@ -4,8 +4,8 @@
 #endif
 #include "engine.h"
 
-#include "channel.h"
-#include "check.h"
+#include "backend/channel.h"
+#include "recovery/check.h"
 
 static void check_tables(struct pn_segment *seg)
 {

@@ -32,9 +32,9 @@
 #include <stdbool.h>
 #include <sys/timerfd.h>
 
-#include "../src/conn.h"
-#include "../src/lock.h"
-#include "../src/segment.h"
+#include "backend/conn.h"
+#include "segment/lock.h"
+#include "segment/segment.h"
 
 enum {
     PROGRESS_MS = 4000, /* a loaded machine; 1 ms is usual */

@@ -13,7 +13,7 @@
 
 #include <sys/timerfd.h>
 
-#include "generation.h"
+#include "backend/generation.h"
 
 static pn_engine *engine;
 static pn_conn *reader, *second; /* both listen to "c" */

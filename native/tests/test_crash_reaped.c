@@ -7,7 +7,7 @@
 #endif
 #include "engine.h"
 
-#include "lockfile.h"
+#include "segment/lockfile.h"
 
 static pn_engine *engine;
 static int up[2], down[2];

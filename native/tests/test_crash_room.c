@@ -25,7 +25,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "lock.h"
+#include "segment/lock.h"
 
 enum { PROGRESS_MS = 4000, ROUNDS = 4000, PARALLEL = 4, MAX_SIZE = 30000 };
 enum writer { VICTIM, HELPER, OURSELVES, WRITERS };

@@ -29,10 +29,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "../src/conn.h"
-#include "../src/consume.h"
-#include "../src/lock.h"
-#include "../src/segment.h"
+#include "backend/conn.h"
+#include "topic/consume.h"
+#include "segment/lock.h"
+#include "segment/segment.h"
 
 enum {
     PROGRESS_MS = 4000, /* a loaded machine; 1 ms is usual */

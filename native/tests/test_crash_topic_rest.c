@@ -1,5 +1,5 @@
 /*
- * A process that publishes to a topic of two channels, one of which rests (topic_rest.c), alone, in
+ * A process that publishes to a topic of two channels, one of which rests (topic/rest.c), alone, in
  * batches and in transactions, and consumes from both, is killed at each label on that way, at its
  * first and at later hits.  Each channel gets every message that was published and that it had not
  * finished, once and in order; of what the victim died in, all or none.

@@ -4,7 +4,7 @@
  */
 #include "engine.h"
 
-#include "watch.h"
+#include "wakeup/watch.h"
 
 static pn_engine *engine;
 static int up[2], down[2];

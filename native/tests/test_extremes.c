@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
-#include "queue.h"
+#include "queue/queue.h"
 
 static void set_positions(struct pn_segment *seg, uint64_t pos)
 {

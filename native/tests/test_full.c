@@ -7,9 +7,9 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-#include "queue.h"
-#include "segfile.h"
-#include "spill.h"
+#include "queue/queue.h"
+#include "files/segfile.h"
+#include "queue/spill.h"
 
 /* ---- drop-slowest ---------------------------------------------------------------------------- */
 

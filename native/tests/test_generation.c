@@ -8,8 +8,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "generation.h"
-#include "queue.h"
+#include "backend/generation.h"
+#include "queue/queue.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TRANSACTIONS = 2000 };

@@ -7,9 +7,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "os.h"
-#include "procsignal.h"
-#include "queue.h"
+#include "base/os.h"
+#include "wakeup/procsignal.h"
+#include "queue/queue.h"
 
 static pn_engine *engine;
 static pn_conn *a, *b;

@@ -9,7 +9,7 @@
 
 #include <sys/timerfd.h>
 
-#include "procsignal.h"
+#include "wakeup/procsignal.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PINGS = 10000 };

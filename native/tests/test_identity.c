@@ -8,10 +8,10 @@
 #include <sched.h>
 #include <sys/stat.h>
 
-#include "backend.h"
-#include "identity.h"
-#include "lockfile.h"
-#include "os.h"
+#include "backend/backend.h"
+#include "segment/identity.h"
+#include "segment/lockfile.h"
+#include "base/os.h"
 
 static pn_engine *engine;
 static pn_conn *mine;

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <sys/resource.h>
 
-#include "latch.h"
+#include "wakeup/latch.h"
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441

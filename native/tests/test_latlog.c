@@ -5,8 +5,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "../src/latlog.h"
-#include "../src/crc32c.h"
+#include "files/latency_log.h"
+#include "base/crc32c.h"
 
 #include <dirent.h>
 #include <errno.h>

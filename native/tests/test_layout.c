@@ -4,8 +4,8 @@
 #endif
 #include "engine.h"
 
-#include "queue.h"
-#include "segment.h"
+#include "queue/queue.h"
+#include "segment/segment.h"
 
 #define PAGE ((uint64_t)PN_QUEUE_PAGE)
 

@@ -4,7 +4,7 @@
 #endif
 #include "engine.h"
 
-#include "pending.h"
+#include "commit/pending.h"
 
 static struct pn_pending list;
 

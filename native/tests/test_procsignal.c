@@ -8,9 +8,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "backend.h"
-#include "os.h"
-#include "procsignal.h"
+#include "backend/backend.h"
+#include "base/os.h"
+#include "wakeup/procsignal.h"
 
 static pn_engine *engine;
 static pn_conn *mine;

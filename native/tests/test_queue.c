@@ -7,9 +7,9 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "channel.h"
-#include "lock.h"
-#include "queue.h"
+#include "backend/channel.h"
+#include "segment/lock.h"
+#include "queue/queue.h"
 
 #define PAGE      ((uint64_t)PN_QUEUE_PAGE)
 #define HALF_PAGE (PAGE / 2 - PN_ENTRY_HEADER - 1) /* payload of an entry of half a page on "c" */

@@ -7,10 +7,10 @@
 #endif
 #include "engine.h"
 
-#include "lockfile.h"
-#include "procsignal.h"
-#include "queue.h"
-#include "read.h"
+#include "segment/lockfile.h"
+#include "wakeup/procsignal.h"
+#include "queue/queue.h"
+#include "receive/read.h"
 
 static pn_engine *engine;
 static pn_conn *mine;

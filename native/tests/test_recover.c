@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-#include "channel.h"
-#include "queue.h"
+#include "backend/channel.h"
+#include "queue/queue.h"
 
 static pn_engine *engine;
 static pn_conn *conn;

@@ -4,7 +4,7 @@
 #endif
 #include "full_queue.h"
 
-#include "room.h"
+#include "commit/room.h"
 
 static struct block_case {
     pn_engine *engine;

@@ -8,8 +8,8 @@
 #include "full_queue.h"
 #include "topics.h"
 
-#include "channel.h"
-#include "spill.h"
+#include "backend/channel.h"
+#include "queue/spill.h"
 
 static const uint32_t wild[] = {64, 0x7fffffff, 0xffffffff}; /* max_channels is 64 */
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
-#include "channel.h"
+#include "backend/channel.h"
 
 static int up[2], down[2];
 

@@ -4,7 +4,7 @@
 #endif
 #include "topic_arena.h"
 
-#include "timedset.h"
+#include "topic/timedset.h"
 
 enum { MAX = 300000 };
 

@@ -4,8 +4,8 @@
  * for saying so.
  */
 #include "segfiles.h"
-#include "recfile.h"
-#include "topic_cancel.h"
+#include "files/recfile.h"
+#include "topic/cancel.h"
 #include "topics.h"
 
 static pn_engine *engine;

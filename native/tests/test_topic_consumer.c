@@ -3,9 +3,9 @@
 
 #include <dirent.h>
 
-#include "consume.h"
-#include "deliver.h"
-#include "topic_latlog.h"
+#include "topic/consume.h"
+#include "topic/delivery.h"
+#include "topic/latency.h"
 
 static pn_engine *engine;
 static pn_conn *conn;

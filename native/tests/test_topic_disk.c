@@ -3,7 +3,7 @@
  * order, with its times, once; alone, in batches and in transactions.
  */
 #include "segfiles.h"
-#include "recfile.h"
+#include "files/recfile.h"
 #include "topics.h"
 
 #include <sys/resource.h>

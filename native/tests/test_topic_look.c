@@ -4,7 +4,7 @@
  */
 #include "topics.h"
 
-#include "topic.h"
+#include "topic/topic.h"
 
 static pn_engine *engine;
 

@@ -3,7 +3,7 @@
 
 #include <sched.h>
 
-#include "consume.h"
+#include "topic/consume.h"
 
 enum { WORKERS = 3 };
 

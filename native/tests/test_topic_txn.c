@@ -1,7 +1,7 @@
 /* test_topic_txn.c - topics in transactions: all of it at the commit, or nothing. */
 #include "topics.h"
 
-#include "consume.h"
+#include "topic/consume.h"
 
 static pn_engine *engine;
 static pn_conn *conn;

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "segment/arena_share.h"
 #include "topic_arena.h"
 
 enum { PAGES = 1024 };

@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <sys/timerfd.h>
 
-#include "receive.h"
-#include "watch.h"
+#include "receive/receive.h"
+#include "wakeup/watch.h"
 
 static pn_engine *engine;
 static int up[2], down[2];

@@ -8,7 +8,7 @@
 
 #include "engine.h"
 
-#include "topicmem.h"
+#include "segment/arena.h"
 
 static struct pn_header arena_header;
 static struct AsyncQueueControl arena_queue;

@@ -1,13 +1,13 @@
 /*
  * topiclogs.h - a log of durable topics in a directory of the test, operations at random, and a
- * plain model that says what has to be there.  Included by tests of topiclog.c.
+ * plain model that says what has to be there.  Included by tests of topic_log.c.
  */
 #ifndef PN_TESTS_TOPICLOGS_H
 #define PN_TESTS_TOPICLOGS_H
 
 #include "segfiles.h"
 
-#include "topiclog.h"
+#include "files/topic_log.h"
 
 enum { TOPICS = 3, CHANNELS = 3, IDS = 600, MOST = 8 /* records in a batch */, BODY = 1000 };
 

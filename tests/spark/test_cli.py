@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 FOREVER = """
-#include "latlog.h"
+#include "latency_log.h"
 #include <stdio.h>
 int main(int argc, char **argv)
 {

@@ -1,0 +1,264 @@
+/*
+ * api_send.c - the C API of sending and of transactions, nothing else: arguments are checked, and
+ * the work is handed to the module that does it.  The contract of each function is in pynotify.h.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commit/async.h"
+#include "commit/bridge.h"
+#include "api/engine.h"
+#include "backend/generation.h"
+#include "base/os.h"
+#include "wakeup/procsignal.h"
+#include "topic/durable.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, const void *payload,
+                     size_t payload_len)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len,
+                                           PN_ENTRY_NOTIFY);
+}
+
+PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payload,
+                          size_t payload_len)
+{
+    return pn_notify(conn, channel, strlen(channel), payload, payload_len);
+}
+
+static void free_txn(pn_txn *txn)
+{
+    struct pn_conn *conn = txn->conn;
+    if (txn->explicit_begin && conn->pid == pn_my_pid && pn_owns_slot(conn))
+        pn_fetch_add_relaxed(&conn->me->in_transaction, (uint32_t) -1);
+    pn_pending_free(&txn->pending);
+    free(txn->intents);
+    free(txn);
+    pn_conn_let_go(conn);
+}
+
+static int new_txn(pn_conn *conn, pn_txn **out)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    pn_txn *txn = calloc(1, sizeof *txn);
+    if (txn == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    pn_conn_hold(conn);
+    txn->conn = conn;
+    txn->pending.dboid = conn->dboid;
+    *out = txn;
+    return 0;
+}
+
+static int notify_many(pn_txn *txn, const char *channel, size_t channel_len, const char *payloads,
+                       const uint32_t *lens, size_t n, int dedup, uint64_t *queued)
+{
+    int rc = pn_check_channel(txn->conn, channel, channel_len);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = pn_check_payload(txn->conn, lens[i]);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        int one = pn_bridge_refuse(txn->conn, channel, channel_len, payloads, lens[i]);
+        if (one == 0)
+            one = pn_pending_notify(&txn->pending, channel, channel_len, payloads, lens[i],
+                                    dedup != 0);
+        payloads += lens[i];
+        if (one < 0)
+            rc = one;
+        else
+            *queued += (uint64_t) one;
+    }
+    return rc;
+}
+
+static int check_open(const pn_txn *txn)
+{
+    int rc = pn_conn_check(txn->conn);
+    if (rc == 0 && txn->prepared)
+        rc = pn_fail(PN_EPREPARED,
+                     "the transaction is prepared: only commit and rollback are left");
+    return rc;
+}
+
+PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
+                          const void *payloads, const uint32_t *lens, size_t n, int dedup,
+                          uint64_t *queued)
+{
+    pn_txn *own = NULL;
+    *queued = 0;
+    if (txn != NULL) {
+        int rc = check_open(txn);
+        return rc != 0 ? rc
+                       : notify_many(txn, channel, channel_len, payloads, lens, n, dedup, queued);
+    }
+    int rc = new_txn(conn, &own);
+    if (rc != 0)
+        return rc;
+    rc = notify_many(own, channel, channel_len, payloads, lens, n, dedup, queued);
+    if (rc == 0)
+        rc = pn_async_commit(own);
+    free_txn(own);
+    return rc;
+}
+
+/* ---- transactions ---------------------------------------------------------------------------- */
+
+PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
+{
+    int rc = new_txn(conn, out);
+    if (rc == 0 && pn_owns_slot(conn)) { /* else its commit says so */
+        (*out)->explicit_begin = true;
+        pn_fetch_add_relaxed(&conn->me->in_transaction, 1);
+    }
+    return rc;
+}
+
+PN_API int pn_txn_notify(pn_txn *txn, const char *channel, size_t channel_len, const void *payload,
+                         size_t payload_len)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        rc = pn_check_channel(txn->conn, channel, channel_len);
+    if (rc == 0)
+        rc = pn_check_payload(txn->conn, payload_len);
+    if (rc == 0)
+        rc = pn_bridge_refuse(txn->conn, channel, channel_len, payload, payload_len);
+    if (rc == 0)
+        rc = pn_pending_notify(&txn->pending, channel, channel_len, payload, payload_len, true);
+    return rc < 0 ? rc : 0;
+}
+
+static int act(pn_txn *txn, enum pn_action_kind kind, const char *channel, size_t len)
+{
+    int rc = check_open(txn);
+    if (rc == 0 && kind != PN_ACTION_UNLISTEN_ALL)
+        rc = pn_check_channel(txn->conn, channel, len);
+    if (rc == 0 && (kind == PN_ACTION_LISTEN || kind == PN_ACTION_SUBSCRIBE))
+        rc = pn_procsignal_arm(txn->conn); /* a listener is signalled from its commit on */
+    return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, channel, len);
+}
+
+PN_API int pn_txn_listen(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_LISTEN, channel, channel_len);
+}
+
+PN_API int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_UNLISTEN, channel, channel_len);
+}
+
+PN_API int pn_txn_unlisten_all(pn_txn *txn)
+{
+    return act(txn, PN_ACTION_UNLISTEN_ALL, NULL, 0);
+}
+
+PN_API int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_SUBSCRIBE, channel, channel_len);
+}
+
+PN_API int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len)
+{
+    return act(txn, PN_ACTION_UNSUBSCRIBE, channel, channel_len);
+}
+
+PN_API int pn_txn_bump(pn_txn *txn, uint32_t index)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        rc = pn_generation_check(txn->conn, index);
+    return rc != 0 ? rc : pn_pending_bump(&txn->pending, index);
+}
+
+PN_API int pn_txn_savepoint(pn_txn *txn)
+{
+    int rc = check_open(txn);
+    return rc != 0 ? rc : pn_pending_push(&txn->pending);
+}
+
+PN_API int pn_txn_release(pn_txn *txn, int level)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        pn_pending_release(&txn->pending, level > 0 ? (size_t) level : 0);
+    return rc;
+}
+
+PN_API int pn_txn_rollback_to(pn_txn *txn, int level)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        pn_pending_rollback(&txn->pending, level > 0 ? (size_t) level : 0);
+    return rc;
+}
+
+PN_API int pn_txn_prepare(pn_txn *txn)
+{
+    int rc = check_open(txn);
+    return rc != 0 ? rc : pn_async_prepare(txn);
+}
+
+/* It has not ended: nothing has happened, and it can be committed again. */
+static bool goes_on(int rc)
+{
+    return rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY || rc == -EINTR;
+}
+
+PN_API int pn_txn_commit(pn_txn *txn)
+{
+    struct pn_segment *seg = txn->conn->seg;
+    int rc = pn_txn_check_commit(txn);
+    pn_sync_error = 0;
+    if (rc == 0)
+        rc = pn_async_commit(txn);
+    if (goes_on(rc))
+        return rc;
+    if (rc < 0)
+        pn_async_abort(txn);
+    rc = pn_durable_result(seg, rc); /* before the last reference to the segment may go */
+    free_txn(txn);
+    return rc;
+}
+
+PN_API void pn_txn_abort(pn_txn *txn)
+{
+    if (txn->conn->pid == pn_my_pid)
+        pn_async_abort(txn);
+    free_txn(txn);
+}
+
+/* ---- for bindings ---------------------------------------------------------------------------- */
+
+static pn_txn ended = {.conn = &pn_conn_that_is_closed};
+
+PN_API pn_txn *pn_ended_txn(void)
+{
+    return &ended;
+}
+
+PN_API void pn_txn_drop(pn_txn **owner, pn_txn *txn)
+{
+    (void) txn;
+    pn_txn *mine = *owner;
+    *owner = NULL;
+    if (mine != NULL)
+        pn_txn_abort(mine);
+}
+
+PN_API int pn_txn_commit_owned(pn_txn **owner, pn_txn *txn)
+{
+    if (txn == &ended || *owner == NULL)
+        return pn_conn_closed();
+    pn_txn *mine = *owner;
+    int rc = pn_txn_commit(mine);
+    if (!goes_on(rc))
+        *owner = NULL;
+    return rc;
+}

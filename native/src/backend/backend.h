@@ -1,0 +1,51 @@
+/* backend.h - the backend array: claim, release, liveness, reaping. */
+#ifndef PN_BACKEND_H
+#define PN_BACKEND_H
+
+#include "backend/conn.h"
+
+enum pn_verdict {
+    PN_ALIVE, /* its liveness byte is held by the process that stands in the slot */
+    PN_DEAD,  /* exited, killed, or exec'd */
+    PN_LOST   /* the process lives but lost its lock: neither reaped nor signalled (L2) */
+};
+
+/* The number of the database of that name, which gets a row if it has none; 0: no row is left. */
+uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_t len);
+/* Its name; "": no row has that number. */
+const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid);
+
+/* Fill in a slot for conn (seg, signo, database are set).  Takes the writer lock itself. */
+int pn_backend_claim(struct pn_conn *conn);
+/* The slot's owner gives it up.  Writer lock held. */
+void pn_backend_release_locked(struct pn_conn *conn);
+
+/* Give the slot up without the writer lock: drop its liveness locks, and it will be reaped. */
+void pn_backend_abandon(struct pn_conn *conn);
+
+enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
+/* Free the slot of a dead process.  Writer lock held. */
+void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
+/* Only if it is one. */
+bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
+/* Every dead slot: a system call for each that is taken.  Writer lock held. */
+void pn_backend_reap_all_locked(struct pn_segment *seg);
+/* Take the writer lock, and reap who was dead before; they are looked for without it. */
+int pn_backend_reap_and_lock(struct pn_segment *seg);
+
+/*
+ * Somebody's walk has become longer: by a claim, or by a slot that ends none any more (watch.c 3).
+ * Release: who sees the new number sees the slot.  Writer lock held.
+ */
+static inline void pn_members_changed_locked(struct pn_segment *seg)
+{
+    pn_store_release(&seg->ctl->members, pn_load_relaxed(&seg->ctl->members) + 1);
+}
+
+/* L3: take our liveness locks again, in case another open+close in this process lost them. */
+int pn_backend_keep_alive(struct pn_conn *conn);
+
+/* Somebody may have made room: wake the writers that wait for it (rule R9). */
+void pn_room_wake(struct pn_segment *seg);
+
+#endif

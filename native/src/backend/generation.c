@@ -1,0 +1,213 @@
+/*
+ * generation.c - shared generation counters.
+ *
+ * 1. A table by (database, name), open addressing, entries only added, so that a counter is named
+ *    by its index for ever and is read with one load.  An entry is made under the writer lock,
+ *    `state` last; looking one up needs no lock.
+ * 2. A bump is not an addition to the counter but a GENERATION entry in the queue, in front of its
+ *    transaction's notifications, with the value that the counter has afterwards.  So one commit
+ *    point serves both, and recovery may apply it any number of times.
+ * 3. The committer stores the counters after `want` of everybody interested, and before the fence
+ *    and the un-sleeping:
+ *
+ *        committer (lock held)                    who reads the counter
+ *          head = end                               v = value          (acquire)
+ *          want = end, of each     (release)        poll(): w = want   (acquire)
+ *          value = v               (release)        w > pos: reads up to head
+ *          --- full fence ---
+ *          p = pos: un-sleep
+ *          woken = end
+ *
+ *    Whoever sees the value finds the notifications: `want` was there before.  (Stored before
+ *    `want`, he would poll, find nothing wanted, and go to sleep.)
+ * 4. The other way round, who is returned a notification must see the value, and an awake reader
+ *    may be at the entries before the committer is at the counters.  So a reader passes the first
+ *    GENERATION entry of a transaction only when the counter has come so far.  Nobody can have seen
+ *    anything of that transaction until then, neither a value nor a message, and its committer has
+ *    not returned: to stop in front of it is as if poll() had been called a moment earlier.
+ * 5. Once the first counter has come so far, every `want` has been stored, and a reader may store
+ *    the transaction's further counters itself: it must, since somebody may have read the first
+ *    one.  Not the first one as well: others would see it before their `want`.
+ * 6. Who stops so is "held back".  It does not wait for the committer, who may be stopped: the
+ *    handshake of procsignal.c has a second condition, and the reader falls asleep in front of the
+ *    entry, to be un-slept by the committer who comes to the counter, or by his recovery:
+ *
+ *        committer                                reader, held back at value v
+ *          value = v               (release)        pos = p | ASLEEP        (exchange)
+ *          --- full fence ---                       --- full fence (the exchange) ---
+ *          p = pos; ASLEEP: CAS, signal             value >= v: CAS, awake, read on
+ *
+ *    A dead committer is found by trying the lock; a free one says that it is announced by now.
+ *    native/models/generation.pml has all this, and what fails if it is done otherwise.
+ */
+#define _GNU_SOURCE
+#include "backend/generation.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/crashpoint.h"
+#include "base/hash.h"
+#include "segment/lock.h"
+#include "base/os.h"
+
+#define PN_HELD_SPINS 200 /* a commit that has stored head is over in less */
+
+/* True: *at is the counter.  False: it would go there; nowhere, if that is max_generations. */
+static bool probe(const struct pn_segment *seg, uint64_t hash, uint32_t dboid, const char *name,
+                  size_t len, uint32_t *at)
+{
+    uint32_t start = (uint32_t) ((hash >> 32) % seg->max_generations);
+    for (uint32_t i = 0; i < seg->max_generations; i++) {
+        *at = start + i < seg->max_generations ? start + i : start + i - seg->max_generations;
+        const struct pn_generation *g = pn_generation_at(seg, *at);
+        if (pn_load_acquire(&g->state) != PN_GENERATION_USED) /* pairs with the release in make */
+            return false;
+        if (g->hash == hash && g->dboid == dboid && g->name_len == len &&
+            memcmp(g->name, name, len) == 0)
+            return true;
+    }
+    *at = seg->max_generations;
+    return false;
+}
+
+struct pn_generation *pn_generation_find(const struct pn_segment *seg, uint64_t hash,
+                                         uint32_t dboid, const char *name, size_t len)
+{
+    uint32_t at;
+    return probe(seg, hash, dboid, name, len, &at) ? pn_generation_at(seg, at) : NULL;
+}
+
+/* The database's number stands in the entry, so its row must stay as well. */
+bool pn_keep_database_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t row = 0; row < seg->max_databases; row++)
+        if (seg->database[row].dboid == dboid) {
+            seg->database[row].kept = 1;
+            return true;
+        }
+    return false;
+}
+
+static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, size_t len,
+                       uint32_t *at)
+{
+    struct pn_segment *seg = conn->seg;
+    if (probe(seg, hash, conn->dboid, name, len, at))
+        return 0; /* somebody was faster */
+    if (*at == seg->max_generations)
+        return pn_fail(PN_EGENERATIONS,
+                       "too many generation counters (max_generations is %u)\n"
+                       "They are never removed: create the segment with a larger max_generations.",
+                       seg->max_generations);
+    if (!pn_keep_database_locked(seg, conn->dboid))
+        return pn_fail(PN_EREAPED,
+                       "the backend slot of the process with PID %d was given to somebody else\n"
+                       "The process had lost its liveness locks; close and connect again.",
+                       conn->pid);
+    struct pn_generation *g = pn_generation_at(seg, *at);
+    g->hash = hash;
+    pn_store_relaxed(&g->value, 0);
+    g->dboid = conn->dboid;
+    g->name_len = (uint32_t) len;
+    PN_CRASH("generation:entry");
+    memcpy(g->name, name, len);
+    pn_store_release(&g->state, PN_GENERATION_USED);
+    PN_CRASH("generation:used");
+    seg->ctl->generations_used++;
+    return 0;
+}
+
+int pn_generation_get(struct pn_conn *conn, const char *name, size_t len, uint32_t *index)
+{
+    uint64_t hash = pn_channel_hash(conn->dboid, name, len);
+    if (probe(conn->seg, hash, conn->dboid, name, len, index))
+        return 0;
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = make_locked(conn, hash, name, len, index);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+int pn_generation_check(const struct pn_conn *conn, uint32_t index)
+{
+    const struct pn_segment *seg = conn->seg;
+    if (index < seg->max_generations &&
+        pn_load_acquire(&pn_generation_at(seg, index)->state) == PN_GENERATION_USED &&
+        pn_generation_at(seg, index)->dboid == conn->dboid)
+        return 0;
+    return pn_fail(EINVAL, "%u is no generation counter of database \"%s\"", index,
+                   conn->database);
+}
+
+uint32_t pn_generation_count_locked(const struct pn_segment *seg)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < seg->max_generations; i++)
+        used += pn_load_relaxed(&pn_generation_at(seg, i)->state) == PN_GENERATION_USED;
+    return used;
+}
+
+void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
+{
+    pn_atomic_u64 *value = &pn_generation_at(seg, qe->channel_hash)->value;
+    if (pn_load_relaxed(value) < qe->chan_seq)
+        pn_store_release(value, qe->chan_seq);
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t *passed)
+{
+    struct pn_segment *seg = conn->seg;
+    uint32_t index = *(volatile const uint32_t *) &qe->channel_hash;
+    uint64_t value = qe->chan_seq;
+    uint16_t kind = *(volatile const uint16_t *) &qe->kind;
+    if (kind >= PN_ENTRY_PUBLISH && kind <= PN_ENTRY_BURY)
+        return 0; /* redo of topics: nothing for a reader */
+    if (kind != PN_ENTRY_GENERATION)
+        return pn_conn_impossible(conn, "an entry of unknown kind %u", kind);
+    if (index >= seg->max_generations)
+        return pn_conn_impossible(conn, "an entry bumps counter %u, which is not", index);
+    atomic_thread_fence(memory_order_acquire); /* as in pn_conn_impossible: what we read is so */
+    if (!pn_owns_slot(conn))
+        return pn_conn_reaped(conn);
+    pn_atomic_u64 *counter = &pn_generation_at(seg, index)->value;
+    uint64_t found = pn_load_acquire(counter); /* pairs with the release of the committer */
+    if (found < value && *passed != qe->xid) {
+        pn_store_relaxed(&conn->held_index, index);
+        pn_store_release(&conn->held_value, value);
+        return 1;
+    }
+    while (found < value && !pn_cas_u64(counter, &found, value))
+        ;
+    PN_CRASH("read:generation");
+    *passed = qe->xid;
+    if (pn_load_relaxed(&conn->held_value) != 0)
+        pn_store_release(&conn->held_value, 0);
+    return 0;
+}
+
+/*
+ * The committer is about to announce, or is dead, or is stopped.  The first is waited for as long
+ * as it usually takes; the second is found by trying the lock, and repaired.
+ */
+int pn_generation_await(struct pn_conn *conn)
+{
+    for (int i = 0; pn_os_cpus() > 1 && i < PN_HELD_SPINS && pn_held_back(conn); i++)
+        pn_cpu_relax();
+    if (!pn_held_back(conn))
+        return 0;
+    int rc = pn_lock_try(conn->seg);
+    if (rc == -EBUSY)
+        return 0;
+    if (rc != 0)
+        return rc;
+    pn_lock_release(conn->seg);
+    if (pn_held_back(conn))
+        return pn_segment_poison(conn->seg, "counter %u is behind its entries",
+                                 pn_load_relaxed(&conn->held_index));
+    return 0;
+}

@@ -1,0 +1,174 @@
+/*
+ * announce.c - SignalBackends(): steps f to i of the model in async.c.
+ *
+ * 1. Only who listens to one of the transaction's channels is looked at; with
+ *    signaling="broadcast" it is every listener of the database, as in PostgreSQL up to 18, so
+ *    that the difference can be measured on one engine.
+ * 2. First `from` and `want` of all of them, then one fence, then each is un-slept; `announced`
+ *    keeps a backend that listens to several of the channels from being counted twice.
+ * 3. The counters that the transaction bumps are stored between the two: after every `want`, so
+ *    that who sees the value finds the messages, and before the fence, so that a reader who was
+ *    held back (generation.c) is un-slept.
+ * 4. Signals are sent after the lock is released, by this process or, in a stream, along the
+ *    chain (procsignal.c 4).
+ */
+#define _GNU_SOURCE
+#include "commit/announce.h"
+
+#include "backend/channel.h"
+#include "base/crashpoint.h"
+#include "backend/generation.h"
+#include "wakeup/latch.h"
+#include "wakeup/make_way.h"
+#include "base/os.h"
+#include "wakeup/procsignal.h"
+
+static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition begin,
+                            QueuePosition end)
+{
+    struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
+    if (__builtin_expect(slot >= c->conn->seg->max_backends, 0)) {
+        pn_segment_poison(c->conn->seg, "backend %u, which is not, listens", slot);
+        return;
+    }
+    if (backend->announced == c->xid)
+        return; /* by another channel of this transaction */
+    backend->announced = c->xid;
+    c->conn->seg->pinning[slot / 64] |= 1ULL << (slot % 64);
+    pn_set_from_if_quiet(backend, begin);
+    PN_CRASH("commit:from");
+    pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self */
+    PN_CRASH("commit:want");
+    if (c->nwake < PN_WAKE_LIST)
+        c->wake[c->nwake++] = slot;
+    else
+        c->overflow = true;
+}
+
+static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEntry *e,
+                                    QueuePosition begin, QueuePosition end)
+{
+    const struct pn_segment *seg = c->conn->seg;
+    const uint64_t *bits = pn_channel_bits(seg, e);
+    for (uint32_t s = 0; s < seg->summary_words; s++)
+        for (uint64_t words = e->words[s]; words != 0; words &= words - 1) {
+            uint32_t word = s * 64 + (uint32_t) __builtin_ctzll(words);
+            if (word >= seg->words)
+                break; /* overwritten: what it would name is no backend */
+            for (uint64_t left = bits[word]; left != 0; left &= left - 1)
+                interest_locked(c, word * 64 + (uint32_t) __builtin_ctzll(left), begin, end);
+        }
+}
+
+/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18; but not for
+ * a transaction that has bumped something and notified nobody. */
+static void interest_database_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (uint32_t word = 0; word < seg->words; word++)
+        for (uint64_t left = pn_load_relaxed(&seg->listeners[word]); left != 0; left &= left - 1) {
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(left);
+            if (seg->backend[slot].dboid == c->conn->dboid)
+                interest_locked(c, slot, begin, end);
+        }
+}
+
+static void store_counters_locked(struct pn_commit *c)
+{
+    for (size_t i = 0; i < c->nbumps; i++) {
+        /* pairs with the acquire of who reads the counter: he sees every `want` as well */
+        pn_store_release(&pn_generation_at(c->conn->seg, c->bumps[i].index)->value,
+                         c->bumps[i].value);
+        PN_CRASH("commit:generation");
+    }
+}
+
+static void defer_locked(struct pn_commit *c, uint32_t slot)
+{
+    struct pn_segment *seg = c->conn->seg;
+    pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
+    c->deferred = true;
+    if (pn_load_relaxed(&seg->ctl->deferred_at) == 0)
+        pn_store_relaxed(&seg->ctl->deferred_at, (uint64_t) c->now);
+    c->flush = c->flush || !c->stream; /* more than wake[] holds: we send them, after the others */
+}
+
+/* Un-sleep one; if a signal is ours to send, keep it in wake[] or defer it to the chain. */
+static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
+                           struct pn_locked_counters *counters)
+{
+    struct pn_segment *seg = c->conn->seg;
+    enum pn_unsleep found = pn_unsleep_locked(seg, slot, c->now);
+    bool signal = found != PN_NO_SIGNAL && pn_load_relaxed(&seg->backend[slot].signo) > 0;
+    if (slot == c->conn->slot) {
+        c->wakes_us = c->wakes_us || found != PN_NO_SIGNAL;
+        return;
+    }
+    if (signal) {
+        c->signals++;
+        /* who is of our own process gets its latch set, which is cheap; who was signalled before
+         * in vain is perhaps stopped, and would not pass anything on */
+        bool direct = !c->stream || seg->own[slot] != NULL || found == PN_SIGNAL_AGAIN;
+        if (!direct && c->heads < PN_CHAIN) {
+            c->heads++;
+            direct = true;
+        }
+        if (direct && *kept < PN_WAKE_LIST)
+            c->wake[(*kept)++] = slot;
+        else
+            defer_locked(c, slot);
+    }
+    pn_store_relaxed(&counters->slot_writes, pn_load_relaxed(&counters->slot_writes) + 1);
+    if (!signal)
+        pn_store_relaxed(&counters->signals_elided, pn_load_relaxed(&counters->signals_elided) + 1);
+}
+
+/* SignalBackends(), the part under the lock. */
+void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
+{
+    struct pn_segment *seg = c->conn->seg;
+    uint32_t kept = 0, interested;
+    if (seg->signaling == PN_SIGNAL_BROADCAST && c->heard)
+        interest_database_locked(c, begin, end);
+    else /* `heard` of each channel says the same */
+        for (size_t i = 0; i < c->nchannels; i++)
+            if (c->channels[i].heard)
+                interest_channel_locked(c, c->channels[i].entry, begin, end);
+    interested = c->nwake;
+    c->stream = c->now - (int64_t) pn_load_relaxed(&c->conn->last_commit_ns) < PN_STREAM_NS;
+    int64_t deferred_at = (int64_t) pn_load_relaxed(&seg->ctl->deferred_at);
+    if (deferred_at != 0 && c->now - deferred_at > PN_STREAM_NS) {
+        pn_store_relaxed(&seg->ctl->deferred_at, 0);
+        c->flush = true;
+    }
+    store_counters_locked(c);
+    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
+    for (uint32_t i = 0; !c->overflow && i < interested; i++)
+        unsleep_locked(c, c->wake[i], &kept, &seg->ctl->locked);
+    for (uint32_t slot = 0; c->overflow && slot < seg->max_backends; slot++)
+        if (seg->backend[slot].announced == c->xid)
+            unsleep_locked(c, slot, &kept, &seg->ctl->locked);
+    c->nwake = kept;
+    PN_CRASH("commit:before-woken");
+    pn_store_release(&seg->ctl->woken, end);
+    PN_CRASH("commit:after-woken");
+}
+
+/* SignalBackends(), the part without the lock. */
+void pn_signal_collected(struct pn_commit *c)
+{
+    PN_CRASH("commit:unlocked");
+    int sent = 0;
+    for (uint32_t i = 0; i < c->nwake; i++)
+        sent += pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+    if (__builtin_expect(c->flush, 0))
+        pn_procsignal_flush(c->conn->seg);
+    else if (__builtin_expect(c->deferred, 0))
+        pn_procsignal_pass_on(c->conn->seg, sent); /* the heads of the chain may have been dead */
+    pn_store_relaxed(&c->conn->last_commit_ns,
+                     (uint64_t) (c->nwake == 0 && !c->flush ? c->now : pn_now_ns()));
+    if (c->wakes_us)
+        pn_latch_set(c->conn, PN_FD_POSTED); /* a notification to ourselves */
+    if (sent > 0 && !c->stream)
+        pn_make_way();
+}

@@ -1,0 +1,241 @@
+/*
+ * bridge.c - a backend that stands for another place, as a bridge to PostgreSQL needs it.
+ *
+ * 1. A connection becomes the bridge of its database under the lock, and is it until its slot is
+ *    free: so there is one at the most, and a dead one is in nobody's way.
+ * 2. It wants to know to which channels somebody listens.  `heard` counts the changes of that: a
+ *    channel's first listener, its last, the bridge itself never counted, whoever left it and
+ *    however, since a dead one's slot is reaped by those who watch it.  Whoever brings a change
+ *    about adds one under the lock, and wakes the bridges after its release; they look at `heard`
+ *    and ask for the channels that they care about.  Killed before the signal, he leaves a change
+ *    that the bridge sees with its next one: nobody but wait_upstream needs it at once, and that
+ *    sends a message of its own.  Nothing of this is on the path of a notification.
+ * 3. What a bridge listens to goes upstream, and `upstream` of the channel says so.  PostgreSQL
+ *    takes fewer than 8000 bytes of text without NUL, and to find that out later would be to drop
+ *    what was committed.  So a commit is refused that notifies such a channel of something else.
+ *    The flag stands in the line that a commit looks at anyway.  A transaction that was prepared
+ *    before cannot be refused any more; the bridge counts what it cannot send.
+ * 4. Where something may be missing, since the bridge was not connected, it says so by an entry of
+ *    the kind GAP in the channel: it takes its place among the messages, wakes as they do, and is
+ *    a pn_gap for who reads it.
+ * 5. What a bridge brings in is not its own: with pn_conn_set_source() it bears the pid of its
+ *    sender, and a number of the sender that no claim of a slot will have.  Otherwise the segments
+ *    of several senders (docs/pubsub.md) would come from one.
+ */
+#define _GNU_SOURCE
+#include "commit/bridge.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "commit/async.h"
+#include "backend/backend.h"
+#include "backend/channel.h"
+#include "segment/lock.h"
+#include "wakeup/procsignal.h"
+
+#define PN_FOREIGN 0x80000000U /* in srcGeneration: not a claim of the slot, but a pid elsewhere */
+
+/* ---- who is one -------------------------------------------------------------------------- */
+
+/* The slot of the database's bridge, or -1.  A dead one is reaped. */
+static int64_t find_bridge_locked(struct pn_segment *seg, uint32_t dboid)
+{
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        const struct QueueBackendStatus *backend = &seg->backend[slot];
+        if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED ||
+            pn_load_relaxed(&backend->bridge) == 0 || backend->dboid != dboid)
+            continue;
+        if (pn_backend_verdict(seg, slot) != PN_DEAD)
+            return slot;
+        pn_backend_reap_locked(seg, slot);
+    }
+    return -1;
+}
+
+static int begin_locked(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    int64_t other = find_bridge_locked(seg, conn->dboid);
+    if (other >= 0)
+        return pn_fail(EBUSY,
+                       "database \"%s\" of segment \"%s\" has a bridge already: the process with "
+                       "PID %d\nOne is enough for all processes; end it first, or give that one "
+                       "the channels.",
+                       conn->database, seg->name, pn_load_relaxed(&seg->backend[other].pid));
+    int rc = pn_conn_check_slot(conn);
+    if (rc != 0)
+        return rc;
+    if (conn->me->firstSub != 0)
+        return pn_fail(EINVAL, "a connection that listens cannot become a bridge");
+    pn_store_relaxed(&conn->me->bridge, 1);
+    pn_bridge_count_locked(seg);
+    return 0;
+}
+
+PN_API int pn_conn_bridge(pn_conn *conn)
+{
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_procsignal_arm(conn); /* it is told by a signal, and need not listen */
+    if (rc == 0)
+        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = begin_locked(conn);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+PN_API int pn_bridge_pid(pn_conn *conn)
+{
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    int64_t slot = find_bridge_locked(conn->seg, conn->dboid);
+    int pid = slot < 0 ? 0 : pn_load_relaxed(&conn->seg->backend[slot].pid);
+    pn_lock_release(conn->seg);
+    return pid;
+}
+
+/* ---- who listens ------------------------------------------------------------------------- */
+
+void pn_bridge_tell(struct pn_segment *seg)
+{
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_load_relaxed(&seg->backend[slot].bridge) != 0)
+            pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
+}
+
+/* Under the lock, what `ask` says of the channel; 0 when nobody ever listened to it. */
+static int ask_channel(pn_conn *conn, const char *channel, size_t len,
+                       bool (*ask)(const struct GlobalChannelEntry *))
+{
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_check_channel(conn, channel, len);
+    if (rc == 0)
+        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    const struct GlobalChannelEntry *e = pn_channel_find_locked(
+        conn->seg, pn_channel_hash(conn->dboid, channel, len), conn->dboid, channel, len);
+    rc = e != NULL && ask(e);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+PN_API int pn_channel_heard(pn_conn *conn, const char *channel, size_t len)
+{
+    return ask_channel(conn, channel, len, pn_is_heard_here);
+}
+
+static bool is_upstream(const struct GlobalChannelEntry *e)
+{
+    return e->upstream != 0;
+}
+
+PN_API int pn_channel_upstream(pn_conn *conn, const char *channel, size_t len)
+{
+    return ask_channel(conn, channel, len, is_upstream);
+}
+
+/* ---- what PostgreSQL does not take --------------------------------------------------------- */
+
+/* How many bytes the character at p has, of n; 0: none. */
+static size_t character(const unsigned char *p, size_t n)
+{
+    static const struct {
+        unsigned char mask, lead;
+        uint32_t least;
+    } form[] = {{0x80, 0, 1}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+    for (size_t more = 0; more < 4; more++) {
+        if ((p[0] & form[more].mask) != form[more].lead)
+            continue;
+        uint32_t code = (uint32_t) p[0] & (unsigned char) ~form[more].mask;
+        for (size_t i = 1; i <= more; i++) {
+            if (i >= n || (p[i] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (p[i] & 0x3f);
+        }
+        bool surrogate = code >= 0xd800 && code <= 0xdfff;
+        return code < form[more].least || code > 0x10ffff || surrogate ? 0 : more + 1;
+    }
+    return 0;
+}
+
+/* Where it ceases to be text; `len` when it is all text. */
+static size_t text_until(const unsigned char *text, size_t len)
+{
+    size_t at = 0;
+    while (at < len) {
+        size_t bytes = character(text + at, len - at);
+        if (bytes == 0)
+            break;
+        at += bytes;
+    }
+    return at;
+}
+
+/* Bounded: of what is too long nothing is read. */
+static int check_payload(const char *channel, size_t channel_len, const void *payload, size_t len)
+{
+    if (len > PN_UPSTREAM_PAYLOAD)
+        return pn_fail(PN_EPAYLOAD,
+                       "payload string too long\n"
+                       "It has %zu bytes; channel \"%.*s\" goes to a PostgreSQL, which takes %u. "
+                       "Send it as an object of a PubSub, which cuts it.",
+                       len, (int) channel_len, channel, PN_UPSTREAM_PAYLOAD);
+    size_t at = text_until(payload, len);
+    if (at == len)
+        return 0;
+    return pn_fail(PN_EENCODING,
+                   "invalid byte sequence for encoding \"UTF8\": 0x%02x\n"
+                   "Channel \"%.*s\" goes to a PostgreSQL, which takes text only. Send it as an "
+                   "object of a PubSub, which makes text of it.",
+                   ((const unsigned char *) payload)[at], (int) channel_len, channel);
+}
+
+int pn_bridge_check_locked(const struct pn_commit *c)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < c->nevents; i++) {
+        const struct pn_pending_event *event = &c->events[i];
+        const struct pn_pending_channel *ch = &c->channels[event->channel];
+        if (ch->heard && ch->entry->upstream != 0)
+            rc = check_payload(ch->name, ch->name_len, c->arena + event->payload_off,
+                               event->payload_len);
+    }
+    return rc;
+}
+
+int pn_bridge_refuse(struct pn_conn *conn, const char *channel, size_t channel_len,
+                     const void *payload, size_t payload_len)
+{
+    if (__builtin_expect(pn_load_relaxed(&conn->seg->ctl->bridges) == 0, 1))
+        return 0;
+    int refusal = check_payload(channel, channel_len, payload, payload_len);
+    if (refusal == 0)
+        return 0;
+    int rc = pn_channel_upstream(conn, channel, channel_len);
+    /* the sentence is that of the last failure, so it is made again */
+    return rc <= 0 ? rc : check_payload(channel, channel_len, payload, payload_len);
+}
+
+/* ---- what comes from there ----------------------------------------------------------------- */
+
+PN_API void pn_conn_set_source(pn_conn *conn, int32_t pid)
+{
+    if (conn == &pn_conn_that_is_closed)
+        return;
+    conn->src_pid = pid == 0 ? conn->pid : pid;
+    conn->src_generation = pid == 0 ? conn->generation : PN_FOREIGN | (uint32_t) pid;
+}
+
+PN_API int pn_send_gap(pn_conn *conn, const char *channel, size_t len)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_async_notify(conn, channel, len, "", 0, PN_ENTRY_GAP);
+}

@@ -1,0 +1,701 @@
+/*
+ * topic_ops.c - what a transaction does to topics: the steps of its commit (async.c).
+ *
+ * 1. Bodies and answers wait in the transaction's own list; nothing of them is in shared memory.
+ * 2. Step a, under the lock: messages are staged, in one chain; every answered delivery must be in
+ *    flight with the tag that it was handed over with; what a requeue with a delay needs is lent
+ *    to it.  `topics_dirty` stands from here on, so that who dies before `head` is followed by a
+ *    rebuild that frees the chain.
+ * 3. Step c: an entry that names the chain, one for each answer, with the delivery's state before
+ *    and after, one for each cancel.  If no entry is left the transaction did nothing.
+ * 4. Step e applies them in this order, and so does recovery: each can be applied any number of
+ *    times, since an answer looks whether the state is still the one before.
+ * 5. prepare() does step a and keeps it: messages are PREPARED, each with a delivery in its
+ *    topic's backlog, since the channels may be others by the commit; deliveries are HELD, with
+ *    the generations of their consumer and of the slot that holds them: whose record somebody else
+ *    has by the end neither gets them back nor is counted; the channel does, at once.  The
+ *    commit makes the messages STAGED ones and goes on at step c; their delay and time to live
+ *    count from there.  Until then they are durations.
+ */
+#include "commit/topic_ops.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/crashpoint.h"
+#include "backend/generation.h"
+#include "topic/consumers.h"
+#include "topic/message.h"
+#include "queue/queue.h"
+#include "topic/pump.h"
+#include "topic/timedset.h"
+#include "topic/cancel.h"
+#include "topic/durable.h"
+#include "topic/latency.h"
+#include "topic/rest.h"
+
+/* ---- gathering ------------------------------------------------------------------------------- */
+
+static int no_memory(void)
+{
+    return pn_fail(ENOMEM, "out of memory");
+}
+
+/* With the lock: does the topic exist, and what are its next n ids? */
+static int take_ids(struct pn_conn *conn, pn_ref topic, size_t n, uint64_t *first)
+{
+    int rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    if (pn_topic_resolve_locked(conn, topic) == NULL)
+        rc = -PN_ETOPICDELETED;
+    else
+        *first = pn_fetch_add_relaxed(&conn->seg->topics.ctl->next_id, n);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+int pn_topic_txn_publish_many(struct pn_txn *txn, pn_ref topic, const unsigned char *bodies,
+                              const uint32_t *lens, size_t n, const pn_message_in *common,
+                              uint64_t *first_id)
+{
+    struct pn_pending *p = &txn->pending;
+    size_t nops = p->nops, headers_off = 0;
+    int rc = take_ids(txn->conn, topic, n, first_id);
+    if (rc == 0 && common != NULL)
+        rc = pn_pending_keep(p, common->headers, common->headers_len, &headers_off);
+    for (size_t i = 0; rc == 0 && i < n; bodies += lens[i++]) {
+        struct pn_pending_op *op = pn_pending_op(p);
+        if (op == NULL || pn_pending_keep(p, bodies, lens[i], &op->body_off) != 0) {
+            rc = no_memory();
+            break;
+        }
+        op->kind = PN_OP_PUBLISH;
+        op->topic = topic;
+        op->id = *first_id + i;
+        op->body_len = lens[i];
+        if (common != NULL) {
+            op->headers_off = headers_off;
+            op->headers_len = (uint32_t) common->headers_len;
+            op->delay_ns = common->delay_ns;
+            op->ttl_ns = common->ttl_ns;
+        }
+        p->nops++;
+    }
+    if (rc != 0)
+        p->nops = nops;
+    return rc;
+}
+
+int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *in, uint64_t *id)
+{
+    const uint32_t len = (uint32_t) in->body_len;
+    return pn_topic_txn_publish_many(txn, topic, in->body, &len, 1, in, id);
+}
+
+int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
+{
+    struct pn_segment *seg = txn->conn->seg;
+    struct pn_pending_op *op = pn_pending_op(&txn->pending);
+    struct pn_deferred d = {.begun = false};
+    if (op == NULL)
+        return no_memory();
+    int rc;
+    do {
+        rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
+        if (rc != 0)
+            return rc;
+        struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
+        rc = topic == NULL ? -PN_ETOPICDELETED : pn_deferred_find_locked(seg, topic, id, &d);
+        pn_lock_release(seg);
+    } while (rc == -EAGAIN);
+    if (rc == 1) {
+        op->kind = PN_OP_CANCEL;
+        op->topic = ref;
+        op->id = id;
+        op->on_disk = d.on_disk;
+        op->seq = d.seq;
+        op->due = d.due;
+        txn->pending.nops++;
+    }
+    return rc;
+}
+
+static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
+{
+    for (size_t i = p->nops; i-- > 0;)
+        if (p->ops[i].kind == PN_OP_ANSWER && p->ops[i].delivery == h->delivery &&
+            p->ops[i].tag == h->tag && p->ops[i].id == h->id)
+            return true;
+    return false;
+}
+
+int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer,
+                        int64_t delay_ns, const char *reason, size_t reason_len)
+{
+    struct pn_pending *p = &txn->pending;
+    int rc = pn_answer_check_kind(answer, true);
+    if (rc == 0 && answered_here(p, h))
+        rc = pn_fail(PN_ENOTINFLIGHT, "message %016llx was answered in this transaction already",
+                     (unsigned long long) h->id);
+    if (rc == 0)
+        rc = pn_lock_wait(txn->conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = pn_answer_check_locked(txn->conn, h, false);
+    pn_lock_release(txn->conn->seg);
+    if (rc != 0)
+        return rc;
+    struct pn_pending_op *op = pn_pending_op(p);
+    if (op == NULL || pn_pending_keep(p, reason, reason_len, &op->body_off) != 0)
+        return no_memory();
+    op->kind = PN_OP_ANSWER;
+    op->delivery = h->delivery;
+    op->tag = h->tag;
+    op->id = h->id;
+    op->answer = answer;
+    op->delay_ns = pn_answer_delay(delay_ns);
+    op->body_len = (uint32_t) reason_len;
+    p->nops++;
+    return 0;
+}
+
+/* ---- step a ---------------------------------------------------------------------------------- */
+
+/* What was staged so far, of this commit. */
+struct staging {
+    struct pn_conn *conn;
+    struct pn_txn *txn;
+    struct pn_moment now;
+    uint32_t first, last;
+    bool prepare;
+};
+
+/* PREPARED: who it belongs to stands where the links will be. */
+static void keep(struct staging *s, uint32_t ref)
+{
+    struct pn_segment *seg = s->conn->seg;
+    struct pn_message *m = pn_message_at(seg, ref);
+    pn_topic_at(seg, m->topic)->staged++;
+    if (s->prepare) {
+        m->prev = s->conn->slot;
+        m->next = s->conn->generation;
+        PN_CRASH("prepare:message-owner");
+        seg->topics.ctl->prepared++;
+        pn_store_release(&m->state, PN_MSG_PREPARED);
+        PN_CRASH("prepare:message");
+        return;
+    }
+    if (s->last != 0)
+        pn_message_at(seg, s->last)->next = ref;
+    else
+        s->first = ref;
+    s->last = ref;
+    PN_CRASH("commit:staged");
+}
+
+/* Behind what this commit has staged there before. */
+static int stage_on_disk(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op,
+                         const struct pn_new_message *m)
+{
+    int rc = pn_topic_spill_stage_locked(s->conn->seg, topic, m, &s->now, &topic->disk_staged);
+    if (rc == 0)
+        op->spilled = topic->disk_staged;
+    return rc;
+}
+
+/* The topic whose queue on disk is to end where this op says; NULL: that is none, or a later's. */
+static struct pn_topic *spilled_by(const struct pn_segment *seg, const struct pn_pending_op *op)
+{
+    struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
+    return op->kind == PN_OP_PUBLISH && op->spilled != 0 && topic->disk_staged == op->spilled
+               ? topic
+               : NULL;
+}
+
+static int stage_publish(struct staging *s, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
+    const unsigned char *arena = s->txn->pending.arena;
+    const struct pn_new_message m = {.body = arena + op->body_off,
+                                     .headers = arena + op->headers_off,
+                                     .body_len = op->body_len,
+                                     .headers_len = op->headers_len,
+                                     .id = op->id,
+                                     .delay_ns = op->delay_ns,
+                                     .ttl_ns = op->ttl_ns};
+    size_t skip, room;
+    op->message = 0;
+    if (topic == NULL)
+        return -PN_ETOPICDELETED;
+    if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
+        return stage_on_disk(s, topic, op, &m);
+    int rc = pn_message_admit_locked(seg, topic, 1, &skip, &room);
+    if (rc != 0 || skip >= room)
+        return rc;
+    rc = pn_message_stage_or_drop_locked(seg, topic, &m, &s->now, s->prepare, &op->message);
+    if (rc == -PN_ETOPICFULL && !s->prepare && pn_topic_may_spill(seg, topic))
+        return stage_on_disk(s, topic, op, &m);
+    if (rc == 0 && op->message != 0)
+        keep(s, op->message);
+    return rc;
+}
+
+static int plan_dead_letter(struct staging *s, struct pn_pending_op *op)
+{
+    const char *reason = (const char *) s->txn->pending.arena + op->body_off;
+    struct pn_dead_letter copy;
+    int rc = pn_dead_letter_stage_locked(s->conn->seg, op->delivery, reason, op->body_len,
+                                         s->prepare, false, &copy);
+    op->message = copy.ref;
+    if (rc == 0 && op->message != 0)
+        keep(s, op->message);
+    return rc;
+}
+
+/* What the delivery's state becomes.  For a prepared one nothing here can fail any more. */
+static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepared)
+{
+    struct pn_segment *seg = s->conn->seg;
+    struct pn_delivery *d = pn_delivery_at(seg, op->delivery);
+    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    uint64_t word = pn_load_relaxed(&d->state);
+    uint32_t attempts = pn_state_attempts(word);
+    if (!prepared) /* later its consumer may be no more */
+        op->outcome = (int) pn_answer_outcome_locked(seg, op->delivery, op->answer);
+    op->was = word;
+    op->redo = (struct pn_answer_redo){.word = pn_state_word(PN_KIND_FREE, 0, 0, op->tag)};
+    if (op->outcome == PN_OUTCOME_DEAD)
+        return prepared ? 0 : plan_dead_letter(s, op);
+    if (op->outcome == PN_OUTCOME_END)
+        return 0;
+    bool later = op->delay_ns > 0 && op->answer == PN_ANSWER_REQUEUE;
+    if (later && d->lent == 0) {
+        if (pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
+            d->lent = 1;
+        else if (prepared)
+            later = false; /* a rebuild has taken what was lent: rather at once than not at all */
+        else
+            return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay");
+    }
+    if (s->prepare)
+        return 0;
+    enum pn_back where = op->answer == PN_ANSWER_RELEASE ? PN_BACK_HEAD
+                         : later                         ? PN_BACK_LATER
+                                                         : PN_BACK_TAIL;
+    if (op->answer == PN_ANSWER_RELEASE && attempts > 0)
+        attempts--;
+    int64_t due = s->now.mono + op->delay_ns;
+    op->redo = pn_delivery_back_redo(seg, op->delivery, where, due, attempts);
+    return 0;
+}
+
+static int stage_answer(struct staging *s, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    const struct pn_handle h = {.id = op->id, .delivery = op->delivery, .tag = op->tag};
+    op->was = 0;
+    op->message = 0;
+    int rc = pn_answer_check_locked(s->conn, &h, false);
+    if (rc == 0 && pn_delivery_at(seg, h.delivery)->due <= s->now.mono) {
+        pn_delivery_time_out_locked(seg, h.delivery, s->now.mono);
+        rc = pn_answer_check_locked(s->conn, &h, false);
+    }
+    if (rc == 0)
+        rc = plan_answer(s, op, false);
+    if (rc == 0 && s->prepare) {
+        pn_delivery_hold_locked(seg, op->delivery, s->conn->slot);
+        seg->topics.ctl->prepared++;
+    }
+    return rc;
+}
+
+/* Where the message is now.  For a prepared transaction nothing here can fail any more. */
+static int plan_cancel(struct staging *s, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
+    bool kept = pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn);
+    uint32_t tombstone = kept ? op->tombstone : 0;
+    op->message = op->tombstone = 0;
+    if (topic != NULL && op->on_disk && op->due > s->now.mono &&
+        pn_deferred_on_disk_locked(seg, topic, op->seq)) {
+        if (kept)
+            pn_tombstone_stage_locked(seg, tombstone);
+        else if (!s->txn->prepared)
+            tombstone = pn_tombstone_make_locked(
+                seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
+        op->tombstone = tombstone;
+        if ((op->seq & PN_REST_SEQ) != 0 && !s->prepare) /* some channels may have it in memory */
+            op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
+        return tombstone != 0 || s->txn->prepared ? 0 : -PN_ETOPICFULL;
+    }
+    if (kept) /* it is in memory by now, or gone */
+        pn_tombstone_free_locked(seg, tombstone);
+    if (topic != NULL && !s->prepare)
+        op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
+    return 0;
+}
+
+/* Its topic was deleted, or it is another's by now: nothing to take back. */
+static void undo_cancel(struct staging *s, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    if (s->prepare ? pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn)
+                   : op->tombstone != 0)
+        pn_tombstone_free_locked(seg, op->tombstone);
+    op->tombstone = 0;
+}
+
+/* Is it still ours?  After a rebuild that found our slot dead it is not. */
+static bool is_prepared(const struct staging *s, const struct pn_pending_op *op)
+{
+    const struct pn_message *m = pn_message_at(s->conn->seg, op->message);
+    return op->message != 0 && pn_load_relaxed(&m->state) == PN_MSG_PREPARED &&
+           m->prev == s->conn->slot && m->next == s->conn->generation;
+}
+
+static bool is_held(const struct staging *s, const struct pn_pending_op *op)
+{
+    const struct pn_delivery *d = pn_delivery_at(s->conn->seg, op->delivery);
+    uint64_t word = pn_load_relaxed(&d->state);
+    return op->was != 0 && pn_state_kind(word) == PN_KIND_HELD && pn_state_tag(word) == op->tag &&
+           pn_message_at(s->conn->seg, d->message)->id == op->id;
+}
+
+/* Everything that step a has done so far. */
+static void undo(struct staging *s, size_t n)
+{
+    struct pn_segment *seg = s->conn->seg;
+    for (size_t i = 0; i < n; i++) {
+        struct pn_pending_op *op = &s->txn->pending.ops[i];
+        if (op->kind != PN_OP_CANCEL && op->message != 0) {
+            if (s->prepare ? is_prepared(s, op) : true) {
+                if (!s->prepare)
+                    pn_topic_at(seg, pn_message_at(seg, op->message)->topic)->staged--;
+                pn_message_unstage_locked(seg, op->message);
+            }
+            op->message = 0;
+        }
+        if (op->kind == PN_OP_ANSWER && s->prepare && is_held(s, op)) {
+            struct pn_delivery *d = pn_delivery_at(seg, op->delivery);
+            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+            pn_delivery_unhold_locked(seg, op->delivery);
+            seg->topics.ctl->prepared--;
+            pn_queue_settle_locked(seg, ch);
+        }
+        if (op->kind == PN_OP_CANCEL)
+            undo_cancel(s, op);
+        struct pn_topic *spilled = spilled_by(seg, op);
+        if (spilled != NULL)
+            spilled->disk_staged = 0;
+        if (op->spilled != 0) /* topic/overflow.c, count() */
+            pn_topic_at(seg, (uint32_t) op->topic - 1)->message_bytes += op->headers_len;
+        op->spilled = 0;
+        op->was = 0;
+        PN_CRASH("commit:undone");
+    }
+}
+
+static int stage_all(struct staging *s)
+{
+    struct pn_pending *p = &s->txn->pending;
+    int rc = 0;
+    for (size_t i = 0; i < p->nops; i++) {
+        struct pn_pending_op *op = &p->ops[i];
+        op->message = op->tombstone = 0;
+        op->spilled = 0;
+        op->was = 0;
+        if (op->kind == PN_OP_PUBLISH)
+            rc = stage_publish(s, op);
+        else if (op->kind == PN_OP_ANSWER)
+            rc = stage_answer(s, op);
+        else
+            rc = plan_cancel(s, op);
+        if (rc != 0) {
+            undo(s, i + 1);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Of a prepared message the durations become times; false: its topic was deleted. */
+static bool revive(struct staging *s, uint32_t ref)
+{
+    struct pn_segment *seg = s->conn->seg;
+    struct pn_message *m = pn_message_at(seg, ref);
+    const struct pn_topic *topic = pn_topic_at(seg, m->topic);
+    if (pn_load_relaxed(&topic->state) != PN_RECORD_USED) {
+        pn_message_unstage_locked(seg, ref);
+        return false;
+    }
+    pn_store_release(&m->state, PN_MSG_STAGED); /* who dies from here on had prepared nothing */
+    PN_CRASH("prepare:staged");
+    seg->topics.ctl->prepared--;
+    struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    m->prev = m->next = 0;
+    d->order = pn_queue_at(seg, d->channel)->next_order++; /* it may have been emptied meanwhile */
+    d->due = d->due == 0 ? 0 : s->now.mono + (d->due - m->published_mono);
+    m->expires = m->expires == 0 ? 0 : s->now.mono + (m->expires - m->published_mono);
+    m->published_mono = s->now.mono;
+    m->published_ns = s->now.real;
+    return true;
+}
+
+static void revive_all(struct staging *s)
+{
+    struct pn_pending *p = &s->txn->pending;
+    for (size_t i = 0; i < p->nops; i++) {
+        struct pn_pending_op *op = &p->ops[i];
+        if (op->kind == PN_OP_CANCEL) {
+            plan_cancel(s, op);
+            continue;
+        }
+        if (op->message != 0 && !(is_prepared(s, op) && revive(s, op->message))) {
+            op->message = 0;
+        } else if (op->message != 0) {
+            if (s->last != 0)
+                pn_message_at(s->conn->seg, s->last)->next = op->message;
+            else
+                s->first = op->message;
+            s->last = op->message;
+        }
+        if (op->kind == PN_OP_ANSWER && is_held(s, op)) {
+            plan_answer(s, op, true);
+            s->conn->seg->topics.ctl->prepared--;
+        } else {
+            op->was = 0;
+        }
+    }
+}
+
+/* What it does to durable topics, as one batch, before the commit point. */
+static int log_all(struct staging *s)
+{
+    struct pn_segment *seg = s->conn->seg;
+    const struct pn_pending *p = &s->txn->pending;
+    if (seg->topics.ctl->log_ready == 0)
+        return 0;
+    for (size_t i = 0; i < p->nops; i++) {
+        const struct pn_pending_op *op = &p->ops[i];
+        const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
+        if (op->kind == PN_OP_CANCEL) {
+            if (op->message != 0 || op->tombstone != 0)
+                pn_durable_note_cancelled_locked(seg, topic, op->id, false);
+            continue;
+        }
+        if (op->message != 0)
+            pn_durable_note_publish_locked(seg, op->message);
+        if (op->kind == PN_OP_ANSWER && op->was != 0)
+            pn_durable_note_answer_locked(seg, op->delivery, &op->redo);
+        if (op->kind == PN_OP_PUBLISH && op->spilled != 0) {
+            const unsigned char *arena = p->arena;
+            const struct pn_new_message m = {.body = arena + op->body_off,
+                                             .headers = arena + op->headers_off,
+                                             .body_len = op->body_len,
+                                             .headers_len = op->headers_len,
+                                             .id = op->id,
+                                             .delay_ns = op->delay_ns,
+                                             .ttl_ns = op->ttl_ns};
+            pn_durable_note_spilled_locked(seg, topic, &m, &s->now);
+        }
+    }
+    return pn_durable_flush_locked(seg);
+}
+
+int pn_topic_precommit_locked(struct pn_commit *c)
+{
+    struct staging s = {.conn = c->conn, .txn = c->txn, .now = pn_moment_now()};
+    struct pn_pending *p = &c->txn->pending;
+    int rc = 0;
+    for (size_t i = 0; c->conn->log != NULL && i < p->nops; i++)
+        if (p->ops[i].note == NULL) /* without memory it is not logged */
+            p->ops[i].note = calloc(1, sizeof *p->ops[i].note);
+    if (!pn_topics_ready(c->conn->seg))
+        return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
+    pn_topics_begin_locked(c->conn->seg);
+    if (c->txn->prepared)
+        revive_all(&s);
+    else
+        rc = stage_all(&s);
+    if (rc == 0) {
+        rc = log_all(&s);
+        if (rc != 0 && !c->txn->prepared) {
+            undo(&s, c->txn->pending.nops);
+        } else if (rc != 0) {
+            rc = pn_durable_unwritten(c->conn->seg, rc); /* what was prepared is committed */
+        }
+    }
+    c->messages = s.first;
+    if (rc != 0)
+        pn_topics_end_locked(c->conn->seg);
+    PN_CRASH("commit:topics-staged");
+    return rc;
+}
+
+int pn_topic_prepare_locked(struct pn_txn *txn)
+{
+    struct staging s = {
+        .conn = txn->conn, .txn = txn, .now = pn_moment_now(), .prepare = true};
+    if (!pn_topics_ready(txn->conn->seg))
+        return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
+    pn_topics_begin_locked(txn->conn->seg);
+    int rc = stage_all(&s);
+    pn_topics_end_locked(txn->conn->seg);
+    PN_CRASH("prepare:topics");
+    return rc;
+}
+
+void pn_topic_abort_locked(struct pn_txn *txn)
+{
+    struct staging s = {.conn = txn->conn, .txn = txn, .prepare = true};
+    if (txn->pending.nops == 0 || !pn_topics_ready(txn->conn->seg))
+        return;
+    pn_topics_begin_locked(txn->conn->seg);
+    undo(&s, txn->pending.nops);
+    pn_topics_end_locked(txn->conn->seg);
+    PN_CRASH("prepare:aborted");
+}
+
+/* ---- steps c and e --------------------------------------------------------------------------- */
+
+QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
+{
+    const struct pn_pending *p = &c->txn->pending;
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
+    if (c->messages != 0) {
+        const struct pn_new_entry entry = {.kind = PN_ENTRY_PUBLISH,
+                                           .channel_hash = c->messages,
+                                           .chan_seq =
+                                               pn_message_at(c->conn->seg, c->messages)->id};
+        pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
+    }
+    for (size_t i = 0; i < p->nops; i++) {
+        const struct pn_pending_op *op = &p->ops[i];
+        struct pn_new_entry entry = {.kind = PN_ENTRY_CANCEL,
+                                     .channel_hash = op->message,
+                                     .chan_seq = op->id};
+        if (op->kind == PN_OP_ANSWER)
+            entry = (struct pn_new_entry){.kind = PN_ENTRY_ANSWER,
+                                          .channel_hash = op->delivery,
+                                          .chan_seq = op->was,
+                                          .payload = &op->redo,
+                                          .payload_len = sizeof op->redo};
+        const struct pn_buried_too too = {.id = op->id, .message = op->message};
+        if (op->kind == PN_OP_CANCEL && op->tombstone != 0)
+            entry = (struct pn_new_entry){.kind = PN_ENTRY_BURY,
+                                          .channel_hash = op->tombstone,
+                                          .chan_seq = op->seq,
+                                          .payload = op->message != 0 ? &too : NULL,
+                                          .payload_len = op->message != 0 ? sizeof too : 0};
+        const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
+        if (spilled != NULL)
+            entry = (struct pn_new_entry){
+                .kind = PN_ENTRY_SPILL,
+                .channel_hash = (uint32_t) (spilled - c->conn->seg->topics.topic),
+                .chan_seq = op->spilled};
+        bool cancels = op->kind == PN_OP_CANCEL && (op->message != 0 || op->tombstone != 0);
+        if (spilled != NULL || cancels || (op->kind == PN_OP_ANSWER && op->was != 0))
+            pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
+    }
+    if (pos == pn_load_relaxed(&c->conn->seg->ctl->head))
+        pn_topics_end_locked(c->conn->seg); /* nothing to commit, so nothing will be applied */
+    return pos;
+}
+
+static void note_publishes(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        if (op->kind != PN_OP_PUBLISH || op->message == 0 || op->note == NULL)
+            continue;
+        op->note->len = pn_log_topic_name(pn_topic_at(seg, (uint32_t) op->topic - 1),
+                                          op->note->name);
+    }
+}
+
+void pn_topic_log_commit(struct pn_commit *c)
+{
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        if (op->note == NULL || op->note->len == 0)
+            continue;
+        if (op->kind == PN_OP_PUBLISH)
+            pn_log_publish(c->conn, op->note, op->id, op->body_len);
+        else
+            pn_log_note(c->conn, op->note);
+    }
+}
+
+static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
+{
+    struct pn_segment *seg = c->conn->seg;
+    if (op->note != NULL)
+        pn_note_delivery_locked(seg, op->note,
+                                op->answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
+                                op->delivery, c->now);
+    struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, op->delivery)->channel);
+    pn_answer_count_locked(seg, op->delivery, op->answer, (enum pn_outcome) op->outcome, c->now);
+    seg->topics.told = true;
+    pn_delivery_apply_locked(seg, op->delivery, &op->redo);
+    seg->topics.told = false;
+    pn_queue_settle_locked(seg, ch);
+    PN_CRASH("commit:answered");
+}
+
+/* The topics that get something, each once.  What an answer does is settled with it. */
+static void mark_topics(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        struct pn_pending_op *op = &c->txn->pending.ops[i];
+        bool staged = op->kind != PN_OP_CANCEL && op->message != 0;
+        uint32_t at = staged ? pn_message_at(seg, op->message)->topic : (uint32_t) op->topic - 1;
+        struct pn_topic *topic = pn_topic_at(seg, at);
+        bool first = (staged || op->kind == PN_OP_PUBLISH) && topic->touched == 0;
+        topic->staged -= staged;
+        topic->touched |= first;
+        op->goes_on = first ? at + 1 : 0;
+    }
+}
+
+static void go_on(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0; i < c->txn->pending.nops; i++) {
+        uint32_t topic = c->txn->pending.ops[i].goes_on;
+        if (topic != 0) {
+            pn_topic_at(seg, topic - 1)->touched = 0;
+            pn_topic_go_on_locked(seg, pn_topic_at(seg, topic - 1));
+        }
+    }
+}
+
+void pn_topic_apply_locked(struct pn_commit *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    const struct pn_pending *p = &c->txn->pending;
+    mark_topics(c);
+    if (c->messages != 0)
+        pn_message_golive_locked(seg, c->messages);
+    for (size_t i = 0; i < p->nops; i++) {
+        const struct pn_pending_op *op = &p->ops[i];
+        struct pn_topic *spilled = spilled_by(seg, op);
+        if (spilled != NULL) {
+            pn_topic_spill_commit_locked(seg, spilled, op->spilled);
+            spilled->disk_staged = 0;
+        } else if (op->kind == PN_OP_ANSWER && op->was != 0) {
+            apply_answer(c, op);
+        } else if (op->kind == PN_OP_CANCEL) {
+            pn_cancel_apply_locked(seg, op->id, op->message, op->tombstone, op->seq);
+        }
+    }
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        note_publishes(c);
+    go_on(c);
+    pn_topics_end_locked(seg);
+    PN_CRASH("commit:topics");
+}

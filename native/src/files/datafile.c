@@ -1,0 +1,208 @@
+/*
+ * datafile.c - see datafile.h.
+ *
+ * 1. A directory belongs to the effective user, nobody else may write to it, and it is no symbolic
+ *    link.  This is looked at whenever a file is opened (1 us).
+ * 2. A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a
+ *    regular file, ours, with one name.  Nobody waits in an open: O_NONBLOCK passes by a FIFO.
+ */
+#define _GNU_SOURCE
+#include "files/datafile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/crashpoint.h"
+#include "base/err.h"
+
+int pn_data_file_failed(const char *path, const char *name, const char *what, int error)
+{
+    return pn_fail(error, "could not %s %s/%s: %s", what, path, name, strerror(error));
+}
+
+int pn_data_dir_open(const char *path)
+{
+    struct stat st;
+    if (path[0] != '/' || strlen(path) > PN_DATA_DIR_MAX)
+        return pn_fail(EINVAL, "the data directory \"%.100s\" is not an absolute path of at most "
+                               "%u bytes", path, PN_DATA_DIR_MAX);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        int error = errno;
+        bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+        return link ? pn_fail(EACCES, "the data directory %s is a symbolic link of user %u\n"
+                                      "Name the directory itself.", path, (unsigned) st.st_uid)
+                    : pn_fail(error, "could not open the data directory %s: %s", path,
+                              strerror(error));
+    }
+    const char *wrong = NULL;
+    if (fstat(fd, &st) != 0)
+        wrong = strerror(errno);
+    else if (st.st_uid != geteuid())
+        wrong = "it belongs to somebody else";
+    else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        wrong = "others may write to it";
+    if (wrong == NULL)
+        return fd;
+    close(fd);
+    return pn_fail(EACCES, "the data directory %s (of user %u, mode %04o) cannot be used by user "
+                           "%u: %s\nMake a directory of your own for it, with mode 0700.",
+                   path, (unsigned) st.st_uid, (unsigned) st.st_mode & 07777U,
+                   (unsigned) geteuid(), wrong);
+}
+
+/* Is what stands under that name a file of ours?  Names the owner of what is not. */
+static int check_file(const char *path, const char *name, const struct stat *st)
+{
+    const char *wrong = NULL;
+    if (S_ISLNK(st->st_mode))
+        wrong = "a symbolic link";
+    else if (!S_ISREG(st->st_mode))
+        wrong = "not a regular file";
+    else if (st->st_uid != geteuid())
+        wrong = "not ours";
+    else if (st->st_nlink > 1)
+        wrong = "a file with a second name";
+    if (wrong == NULL)
+        return st->st_nlink == 0 ? pn_data_file_failed(path, name, "use", ENOENT) : 0;
+    return pn_fail(EACCES, "%s/%s is %s; it belongs to user %u, we are user %u\nNobody but "
+                           "pynotify makes files of such names: find out who did, and remove it.",
+                   path, name, wrong, (unsigned) st->st_uid, (unsigned) geteuid());
+}
+
+int pn_data_file_open(const char *path, int dirfd, const char *name, int flags, struct stat *st)
+{
+    int fd = openat(dirfd, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int error = errno;
+    bool known = (fd >= 0 ? fstat(fd, st) : fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW)) == 0;
+    int rc = known ? check_file(path, name, st) : 0;
+    if (rc == 0 && (fd < 0 || !known))
+        rc = pn_data_file_failed(path, name, "open", fd < 0 ? error : errno);
+    if (rc != 0 && fd >= 0)
+        close(fd);
+    return rc != 0 ? rc : fd;
+}
+
+/*
+ * One of ours that we may not open is that of a creator with a strange umask who was killed before
+ * its fchmod(): nobody was told of it.
+ */
+int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat *st)
+{
+    const int new = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    for (int tries = 0;; tries++) {
+        int fd = openat(dirfd, name, new, 0600);
+        if (fd >= 0) {
+            PN_CRASH("segfile:created");
+            if (fchmod(fd, 0600) == 0 && fstat(fd, st) == 0)
+                return fd;
+            int error = errno;
+            unlinkat(dirfd, name, 0);
+            close(fd);
+            return pn_data_file_failed(path, name, "make", error);
+        }
+        if (errno != EEXIST)
+            return pn_data_file_failed(path, name, "make", errno);
+        fd = pn_data_file_open(path, dirfd, name, O_RDWR, st);
+        if (fd >= 0) {
+            if ((st->st_mode & 07777) != 0600 && fchmod(fd, 0600) != 0) {
+                int error = errno;
+                close(fd);
+                return pn_data_file_failed(path, name, "set the mode of", error);
+            }
+            return fd;
+        }
+        bool unfinished = fd == -EACCES && fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                          S_ISREG(st->st_mode) && st->st_uid == geteuid() && st->st_size == 0;
+        if (tries > 0 || (fd != -ENOENT && !unfinished))
+            return fd;
+        unlinkat(dirfd, name, 0);
+    }
+}
+
+/* Beyond RLIMIT_FSIZE a write raises SIGXFSZ, which kills who did not ask for it. */
+static void block_sigxfsz(sigset_t *xfsz, sigset_t *before)
+{
+    sigemptyset(xfsz);
+    sigaddset(xfsz, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, xfsz, before);
+}
+
+static void unblock_sigxfsz(const sigset_t *xfsz, const sigset_t *before, bool raised)
+{
+    const struct timespec at_once = {0};
+    if (sigismember(before, SIGXFSZ) == 1)
+        return;
+    if (raised)
+        while (sigtimedwait(xfsz, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static int write_all(int fd, struct iovec *iov, int n, off_t at)
+{
+    while (n > 0) {
+        ssize_t done = pwritev(fd, iov, n, at);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -EIO;
+        for (at += done; n > 0 && (size_t) done >= iov->iov_len; n--, iov++)
+            done -= (ssize_t) iov->iov_len;
+        if (n > 0) {
+            iov->iov_base = (char *) iov->iov_base + done;
+            iov->iov_len -= (size_t) done;
+        }
+    }
+    return 0;
+}
+
+int pn_data_file_write(int fd, struct iovec *iov, int n, off_t at)
+{
+    sigset_t xfsz, before;
+    block_sigxfsz(&xfsz, &before);
+    int rc = write_all(fd, iov, n, at);
+    unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
+    return rc;
+}
+
+/* Copy-on-write file systems take new blocks all the same: there this promises nothing. */
+int pn_data_file_reserve(int fd, uint64_t at, uint64_t n)
+{
+    sigset_t xfsz, before;
+    int rc;
+    if (at > INT64_MAX - n)
+        return -EFBIG;
+    block_sigxfsz(&xfsz, &before);
+    do
+        rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t) at, (off_t) n) == 0 ? 0 : -errno;
+    while (rc == -EINTR);
+    unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
+    return rc == -ENOSYS ? -EOPNOTSUPP : rc;
+}
+
+uint64_t pn_data_dir_room(const char *path)
+{
+    struct statvfs fs;
+    return statvfs(path, &fs) == 0 ? (uint64_t) fs.f_bavail * fs.f_frsize : UINT64_MAX;
+}
+
+int pn_data_file_read(int fd, void *out, size_t n, off_t at)
+{
+    while (n > 0) {
+        ssize_t got = pread(fd, out, n, at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? -errno : -ENODATA;
+        out = (char *) out + got;
+        n -= (size_t) got;
+        at += got;
+    }
+    return 0;
+}

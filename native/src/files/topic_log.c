@@ -1,0 +1,546 @@
+/*
+ * topic_log.c - see topic_log.h.
+ *
+ * THE MODEL
+ *
+ *  1. The log is a queue on disk (diskqueue.c) of which nothing is got: the records from its
+ *     reading end on, front to back, say what durable topics there are and what is in them.  It
+ *     stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
+ *  2. **A change has happened when its batch is committed**: diskqueue.c's one store, after
+ *     the bytes were given to the kernel.  A batch is a transaction's bracket: without one of
+ *     its records none of it counts, wherever everybody was killed or the power went.  With the
+ *     segment alive what was staged and not committed is cut off by the next append; who has a
+ *     commit point of his own in the ring stages before it and commits after it, again if need be.
+ *  3. A file begins with OPENED and with all topics and channels of that moment, so what stands
+ *     before it can be dropped without it.  OPENED says also where the older file ended for whom
+ *     it was written: what a process of an unlinked segment may still write there does not count.
+ *  4. Reading again (topic_log_replay.c) needs no order but that of the log: FINISHED of what is
+ *     not known says nothing, CARRIED says all of a message, again and again.  So compaction is
+ *     nothing but: begin a file; carry all live messages, a few at a time, while others
+ *     write; drop what stands before that file.  Killed anywhere, it begins anew or goes on.
+ *  5. It begins when the log has three times the bytes of what is live (and 16 MiB), and three
+ *     times what it had after the last one: how much is live is guessed from the mean length of
+ *     records, which says little of a few long messages among many short ones.  So what is
+ *     carried is at most one and a half times what was written since.  A queue that is drained
+ *     as fast as it is filled carries next to nothing.
+ *     What it drops is removed when the new file is on the disk, and not before: a power cut
+ *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells who reads both.
+ *  6. fsync: `written` and `synced` count records.  A sync takes what is written when it begins,
+ *     so those who wait for one together are done with the next; no lock is held, and a SIGKILL
+ *     leaves nothing.  "always": the call returns after its records are synced.  "interval": the
+ *     first operation on a durable topic a second or more after the last sync does one (so
+ *     a lone one does its own), and so does who closes; there is no thread for it.  "none":
+ *     never.  Consumers may see a message before it is on the disk, under each of them.
+ *  7. A sync that fails: the kernel may have dropped the pages and calls them clean, so another
+ *     sync that succeeds says nothing.  It tells each open file once, of errors since that was
+ *     opened, and who opens later nothing of what somebody has been told.  So a sync goes through
+ *     the open file that its caller has written with (pn_topiclog_keep()), and has failed, too, if
+ *     anybody's has since then (`failures`).
+ *  8. pwrite() and no mapping: recfile.c (6).
+ */
+#define _GNU_SOURCE
+#include "files/topic_log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crashpoint.h"
+#include "base/err.h"
+#include "base/os.h"
+#include "files/topic_log_replay.h"
+
+/* ---- the directory -------------------------------------------------------------------------- */
+
+static const char hex_digits[] = "0123456789abcdef";
+
+/* log.<16 digits>.<16 digits> */
+static bool parse_name(const char *name, uint64_t *instance)
+{
+    if (strlen(name) != 37 || strncmp(name, "log.", 4) != 0 || name[20] != '.')
+        return false;
+    *instance = 0;
+    for (int i = 4; i < 37; i++) {
+        const char *digit = strchr(hex_digits, name[i]);
+        if (i == 20)
+            continue;
+        if (digit == NULL)
+            return false;
+        if (i < 20)
+            *instance = *instance << 4 | (uint64_t) (digit - hex_digits);
+    }
+    return true;
+}
+
+/* The random part of the names of files that are there; if there are none, a new one. */
+static int find_instance(const char *path, uint64_t *instance)
+{
+    int fd = pn_data_dir_open(path);
+    if (fd < 0)
+        return fd;
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        int error = errno;
+        close(fd);
+        return pn_data_file_failed(path, "", "read", error);
+    }
+    *instance = 0;
+    for (struct dirent *d; *instance == 0 && (d = readdir(dir)) != NULL;)
+        if (!parse_name(d->d_name, instance))
+            *instance = 0;
+    closedir(dir);
+    while (*instance == 0)
+        *instance = pn_os_random();
+    return 0;
+}
+
+static int at_begin(void *arg, struct pn_diskqueue_writing *w)
+{
+    struct pn_topiclog_files *files = arg;
+    struct pn_record_in opened = {.type = PN_LOG_OPENED, .parts = 1};
+    opened.part[0] = (struct iovec) {&files->opened, sizeof files->opened};
+    int rc = pn_topiclog_emit(w, &opened);
+    PN_CRASH("topiclog:opened");
+    if (rc == 0 && files->source.describe != NULL)
+        rc = files->source.describe(files->source.arg, w);
+    PN_CRASH("topiclog:described");
+    return rc;
+}
+
+static int name_files(struct pn_segfile_dir *dir)
+{
+    dir->kind = 'l';
+    return snprintf(dir->prefix, sizeof dir->prefix, "log.%016llx.",
+                    (unsigned long long) dir->instance);
+}
+
+int pn_topiclog_make_dir(const char *data_dir, const char *segment)
+{
+    struct stat st;
+    int fd = pn_data_dir_open(data_dir);
+    if (fd < 0)
+        return fd;
+    int rc = mkdirat(fd, segment, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+    if (rc == 0 && fstatat(fd, segment, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) &&
+        st.st_uid == geteuid() && (st.st_mode & 0777) == 0) /* made under a strange umask */
+        rc = fchmodat(fd, segment, 0700, 0) == 0 ? 0 : -errno;
+    close(fd);
+    return rc == 0 ? 0 : pn_data_file_failed(data_dir, segment, "make", -rc);
+}
+
+static uint64_t owed(void *arg, uint64_t more, uint64_t *rest)
+{
+    const struct pn_topiclog_files *files = arg;
+    return files->source.owed(files->source.arg, more, rest);
+}
+
+int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
+                     uint32_t longest, const struct pn_topiclog_source *source)
+{
+    struct pn_segfile_dir dir = {.kind = 'l'};
+    int rc = pn_topiclog_make_dir(data_dir, segment);
+    if (rc != 0)
+        return rc;
+    int length = snprintf(dir.path, sizeof dir.path, "%s/%s", data_dir, segment);
+    if (length < 0 || (size_t) length >= sizeof dir.path)
+        return pn_fail(ENAMETOOLONG, "the path %s/%s is too long", data_dir, segment);
+    rc = find_instance(dir.path, &dir.instance);
+    if (rc != 0)
+        return rc;
+    name_files(&dir);
+    memset(files, 0, sizeof *files);
+    rc = pn_diskqueue_open(&files->queue, &dir, longest);
+    files->queue.at_begin = at_begin;
+    files->queue.arg = files;
+    if (source != NULL)
+        files->source = *source;
+    if (source != NULL && source->owed != NULL)
+        files->queue.owed = owed;
+    return rc;
+}
+
+void pn_topiclog_close(struct pn_topiclog_files *files)
+{
+    pn_diskqueue_close(&files->queue);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* Who writes for a log that another process has started: its names, and what a file begins with. */
+static void follow(const struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    files->opened.instance = log->instance;
+    files->opened.last_file = pn_diskqueue_now(&log->queue)->write_file;
+    files->opened.last_end = pn_diskqueue_now(&log->queue)->write_at;
+    if (files->queue.dir.instance != log->random) {
+        files->queue.dir.instance = log->random;
+        name_files(&files->queue.dir);
+    }
+}
+
+int pn_topiclog_stage(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                      const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    follow(log, files);
+    return pn_diskqueue_stage(&log->queue, &files->queue, records, n, seq);
+}
+
+static void tell_written(struct pn_topiclog *log)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    pn_store_relaxed(&log->written_file, now->write_file);
+    PN_CRASH("topiclog:written");
+    pn_store_release(&log->written, now->write_seq);
+}
+
+void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq)
+{
+    pn_diskqueue_commit(&log->queue, seq);
+    tell_written(log);
+}
+
+/* What it had reserved is the next file's. */
+static void release(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                    const struct pn_diskqueue_state *before)
+{
+    if (files->queue.owed != NULL && before->write_at != 0 &&
+        pn_diskqueue_now(&log->queue)->write_file != before->write_file)
+        pn_recfile_release(&files->queue.dir, before->write_file, before->write_at);
+    PN_CRASH("topiclog:released");
+}
+
+int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                       const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    int rc = pn_topiclog_stage(log, files, records, n, seq);
+    if (rc == 0)
+        pn_topiclog_commit(log, *seq);
+    if (rc == 0)
+        release(log, files, &before);
+    return rc;
+}
+
+bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    const struct pn_segfile_dir *dir = &files->queue.dir;
+    char path[sizeof dir->path + sizeof dir->prefix + 20];
+    struct stat st;
+    bool gone = false;
+    follow(log, files);
+    for (uint64_t file = now->read_file; !gone && now->write_at != 0 && file <= now->write_file;
+         file++) {
+        snprintf(path, sizeof path, "%s/%s%016llx", dir->path, dir->prefix,
+                 (unsigned long long) file);
+        gone = stat(path, &st) != 0 && errno == ENOENT;
+    }
+    return gone;
+}
+
+int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                            const struct pn_record_in *records, size_t n, uint64_t *seq)
+{
+    files->queue.ends = files->queue.one_file = files->queue.owed != NULL;
+    int rc = pn_topiclog_append(log, files, records, n, seq);
+    files->queue.ends = files->queue.one_file = false;
+    return rc;
+}
+
+/*
+ * A new file, staged.  On a full disk what the present one has reserved is room for it: ends go to
+ * the new one, which reserves it for them.
+ */
+static int stage_file(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t *seq)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
+    uint64_t rest;
+    int rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
+    if ((rc != -ENOSPC && rc != -EDQUOT) || files->queue.owed == NULL || now->write_at == 0)
+        return rc;
+    if (pn_recfile_release(&files->queue.dir, now->write_file, now->write_at) != 0)
+        return rc;
+    rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
+    if (rc != 0) /* as much as it had, if nobody else has taken it */
+        pn_recfile_reserve(&files->queue.dir, &files->queue.writer, now->write_file,
+                           now->write_at, now->write_at,
+                           now->write_at + files->queue.owed(files->queue.arg, 0, &rest));
+    return rc;
+}
+
+static int begin_file(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    uint64_t seq;
+    follow(log, files);
+    int rc = stage_file(log, files, &seq);
+    if (rc != 0)
+        return rc;
+    pn_topiclog_commit(log, seq);
+    release(log, files, &before);
+    return 0;
+}
+
+int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t instance,
+                      uint64_t max_file, const struct pn_topiclog_replay *replay, void *arg,
+                      uint64_t *damaged)
+{
+    memset(log, 0, sizeof *log);
+    int rc = pn_diskqueue_recover(&log->queue, &files->queue, 0, max_file);
+    if (rc == 0)
+        rc = pn_topiclog_read(files, pn_diskqueue_now(&log->queue), replay, arg, damaged);
+    if (rc != 0)
+        return rc;
+    log->queue.state[pn_load_relaxed(&log->queue.current) & 1].corrupt = *damaged;
+    log->instance = instance;
+    log->random = files->queue.dir.instance;
+    log->compact_from = PN_TOPICLOG_COMPACT;
+    /* What is there, its writer may not have synced; else it is the first file that is made. */
+    pn_store_relaxed(&log->synced_file, pn_diskqueue_now(&log->queue)->read_file);
+    tell_written(log);
+    rc = begin_file(log, files);
+    return rc == -ENOSPC || rc == -EDQUOT ? 1 : rc;
+}
+
+/* ---- syncing -------------------------------------------------------------------------------- */
+
+static void raise_to(pn_atomic_u64 *word, uint64_t value)
+{
+    uint64_t old = pn_load_relaxed(word);
+    while (old < value && !pn_cas_u64(word, &old, value))
+        ;
+}
+
+void pn_topiclog_keep(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
+                      uint32_t failures, struct pn_topiclog_kept *kept)
+{
+    kept->file = pn_diskqueue_now(&log->queue)->write_file;
+    kept->fd = pn_recfile_dup(&files->queue.writer, kept->file);
+    kept->failures = failures;
+}
+
+void pn_topiclog_forget(struct pn_topiclog_kept *kept)
+{
+    if (kept->fd >= 0)
+        close(kept->fd);
+    kept->fd = -1;
+}
+
+/* That the files are there, and the first time the directory itself. */
+static int sync_dirs(const struct pn_segfile_dir *dir, bool parent)
+{
+    struct pn_segfile_dir above = *dir;
+    int rc = pn_recfile_sync_dir(dir);
+    if (rc != 0 || !parent)
+        return rc;
+    char *slash = strrchr(above.path, '/');
+    slash[slash == above.path] = '\0';
+    return pn_recfile_sync_dir(&above);
+}
+
+/* The files from `first` to `last`, and that they are there. */
+static int sync_files(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
+                      uint64_t first, uint64_t last, const struct pn_topiclog_kept *kept)
+{
+    struct pn_segfile_dir dir = files->queue.dir;
+    dir.instance = log->random;
+    name_files(&dir);
+    bool never = pn_load_relaxed(&log->syncs) == 0;
+    int rc = never || first < last ? sync_dirs(&dir, never) : 0;
+    for (uint64_t file = first; rc == 0 && file <= last; file++) {
+        rc = kept != NULL && kept->fd >= 0 && kept->file == file
+                 ? pn_recfile_sync_fd(&dir, file, kept->fd)
+                 : pn_recfile_sync(&dir, file);
+        rc = rc == -ENOENT ? 0 : rc; /* compacted away: what it was carried to is on the disk */
+    }
+    return rc;
+}
+
+int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq,
+                     const struct pn_topiclog_kept *kept)
+{
+    uint64_t written = pn_load_acquire(&log->written);
+    uint64_t last = pn_load_relaxed(&log->written_file); /* stored before `written` */
+    uint64_t first = pn_load_acquire(&log->synced_file);
+    uint32_t failures = kept != NULL ? kept->failures : pn_load_acquire(&log->failures);
+    int rc = 0;
+    bool again = pn_load_acquire(&log->synced) < (seq < written ? seq : written);
+    if (again) {
+        pn_store_relaxed(&log->synced_at, (uint64_t) pn_now_ns());
+        rc = sync_files(log, files, first, last, kept);
+        PN_CRASH("topiclog:synced");
+    }
+    if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) {
+        pn_store_relaxed(&log->failed, (uint32_t) -rc);
+        atomic_fetch_add_explicit(&log->failures, 1, memory_order_release);
+    } else if (rc == 0 && pn_load_acquire(&log->failures) != failures) {
+        uint32_t error = pn_load_relaxed(&log->failed);
+        rc = pn_fail(error != 0 ? (int) error : EIO,
+                     "a sync of the log in %s failed meanwhile", files->queue.dir.path);
+    }
+    if (rc != 0 || !again)
+        return rc;
+    pn_fetch_add_relaxed(&log->syncs, 1);
+    raise_to(&log->synced_file, last);
+    raise_to(&log->synced, written);
+    return 0;
+}
+
+bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now)
+{
+    uint64_t last = pn_load_relaxed(&log->synced_at);
+    return pn_load_relaxed(&log->written) > pn_load_relaxed(&log->synced) &&
+           now - (int64_t) last >= PN_TOPICLOG_INTERVAL &&
+           pn_cas_u64(&log->synced_at, &last, (uint64_t) now);
+}
+
+/* ---- compaction ----------------------------------------------------------------------------- */
+
+static int begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    int rc = begin_file(log, files);
+    if (rc != 0)
+        return rc;
+    log->compact_seq = before.write_seq;
+    log->compact_sum = before.write_sum;
+    memset(log->compact_cursor, 0, sizeof log->compact_cursor);
+    PN_CRASH("topiclog:begun");
+    log->compact_file = pn_diskqueue_now(&log->queue)->write_file;
+    return 1;
+}
+
+bool pn_topiclog_may_compact(const struct pn_topiclog *log)
+{
+    return log->compact_file != 0 || log->queue.starved != 0 ||
+           pn_diskqueue_bytes(&log->queue) >= log->compact_from;
+}
+
+/* What stands before that file, which begins with record `seq` and `sum`, is over. */
+static void drop(struct pn_topiclog *log, uint64_t file, uint64_t seq, uint64_t sum)
+{
+    PN_CRASH("topiclog:dropped");
+    log->compact_file = 0;
+    PN_CRASH("topiclog:compacted");
+    log->compactions++;
+    log->drop_seq = pn_diskqueue_now(&log->queue)->write_seq;
+    PN_CRASH("topiclog:dropping");
+    pn_diskqueue_drop(&log->queue, file, seq, sum);
+    log->queue.least = pn_diskqueue_bytes(&log->queue);
+}
+
+static struct pn_record_in dropped_record(struct pn_log_dropped *dropped)
+{
+    struct pn_record_in last = {.type = PN_LOG_DROPPED, .parts = 1};
+    last.part[0] = (struct iovec) {dropped, sizeof *dropped};
+    return last;
+}
+
+/* At the end of compaction: the next one begins when the log is three times as long. */
+static int drop_old_files(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    struct pn_log_dropped dropped = {.file = log->compact_file};
+    const struct pn_record_in last = dropped_record(&dropped);
+    uint64_t seq;
+    int rc = pn_topiclog_append_ends(log, files, &last, 1, &seq);
+    if (rc == 0)
+        drop(log, dropped.file, log->compact_seq, log->compact_sum);
+    return rc;
+}
+
+static int carry_all(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t *seq)
+{
+    uint64_t cursor[PN_TOPICLOG_CURSOR] = {0};
+    int rc = 1;
+    while (rc > 0) {
+        struct pn_record_in record;
+        rc = files->source.carry(files->source.arg, cursor, &record);
+        PN_CRASH("topiclog:carried");
+        if (rc == 1) {
+            rc = pn_diskqueue_stage_more(&log->queue, &files->queue, &record, 1, seq);
+            rc = rc == 0 ? 1 : rc;
+        }
+    }
+    return rc;
+}
+
+int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                           uint64_t least)
+{
+    const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
+    struct pn_log_dropped dropped = {.file = before.write_file + 1};
+    const struct pn_record_in last = dropped_record(&dropped);
+    uint64_t seq;
+    if (pn_data_dir_room(files->queue.dir.path) < least) {
+        pn_topiclog_starve(log);
+        return pn_data_file_failed(files->queue.dir.path, "", "write anew the log in", ENOSPC);
+    }
+    follow(log, files);
+    int rc = stage_file(log, files, &seq);
+    PN_CRASH("topiclog:begun");
+    if (rc != 0)
+        return rc;
+    files->queue.one_file = true; /* OPENED of another would say where this one ends */
+    rc = carry_all(log, files, &seq);
+    files->queue.ends = true;
+    if (rc == 0)
+        rc = pn_diskqueue_stage_more(&log->queue, &files->queue, &last, 1, &seq);
+    files->queue.ends = files->queue.one_file = false;
+    if (rc != 0) {
+        pn_diskqueue_unstage(&log->queue, &files->queue);
+        return rc;
+    }
+    pn_topiclog_commit(log, seq);
+    drop(log, dropped.file, before.write_seq, before.write_sum);
+    return 0;
+}
+
+int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                        uint64_t live_bytes, uint32_t messages)
+{
+    uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue), carried = 0;
+    if (log->compact_file == 0)
+        return (bytes < log->compact_from && log->queue.starved == 0) ||
+                       bytes / 3 < live_bytes ||
+                       (live_bytes != 0 && bytes / 3 < log->queue.least)
+                   ? 0
+                   : begin_compaction(log, files);
+    for (uint32_t i = 0; i < messages; i++) {
+        struct pn_record_in record;
+        uint64_t cursor[PN_TOPICLOG_CURSOR];
+        memcpy(cursor, log->compact_cursor, sizeof cursor);
+        int rc = files->source.carry(files->source.arg, cursor, &record);
+        if (rc == 0)
+            return drop_old_files(log, files);
+        if (rc == 1) {
+            carried += pn_record_size(pn_record_length(&record));
+            rc = pn_topiclog_append(log, files, &record, 1, &seq);
+        }
+        if (rc < 0)
+            return rc;
+        PN_CRASH("topiclog:carried");
+        memcpy(log->compact_cursor, cursor, sizeof cursor);
+        if (carried >= PN_TOPICLOG_STEP)
+            return 1;
+    }
+    return 1;
+}
+
+bool pn_topiclog_is_untidy(const struct pn_topiclog *log)
+{
+    return log->queue.first_file < pn_diskqueue_now(&log->queue)->read_file;
+}
+
+int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once)
+{
+    follow(log, files);
+    int rc = at_once || pn_load_acquire(&log->synced) >= log->drop_seq
+                 ? pn_diskqueue_tidy(&log->queue, &files->queue)
+                 : 0;
+    if (rc == 0 && !pn_topiclog_is_untidy(log))
+        log->queue.starved = 0;
+    return rc;
+}

@@ -1,0 +1,177 @@
+/*
+ * queue.c - AsyncQueueControl and the ring of pages.
+ *
+ * 1. Positions are 64-bit byte counts that never wrap; the ring holds [mem_tail, head), where
+ *    mem_tail is the tail unless pages are in files (spill.c).
+ *    What is beyond head does not exist: a crashed writer's bytes are simply overwritten.
+ * 2. Pinning.  A backend holds the tail back at the start of what it has not read:
+ *
+ *        want > pos               at max(pos, from)
+ *        want <= pos ("quiet")    nowhere, however old its pos is, asleep or awake
+ *
+ *    This may be computed while owners move: pos only grows, so a stale one only pins too much;
+ *    and nobody reads from a quiet slot's position, since a reader looks at `want` first, and
+ *    `want` is the lock holder's.  (An awake slot that pinned at pos, as PostgreSQL's do, would
+ *    let a listener that has read everything hold up all others until its next poll().)  For the
+ *    same reason a scan need not look at all slots: a bit in pinning[] is set before `want` is
+ *    raised, and cleared by a scan that finds the slot quiet.  So a scan costs the interested only.
+ *    Who was evicted (room.c) pins at `floor` instead, until it has read its Gap.
+ * 3. The tail is computed only when room is short (PostgreSQL does it every fourth page, and
+ *    never when the queue is full, where it would help); room.c goes on from there.
+ */
+#define _GNU_SOURCE
+#include "queue/queue.h"
+
+#include <errno.h>
+
+#include "base/crashpoint.h"
+#include "queue/spill.h"
+
+
+/* ---- entries ------------------------------------------------------------------------------ */
+
+/* Dummy entries up to `end`, one a page; of each only length and dboid are written. */
+static void pad(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
+{
+    while (pos < end) {
+        QueuePosition page_end = (pos | (PN_QUEUE_PAGE - 1)) + 1;
+        QueuePosition stop = page_end < end ? page_end : end;
+        AsyncQueueEntry *dummy = (void *) pn_ring_at(seg, pos);
+        dummy->length = (uint32_t) (stop - pos);
+        dummy->dboid = 0;
+        pos = stop;
+    }
+}
+
+QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
+                                     const struct pn_entry_stamp *stamp,
+                                     const struct pn_new_entry *entry)
+{
+    uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len);
+    QueuePosition start = pn_queue_place(seg, pos, length);
+    QueuePosition end = pn_queue_after(start, length);
+
+    if (__builtin_expect(start != pos, 0))
+        pad(seg, pos, start);
+    AsyncQueueEntry *qe = (void *) pn_ring_at(seg, start);
+    qe->length = (uint32_t) (end - start);
+    qe->dboid = stamp->dboid;
+    qe->xid = stamp->xid;
+    qe->sent_ns = stamp->now;
+    qe->chan_seq = entry->chan_seq;
+    qe->srcPid = stamp->pid;
+    qe->srcBackend = stamp->slot;
+    qe->srcGeneration = stamp->generation;
+    qe->kind = (uint16_t) entry->kind;
+    qe->channel_len = (uint16_t) entry->channel_len;
+    qe->payload_len = entry->payload_len;
+    qe->channel_hash = entry->channel_hash;
+    if (entry->channel_len > 0)
+        memcpy(qe->data, entry->channel, entry->channel_len);
+    if (entry->payload_len > 0)
+        memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
+    /* the lines of the next entry, which a reader's processor owns: fetch them meanwhile */
+    for (uint64_t ahead = 512; ahead < 512 + 192; ahead += PN_CACHE_LINE)
+        __builtin_prefetch(pn_ring_at(seg, end + ahead), 1);
+    PN_CRASH("commit:entry");
+    return end;
+}
+
+bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
+                             QueuePosition pos, QueuePosition limit,
+                             struct pn_entry_extent *extent)
+{
+    uint64_t length = *(volatile const uint32_t *) &qe->length; /* once: it is not ours alone */
+    uint64_t room = PN_QUEUE_PAGE - QUEUE_POS_OFFSET(pos);
+    bool large = length > PN_QUEUE_PAGE;
+
+    if (length < 8 || length % 8 != 0 || length > limit - pos || (!large && length > room) ||
+        (large && (room != PN_QUEUE_PAGE || length % PN_QUEUE_PAGE != 0 ||
+                   pos % seg->ring_bytes + length > seg->ring_bytes)))
+        return false;
+    uint64_t channel_len = 0, payload_len = 0;
+    if (length >= PN_ENTRY_HEADER) { /* what a dummy would have here is not believed either */
+        channel_len = *(volatile const uint16_t *) &qe->channel_len;
+        payload_len = *(volatile const uint32_t *) &qe->payload_len;
+    }
+    if (*(volatile const uint32_t *) &qe->dboid == 0)
+        channel_len = payload_len = 0;
+    else if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
+        return false;
+    *extent = (struct pn_entry_extent){.next = pos + length,
+                                       .channel_len = (uint32_t) channel_len,
+                                       .payload_len = (uint32_t) payload_len};
+    return true;
+}
+
+static const AsyncQueueEntry *impossible(struct pn_segment *seg, QueuePosition pos)
+{
+    pn_segment_poison(seg, "no entry can stand at queue position %llu", (unsigned long long) pos);
+    return NULL;
+}
+
+const AsyncQueueEntry *pn_queue_entry_at(struct pn_segment *seg, QueuePosition pos,
+                                         QueuePosition limit, struct pn_entry_extent *extent)
+{
+    if (pos % 8 != 0) /* a scribbled position: not even to be looked at */
+        return impossible(seg, pos);
+    const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, pos);
+    return pn_queue_entry_possible(seg, qe, pos, limit, extent) ? qe : impossible(seg, pos);
+}
+
+QueuePosition pn_queue_next_page(struct pn_segment *seg, QueuePosition pos, QueuePosition head)
+{
+    if (QUEUE_POS_OFFSET(pos) != 0)
+        return pn_page_up(pos);
+    struct pn_entry_extent extent;
+    if (pn_queue_entry_at(seg, pos, head, &extent) == NULL)
+        return 0;
+    return extent.next - pos > PN_QUEUE_PAGE ? extent.next : pos + PN_QUEUE_PAGE;
+}
+
+/* ---- tail --------------------------------------------------------------------------------- */
+
+static inline QueuePosition later(QueuePosition a, QueuePosition b)
+{
+    return a > b ? a : b;
+}
+
+bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStatus *backend,
+                     QueuePosition *start)
+{
+    uint64_t pos = pn_load_acquire(&backend->pos) & ~PN_ASLEEP; /* pairs with the reader's store */
+    if (pn_load_relaxed(&backend->want) <= pos)
+        return false;
+    *start = later(later(pos, pn_load_relaxed(&backend->from)), pn_load_relaxed(&seg->ctl->floor));
+    return true;
+}
+
+int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
+{
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head), least = head;
+    int32_t holder = -1;
+    for (uint32_t word = 0; word < seg->words; word++) {
+        for (uint64_t bits = seg->pinning[word]; bits != 0; bits &= bits - 1) {
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
+            QueuePosition start;
+            if (slot >= seg->max_backends || !pn_backend_pins(seg, &seg->backend[slot], &start)) {
+                seg->pinning[word] &= ~(bits & -bits);
+            } else if (start < least) {
+                least = start;
+                holder = (int32_t) slot;
+            }
+        }
+    }
+    PN_CRASH("tail:scanned");
+    if (least < pn_load_relaxed(&seg->ctl->tail)) {
+        pn_segment_poison(seg, "backend %d stands behind the tail", holder);
+        return holder;
+    }
+    pn_store_release(&seg->ctl->tail, least);
+    PN_CRASH("tail:stored");
+    if (pn_load_relaxed(&seg->ctl->mem_tail) < least)
+        pn_store_release(&seg->ctl->mem_tail, least); /* pairs with the acquire in copy.c */
+    if (seg->spills)
+        pn_spill_retire_locked(seg);
+    return holder;
+}

@@ -1,0 +1,221 @@
+/*
+ * spill.c - pages that the ring has no room for.
+ *
+ * 1. The queue is [tail, head); the ring holds [mem_tail, head) of it and files the rest, up to
+ *    max_queue_pages together.  Positions do not change when a page moves: page p stands in file
+ *    p / 32 as its page p % 32, in the directory that the segment's creator named (segfile.c).
+ * 2. Whoever needs room in the ring moves the oldest pages to a file himself, under the lock, a
+ *    file's worth at a time:
+ *
+ *        notifier (lock held)                      reader, at p
+ *          end_file = number + 1                     m = mem_tail           (acquire)
+ *          write pages and checksums                 p < m: read the file
+ *          mem_tail = end           (release)        else copy from the ring
+ *          --- fence (release) ---                   --- fence (acquire) ---
+ *          overwrite the ring                        p < mem_tail now: the copy is void
+ *
+ *    (Stored before the pages are written, mem_tail sends readers to a file that is not there;
+ *    stored after the ring is overwritten, it lets them take the new bytes for the old ones.)
+ * 3. mem_tail is always the start of an entry: one that is larger than a page stands whole in
+ *    files or whole in the ring.  Only whole pages below head are moved, and head stays where it
+ *    is; so what is committed next has the ring but for one page.
+ * 4. Files that may exist have the numbers [first_file, end_file).  end_file is stored before a
+ *    file is made and first_file after one was removed, so a SIGKILL in between leaves a file that
+ *    somebody will remove, or a number without a file, which is the same.
+ * 5. Files below the tail are removed when the tail is moved; all of them, when nothing is left in
+ *    files.  A reader that has left a file sees to that (receive.c).  Nobody pins what is below the
+ *    tail, so nobody misses them but who was evicted, and he looks at `floor` again (copy.c).
+ * 6. A disk that is full is an error of the commit that needed room, before its commit point:
+ *    nothing has moved.  A reservation includes its room in the ring (I12), so a prepared commit
+ *    never writes a file.
+ * 7. A file that cannot be read back, or holds what cannot be, is one listener's loss and not the
+ *    segment's end: he gets a Gap to the next position where an entry is known to begin.
+ */
+#define _GNU_SOURCE
+#include "queue/spill.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/crashpoint.h"
+#include "queue/queue.h"
+
+_Static_assert(PN_SEGFILE_PAGE == PN_QUEUE_PAGE, "a page of the ring is one of a file");
+
+/* Of a page: does an entry begin with its first byte?  0 is what a page that is not there has. */
+enum { TAG_ENTRY = 1, TAG_INSIDE = 2 };
+
+enum { PN_SPILL_REMOVE = 1024 }; /* how many files are removed in one section at the most */
+
+static int directory_of(const struct pn_segment *seg, struct pn_segfile_dir *dir)
+{
+    return pn_segfile_open_dir(dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'q');
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+/*
+ * How far to move: whole entries from mem_tail on, up to the end of its file or, if the last of
+ * them is larger than a page, of that one.  *end is mem_tail itself when head is in the way.
+ */
+static int end_of_move(struct pn_segment *seg, QueuePosition mem_tail, QueuePosition *end)
+{
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head), at = mem_tail;
+    QueuePosition stop = (mem_tail / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
+    while (at < stop && at < head) {
+        QueuePosition next = pn_queue_next_page(seg, at, head);
+        if (next == 0)
+            return -PN_ECORRUPT;
+        if (next > head || QUEUE_POS_OFFSET(next) != 0)
+            break;
+        at = next;
+    }
+    *end = at;
+    return 0;
+}
+
+/*
+ * Pages [from, to), which are of one file.  *large: how many bytes of an entry that began on an
+ * earlier page are still to come; what comes before `begin` is not ours to look at.
+ */
+static int write_pages(const struct pn_segment *seg, const struct pn_segfile_dir *dir,
+                       QueuePosition begin, QueuePosition from, QueuePosition to, uint64_t *large)
+{
+    const void *pages[PN_SEGFILE_PAGES];
+    uint32_t tags[PN_SEGFILE_PAGES], n = 0;
+    for (QueuePosition at = from; at < to; at += PN_QUEUE_PAGE, n++) {
+        const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
+        pages[n] = qe;
+        tags[n] = *large == 0 && at >= begin ? TAG_ENTRY : TAG_INSIDE;
+        if (tags[n] == TAG_ENTRY && qe->length > PN_QUEUE_PAGE)
+            *large = qe->length;
+        *large -= *large < PN_QUEUE_PAGE ? *large : PN_QUEUE_PAGE;
+    }
+    uint32_t first = (uint32_t) (from % PN_SPILL_FILE / PN_QUEUE_PAGE);
+    return pn_segfile_write(dir, from / PN_SPILL_FILE, first, pages, tags, n);
+}
+
+static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
+                       QueuePosition begin, QueuePosition end)
+{
+    struct AsyncQueueControl *ctl = seg->ctl;
+    QueuePosition from = begin & ~(QueuePosition) (PN_QUEUE_PAGE - 1);
+    uint64_t first = from / PN_SPILL_FILE, large = 0;
+    if (ctl->first_file >= ctl->end_file)
+        ctl->first_file = ctl->end_file = first;
+    while (from < end) {
+        QueuePosition stop = (from / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
+        stop = stop < end ? stop : end;
+        if (ctl->end_file <= from / PN_SPILL_FILE)
+            ctl->end_file = from / PN_SPILL_FILE + 1;
+        PN_CRASH("spill:file");
+        int rc = write_pages(seg, dir, begin, from, stop, &large);
+        if (rc != 0)
+            return rc;
+        PN_CRASH("spill:written");
+        from = stop;
+    }
+    pn_store_release(&ctl->mem_tail, end); /* pairs with the acquire in copy.c */
+    PN_CRASH("spill:mem-tail");
+    pn_store_relaxed(&ctl->locked.spilled_pages,
+                     pn_load_relaxed(&ctl->locked.spilled_pages) +
+                         (end - begin + PN_QUEUE_PAGE - 1) / PN_QUEUE_PAGE);
+    return 0;
+}
+
+int pn_spill_locked(struct pn_segment *seg, QueuePosition end)
+{
+    struct pn_segfile_dir dir;
+    int rc = directory_of(seg, &dir);
+    while (rc == 0) {
+        QueuePosition begin = pn_load_relaxed(&seg->ctl->mem_tail);
+        if (end <= begin + seg->ring_bytes)
+            break;
+        QueuePosition to;
+        rc = end_of_move(seg, begin, &to);
+        if (rc == 0)
+            rc = to == begin ? -EAGAIN : move_locked(seg, &dir, begin, to);
+    }
+    atomic_thread_fence(memory_order_release); /* before the ring is overwritten: see copy.c */
+    return rc;
+}
+
+/* ---- removing ----------------------------------------------------------------------------- */
+
+static void remove_until(struct pn_segment *seg, uint64_t end)
+{
+    struct AsyncQueueControl *ctl = seg->ctl;
+    struct pn_segfile_dir dir;
+    if (directory_of(seg, &dir) != 0)
+        return; /* the directory is away; so are the files, or they are removed when it is back */
+    /* a step of bounded length under the lock; the next one goes on */
+    for (int i = 0; i < PN_SPILL_REMOVE && ctl->first_file < end; i++) {
+        if (pn_segfile_remove(&dir, ctl->first_file) != 0)
+            return;
+        PN_CRASH("spill:removed");
+        ctl->first_file++;
+    }
+}
+
+void pn_spill_retire_locked(struct pn_segment *seg)
+{
+    const struct AsyncQueueControl *ctl = seg->ctl;
+    QueuePosition tail = pn_load_relaxed(&ctl->tail);
+    uint64_t end = tail / PN_SPILL_FILE;
+    if (end > ctl->end_file || tail >= pn_load_relaxed(&ctl->mem_tail))
+        end = ctl->end_file;
+    if (ctl->first_file < end)
+        remove_until(seg, end);
+}
+
+void pn_spill_remove_all(struct pn_segment *seg)
+{
+    struct pn_segfile_dir dir;
+    if (seg->spills && directory_of(seg, &dir) == 0)
+        pn_segfile_remove_own(&dir); /* by their names: numbers in the segment may be anything */
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+/* The file is opened each time, which costs little beside 32 pages: no descriptor is kept. */
+int pn_spill_read(const struct pn_segment *seg, QueuePosition page, uint32_t n, void *out)
+{
+    struct pn_segfile_dir dir;
+    uint32_t first = (uint32_t) (page % PN_SPILL_FILE / PN_QUEUE_PAGE);
+    int rc = directory_of(seg, &dir);
+    if (rc != 0)
+        return rc;
+    rc = -EBADF;
+    /* -EBADF: it was removed, and perhaps made again, between the two calls */
+    for (int tries = 0; tries < 3 && rc == -EBADF; tries++) {
+        int fd = pn_segfile_open_read(&dir, page / PN_SPILL_FILE);
+        if (fd < 0)
+            return fd;
+        rc = pn_segfile_read(fd, page / PN_SPILL_FILE, first, n, out);
+        close(fd);
+    }
+    return rc == -EBADF ? -EBADMSG : rc;
+}
+
+QueuePosition pn_spill_boundary(const struct pn_segment *seg, QueuePosition pos,
+                                QueuePosition mem_tail)
+{
+    struct pn_segfile_dir dir;
+    uint32_t tags[PN_SEGFILE_PAGES];
+    pos = pn_page_up(pos);
+    int rc = directory_of(seg, &dir);
+    while (rc == 0 && pos < mem_tail) {
+        QueuePosition stop = (pos / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
+        int fd = pn_segfile_open_read(&dir, pos / PN_SPILL_FILE);
+        if (fd >= 0 && pn_segfile_tags(fd, tags) == 0)
+            for (; pos < stop && pos < mem_tail; pos += PN_QUEUE_PAGE)
+                if (tags[pos % PN_SPILL_FILE / PN_QUEUE_PAGE] == TAG_ENTRY) {
+                    close(fd);
+                    return pos;
+                }
+        if (fd >= 0)
+            close(fd);
+        pos = stop;
+    }
+    return mem_tail;
+}

@@ -1,0 +1,279 @@
+/*
+ * read.c - from the queue into a batch: what of the entries is owed to a connection.
+ *
+ * 1. An entry is delivered if its database is ours, its channel is listened to now, and it does
+ *    not lie before the subscription's `since` (R6).
+ * 2. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
+ *    of the transaction until that is announced (generation.c 4 to 6).
+ * 3. Payloads are copied out one after the other, the rest becomes columns.  Nothing that is read
+ *    is believed: pn_queue_entry_possible() has checked that the lengths can be, and they are
+ *    not loaded again.
+ * 4. Where what is read may be overwritten meanwhile, the same happens to a validated private copy
+ *    (copy.c).  What was overwritten before it was copied is a Gap in the batch, in its place: how
+ *    many bytes of the queue, whoever they were for.  Gaps count as messages for `max`.
+ * 5. An entry of the kind GAP is a Gap of no bytes, of who listens to its channel (bridge.c 4).
+ */
+#define _GNU_SOURCE
+#include "receive/read.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "queue/copy.h"
+#include "backend/generation.h"
+#include "queue/queue.h"
+
+/* As pn_local_find(), with what a queue entry has: the low half of the hash. */
+static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
+                                         size_t len)
+{
+    const struct pn_local_channels *l = &conn->local;
+    uint32_t mask = l->table_size - 1;
+    for (uint32_t at = hash & mask; l->table[at] != 0; at = (at + 1) & mask) {
+        struct pn_local_channel *c = &l->at[l->table[at] - 1];
+        if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static int grow_columns(pn_batch *b)
+{
+    size_t cap = b->cap == 0 ? 64 : 2 * b->cap;
+#define GROW_COLUMN(column, n)                                                                     \
+    do {                                                                                           \
+        void *bigger = realloc(b->column, (n) * sizeof *b->column);                                \
+        if (bigger == NULL)                                                                        \
+            return -ENOMEM;                                                                        \
+        b->column = bigger;                                                                        \
+    } while (0)
+    GROW_COLUMN(seq, cap);
+    GROW_COLUMN(sent_ns, cap);
+    GROW_COLUMN(pid, cap);
+    GROW_COLUMN(backend_id, cap);
+    GROW_COLUMN(sender, cap);
+    GROW_COLUMN(channel, cap);
+    GROW_COLUMN(routes, cap);
+    GROW_COLUMN(offset, cap + 1);
+#undef GROW_COLUMN
+    b->cap = cap;
+    return 0;
+}
+
+static int grow_data(pn_batch *b, size_t need)
+{
+    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
+    while (cap < need)
+        cap *= 2;
+    uint8_t *bigger = realloc(b->data, cap);
+    if (bigger == NULL)
+        return -ENOMEM;
+    b->data = bigger;
+    b->data_cap = cap;
+    return 0;
+}
+
+/* For the log only: the chan_seq of each message of the batch. */
+static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
+{
+    if (i >= conn->chan_seqs_cap) {
+        size_t cap = conn->chan_seqs_cap == 0 ? 64 : 2 * conn->chan_seqs_cap;
+        uint64_t *bigger = realloc(conn->chan_seqs, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        conn->chan_seqs = bigger;
+        conn->chan_seqs_cap = cap;
+    }
+    conn->chan_seqs[i] = chan_seq;
+    return 0;
+}
+
+static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                      const struct pn_entry_extent *extent, struct pn_local_channel *local,
+                      uint8_t routes)
+{
+    size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
+    uint32_t len = extent->payload_len;
+    int rc = 0;
+    if (i >= b->cap)
+        rc = grow_columns(b);
+    if (rc == 0 && used + len > b->data_cap)
+        rc = grow_data(b, used + len);
+    if (rc == 0 && conn->log != NULL)
+        rc = keep_chan_seq(conn, i, qe->chan_seq);
+    if (rc != 0)
+        return rc;
+    if (len > 0)
+        memcpy(b->data + used, qe->data + extent->channel_len, len);
+    b->seq[i] = qe->xid;
+    b->sent_ns[i] = qe->sent_ns;
+    b->pid[i] = qe->srcPid;
+    b->backend_id[i] = (int32_t) qe->srcBackend;
+    b->sender[i] = (uint64_t) qe->srcGeneration << 32 | qe->srcBackend;
+    b->channel[i] = pn_local_number(&conn->local, local);
+    b->routes[i] = routes;
+    b->offset[i] = used;
+    b->offset[i + 1] = used + len;
+    b->n = i + 1;
+    local->next_chan_seq = qe->chan_seq + 1;
+    return 0;
+}
+
+/* In front of the next message; nothing was delivered since an equal one.  channel -1: all. */
+static int add_gap(pn_batch *b, uint64_t missed, uint32_t reason, uint32_t routes, int64_t channel)
+{
+    pn_gap *last = b->ngaps == 0 ? NULL : &b->gap[b->ngaps - 1];
+    if (last != NULL && last->before == b->n && last->reason == reason &&
+        last->channel == channel) {
+        last->missed_bytes += missed;
+        return 0;
+    }
+    if (b->ngaps == b->gap_cap) {
+        size_t cap = b->gap_cap == 0 ? 4 : 2 * b->gap_cap;
+        pn_gap *bigger = realloc(b->gap, cap * sizeof *bigger);
+        if (bigger == NULL)
+            return pn_fail(ENOMEM, "out of memory while reading the queue");
+        b->gap = bigger;
+        b->gap_cap = cap;
+    }
+    b->gap[b->ngaps++] = (pn_gap){.before = b->n,
+                                  .missed_bytes = missed,
+                                  .reason = reason,
+                                  .routes = routes,
+                                  .channel = channel};
+    return 0;
+}
+
+/* By which routes the entry at `at` is owed (R6). */
+static uint8_t routes_owed(const struct pn_local_channel *local, QueuePosition at)
+{
+    uint8_t owed = local->routes;
+    for (int route = 0; route < PN_ROUTES; route++)
+        if (at < local->since[route])
+            owed &= (uint8_t) ~(1U << route);
+    return owed;
+}
+
+static int impossible(struct pn_conn *conn, QueuePosition at)
+{
+    return pn_conn_impossible(conn, "no entry can stand at queue position %llu",
+                              (unsigned long long) at);
+}
+
+/* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
+static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                             const struct pn_entry_extent *extent, QueuePosition at,
+                             uint64_t *passed)
+{
+    if (qe->dboid != conn->dboid)
+        return 0;
+    if (__builtin_expect(qe->kind != PN_ENTRY_NOTIFY && qe->kind != PN_ENTRY_GAP, 0))
+        return pn_generation_pass(conn, qe, passed);
+    if (conn->local.table_size == 0)
+        return 0;
+    struct pn_local_channel *local =
+        find_low(conn, qe->channel_hash, qe->data, extent->channel_len);
+    uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
+    if (routes == 0)
+        return 0;
+    int rc = pn_local_hand_out(&conn->local, local, b);
+    if (__builtin_expect(rc != 0, 0))
+        return rc;
+    if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
+        return add_gap(b, 0, PN_GAP_UPSTREAM, routes, pn_local_number(&conn->local, local));
+    return take_entry(conn, b, qe, extent, local, routes);
+}
+
+int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to)
+{
+    if (__builtin_expect(pn_cas_u64(&conn->me->pos, &from, to), 1))
+        return 0; /* release: pairs with the acquire of a tail scan */
+    b->n = b->ngaps = 0;
+    pn_local_tell_again(b);
+    return pn_owns_slot(conn) ? -EAGAIN : pn_conn_reaped(conn);
+}
+
+/* ---- from a private copy ------------------------------------------------------------------ */
+
+/* By which routes this connection is owed anything at all. */
+static uint32_t routes_open(const struct pn_conn *conn)
+{
+    uint32_t routes = 0;
+    for (uint32_t i = 0; i < conn->local.n; i++)
+        routes |= conn->local.at[i].routes;
+    return routes;
+}
+
+static int take_gap(struct pn_conn *conn, pn_batch *b, QueuePosition *at,
+                    const struct pn_copy_gap *gap)
+{
+    int rc = add_gap(b, gap->until - *at, gap->reason, routes_open(conn), -1);
+    if (rc == 0)
+        *at = gap->until;
+    return rc;
+}
+
+/* `max_data` 0 is no bound: one less is the largest number. */
+static inline bool wants_more(const pn_batch *b, uint64_t max)
+{
+    return b->n + b->ngaps < max && (b->n == 0 || b->offset[b->n] <= b->max_data - 1);
+}
+
+static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                       uint64_t max)
+{
+    struct pn_segment *seg = conn->seg;
+    uint64_t passed = 0;
+    int rc = 0;
+    while (rc == 0 && *pos < head && wants_more(b, max)) {
+        const AsyncQueueEntry *qe;
+        struct pn_copy_gap gap;
+        struct pn_entry_extent extent;
+        rc = pn_copy_fetch(seg, &conn->copy, *pos, head, &gap);
+        if (rc == 0)
+            rc = pn_copy_entry(seg, &conn->copy, *pos, &qe, &extent, &gap);
+        if (rc == 1) {
+            rc = take_gap(conn, b, pos, &gap);
+            continue;
+        }
+        if (rc == 0)
+            rc = pass_entry(conn, b, qe, &extent, *pos, &passed);
+        if (rc == 0)
+            *pos = extent.next;
+        if (rc == -ENOMEM)
+            pn_fail(ENOMEM, "out of memory while reading the queue");
+    }
+    if (rc >= 0 || rc == -PN_ECORRUPT || rc == -PN_EREAPED)
+        return rc < 0 ? rc : 0;
+    return b->n + b->ngaps > 0 ? 0 : rc; /* the next call comes to it again */
+}
+
+/* ---- in place ----------------------------------------------------------------------------- */
+
+int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
+                    uint64_t max)
+{
+    struct pn_segment *seg = conn->seg;
+    if (__builtin_expect(seg->copies, 0))
+        return read_copied(conn, b, pos, head, max);
+    QueuePosition at = *pos;
+    uint64_t passed = 0;
+    int rc = 0;
+    while (at < head && wants_more(b, max)) {
+        struct pn_entry_extent extent;
+        const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
+        if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &extent))
+            return impossible(conn, at);
+        rc = pass_entry(conn, b, qe, &extent, at, &passed);
+        if (rc != 0)
+            break;
+        at = extent.next;
+    }
+    if (rc == -PN_ECORRUPT || rc == -PN_EREAPED)
+        return rc;
+    *pos = at;
+    return rc >= 0 || b->n + b->ngaps > 0
+               ? 0
+               : pn_fail(ENOMEM, "out of memory while reading the queue");
+}

@@ -1,0 +1,41 @@
+/* receive.h - reading the queue, sleeping, and being one of many descriptors in an event loop. */
+#ifndef PN_RECEIVE_H
+#define PN_RECEIVE_H
+
+#include "backend/conn.h"
+#include "backend/generation.h"
+
+int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max);
+int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns);
+int pn_receive_fileno(struct pn_conn *conn);
+
+/* The longest period of the slow timer; a benchmark sets it. */
+extern int64_t pn_slow_timer_max_ns;
+
+/* Make wait() in all threads fail with -PN_ECLOSED, now and later. */
+void pn_receive_interrupt(struct pn_conn *conn);
+
+/* Make the descriptor readable until the next poll(). */
+void pn_receive_post(struct pn_conn *conn);
+
+/* Make it unreadable until a post, whatever is unread. */
+int pn_receive_hush(struct pn_conn *conn);
+
+/* Make one wait(), now or the next, return 1. */
+void pn_receive_kick(struct pn_conn *conn);
+
+/* Free what reading has allocated. */
+/* Its descriptors, each once. */
+void pn_receive_close_files(struct pn_conn *conn);
+void pn_receive_free(struct pn_conn *conn);
+
+/* Is there something that we may read? */
+static inline bool pn_readable(const struct pn_conn *conn, QueuePosition pos)
+{
+    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
+}
+
+/* Is something unread that interests us?  Leaves ASLEEP if so. */
+bool pn_receive_wanted(struct pn_conn *conn);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * arena_share.c - how much of the arena each topic may have.
+ *
+ * 1. A topic that nobody consumes must not stop the others.  So each has a share of the pages that
+ *    no other can take: half of the arena, divided by the topics that there are and one more.
+ *    The other half is common: a topic may go beyond its share as long as enough is free for
+ *    what the others have not taken of theirs, and for topics to come.
+ * 2. A topic comes when the arena is full, and the shares are smaller from then on than those that
+ *    were kept free.  So what is kept for newcomers is a share, or as much as the largest body, if
+ *    that is more, but not more than a quarter; and a topic that has less than its share may take
+ *    what is free down to as much as it then has itself: there is something for the next.
+ * 3. A topic without any message may take what is kept for newcomers for its first one, so that a
+ *    large body that is more than a share does not wait for others for ever.
+ * 4. Nothing is taken away from a topic that has more than its share when the shares get smaller.
+ *    It gets nothing until it has given back as much.
+ * 5. What moves messages that are there (the pump's least, a delay of a requeue, recovery) asks
+ *    only whether there are free pages: publishers leave some (`spare`).
+ */
+#include "segment/arena_share.h"
+#include "segment/arena.h"
+
+/* Without what is no page of anybody's. */
+static uint32_t usable(const struct pn_arena *mem)
+{
+    return mem->pages - mem->first;
+}
+
+void pn_arena_share_locked(struct pn_arena *mem)
+{
+    struct pn_arena_control *ctl = mem->ctl;
+    uint32_t n = 0, most = usable(mem) / 4;
+    uint64_t reserved = 0;
+    for (uint32_t i = 0; i < mem->owners; i++)
+        n += mem->owner[i].counts;
+    ctl->share = usable(mem) / (2 * (n + 1));
+    for (uint32_t i = 0; i < mem->owners; i++)
+        if (mem->owner[i].counts != 0 && mem->owner[i].pages < ctl->share)
+            reserved += ctl->share - mem->owner[i].pages;
+    ctl->reserved = (uint32_t) reserved;
+    ctl->newcomers = mem->largest < most ? mem->largest : most;
+    if (ctl->newcomers < ctl->share)
+        ctl->newcomers = ctl->share;
+}
+
+void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts)
+{
+    if (owner < mem->owners)
+        mem->owner[owner].counts = counts;
+    pn_arena_share_locked(mem);
+}
+
+bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
+                         const struct pn_arena_need *need)
+{
+    const struct pn_arena_control *ctl = mem->ctl;
+    const struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
+    uint64_t pages = pn_arena_pages_for(mem, owner, need), free = ctl->pages_free;
+    if (pages == 0)
+        return true;
+    if (pages > free)
+        return false;
+    uint64_t left = free - pages, has = own->pages;
+    uint64_t unused = own->counts != 0 && has < ctl->share ? ctl->share - has : 0;
+    uint64_t others = ctl->reserved - (pages < unused ? pages : unused); /* afterwards */
+    if (left >= others + ctl->newcomers + need->spare)
+        return true;
+    if (has + pages <= ctl->share && has + pages <= left) /* 2 */
+        return true;
+    return own->bodies == 0 && left >= others; /* 3 */
+}
+
+bool pn_arena_ever_locked(const struct pn_arena *mem, const struct pn_arena_need *need)
+{
+    uint64_t pages = need->pages + (need->bodies + PN_BODY_CELLS - 1) / PN_BODY_CELLS +
+                     (need->deliveries + PN_ARENA_GRANULES - 1) / PN_ARENA_GRANULES;
+    return pages <= usable(mem) / 2;
+}

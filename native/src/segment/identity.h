@@ -1,0 +1,48 @@
+/* identity.h - do the numbers that a mapping keeps still mean what they meant: see identity.c. */
+#ifndef PN_IDENTITY_H
+#define PN_IDENTITY_H
+
+#include "segment/segment.h"
+
+/*
+ * The segment's own file: a descriptor that stays open as long as the mapping, or -PN_EGONE when
+ * it was closed and the file has no name any more.  Async-signal-safe.
+ */
+int pn_segment_file(struct pn_segment *seg);
+
+/* Is `fd` a descriptor of it? */
+bool pn_is_segment_file(const struct pn_segment *seg, int fd);
+
+/* Close it, if it is still ours. */
+void pn_segment_close_file(struct pn_segment *seg);
+
+/*
+ * The lock file of the slot's group as pn_segment_lock_file(), but certainly that file.  What the
+ * process held in the old one is lost if this opens it again.  Async-signal-safe.
+ */
+int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
+
+/* Is `fd` the lock file of that number? */
+bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd);
+
+/* Descriptors without a file, of which the kernel tells the kind only. */
+enum pn_fd_kind { PN_KIND_EVENTFD, PN_KIND_EPOLL, PN_KIND_TIMERFD, PN_KIND_PIDFD };
+/* Close it, if it may be ours still; -1 is allowed.  Async-signal-safe. */
+void pn_close_if_ours(int fd, enum pn_fd_kind kind);
+
+/* Has the process another effective user than the segment?  Async-signal-safe (identity.c 4). */
+bool pn_is_other_user(struct pn_segment *seg);
+
+/* 0, or that this process is in another pid or time namespace than the segment. */
+int pn_check_namespaces(const struct pn_header *hdr, const char *name);
+
+/* Do pids mean the same here as in the segment? */
+bool pn_same_pid_namespace(const struct pn_segment *seg);
+
+/* Has the segment lost its name?  Marks it GONE if so. */
+bool pn_segment_unlinked(struct pn_segment *seg);
+
+/* 0, or -PN_EUSER: the process has another effective user than the segment.  A system call. */
+int pn_segment_check_user(struct pn_segment *seg);
+
+#endif

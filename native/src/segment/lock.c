@@ -1,0 +1,272 @@
+/*
+ * lock.c - the one writer lock.
+ *
+ * 1. A robust, process-shared, error-checking pthread mutex.  When its holder dies, the kernel
+ *    gives it to exactly one successor, with EOWNERDEAD; that one repairs (recover.c) before
+ *    anybody else looks, and only then makes it consistent.  A crash inside the repair is the
+ *    same event again.
+ * 2. Spin shortly, since the section is about 100 ns long, and only where another processor
+ *    could release it.  Then sleep, bounded; after the bound the caller gets the holder's pid in
+ *    an error.  Never steal: a stopped process is not a dead one.
+ * 3. A poisoned segment is left inconsistent on purpose only in memory (`state`): the mutex is
+ *    made consistent, so that waiters get an answer instead of ENOTRECOVERABLE.
+ * 4. The C library sleeps on through signals, and so nothing here sees that one came.  A caller
+ *    whose language runs its signal handlers between two calls is let out every 50 ms instead
+ *    (pn_lock_wait).  When it comes back within a second, its time goes on where it stood, unless
+ *    it got the lock in between.
+ */
+#define _GNU_SOURCE
+#include "segment/lock.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/crashpoint.h"
+#include "base/os.h"
+
+enum { SPINS = 200 };
+
+#define PN_RESUME_NS 1000000000LL
+
+_Thread_local bool pn_never_wait;
+bool pn_interruptible;
+_Thread_local int64_t pn_lock_timeout_ns = PN_LOCK_TIMEOUT_NS;
+
+/* The wait that this thread has left, to let signal handlers run. */
+static _Thread_local struct {
+    const struct pn_segment *seg;
+    int64_t deadline, left_at;
+} left;
+static pn_atomic_u32 some_left; /* in this process: else there is no need to look at `left` */
+
+static int leave(const struct pn_segment *seg, int64_t deadline)
+{
+    left.seg = seg;
+    left.deadline = deadline;
+    left.left_at = pn_now_ns();
+    pn_store_relaxed(&some_left, 1);
+    return -EINTR;
+}
+
+/* By when a wait that begins now is over, which would be `deadline` if it were a new one. */
+static int64_t resume(const struct pn_segment *seg, int64_t now, int64_t deadline)
+{
+    if (left.seg == seg && now - left.left_at < PN_RESUME_NS && left.deadline < deadline)
+        deadline = left.deadline;
+    left.seg = NULL;
+    return deadline;
+}
+
+static int take_over(struct pn_segment *seg, int rc)
+{
+    if (rc == ENOTRECOVERABLE)
+        return pn_segment_poison(seg, "the writer lock is not recoverable");
+    pn_store_relaxed(&seg->recovered_from, pn_load_relaxed(&seg->lock->holder_pid));
+    int err = pn_segment_hooks.recover(seg);
+    if (rc == EOWNERDEAD)
+        pthread_mutex_consistent(&seg->lock->mutex);
+    if (err != 0) {
+        pthread_mutex_unlock(&seg->lock->mutex);
+        return err;
+    }
+    return 0;
+}
+
+/* A recovery that itself failed (no memory) left the work to the next holder. */
+static inline bool unfinished(const struct pn_segment *seg)
+{
+    return (seg->ctl->index_dirty | pn_load_relaxed(&seg->ctl->topics_dirty)) != 0 ||
+           pn_load_relaxed(&seg->ctl->woken) != pn_load_relaxed(&seg->ctl->head);
+}
+
+static int timed_out(struct pn_segment *seg, int error)
+{
+    int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
+    return pn_fail(error,
+                   "the writer lock of segment \"%s\" is held by the process with PID %d\n"
+                   "If that process is stopped (SIGSTOP, a debugger), continue or kill it.",
+                   seg->name, holder);
+}
+
+static int finish(struct pn_segment *seg, int rc)
+{
+    if (rc == EDEADLK)
+        return pn_fail(EDEADLK,
+                       "this thread holds the writer lock of segment \"%s\" already\n"
+                       "Do not call pynotify from a signal handler that interrupts it.",
+                       seg->name);
+    if (rc == EOWNERDEAD || rc == ENOTRECOVERABLE) {
+        rc = take_over(seg, rc);
+        if (rc != 0)
+            return rc;
+    } else if (rc == 0 && unfinished(seg)) {
+        rc = take_over(seg, 0);
+        if (rc != 0)
+            return rc;
+    } else if (rc != 0) {
+        return pn_segment_poison(seg, "the writer lock is damaged (%s)", strerror(rc));
+    }
+    rc = pn_segment_check_state(seg);
+    if (__builtin_expect(rc != 0, 0)) {
+        pthread_mutex_unlock(&seg->lock->mutex);
+        return rc;
+    }
+    pn_store_relaxed(&seg->lock->holder_pid, pn_my_pid);
+    PN_CRASH("lock:acquired");
+    return 0;
+}
+
+static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+#if defined(__SANITIZE_THREAD__) /* it knows EOWNERDEAD from trylock only */
+    const struct timespec pause = {.tv_nsec = 100000};
+    int rc;
+    while ((rc = pthread_mutex_trylock(mutex)) == EBUSY && pn_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+    return rc == EBUSY ? ETIMEDOUT : rc;
+#else
+    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &ts);
+#endif
+}
+
+static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns, bool may_leave)
+{
+    for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
+        pn_cpu_relax();
+        int rc = pthread_mutex_trylock(&seg->lock->mutex);
+        if (rc != EBUSY)
+            return finish(seg, rc);
+    }
+    if (pn_never_wait)
+        return timed_out(seg, PN_ELOCKBUSY);
+    if (timeout_ns != PN_LOCK_FOREVER && timeout_ns > pn_lock_timeout_ns)
+        timeout_ns = pn_lock_timeout_ns;
+    int64_t now = pn_now_ns(), back_at = INT64_MAX;
+    int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : now + timeout_ns;
+    if (may_leave) {
+        deadline = resume(seg, now, deadline);
+        back_at = now + PN_LOCK_SLICE_NS;
+    }
+    for (;; now = pn_now_ns()) {
+        int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
+        if (until > back_at)
+            until = back_at;
+        int rc = lock_until(&seg->lock->mutex, until);
+        if (rc != ETIMEDOUT)
+            return finish(seg, rc);
+        rc = pn_segment_check_state(seg);
+        if (rc != 0)
+            return rc;
+        if (until >= deadline)
+            return timed_out(seg, PN_ELOCK);
+        if (until >= back_at)
+            return leave(seg, deadline);
+    }
+}
+
+int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    if (__builtin_expect(rc == EBUSY, 0))
+        return lock_slowly(seg, timeout_ns, false);
+    return finish(seg, rc);
+}
+
+int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    if (__builtin_expect(rc == EBUSY, 0))
+        return lock_slowly(seg, timeout_ns, pn_interruptible);
+    if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0))
+        left.seg = NULL;
+    return finish(seg, rc);
+}
+
+int pn_lock_try(struct pn_segment *seg)
+{
+    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    return rc == EBUSY ? -EBUSY : finish(seg, rc);
+}
+
+/* Consumers were notified under the lock. */
+static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, uint32_t what)
+{
+    uint32_t wake[PN_TOPIC_WAKES], n = seg->topics.nwakes;
+    memcpy(wake, seg->topics.wake, sizeof wake);
+    seg->topics.nwakes = 0;
+    PN_CRASH("lock:before-unlock");
+    pthread_mutex_unlock(&seg->lock->mutex);
+    if (what != 0)
+        pn_segment_hooks.released(seg, what);
+    pn_segment_hooks.wake_consumers(seg, wake, n);
+}
+
+void pn_lock_release(struct pn_segment *seg)
+{
+    uint32_t what = seg->on_release;
+    struct pn_topic_sync sync = {.policy = 0};
+    seg->on_release = 0;
+    if (__builtin_expect(seg->topics.sync.policy != 0, 0)) {
+        sync = seg->topics.sync;
+        seg->topics.sync.policy = 0;
+    }
+    if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
+        release_and_wake(seg, what);
+    } else {
+        PN_CRASH("lock:before-unlock");
+        pthread_mutex_unlock(&seg->lock->mutex);
+        if (__builtin_expect(what != 0, 0))
+            pn_segment_hooks.released(seg, what);
+    }
+    if (__builtin_expect(sync.policy != 0, 0))
+        pn_segment_hooks.sync(seg, &sync);
+}
+
+/* ---- who makes the topic area ---------------------------------------------------------------- */
+
+static int somebody_opens(struct pn_segment *seg, int error)
+{
+    return pn_fail(error,
+                   "the process with PID %d is still making the topics of segment \"%s\" ready: it "
+                   "allocates their memory, or reads the log of durable topics\n"
+                   "Try again when it has done so. If it is stopped, continue or kill it.",
+                   pn_load_relaxed(&seg->lock->opener_pid), seg->name);
+}
+
+int pn_opening_begin(struct pn_segment *seg)
+{
+    pthread_mutex_t *mutex = &seg->lock->opening;
+    int64_t limit = pn_lock_timeout_ns < PN_LOCK_TIMEOUT_NS ? pn_lock_timeout_ns
+                                                            : PN_LOCK_TIMEOUT_NS;
+    int64_t deadline = pn_now_ns() + limit;
+    int rc = pthread_mutex_trylock(mutex);
+    if (rc == EBUSY && pn_never_wait)
+        return somebody_opens(seg, PN_ELOCKBUSY);
+    while (rc == EBUSY || rc == ETIMEDOUT) {
+        int64_t now = pn_now_ns();
+        int state = pn_segment_check_state(seg);
+        if (state != 0)
+            return state;
+        if (now >= deadline)
+            return somebody_opens(seg, PN_ELOCK);
+        rc = lock_until(mutex, deadline - now < 1000000000 ? deadline : now + 1000000000);
+    }
+    if (rc == EDEADLK)
+        return pn_fail(EDEADLK,
+                       "this thread is making the topics of segment \"%s\" ready already\n"
+                       "Do not call pynotify from a signal handler that interrupts it.",
+                       seg->name);
+    if (rc == EOWNERDEAD) /* it has left nothing that counts: see topic/open.c */
+        rc = pthread_mutex_consistent(mutex);
+    if (rc != 0)
+        return pn_segment_poison(seg, "the lock of who opens topics is damaged (%s)", strerror(rc));
+    pn_store_relaxed(&seg->lock->opener_pid, pn_my_pid);
+    return 0;
+}
+
+void pn_opening_end(struct pn_segment *seg)
+{
+    pthread_mutex_unlock(&seg->lock->opening);
+}

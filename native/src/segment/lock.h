@@ -1,0 +1,51 @@
+/* lock.h - the writer lock: robust, bounded, never stolen. */
+#ifndef PN_LOCK_H
+#define PN_LOCK_H
+
+#include "segment/segment.h"
+
+#define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
+#define PN_LOCK_FOREVER INT64_MAX
+#define PN_LOCK_SLICE_NS 50000000LL
+
+/* pn_set_never_wait(): the calling thread gets -PN_ELOCKBUSY instead of sleeping for the lock. */
+extern _Thread_local bool pn_never_wait;
+
+/*
+ * pn_set_interruptible(): waits that pn_lock_wait() or a struct pn_room_wait allows to be left are
+ * left in between.  Set before anything waits, and never again.
+ */
+extern bool pn_interruptible;
+
+/* pn_set_lock_timeout(): the calling thread gives up after this, where it gives up at all. */
+extern _Thread_local int64_t pn_lock_timeout_ns;
+
+/*
+ * Take the writer lock.  Returns 0 with the lock held and everything repaired, or, without it,
+ * -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from a signal
+ * handler), or the error of a segment that is poisoned or gone.
+ */
+int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns);
+
+/*
+ * The same, for callers that can be called again: with pn_interruptible it returns -EINTR when it
+ * has waited for PN_LOCK_SLICE_NS, and the thread's next call goes on with what is left of the
+ * time.  Nothing is left behind in shared memory: the mutex has no queue, and a thread that does
+ * not wait any more only leaves the kernel's list of sleepers.
+ */
+int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns);
+
+/* The watchdog's: -EBUSY when somebody holds it. */
+int pn_lock_try(struct pn_segment *seg);
+
+/* Release; after a recovery, then signal whom the dead holder may have left unsignalled. */
+void pn_lock_release(struct pn_segment *seg);
+
+/*
+ * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not
+ * held, and may be taken meanwhile.  0; -PN_ELOCK (names who is at it); -PN_ELOCKBUSY; -EDEADLK.
+ */
+int pn_opening_begin(struct pn_segment *seg);
+void pn_opening_end(struct pn_segment *seg);
+
+#endif

@@ -1,0 +1,29 @@
+/* lockfile.h - the files that carry the liveness locks of backends. */
+#ifndef PN_LOCKFILE_H
+#define PN_LOCKFILE_H
+
+#include "segment/segment.h"
+
+/*
+ * The liveness lock file of the slot's group of 64: its descriptor, or -errno, -PN_EGONE.  Once
+ * opened it stays open as long as the mapping.  Async-signal-safe.
+ */
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot);
+static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
+{
+    int fd = pn_load_acquire(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
+    return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot);
+}
+/* The same for who claims a slot: makes it if need be.  Writer lock held. */
+int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
+
+/* Who holds a slot in any segment of this name: how many processes; at most `cap` stored. */
+int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
+int pn_lock_files_unlink(const char *name);
+
+/* Forget the descriptors: at unmapping, and in a forked child. */
+void pn_lock_files_close(struct pn_segment *seg);
+/* At unmapping: remove the files if the segment has lost its name. */
+void pn_lock_files_orphaned(struct pn_segment *seg);
+
+#endif

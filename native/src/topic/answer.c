@@ -1,0 +1,439 @@
+/*
+ * answer.c - finish, requeue, touch, dead letter.
+ *
+ * 1. A handle is a delivery, the tag of the claim and the message's id.  The tag tells a later
+ *    claim of the same delivery, the id a later message in the same cell.
+ * 2. Whoever answers does what is due in the channel first: an answer after the deadline is too
+ *    late, whether or not somebody has looked since.
+ * 3. A dead letter is a copy in another topic.  The copy is staged, in memory, or, if there is no
+ *    room or something is there already, on disk; then a redo record names it and the delivery,
+ *    and the store of its `valid` is the commit point of both.
+ * 4. Headers are a JSON object, or nothing, as far as this file is concerned: what it adds to
+ *    those of a dead letter is put at the end of the object.  If they are something else they are
+ *    replaced.
+ */
+#define _GNU_SOURCE
+#include "topic/answer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crashpoint.h"
+#include "topic/consumers.h"
+#include "topic/message.h"
+#include "topic/pump.h"
+#include "topic/timedset.h"
+#include "topic/overflow.h"
+#include "topic/durable.h"
+#include "topic/latency.h"
+#include "topic/stats.h"
+
+#define PN_MAX_DELAY_NS 3600000000000LL
+
+/* ---- checking -------------------------------------------------------------------------------- */
+
+int pn_answer_check_kind(int answer, bool in_transaction)
+{
+    if (answer < PN_ANSWER_FINISH || answer > PN_ANSWER_RELEASE)
+        return pn_fail(EINVAL, "there is no answer %d", answer);
+    if (in_transaction && answer == PN_ANSWER_TOUCH)
+        return pn_fail(EINVAL, "touch is never part of a transaction");
+    return 0;
+}
+
+int64_t pn_answer_delay(int64_t delay_ns)
+{
+    return delay_ns <= 0 ? 0 : delay_ns > PN_MAX_DELAY_NS ? PN_MAX_DELAY_NS : delay_ns;
+}
+
+int pn_answer_check_locked(struct pn_conn *conn, const struct pn_handle *h, bool held)
+{
+    struct pn_segment *seg = conn->seg;
+    bool there = pn_topics_ready(seg) &&
+                 pn_arena_taken(&seg->topics.arena, h->delivery, PN_PAGE_DELIVERY);
+    if (there) {
+        const struct pn_delivery *d = pn_delivery_at(seg, h->delivery);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        uint64_t word = pn_load_relaxed(&d->state);
+        enum pn_delivery_kind kind = pn_state_kind(word);
+        bool flies = kind == PN_KIND_IN_FLIGHT || kind == PN_KIND_HELD;
+        there = flies && !pn_is_void(ch, d) && pn_message_at(seg, d->message)->id == h->id &&
+                pn_topic_of(seg, ch)->dboid == conn->dboid;
+        if (there && pn_state_tag(word) != h->tag)
+            return pn_fail(PN_ENOTOWNER,
+                           "message %016llx is in flight again, from a later delivery",
+                           (unsigned long long) h->id);
+        there = there && (kind == PN_KIND_IN_FLIGHT || held);
+    }
+    if (there)
+        return 0;
+    return pn_fail(PN_ENOTINFLIGHT,
+                   "message %016llx is not in flight\n"
+                   "It was answered, or it timed out: see msg_timeout and touch.",
+                   (unsigned long long) h->id);
+}
+
+/* ---- dead letters ---------------------------------------------------------------------------- */
+
+static size_t put(char *to, size_t at, size_t cap, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len && at + 7 < cap; i++) {
+        unsigned char c = (unsigned char) text[i];
+        if (c == '"' || c == '\\') {
+            to[at++] = '\\';
+            to[at++] = (char) c;
+        } else if (c < 0x20 || c == 0x7f) {
+            at += (size_t) snprintf(to + at, cap - at, "\\u%04x", c);
+        } else {
+            to[at++] = (char) c;
+        }
+    }
+    return at;
+}
+
+static size_t field(char *to, size_t at, size_t cap, const char *key, const char *text, size_t len)
+{
+    const char *comma = to[at - 1] == '{' ? "" : ",";
+    at += (size_t) snprintf(to + at, cap - at, "%s\"dead-letter-%s\":\"", comma, key);
+    at = put(to, at, cap, text, len);
+    to[at++] = '"';
+    return at;
+}
+
+/* Behind the `len` bytes of headers that stand in `to`; how long they are then. */
+static size_t dead_headers(const struct pn_segment *seg, const struct pn_delivery *d, char *to,
+                           size_t len, size_t cap, const char *reason, size_t reason_len)
+{
+    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic *topic = pn_topic_of(seg, ch);
+    char id[17];
+    size_t at = len;
+    while (at > 0 && (to[at - 1] == ' ' || to[at - 1] == '\n'))
+        at--;
+    if (at >= 2 && to[0] == '{' && to[at - 1] == '}') {
+        at--;
+    } else {
+        to[0] = '{';
+        at = 1;
+    }
+    snprintf(id, sizeof id, "%016llx", (unsigned long long) pn_message_at(seg, d->message)->id);
+    at = field(to, at, cap, "topic", topic->name, topic->name_len);
+    at = field(to, at, cap, "channel", ch->name, ch->name_len);
+    at = field(to, at, cap, "id", id, 16);
+    at += (size_t) snprintf(to + at, cap - at, ",\"dead-letter-attempts\":\"%u\"",
+                            pn_state_attempts(pn_load_relaxed(&d->state)));
+    at = reason_len != 0 ? field(to, at, cap, "reason", reason, reason_len)
+                         : field(to, at, cap, "reason", "max_attempts", 12);
+    to[at++] = '}';
+    return at;
+}
+
+/* While a commit is on its way there, nothing else goes behind what that has staged. */
+static int spill_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_new_message *m,
+                      const struct pn_moment *now, struct pn_dead_letter *out)
+{
+    if (to->disk_staged != 0 || m->headers_len > PN_HEADERS_MAX)
+        return pn_fail(PN_ETOPICFULL, "there is no room for a dead letter in topic \"%.*s\"",
+                       (int) to->name_len, to->name);
+    int rc = pn_topic_spill_stage_locked(seg, to, m, now, &out->spill_seq);
+    if (rc != 0)
+        return rc;
+    out->spilled = (uint32_t) (to - seg->topics.topic) + 1;
+    out->headers_len = m->headers_len;
+    pn_durable_note_spilled_locked(seg, to, m, now);
+    return 0;
+}
+
+/* Topic and bodies are there: stage the copy. */
+static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_delivery *d,
+                      unsigned char *buf, size_t cap, const char *reason, size_t reason_len,
+                      bool backlog, bool on_disk, struct pn_dead_letter *out)
+{
+    const struct pn_message *m = pn_message_at(seg, d->message);
+    const struct pn_arena *mem = &seg->topics.arena;
+    size_t skip, keep;
+    char *headers = (char *) buf + m->body_len;
+    if (!pn_arena_read(mem, d->message, sizeof *m, m->headers_len, buf, m->body_len) ||
+        !pn_arena_read(mem, d->message, sizeof *m, 0, headers, m->headers_len))
+        return pn_segment_poison(seg, "the body of message %016llx is broken",
+                                 (unsigned long long) m->id);
+    size_t len = dead_headers(seg, d, headers, m->headers_len, cap - m->body_len, reason,
+                              reason_len);
+    const struct pn_moment now = pn_moment_now();
+    const struct pn_new_message copy = {.body = buf,
+                                        .headers = headers,
+                                        .body_len = m->body_len,
+                                        .headers_len = (uint32_t) len,
+                                        .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
+    if (on_disk && pn_topic_spills_locked(seg, to, 1))
+        return spill_copy(seg, to, &copy, &now, out);
+    int rc = pn_message_admit_locked(seg, to, 1, &skip, &keep);
+    if (rc != 0 || skip >= keep)
+        return rc;
+    rc = pn_message_stage_or_drop_locked(seg, to, &copy, &now, backlog, &out->ref);
+    return rc == -PN_ETOPICFULL && on_disk && pn_topic_may_spill(seg, to)
+               ? spill_copy(seg, to, &copy, &now, out)
+               : rc;
+}
+
+int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
+                                size_t reason_len, bool backlog, bool on_disk,
+                                struct pn_dead_letter *out)
+{
+    *out = (struct pn_dead_letter) {.ref = 0};
+    const struct pn_delivery *d = pn_delivery_at(seg, delivery);
+    const struct pn_consumer_slot *c =
+        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    const struct pn_message *m = pn_message_at(seg, d->message);
+    uint32_t dboid = pn_topic_of(seg, pn_queue_at(seg, d->channel))->dboid;
+    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
+    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                      .durable = 1,
+                                      .fsync = from->fsync};
+    struct pn_topic *to =
+        pn_topic_make_locked(seg, dboid, c->dead_letter,
+                             c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0,
+                             pn_is_durable(seg, from) ? &durable : NULL);
+    if (to == NULL)
+        return pn_fail(PN_ETOPICS, "there is no room for the dead-letter topic \"%.*s\"",
+                       (int) c->dead_letter_len, c->dead_letter);
+    if (reason_len > 1024)
+        reason_len = 1024;
+    size_t cap = (size_t) m->body_len + m->headers_len + 6 * reason_len + 512;
+    unsigned char *buf = malloc(cap);
+    if (buf == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, backlog, on_disk, out);
+    free(buf);
+    return rc;
+}
+
+int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
+                                  size_t reason_len)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    struct pn_delivery *d = pn_delivery_at(seg, delivery);
+    uint64_t word = pn_load_relaxed(&d->state);
+    struct pn_dead_letter copy;
+    int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, false, true, &copy);
+    if (rc != 0)
+        return rc;
+    pn_queue_at(seg, d->channel)->dead_lettered++;
+    if (copy.ref == 0 && copy.spilled == 0) {
+        pn_delivery_end_locked(seg, delivery);
+        return 0;
+    }
+    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
+    struct pn_topic *to = pn_topic_at(
+        seg, copy.ref != 0 ? pn_message_at(seg, copy.ref)->topic : copy.spilled - 1);
+    if (copy.ref != 0)
+        pn_durable_note_publish_locked(seg, copy.ref);
+    if (pn_is_durable(seg, from)) {
+        const struct pn_answer_redo gone = {.word = pn_state_word(PN_KIND_FREE, 0, 0, 0)};
+        pn_durable_note_answer_locked(seg, delivery, &gone);
+    }
+    if (pn_is_durable(seg, from) || pn_is_durable(seg, to))
+        rc = pn_durable_flush_locked(seg); /* both in one batch */
+    if (rc != 0) {
+        pn_queue_at(seg, d->channel)->dead_lettered--;
+        if (copy.ref != 0)
+            pn_message_unstage_locked(seg, copy.ref);
+        else /* overflow.c, count() */
+            pn_topic_at(seg, copy.spilled - 1)->message_bytes += copy.headers_len;
+        return rc;
+    }
+    redo->messages = copy.ref;
+    redo->delivery = delivery;
+    redo->expected = word;
+    redo->disk = 0;
+    redo->spill = copy.spilled;
+    redo->rest = 0;
+    redo->spill_seq = copy.spill_seq;
+    PN_CRASH("answer:redo");
+    pn_store_release(&redo->valid, 1); /* both, from here on */
+    PN_CRASH("answer:redo-valid");
+    if (copy.spilled != 0)
+        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, copy.spilled - 1), copy.spill_seq);
+    pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(word)));
+    PN_CRASH("answer:dead");
+    pn_message_golive_locked(seg, copy.ref);
+    seg->topics.told = true; /* a batch counts whole: nothing of it is said outside of it */
+    pn_delivery_ended_locked(seg, delivery, word);
+    seg->topics.told = false;
+    pn_topic_pump_locked(seg, to);
+    pn_topic_settle_locked(seg, to);
+    return 0;
+}
+
+/* ---- answering ------------------------------------------------------------------------------- */
+
+enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delivery, int answer)
+{
+    uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, delivery)->state);
+    const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
+    bool last = c->max_attempts != 0 && pn_state_attempts(word) >= c->max_attempts;
+    if (answer == PN_ANSWER_FINISH)
+        return PN_OUTCOME_END;
+    if (answer == PN_ANSWER_RELEASE || (answer == PN_ANSWER_REQUEUE && !last))
+        return PN_OUTCOME_BACK;
+    return c->dead_letter_len != 0 ? PN_OUTCOME_DEAD : PN_OUTCOME_END;
+}
+
+void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer,
+                            enum pn_outcome outcome, int64_t now)
+{
+    const struct pn_delivery *d = pn_delivery_at(seg, delivery);
+    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_consumer_slot *c = pn_delivery_consumer(seg, delivery);
+    if (c != NULL) {
+        c->finished += answer == PN_ANSWER_FINISH;
+        c->requeued += answer == PN_ANSWER_REQUEUE;
+    }
+    if (answer == PN_ANSWER_FINISH) {
+        ch->finished++;
+        pn_e2e_record_locked(seg, ch, now - pn_message_at(seg, d->message)->published_mono, now);
+    } else if (answer == PN_ANSWER_REQUEUE) {
+        ch->requeued++;
+    }
+    if (outcome == PN_OUTCOME_DEAD)
+        ch->dead_lettered++;
+    else if (answer != PN_ANSWER_FINISH && outcome == PN_OUTCOME_END)
+        ch->dropped++;
+}
+
+static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t delay, int64_t now)
+{
+    struct pn_delivery *d = pn_delivery_at(seg, ref);
+    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
+    if (answer == PN_ANSWER_RELEASE) {
+        pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
+        pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
+        return 0;
+    }
+    if (delay > 0 && d->lent == 0) {
+        if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
+            return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay\n"
+                                          "Requeue without one.");
+        d->lent = 1;
+    }
+    pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
+    pn_delivery_back_locked(seg, ref, delay > 0 ? PN_BACK_LATER : PN_BACK_TAIL, now + delay,
+                            attempts);
+    return 0;
+}
+
+static void touch(struct pn_segment *seg, uint32_t ref, int64_t now)
+{
+    const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    const struct pn_consumer_slot *c =
+        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    int64_t due = now + c->msg_timeout, limit = d->delivered_ns + c->max_msg_timeout;
+    pn_delivery_touch_locked(seg, ref, due < limit ? due : limit);
+}
+
+static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int answer,
+                         int64_t delay, const char *reason, size_t reason_len)
+{
+    struct pn_segment *seg = conn->seg;
+    int64_t now = pn_now_ns();
+    int rc = pn_answer_check_locked(conn, h, false);
+    if (rc != 0)
+        return rc;
+    struct pn_delivery *d = pn_delivery_at(seg, h->delivery);
+    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_consumer_slot *c =
+        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    if (d->due <= now) {
+        pn_delivery_time_out_locked(seg, h->delivery, now);
+        return pn_answer_check_locked(conn, h, false);
+    }
+    if (answer == PN_ANSWER_TOUCH) {
+        touch(seg, h->delivery, now);
+        return 0;
+    }
+    switch (pn_answer_outcome_locked(seg, h->delivery, answer)) {
+    case PN_OUTCOME_END:
+        pn_answer_count_locked(seg, h->delivery, answer, PN_OUTCOME_END, now);
+        pn_delivery_end_locked(seg, h->delivery);
+        return 0;
+    case PN_OUTCOME_DEAD:
+        rc = pn_message_dead_letter_locked(seg, h->delivery, reason, reason_len);
+        if (rc == -PN_ETOPICFULL && answer == PN_ANSWER_REQUEUE) { /* as after a time-out */
+            rc = go_back(seg, h->delivery, answer, delay, now);
+            pn_queue_settle_locked(seg, ch);
+            return rc;
+        }
+        if (rc == 0 && answer == PN_ANSWER_REQUEUE) {
+            ch->requeued++;
+            c->requeued++;
+        }
+        return rc;
+    case PN_OUTCOME_BACK:
+        rc = go_back(seg, h->delivery, answer, delay, now);
+        pn_queue_settle_locked(seg, ch);
+        break;
+    }
+    return rc;
+}
+
+/* The same, for who keeps a latency log: what it says of the delivery is read before. */
+static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int answer,
+                          int64_t delay, const char *reason, size_t reason_len)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_topic_notes notes = {.n = 0};
+    struct pn_topic_note note;
+    int rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    bool ready = pn_topics_ready(seg);
+    if (ready)
+        pn_topics_begin_locked(seg);
+    if (pn_answer_check_locked(conn, h, false) == 0)
+        pn_note_delivery_locked(seg, &note, answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
+                                h->delivery, pn_now_ns());
+    seg->topics.notes = &notes;
+    rc = answer_locked(conn, h, answer, delay, reason, reason_len);
+    seg->topics.notes = NULL;
+    if (ready)
+        pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    pn_log_notes(conn, &notes);
+    if (rc == 0 && answer != PN_ANSWER_TOUCH)
+        pn_log_note(conn, &note);
+    return rc;
+}
+
+int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay_ns,
+              const char *reason, size_t reason_len)
+{
+    int rc = pn_answer_check_kind(answer, false);
+    if (rc == 0 && __builtin_expect(conn->log != NULL, 0))
+        return answer_and_log(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
+    if (rc == 0)
+        rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    if (pn_topics_ready(conn->seg))
+        pn_topics_begin_locked(conn->seg);
+    rc = answer_locked(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
+    if (pn_topics_ready(conn->seg))
+        pn_topics_end_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+int pn_answer_deadline(struct pn_conn *conn, const struct pn_handle *h, int64_t *deadline)
+{
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = pn_answer_check_locked(conn, h, false);
+    if (rc == 0)
+        *deadline = pn_delivery_at(conn->seg, h->delivery)->due;
+    pn_lock_release(conn->seg);
+    return rc;
+}

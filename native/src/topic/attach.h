@@ -1,0 +1,21 @@
+/* attach.h - a consumer comes and goes. */
+#ifndef PN_ATTACH_H
+#define PN_ATTACH_H
+
+#include "topic/consume.h"
+
+/* Those of the channel whose process is no more go; true: one did, and perhaps the channel, too. */
+bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
+                    struct pn_consumer **out);
+
+/* What the caller has not seen goes back.  Lock and `mutex` held. */
+void pn_consume_give_back_locked(struct pn_consumer *c);
+int pn_consume_pause(struct pn_consumer *consumer, int level);
+void pn_consume_interrupt(struct pn_consumer *consumer);
+
+/* In a forked child. */
+void pn_consumers_close_inherited(struct pn_conn *conn);
+int pn_consume_close(struct pn_consumer *consumer);
+
+#endif

@@ -1,0 +1,363 @@
+/*
+ * cancel.c - cancel: the end of a message that is still deferred.
+ *
+ * 1. In memory it is the end of the message as a whole, by one store (message.c 5).
+ * 2. On disk, where it went for want of memory, a record cannot be taken out of the middle.  So a
+ *    tombstone names the record; the store of LIVE is the commit point, and from then on the
+ *    message does not exist: it is not counted, the log of a durable topic does not have it, and
+ *    when its turn comes it is passed (overflow.c, take()).
+ * 3. A tombstone is void as soon as its topic's queue has passed the record, so a death between the
+ *    two leaves nothing wrong; whoever has passed some then frees them.  Until then each holds one
+ *    of PN_TOMBSTONES places: they are for all topics of the segment, and who finds none is told.
+ * 4. In a transaction the tombstone is STAGED under the lock, an entry of the queue names it, and
+ *    `head` makes it true; applied, it is LIVE (topic_ops.c).  prepare() keeps a PREPARED one, so
+ *    that the commit cannot fail for want of a place; the message may come back to memory
+ *    meanwhile, and fire.
+ * 5. Records have no index: whoever cancels reads the queue's files from the front, at most
+ *    PN_TOPIC_STEPS records or PN_LOOK_BYTES in one hold of the lock.  Messages go from disk to
+ *    memory only, and from the queue's front; so who has looked through the files and then, in the
+ *    same hold, through memory, has missed none.
+ */
+#define _GNU_SOURCE
+#include "topic/cancel.h"
+
+#include <errno.h>
+
+#include "backend/backend.h"
+#include "base/crashpoint.h"
+#include "topic/delivery.h"
+#include "topic/overflow.h"
+#include "topic/timedset.h"
+#include "topic/durable.h"
+#include "topic/rest.h"
+
+enum { PN_LOOK_BYTES = 1 << 20 };
+
+/* ---- in memory ------------------------------------------------------------------------------- */
+
+static bool all_deferred(const struct pn_segment *seg, const struct pn_message *m, int64_t now)
+{
+    PN_EACH_DELIVERY(seg, m, at) {
+        const struct pn_delivery *d = pn_delivery_at(seg, at);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
+                        pn_is_backlog(seg, ch);
+        if (!deferred || d->due <= now || pn_is_void(ch, d))
+            return false;
+    }
+    return true;
+}
+
+/* The heaps are looked through: that is what a cancel costs. */
+static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint64_t id)
+{
+    struct pn_timed entry;
+    uint32_t i = 0;
+    while ((i = pn_timedset_find(&seg->topics.arena, &ch->timed, (uint32_t) id, i)) <
+           ch->timed.n) {
+        if (!pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry))
+            break;
+        uint32_t ref = pn_delivery_at(seg, entry.ref)->message;
+        if (pn_message_at(seg, ref)->id == id)
+            return ref;
+        i++;
+    }
+    return 0;
+}
+
+uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id)
+{
+    const struct pn_topic_channel *own =
+        pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+    uint32_t found = 0, steps = 0;
+    PN_EACH_CHANNEL(seg, topic, i)
+        if (found == 0)
+            found = find_timed(seg, pn_queue_at(seg, i - 1), id);
+    for (uint32_t at = own->first; found == 0 && at != 0 && pn_cells_go_on(seg, &steps);
+         at = pn_delivery_at(seg, at)->next)
+        if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
+            found = pn_delivery_at(seg, at)->message;
+    return found != 0 && all_deferred(seg, pn_message_at(seg, found), pn_now_ns()) ? found : 0;
+}
+
+/* ---- on disk --------------------------------------------------------------------------------- */
+
+static bool is_of(const struct pn_tombstone *tomb, const struct pn_segment *seg,
+                  const struct pn_topic *topic, uint64_t seq)
+{
+    return tomb->seq == seq && tomb->topic == (uint32_t) (topic - seg->topics.topic) &&
+           tomb->generation == topic->generation;
+}
+
+static bool has_one(const struct pn_segment *seg, const struct pn_topic *topic, uint64_t seq,
+                    enum pn_tombstone_state state)
+{
+    for (uint32_t i = 1; i <= seg->topics.ctl->tombstone_end; i++)
+        if (pn_load_relaxed(&pn_tombstone_at(seg, i)->state) == state &&
+            is_of(pn_tombstone_at(seg, i), seg, topic, seq))
+            return true;
+    return false;
+}
+
+/* Has the queue that the number is of not passed the record? */
+static bool is_there(const struct pn_topic *topic, uint64_t seq)
+{
+    const struct pn_diskqueue_state *s =
+        pn_diskqueue_now((seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
+    return (seq & ~PN_REST_SEQ) >= s->read_seq && (seq & ~PN_REST_SEQ) < s->write_seq;
+}
+
+static uint64_t *buried_in(struct pn_topic *topic, uint64_t seq)
+{
+    return (seq & PN_REST_SEQ) != 0 ? &topic->rest_buried : &topic->buried;
+}
+
+uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                   uint64_t seq)
+{
+    uint64_t n = 0;
+    if (topic->buried + topic->rest_buried == 0)
+        return 0;
+    for (uint32_t i = 1; i <= seg->topics.ctl->tombstone_end; i++) {
+        const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        n += pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && tomb->seq >= seq &&
+             ((tomb->seq ^ seq) & PN_REST_SEQ) == 0 && is_of(tomb, seg, topic, tomb->seq);
+    }
+    return n;
+}
+
+bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                               uint64_t seq)
+{
+    return __builtin_expect(topic->buried + topic->rest_buried != 0, 0) &&
+           has_one(seg, topic, seq, PN_TOMB_LIVE);
+}
+
+bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                uint64_t seq)
+{
+    return is_there(topic, seq) && !pn_topic_is_buried_locked(seg, topic, seq) &&
+           !has_one(seg, topic, seq, PN_TOMB_STAGED);
+}
+
+static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                        struct pn_deferred *d)
+{
+    const int64_t now = pn_now_ns();
+    struct pn_topic_on_disk m;
+    uint64_t bytes = 0;
+    for (uint32_t steps = 0; steps < PN_TOPIC_STEPS && bytes < PN_LOOK_BYTES; steps++) {
+        int rc = d->rest ? pn_rest_look_locked(seg, topic, &d->cursor, &m)
+                         : pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
+        if (rc <= 0 && rc != -EAGAIN)
+            return rc;
+        bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
+        if (rc != 1 || !m.there || m.m.id != id)
+            continue;
+        d->seq = m.seq;
+        d->due = m.due;
+        d->on_disk = m.due > now && (m.expires == 0 || m.expires > now) &&
+                     pn_deferred_on_disk_locked(seg, topic, m.seq);
+        return d->on_disk;
+    }
+    return -EAGAIN;
+}
+
+int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                            struct pn_deferred *d)
+{
+    bool first = !d->begun;
+    if (first && pn_rest_records(topic) == 0 &&
+        (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
+        return 1;
+    if (first && pn_rest_records(topic) == 0 && pn_topic_on_disk(topic) == 0)
+        return 0;
+    d->begun = true;
+    int rc = d->rest ? 0 : find_on_disk(seg, topic, id, d);
+    if (rc == 0 && !d->rest) {
+        d->rest = true;
+        d->cursor = (struct pn_diskqueue_cursor) {0};
+    }
+    if (rc == 0 && pn_rest_records(topic) != 0)
+        rc = find_on_disk(seg, topic, id, d);
+    if (rc >= 0 && (rc == 0 || d->rest)) /* it may have come back, for some channels at least */
+        d->message = pn_deferred_in_memory_locked(seg, topic, id);
+    return d->message != 0 ? 1 : rc;
+}
+
+/* ---- tombstones ------------------------------------------------------------------------------ */
+
+uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq,
+                                  enum pn_tombstone_state state, const struct pn_conn *owner)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    uint32_t i = 1;
+    while (i <= ctl->tombstone_end && i <= PN_TOMBSTONES &&
+           pn_load_relaxed(&pn_tombstone_at(seg, i)->state) != PN_TOMB_FREE)
+        i++;
+    if (i > PN_TOMBSTONES) {
+        pn_fail(PN_ETOPICFULL,
+                "topic \"%.*s\": the message is on disk, and %u that are there have been cancelled "
+                "already\n"
+                "Wait until some of them have been passed: consumers have to finish messages, so "
+                "that those on disk come back to memory. Or give the segment more topic_memory.",
+                (int) topic->name_len, topic->name, PN_TOMBSTONES);
+        return 0;
+    }
+    struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+    tomb->topic = (uint32_t) (topic - seg->topics.topic);
+    tomb->generation = topic->generation;
+    tomb->owner = owner->slot;
+    tomb->owner_generation = owner->generation;
+    tomb->seq = seq;
+    if (ctl->tombstone_end < i)
+        ctl->tombstone_end = i;
+    ctl->prepared += state == PN_TOMB_PREPARED;
+    PN_CRASH("tombstone:written");
+    pn_store_release(&tomb->state, state); /* LIVE: cancelled */
+    *buried_in(topic, seq) += state == PN_TOMB_LIVE;
+    PN_CRASH("tombstone:stored");
+    return i;
+}
+
+bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone, uint64_t seq,
+                              const struct pn_conn *owner)
+{
+    const struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
+    return tombstone != 0 && pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED &&
+           tomb->seq == seq && tomb->owner == owner->slot &&
+           tomb->owner_generation == owner->generation;
+}
+
+void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone)
+{
+    pn_store_release(&pn_tombstone_at(seg, tombstone)->state, PN_TOMB_STAGED);
+    seg->topics.ctl->prepared--;
+    PN_CRASH("tombstone:staged");
+}
+
+void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64_t seq)
+{
+    struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
+    if (tomb->seq != seq || pn_load_relaxed(&tomb->state) != PN_TOMB_STAGED)
+        return;
+    pn_store_release(&tomb->state, PN_TOMB_LIVE);
+    ++*buried_in(pn_topic_at(seg, tomb->topic), seq);
+    PN_CRASH("tombstone:buried");
+}
+
+void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
+{
+    struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
+    uint32_t state = pn_load_relaxed(&tomb->state);
+    if (state == PN_TOMB_LIVE)
+        --*buried_in(pn_topic_at(seg, tomb->topic), tomb->seq);
+    seg->topics.ctl->prepared -= state == PN_TOMB_PREPARED;
+    pn_store_release(&tomb->state, PN_TOMB_FREE);
+    PN_CRASH("tombstone:freed");
+    while (seg->topics.ctl->tombstone_end > 0 &&
+           pn_load_relaxed(&pn_tombstone_at(seg, seg->topics.ctl->tombstone_end)->state) ==
+               PN_TOMB_FREE)
+        seg->topics.ctl->tombstone_end--;
+}
+
+void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    for (uint32_t i = seg->topics.ctl->tombstone_end;
+         topic->buried + topic->rest_buried != 0 && i > 0; i--) {
+        const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE &&
+            is_of(tomb, seg, topic, tomb->seq) && !is_there(topic, tomb->seq))
+            pn_tombstone_free_locked(seg, i);
+    }
+}
+
+void pn_tombstones_reap_locked(struct pn_segment *seg, uint32_t slot, uint32_t generation)
+{
+    for (uint32_t i = seg->topics.ctl->tombstone_end; i > 0; i--) {
+        const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        if (pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED && tomb->owner == slot &&
+            tomb->owner_generation == generation)
+            pn_tombstone_free_locked(seg, i);
+    }
+}
+
+static bool outlives(const struct pn_segment *seg, const struct pn_tombstone *tomb)
+{
+    const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
+    bool there = tomb->topic < seg->topics.max_topics && is_of(tomb, seg, topic, tomb->seq) &&
+                 pn_load_relaxed(&topic->state) == PN_RECORD_USED;
+    switch (pn_load_relaxed(&tomb->state)) {
+    case PN_TOMB_LIVE:
+        return there && is_there(topic, tomb->seq);
+    case PN_TOMB_PREPARED:
+        return tomb->owner < seg->max_backends &&
+               pn_load_relaxed(&seg->backend[tomb->owner].state) == PN_SLOT_CLAIMED &&
+               pn_load_relaxed(&seg->backend[tomb->owner].generation) == tomb->owner_generation;
+    default:
+        return false;
+    }
+}
+
+void pn_tombstones_recover_locked(struct pn_segment *seg)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    ctl->tombstone_end = 0;
+    for (uint32_t i = 1; i <= PN_TOMBSTONES; i++) {
+        struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        if (pn_load_relaxed(&tomb->state) == PN_TOMB_FREE)
+            continue;
+        if (!outlives(seg, tomb)) {
+            pn_store_release(&tomb->state, PN_TOMB_FREE);
+            PN_CRASH("tombstone:recovered");
+            continue;
+        }
+        ctl->tombstone_end = i;
+        ctl->prepared += pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED;
+        *buried_in(pn_topic_at(seg, tomb->topic), tomb->seq) +=
+            pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE;
+    }
+}
+
+/* Channels that rested have copies of it, perhaps (rest.c 2). */
+void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
+                            uint32_t tombstone, uint64_t seq)
+{
+    if (tombstone != 0)
+        pn_tombstone_bury_locked(seg, tombstone, seq);
+    while (message != 0 && pn_message_at(seg, message)->id == id &&
+           pn_load_relaxed(&pn_message_at(seg, message)->state) == PN_MSG_LIVE) {
+        struct pn_topic *topic = pn_topic_at(seg, pn_message_at(seg, message)->topic);
+        seg->topics.told = true;
+        pn_message_discard_locked(seg, message);
+        seg->topics.told = false;
+        PN_CRASH("commit:cancelled");
+        message = topic->rest.max_file == 0 ? 0 : pn_deferred_in_memory_locked(seg, topic, id);
+    }
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_deferred d = {.begun = false};
+    struct pn_topic *topic;
+    int rc;
+    do {
+        rc = pn_topic_enter(conn, ref, &topic);
+        if (rc != 0)
+            return rc;
+        rc = pn_deferred_find_locked(seg, topic, id, &d);
+        bool on_disk = rc == 1 && d.on_disk && pn_deferred_on_disk_locked(seg, topic, d.seq);
+        if (on_disk && pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)
+            rc = -PN_ETOPICFULL;
+        else if (on_disk)
+            pn_durable_note_cancelled_locked(seg, topic, id, true);
+        for (; rc == 1 && d.message != 0; d.message = pn_deferred_in_memory_locked(seg, topic, id))
+            pn_message_discard_locked(seg, d.message);
+        pn_topics_end_locked(seg);
+        pn_lock_release(seg);
+    } while (rc == -EAGAIN);
+    return rc;
+}

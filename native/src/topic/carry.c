@@ -1,0 +1,297 @@
+/*
+ * carry.c - what the log of durable topics says of what there is now; see durable.c.
+ *
+ * 1. The log is written anew after a death under the lock, after a write or a sync that failed
+ *    (pn_carry_all_locked), and when most of it is over (compaction: pn_carry_some_locked).  Both
+ *    begin a file, which describes topics and channels, and carry each message into it:
+ *    PN_LOG_CARRIED says all of one, whatever was said before (topic_log.c 4, 5).
+ * 2. Messages in memory come as they lie there, a few at a time while others write: a message stays
+ *    where it is, and what is published behind the cursor is in the new file already.  (A topic's
+ *    list is in no order that a cursor could go by: a transaction's messages have lower ids than
+ *    what was published before it committed, and what stands there may be gone the next time.)
+ * 3. Those on disk for lack of memory come first, topic by topic, from the front.  A message goes
+ *    from disk to memory and never back, and only from the front: one that has gone before its
+ *    turn is found in memory afterwards, one that goes after it is carried twice.
+ * 4. What is being published while a file is begun is neither on disk nor in memory yet, and its
+ *    record stands in the old file; so nothing is carried before the next flush.
+ */
+#include "topic/carry.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topic/delivery.h"
+#include "topic/overflow.h"
+
+enum { PN_CARRY_CELLS = 64 }; /* no more are looked at for one step of compaction */
+
+void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
+{
+    if (need > *cap) {
+        size_t more = need * 2 > 64 ? need * 2 : 64;
+        void *bigger = realloc(*vector, more * size);
+        if (bigger == NULL)
+            return NULL;
+        *vector = bigger;
+        *cap = more;
+    }
+    return *vector;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topic,
+                       uint8_t out[PN_TOPIC_RECORD])
+{
+    struct pn_log_topic what = {.topic = (uint32_t) (topic - seg->topics.topic),
+                                .paused = topic->paused,
+                                .fsync = topic->fsync,
+                                .overflow = topic->overflow,
+                                .max_depth = topic->max_depth,
+                                .name_len = topic->name_len};
+    const struct pn_database *db = NULL;
+    for (uint32_t i = 0; i < seg->max_databases && db == NULL; i++)
+        if (seg->database[i].dboid == topic->dboid)
+            db = &seg->database[i];
+    what.database_len = db == NULL ? 0 : db->name_len;
+    memcpy(out, &what, sizeof what);
+    if (db != NULL)
+        memcpy(out + sizeof what, db->name, what.database_len);
+    memcpy(out + sizeof what + what.database_len, topic->name, topic->name_len);
+    return sizeof what + what.database_len + what.name_len;
+}
+
+size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                         uint8_t out[PN_CHANNEL_RECORD])
+{
+    const struct pn_log_channel what = {.topic = ch->topic,
+                                        .channel = pn_queue_index(seg, ch),
+                                        .paused = pn_load_relaxed(&ch->paused),
+                                        .name_len = ch->name_len,
+                                        .max_consumers = ch->max_consumers};
+    memcpy(out, &what, sizeof what);
+    memcpy(out + sizeof what, ch->name, ch->name_len);
+    return sizeof what + ch->name_len;
+}
+
+/* In the backlog there is one delivery, which has its delay. */
+struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_message *m)
+{
+    const struct pn_moment now = pn_moment_now();
+    const struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    bool own = m->first != 0 && pn_is_backlog(seg, pn_queue_at(seg, d->channel));
+    bool later = own || pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED;
+    return (struct pn_log_message) {.id = m->id,
+                                    .published = m->published_ns,
+                                    .due = later ? pn_to_real(&now, d->due) : 0,
+                                    .expires = pn_to_real(&now, m->expires),
+                                    .topic = m->topic,
+                                    .fanned_out = !own,
+                                    .headers_len = m->headers_len};
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+/* A name is written twice: damage to one record costs no topic. */
+static int emit(struct pn_diskqueue_writing *w, uint32_t kind, const uint8_t *bytes, size_t length)
+{
+    struct pn_record_in record = {.type = kind, .parts = 1};
+    record.part[0] = (struct iovec) {(void *) (uintptr_t) bytes, length};
+    int rc = pn_topiclog_emit(w, &record);
+    return rc == 0 ? pn_topiclog_emit(w, &record) : rc;
+}
+
+int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w)
+{
+    uint8_t bytes[PN_TOPIC_RECORD];
+    const struct pn_segment *seg = arg;
+    int rc = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics && rc == 0; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic))
+            rc = emit(w, PN_LOG_TOPIC, bytes, pn_topic_record(seg, topic, bytes));
+    }
+    for (uint32_t i = seg->topics.max_topics; i < seg->topics.max_channels && rc == 0; i++) {
+        const struct pn_topic_channel *ch = &seg->topics.channel[i];
+        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->ephemeral == 0 &&
+            pn_topic_kept(pn_topic_of(seg, ch)))
+            rc = emit(w, PN_LOG_CHANNEL, bytes, pn_channel_record(seg, ch, bytes));
+    }
+    return rc;
+}
+
+/* The next message in memory that is to be carried, from cell *at on, which moves past it; 0: none
+ * among the next cells, or none at all: then *at is 0. */
+static uint32_t next_live(struct pn_segment *seg, uint32_t *at)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    for (uint32_t steps = 0; steps < PN_CARRY_CELLS; steps++) {
+        *at = pn_arena_next_cell(mem, PN_PAGE_BODY, *at);
+        if (*at == 0)
+            return 0;
+        const struct pn_message *m = pn_message_at(seg, *at);
+        if (pn_arena_taken(mem, *at, PN_PAGE_BODY) && pn_load_relaxed(&m->state) == PN_MSG_LIVE &&
+            pn_topic_kept(pn_topic_at(seg, m->topic)))
+            return *at;
+    }
+    return 0;
+}
+
+/* cursor[0]: cell */
+static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn_record_in *record)
+{
+    struct pn_durable *mem = pn_durable_mine(seg);
+    uint32_t at = (uint32_t) *cursor, ref = next_live(seg, &at), n = 0;
+    *cursor = at;
+    if (ref == 0)
+        return at == 0 ? 0 : PN_TOPICLOG_LATER;
+    const struct pn_message *m = pn_message_at(seg, ref);
+    struct pn_log_message what = pn_message_record(seg, m);
+    size_t length = (size_t) m->headers_len + m->body_len;
+    size_t most = sizeof what + (size_t) m->refs * sizeof(struct pn_log_delivery) + length;
+    if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
+        return -ENOMEM;
+    struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
+    const struct pn_moment now = pn_moment_now();
+    for (uint32_t next = m->first; next != 0 && n < m->refs && what.fanned_out;
+         next = pn_delivery_at(seg, next)->of_message) {
+        const struct pn_delivery *d = pn_delivery_at(seg, next);
+        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        uint64_t word = pn_load_relaxed(&d->state);
+        if (ch->ephemeral != 0 || pn_is_void(ch, d))
+            continue;
+        to[n++] = (struct pn_log_delivery) {
+            .id = m->id,
+            .due = pn_state_kind(word) == PN_KIND_DEFERRED ? pn_to_real(&now, d->due) : 0,
+            .topic = m->topic,
+            .channel = d->channel,
+            .attempts = pn_state_attempts(word)};
+    }
+    what.deliveries = n;
+    memcpy(mem->scratch, &what, sizeof what);
+    uint8_t *tail = (uint8_t *) (to + n);
+    pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length);
+    *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 1};
+    record->part[0] = (struct iovec) {mem->scratch, (size_t) (tail - mem->scratch) + length};
+    return 1;
+}
+
+/* Those that were given to channels already have their deliveries. */
+static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topic,
+                             const struct pn_topic_on_disk *from, struct pn_record_in *record)
+{
+    const struct pn_new_message *m = &from->m;
+    struct pn_durable *mem = pn_durable_mine(seg);
+    const struct pn_moment now = pn_moment_now(), then = from->then;
+    struct pn_log_message what = {.id = m->id,
+                                  .published = then.real,
+                                  .due = m->delay_ns > 0 ? then.real + m->delay_ns : 0,
+                                  .expires = m->ttl_ns > 0 ? then.real + m->ttl_ns : 0,
+                                  .topic = (uint32_t) (topic - seg->topics.topic),
+                                  .fanned_out = from->given,
+                                  .headers_len = m->headers_len};
+    const uint32_t given = from->given ? from->deliveries.n : 0;
+    size_t most = sizeof what + given * sizeof(struct pn_log_delivery);
+    if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
+    struct pn_spilled_delivery d;
+    for (uint32_t i = 0; i < given; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d))
+            to[what.deliveries++] = (struct pn_log_delivery) {.id = m->id,
+                                                              .due = pn_to_real(&now, d.due),
+                                                              .topic = what.topic,
+                                                              .channel = d.channel,
+                                                              .attempts = d.attempts};
+    memcpy(mem->scratch, &what, sizeof what);
+    *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 3};
+    record->part[0] = (struct iovec) {mem->scratch, sizeof what + what.deliveries * sizeof *to};
+    record->part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
+    record->part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
+    return 1;
+}
+
+static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t *cursor,
+                           struct pn_record_in *record)
+{
+    struct pn_diskqueue_cursor at = {cursor[0], cursor[1], cursor[2], cursor[3]};
+    struct pn_topic_on_disk from = {.there = false};
+    int rc = pn_topic_disk_look_locked(seg, topic, &at, &from);
+    cursor[0] = at.file;
+    cursor[1] = at.at;
+    cursor[2] = at.seq;
+    cursor[3] = at.sum;
+    if (rc == -EAGAIN || (rc == 1 && !from.there))
+        return PN_TOPICLOG_LATER;
+    return rc == 1 ? carry_one_on_disk(seg, topic, &from, record) : rc;
+}
+
+/* cursor: which topic's files; which cell; where in those files */
+int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record)
+{
+    struct pn_segment *seg = arg;
+    for (; cursor[0] < seg->topics.max_topics; cursor[0]++) {
+        struct pn_topic *topic = &seg->topics.topic[cursor[0]];
+        int rc = pn_topic_kept(topic) && pn_topic_on_disk(topic) != 0
+                     ? carry_from_disk(seg, topic, cursor + 2, record)
+                     : 0;
+        if (rc != 0)
+            return rc;
+        memset(cursor + 2, 0, 4 * sizeof *cursor);
+    }
+    return carry_from_memory(seg, cursor + 1, record);
+}
+
+static uint64_t live_bytes(const struct pn_segment *seg)
+{
+    uint64_t messages = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
+        if (pn_topic_kept(&seg->topics.topic[i]))
+            messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]);
+    const struct pn_topiclog *log = &seg->topics.ctl->log;
+    uint64_t records = pn_diskqueue_depth(&log->queue);
+    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
+}
+
+int pn_carry_all_locked(struct pn_segment *seg)
+{
+    struct pn_durable *d = pn_durable_mine(seg);
+    int rc = pn_topiclog_write_anew(&seg->topics.ctl->log, &d->files, live_bytes(seg) / 2);
+    for (uint32_t i = 0; rc == 0 && i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic) && d->policy < topic->fsync)
+            d->policy = topic->fsync; /* what was synced before is not, in the new file */
+    }
+    return rc;
+}
+
+void pn_carry_some_locked(struct pn_segment *seg)
+{
+    pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg), 1024);
+}
+
+/*
+ * What ends a message takes a record for each channel that has it, and one when it is given to
+ * them; so does every message that `more` bytes of records may bring, the shortest of which has
+ * one byte.  The rest is for what empties and deletes, and for files that have to begin anew on a
+ * full disk, with all names.
+ */
+uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
+{
+    enum { END = PN_RECORD_HEADER + sizeof(struct pn_log_delivery), NAME = 512 };
+    const struct pn_segment *seg = arg;
+    const uint64_t least = PN_RECORD_HEADER + sizeof(struct pn_log_message) + 8;
+    uint64_t ends = 0, most = 0, names = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (!pn_topic_kept(topic))
+            continue;
+        uint64_t each = 1 + (uint64_t) topic->nchannels;
+        names += each;
+        ends += each * (topic->messages + pn_topic_on_disk(topic));
+        most = each > most ? each : most;
+    }
+    *rest = (64 << 10) + 4 * NAME * names;
+    return (ends + (more == 0 ? 0 : most * (more / least + 1))) * END + *rest;
+}

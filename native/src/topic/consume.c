@@ -1,0 +1,538 @@
+/*
+ * consume.c - a consumer as its own process sees it: fetching, handing over, sleeping.
+ *
+ * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
+ *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`.  It
+ *    counts as in flight, and its deadline runs; what timed out meanwhile is passed over.  If the
+ *    channel is paused meanwhile it goes back, when the caller comes for it.
+ * 2. Bodies are read without the lock.  While a delivery is in flight with us nobody touches its
+ *    message, so a state word that is the same before and after says that what was copied in
+ *    between is the message.  No consumer can see the same word of a later claim: only this one
+ *    claims for itself, under `mutex`, and it fetches only when `ahead` is used up.
+ * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen, and
+ *    the generation that it is of: a process that was taken for dead cannot change its successor's.
+ * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  Whoever
+ *    notifies us holds the lock, and his signal comes after it; so the latch is written after we
+ *    drained it.  After every sleep we look once and return, -EINTR if there was nothing: what
+ *    ended it may have been a signal of ours and one of the program's at once (receive.c 7).
+ * 5. With a descriptor the consumer stays WAITING when a look finds nothing, and the descriptor is
+ *    readable from the notification, or the next thing due, on, until the next look; a look that
+ *    leaves something sets the latch itself.
+ * 6. The slow timer looks now and then without reason, ever more rarely: a notifier may have died
+ *    with nobody to see it, or another consumer was notified and is stopped.
+ */
+#define _GNU_SOURCE
+#include "topic/consume.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/crashpoint.h"
+#include "segment/identity.h"
+#include "topic/attach.h"
+#include "topic/consumers.h"
+#include "topic/pump.h"
+#include "wakeup/latch.h"
+#include "wakeup/procsignal.h"
+#include "wakeup/watch.h"
+
+#define PN_SLOW_MAX_NS 60000000000LL
+#define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often, */
+#define PN_POLLED_BACK_NS 50000000LL /* and returns so often */
+
+int64_t pn_consumer_slow_ns = 500000000;
+
+struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer)
+{
+    return consumer->conn;
+}
+
+pn_ref pn_consume_ref(const struct pn_consumer *consumer)
+{
+    return pn_ref_make(consumer->ci, consumer->generation);
+}
+
+/* ---- the latch ------------------------------------------------------------------------------- */
+
+void pn_consume_set_latch(struct pn_consumer *c)
+{
+    const uint64_t one = 1;
+    int fd = pn_load_acquire(&c->efd);
+    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
+        return; /* EAGAIN: the counter is full, so it is readable */
+}
+
+static void drain_latch(struct pn_consumer *c)
+{
+    uint64_t count;
+    int fd = pn_load_relaxed(&c->efd);
+    if (fd >= 0 && read(fd, &count, sizeof count) < 0)
+        return; /* it was not set */
+}
+
+static int open_latch(struct pn_consumer *c)
+{
+    if (pn_load_relaxed(&c->efd) >= 0)
+        return 0;
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
+    pn_store_release(&c->efd, fd);
+    return 0;
+}
+
+void pn_consumers_woken(struct pn_conn *conn, bool all)
+{
+    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
+    for (; c != NULL; c = pn_load_acquire(&c->next)) {
+        if (!all && pn_load_acquire(&c->me->wait) != PN_CONSUMER_NOTIFIED)
+            continue;
+        if (pn_load_relaxed(&c->has_fd) != 0 || !pn_latch_interrupt(conn, c, PN_FD_SIGNALLED))
+            pn_consume_set_latch(c);
+    }
+}
+
+/* ---- what is ahead --------------------------------------------------------------------------- */
+
+static int grow(struct pn_consumer *c, size_t need)
+{
+    if (need <= c->cap)
+        return 0;
+    size_t cap = c->cap == 0 ? 1024 : c->cap;
+    while (cap < need)
+        cap *= 2;
+    uint8_t *bigger = realloc(c->buf, cap);
+    if (bigger == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    c->buf = bigger;
+    c->cap = cap;
+    return 0;
+}
+
+/*
+ * The arena cannot be followed while somebody rebuilds it (recover_topics.c), though nothing of the
+ * message changes.  With the lock it can, or it is broken indeed.  1, 0 as in copy_out.
+ */
+static int copy_again(struct pn_consumer *c, const struct pn_delivery *d, uint64_t word,
+                      uint64_t bytes)
+{
+    struct pn_segment *seg = c->conn->seg;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    if (pn_load_relaxed(&d->state) == word) {
+        bool read = pn_arena_read(&seg->topics.arena, d->message, sizeof(struct pn_message), 0,
+                                  c->buf, bytes);
+        rc = read ? 1 : pn_segment_poison(seg, "the body of message %u is broken", d->message);
+    }
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* 1: copied; 0: it is not ours any more. */
+static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_message_out *out)
+{
+    struct pn_segment *seg = c->conn->seg;
+    const struct pn_arena *mem = &seg->topics.arena;
+    struct pn_delivery *d = pn_delivery_at(seg, ref);
+    if (pn_load_acquire(&d->state) != word)
+        return 0;
+    uint32_t at = d->message;
+    const struct pn_message *m = pn_message_at(seg, at);
+    *out = (pn_message_out){.id = m->id,
+                            .delivery = ref,
+                            .tag = pn_state_tag(word),
+                            .attempts = pn_state_attempts(word),
+                            .published_ns = m->published_ns,
+                            .expires_ns = m->expires,
+                            .body_len = m->body_len,
+                            .headers_len = m->headers_len};
+    c->published_mono = m->published_mono;
+    atomic_thread_fence(memory_order_acquire);
+    if (pn_load_relaxed(&d->state) != word)
+        return 0;
+    uint64_t bytes = out->body_len + out->headers_len;
+    int rc = grow(c, bytes);
+    if (rc != 0)
+        return rc;
+    bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
+    atomic_thread_fence(memory_order_acquire);
+    if (pn_load_relaxed(&d->state) != word)
+        return 0;
+    rc = read ? 1 : copy_again(c, d, word, bytes);
+    out->headers = c->buf;
+    out->body = c->buf + out->headers_len;
+    return rc;
+}
+
+static int expire_ahead(struct pn_consumer *c);
+
+static int taken_away(void)
+{
+    return pn_fail(PN_EREAPED, "the consumer was taken from this process\n"
+                               "It had lost its liveness locks; close and connect again.");
+}
+
+/*
+ * The next of those ahead was seen.  Without the lock the slot may be another consumer's by now,
+ * whose number this must not change: its generation is in the word.
+ */
+static int count_handed(struct pn_consumer *c)
+{
+    uint64_t was = pn_load_relaxed(&c->me->handed);
+    if (was >> 32 != c->generation)
+        return taken_away();
+    uint64_t next = pn_handed(c->generation, (uint32_t) was + 1);
+    return pn_cas_u64(&c->me->handed, &was, next) ? 0 : taken_away();
+}
+
+/* 1: *out; 0: nothing is left. */
+static int next_ahead(struct pn_consumer *c, pn_message_out *out)
+{
+    while (c->at < c->nahead) {
+        int rc = copy_out(c, c->ahead[c->at].ref, c->ahead[c->at].word, out);
+        if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= pn_now_ns()) {
+            rc = expire_ahead(c);
+            if (rc == 0)
+                continue;
+        }
+        if (rc < 0)
+            return rc;
+        c->at++;
+        int counted = count_handed(c);
+        PN_CRASH("claim:handed");
+        if (counted != 0)
+            return counted;
+        if (rc == 1)
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- fetching (lock held) -------------------------------------------------------------------- */
+
+int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch)
+{
+    *ch = pn_queue_at(c->conn->seg, c->me->channel);
+    if (pn_load_relaxed(&c->me->state) != PN_RECORD_USED || c->me->generation != c->generation)
+        return taken_away();
+    if (pn_load_relaxed(&(*ch)->state) != PN_RECORD_USED ||
+        (*ch)->generation != c->me->channel_generation)
+        return pn_fail(PN_ETOPICDELETED, "the channel was deleted");
+    return 0;
+}
+
+static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now)
+{
+    struct pn_segment *seg = c->conn->seg;
+    uint32_t share = ch->consumers == 0 ? 1 : (ch->ready + ch->consumers - 1) / ch->consumers;
+    c->nahead = c->at = 0;
+    while (c->nahead < PN_AHEAD && c->nahead < share && !pn_consumer_full(c->me)) {
+        uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);
+        if (ref == 0)
+            return;
+        c->ahead[c->nahead].ref = ref;
+        c->ahead[c->nahead++].word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
+    }
+}
+
+/* When to look again if nobody says anything. */
+static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now,
+                           int64_t deadline)
+{
+    int64_t until = deadline, due = pn_queue_next_due_locked(c->conn->seg, ch);
+    int64_t slow = now + (c->conn->signo < 0 ? PN_POLLED_NS : c->slow_ns);
+    until = due < until ? due : until;
+    return slow < until ? slow : until;
+}
+
+/* What pn_topic_pump_locked() could not move for want of memory, perhaps. */
+static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    if (pn_queue_at(seg, ch->topic)->ready != 0 && pn_topic_of(seg, ch)->paused == 0)
+        pn_topic_pump_locked(seg, pn_topic_of(seg, ch));
+}
+
+/* Time-outs that this hold of the lock notices go into the log of a connection that has one. */
+static void take_notes_locked(const struct pn_consumer *c, struct pn_topic_notes *notes)
+{
+    notes->n = 0;
+    c->conn->seg->topics.notes = c->conn->log != NULL ? notes : NULL;
+}
+
+static void release_and_log(const struct pn_consumer *c, struct pn_topic_notes *notes)
+{
+    c->conn->seg->topics.notes = NULL;
+    pn_lock_release(c->conn->seg);
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        pn_log_notes(c->conn, notes);
+}
+
+enum look { LOOK_FOUND = 1, LOOK_AGAIN = 2, LOOK_SLEEP = 3 };
+
+/* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
+static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = pn_consume_check_channel(c, &ch);
+    if (rc != 0) {
+        pn_lock_release(seg);
+        return rc;
+    }
+    int64_t now = pn_now_ns();
+    struct pn_topic_notes notes;
+    take_notes_locked(c, &notes);
+    pn_topics_begin_locked(seg);
+    if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
+        pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
+    if (c->at < c->nahead) /* the channel was paused */
+        pn_consume_give_back_locked(c);
+    pump_locked(seg, ch);
+    bool more = pn_queue_tick_locked(seg, ch, now);
+    fetch_locked(c, ch, now);
+    rc = c->nahead != 0 ? LOOK_FOUND : more ? LOOK_AGAIN : LOOK_SLEEP;
+    if (rc == LOOK_SLEEP && sleep) {
+        *until = c->me->armed = sleep_until(c, ch, now, deadline);
+        bool full = pn_consumer_full(c->me);
+        pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
+    }
+    pn_queue_settle_locked(seg, ch);
+    pn_topics_end_locked(seg);
+    release_and_log(c, &notes);
+    return rc;
+}
+
+/* It does not sleep after all: somebody else is to be notified. */
+static void stop_waiting(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    if (pn_load_acquire(&c->me->wait) == PN_CONSUMER_BUSY ||
+        pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) != 0)
+        return;
+    struct pn_topic_channel *ch;
+    pn_topics_begin_locked(seg);
+    if (pn_consume_check_channel(c, &ch) == 0) {
+        pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
+        pn_queue_settle_locked(seg, ch);
+    }
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+}
+
+/* ---- getting --------------------------------------------------------------------------------- */
+
+static int closed(void)
+{
+    return pn_fail(PN_ECLOSED, "the consumer was closed while a thread was waiting in it");
+}
+
+static int block(struct pn_consumer *c, int64_t until)
+{
+    int allowed = pn_segment_check_user(c->conn->seg);
+    if (allowed != 0)
+        return allowed;
+    int64_t now = pn_now_ns();
+    int64_t left = until > now ? until - now : 0;
+    struct pn_sleeper sleeper = {.conn = c->conn,
+                                 .consumer = c,
+                                 .fd = pn_load_relaxed(&c->efd),
+                                 .set = &c->sleepfd,
+                                 .timeout = {left / 1000000000, left % 1000000000}};
+    int rc = pn_latch_block(&sleeper);
+    if (sleeper.neighbour)
+        pn_watch_look(c->conn);
+    if (rc < 0 && rc != -EINTR)
+        return pn_fail(-rc, "could not wait: %s", strerror(-rc));
+    if (rc == 1 || sleeper.signalled != 0)
+        c->slow_ns = pn_consumer_slow_ns;
+    else if (rc == 0 && c->slow_ns < PN_SLOW_MAX_NS)
+        c->slow_ns *= 2;
+    return 0;
+}
+
+/* Level-triggered: what a look has left, and when the next is due. */
+static void arm_descriptor(struct pn_consumer *c, int64_t until)
+{
+    struct itimerspec timer = {.it_value = {until / 1000000000, until % 1000000000}};
+    if (until != INT64_MAX)
+        timerfd_settime(c->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
+}
+
+static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
+{
+    int64_t now = pn_now_ns(), deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
+    int64_t back_at = c->conn->signo < 0 ? now + PN_POLLED_BACK_NS : now;
+    bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0, back = false;
+    if (timeout_ns > 0)
+        deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+    for (;;) {
+        int rc = pn_conn_check(c->conn);
+        if (rc == 0 && pn_load_acquire(&c->closing) != 0)
+            rc = closed();
+        if (rc == 0 && !over)
+            rc = open_latch(c);
+        if (rc != 0)
+            return rc;
+        if (!over || has_fd) {
+            pn_watch_arm(c->conn);
+            drain_latch(c);
+        }
+        if (has_fd)
+            pn_watch_look(c->conn);
+        if (pn_load_acquire(&c->closing) != 0)
+            return closed();
+        bool stay = !(over || back);
+        rc = look(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
+        if (rc == LOOK_FOUND)
+            rc = next_ahead(c, out);
+        if (rc == LOOK_AGAIN || rc == 0)
+            continue;
+        if (rc != LOOK_SLEEP)
+            return rc;
+        if (!stay) {
+            if (has_fd)
+                arm_descriptor(c, until);
+            return over ? 0 : -EINTR;
+        }
+        rc = block(c, until);
+        if (rc != 0) {
+            stop_waiting(c);
+            return rc;
+        }
+        now = pn_now_ns();
+        over = now >= deadline;
+        back = now >= back_at;
+    }
+}
+
+static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
+{
+    struct timespec ts;
+    if (pthread_mutex_trylock(&c->mutex) == 0)
+        return 1;
+    if (timeout_ns == 0)
+        return 0;
+    if (timeout_ns < 0) {
+        pthread_mutex_lock(&c->mutex);
+        return 1;
+    }
+    int64_t until = pn_now_ns() + timeout_ns;
+    ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    return pthread_mutex_clocklock(&c->mutex, CLOCK_MONOTONIC, &ts) == 0;
+}
+
+/* How long it took is on one clock only: the wall's may have been set meanwhile. */
+static void log_delivery(struct pn_consumer *c, const pn_message_out *out)
+{
+    struct pn_topic_note note = {
+        .rec = {.ts = (uint64_t) pn_now_ns(),
+                .ref_ts = (uint64_t) c->published_mono,
+                .commit_seq = out->id,
+                .bytes = (uint32_t) out->body_len,
+                .kind = PN_LAT_DELIVER,
+                .attempts = (uint8_t) (out->attempts < 255 ? out->attempts : 255)},
+        .len = c->name_len};
+    memcpy(note.name, c->name, c->name_len);
+    pn_log_note(c->conn, &note);
+}
+
+static bool is_paused(const struct pn_consumer *c)
+{
+    return pn_load_relaxed(&pn_queue_at(c->conn->seg, c->me->channel)->paused) != 0;
+}
+
+int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
+{
+    int rc = pn_conn_check(c->conn);
+    if (rc != 0)
+        return rc;
+    if (pn_load_acquire(&c->closing) != 0)
+        return closed();
+    if (lock_consumer(c, timeout_ns) == 0)
+        return 0;
+    rc = c->at < c->nahead && !is_paused(c) ? next_ahead(c, out) : 0;
+    if (rc == 0)
+        rc = get_slowly(c, timeout_ns, out);
+    if (rc == 1 && __builtin_expect(c->conn->log != NULL, 0))
+        log_delivery(c, out);
+    if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
+        pn_consume_set_latch(c); /* there may be more */
+    pthread_mutex_unlock(&c->mutex);
+    return rc;
+}
+
+/* The first of those ahead has expired since it was fetched: back it goes, to be found so. */
+static int expire_ahead(struct pn_consumer *c)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_notes notes;
+    take_notes_locked(c, &notes);
+    pn_topics_begin_locked(seg);
+    rc = pn_consume_check_channel(c, &ch);
+    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
+        pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
+        pn_queue_tick_locked(seg, ch, pn_now_ns());
+        pn_queue_settle_locked(seg, ch);
+    }
+    pn_topics_end_locked(seg);
+    release_and_log(c, &notes);
+    c->at++;
+    int counted = count_handed(c);
+    return rc != 0 ? rc : counted;
+}
+
+/* ---- one descriptor for any event loop ------------------------------------------------------- */
+
+static int make_descriptor(struct pn_consumer *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    int epfd = epoll_create1(EPOLL_CLOEXEC);
+    int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    pthread_mutex_lock(&c->conn->recv_mutex);
+    int rc = pn_watch_open(c->conn);
+    pthread_mutex_unlock(&c->conn->recv_mutex);
+    if (epfd < 0 || tfd < 0 || rc < 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->efd), &ev) != 0 ||
+        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0 ||
+        (rc == 0 &&
+         epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->conn->watch.epfd), &ev) != 0)) {
+        int error = errno;
+        if (epfd >= 0)
+            close(epfd);
+        if (tfd >= 0)
+            close(tfd);
+        return pn_fail(error, "could not create the descriptor to wait on: %s", strerror(error));
+    }
+    c->epfd = epfd;
+    c->tfd = tfd;
+    pn_store_release(&c->has_fd, 1);
+    pn_consume_set_latch(c); /* nobody has looked yet */
+    return 0;
+}
+
+int pn_consume_fileno(struct pn_consumer *c)
+{
+    int rc = pn_conn_check(c->conn);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&c->mutex);
+    rc = open_latch(c);
+    if (rc == 0 && c->epfd < 0)
+        rc = make_descriptor(c);
+    pthread_mutex_unlock(&c->mutex);
+    return rc != 0 ? rc : c->epfd;
+}

@@ -1,0 +1,51 @@
+/* consume.h - a consumer as its own process sees it. */
+#ifndef PN_CONSUME_H
+#define PN_CONSUME_H
+
+#include "topic/delivery.h"
+#include "topic/latency.h"
+
+extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
+
+enum { PN_AHEAD = 64 };
+
+struct pn_consumer {
+    struct pn_conn *conn; /* holds a reference */
+    struct pn_consumer_slot *me;
+    uint32_t ci, generation;
+    pthread_mutex_t mutex; /* one thread gets at a time */
+    pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
+    pn_atomic_i32 sleepfd; /* as in struct pn_conn */
+    pn_atomic_u32 has_fd, closing;
+    int epfd, tfd;
+    int64_t slow_ns;
+    struct {
+        uint32_t ref;
+        uint64_t word;
+    } ahead[PN_AHEAD];
+    uint32_t nahead, at;
+    uint8_t *buf;
+    size_t cap;
+    int64_t published_mono; /* of the message got last, for the log */
+    uint32_t name_len;      /* "topic:channel" */
+    char name[PN_LOG_NAME];
+    _Atomic(struct pn_consumer *) next; /* of the connection's */
+};
+
+/* What stands for every consumer that was closed: all calls on it return -PN_ECLOSED. */
+extern struct pn_consumer pn_consumer_that_is_closed;
+
+int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
+int pn_consume_fileno(struct pn_consumer *consumer);
+struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer);
+/* Is the consumer ours still, and its channel there?  Lock held. */
+int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch);
+/* Make its latch readable.  Async-signal-safe. */
+void pn_consume_set_latch(struct pn_consumer *c);
+pn_ref pn_consume_ref(const struct pn_consumer *consumer);
+
+/* A signal handler, or a thread of this process's, tells its connection's consumers that they were
+ * notified; `all`: that they are to look in any case.  Async-signal-safe. */
+void pn_consumers_woken(struct pn_conn *conn, bool all);
+
+#endif

@@ -1,0 +1,283 @@
+/*
+ * consumers.c - consumers as the others see them: who waits, who is woken, who is gone.
+ *
+ * 1. `wait` of a consumer is written under the writer lock only, by itself when it comes or goes
+ *    to sleep, by others when they notify it.  Since both hold the lock there is no handshake:
+ *    it sleeps, so it is notified; or it has not slept yet, and will find the message.
+ * 2. Who was notified is signalled after the release of the lock (lock.c), through the reason
+ *    PROCSIG_TOPIC: its process's handler looks which of its consumers are NOTIFIED, and writes
+ *    their eventfds.  A signal that was not sent, since the notifier died, is sent by whoever
+ *    recovers the lock, by those who watch (watch.c), or it is made good by a slow timer.
+ * 3. A dead process's consumers go when its slot is reaped: what they have in flight returns to
+ *    the head of the queue in its old order, counted neither as requeued nor as timed out; unless
+ *    it was delivered for the last time.
+ */
+#define _GNU_SOURCE
+#include "topic/consumers.h"
+#include "backend/backend.h"
+#include "base/crashpoint.h"
+#include "topic/delivery.h"
+#include "base/hash.h"
+#include "topic/message.h"
+#include "wakeup/procsignal.h"
+#include "topic/cancel.h"
+
+void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
+{
+    struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    uint32_t was = pn_load_relaxed(&c->wait);
+    ch->waiting -= was == PN_CONSUMER_WAITING;
+    ch->notified -= was == PN_CONSUMER_NOTIFIED;
+    ch->waiting += wait == PN_CONSUMER_WAITING;
+    ch->notified += wait == PN_CONSUMER_NOTIFIED;
+    pn_store_release(&c->wait, wait);
+    PN_CRASH("topic:wait");
+}
+
+void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci)
+{
+    struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    struct pn_topics *t = &seg->topics;
+    pn_store_relaxed(&c->notified_at, (uint64_t) pn_now_coarse_ns());
+    pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_NOTIFIED);
+    PN_CRASH("topic:notified");
+    uint32_t slot = *(volatile const uint32_t *) &c->slot;
+    if (slot >= seg->max_backends) {
+        pn_segment_poison(seg, "a consumer is of backend %u, which is not", slot);
+        return;
+    }
+    for (uint32_t i = 0; i < t->nwakes && i < PN_TOPIC_WAKES; i++)
+        if (t->wake[i] == slot)
+            return;
+    if (t->nwakes < PN_TOPIC_WAKES)
+        t->wake[t->nwakes] = slot;
+    if (t->nwakes <= PN_TOPIC_WAKES)
+        t->nwakes++;
+}
+
+/* Has it perhaps not yet passed over what is ready? */
+static bool eligible(const struct pn_topic_channel *ch, const struct pn_consumer_slot *c)
+{
+    return pn_load_relaxed(&c->wait) == PN_CONSUMER_WAITING &&
+           (c->cursor == 0 || c->cursor != ch->last);
+}
+
+/* A random one that waits; false: there is none. */
+static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    uint32_t n = ch->waiting;
+    if (ch->samplers != 0) {
+        n = 0;
+        PN_EACH_CONSUMER(seg, ch, i)
+            n += eligible(ch, pn_consumer_at(seg, i - 1));
+    }
+    if (n == 0)
+        return false;
+    uint32_t *seed = &seg->topics.ctl->seed;
+    uint32_t pick = 0;
+    if (n > 1) {
+        *seed = *seed * 1664525U + 1013904223U;
+        pick = (uint32_t) ((uint64_t) *seed * n >> 32);
+    }
+    PN_EACH_CONSUMER(seg, ch, i)
+        if (eligible(ch, pn_consumer_at(seg, i - 1)) && pick-- == 0) {
+            pn_consumer_notify_locked(seg, i - 1);
+            return true;
+        }
+    return false;
+}
+
+static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                                int64_t due)
+{
+    PN_EACH_CONSUMER(seg, ch, i) {
+        const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
+        uint32_t wait = pn_load_relaxed(&c->wait);
+        if ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due)
+            return true;
+    }
+    return false;
+}
+
+void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    if (ch->waiting == 0)
+        return;
+    while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
+        ;
+    if (ch->waiting == 0 || ch->notified != 0) /* who comes arms itself */
+        return;
+    int64_t due = pn_queue_next_due_locked(seg, ch);
+    if (due == INT64_MAX || somebody_keeps_time(seg, ch, due))
+        return;
+    PN_EACH_CONSUMER(seg, ch, i)
+        if (pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait) == PN_CONSUMER_WAITING) {
+            pn_consumer_notify_locked(seg, i - 1);
+            return;
+        }
+}
+
+/* ---- leaving --------------------------------------------------------------------------------- */
+
+/* From the last to the first: each goes to the head, so that they stand in their old order. */
+bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps)
+{
+    struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    while (c->last != 0) {
+        if (steps-- == 0)
+            return true;
+        if (pn_is_void(ch, pn_delivery_at(seg, c->last)))
+            pn_delivery_end_locked(seg, c->last);
+        else
+            pn_delivery_return_locked(seg, c->last, PN_BACK_HEAD);
+        PN_CRASH("topic:returned");
+    }
+    return false;
+}
+
+static void leave_channel(struct pn_segment *seg, struct pn_consumer_slot *c)
+{
+    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    uint32_t ci = (uint32_t) (c - seg->topics.consumer);
+    pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_BUSY);
+    if (c->prev != 0)
+        pn_consumer_at(seg, c->prev - 1)->next = c->next;
+    else if (ch->first_consumer == ci + 1)
+        ch->first_consumer = c->next;
+    else
+        return; /* it stands in no list: the channel was deleted */
+    if (c->next != 0)
+        pn_consumer_at(seg, c->next - 1)->prev = c->prev;
+    ch->consumers--;
+    ch->samplers -= c->sample_rate != 0;
+    PN_EACH_CONSUMER(seg, ch, i)
+        pn_consumer_at(seg, i - 1)->cursor = 0; /* what the others passed over is dropped now */
+}
+
+static void count_slot(struct pn_segment *seg, uint32_t slot)
+{
+    bool has = false;
+    if (slot >= seg->max_backends) {
+        pn_segment_poison(seg, "a consumer is of backend %u, which is not", slot);
+        return;
+    }
+    for (uint32_t i = 0; i < seg->topics.max_consumers && !has; i++)
+        has = pn_load_relaxed(&seg->topics.consumer[i].state) == PN_RECORD_USED &&
+              seg->topics.consumer[i].slot == slot;
+    uint64_t mask = 1ULL << (slot % 64);
+    if (!has)
+        pn_fetch_and(&seg->consuming[slot / 64], ~mask);
+}
+
+void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
+{
+    struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    uint32_t state = pn_load_relaxed(&ch->state);
+    bool listed = state != PN_RECORD_FREE && ch->generation == c->channel_generation;
+    bool attached = listed && state == PN_RECORD_USED;
+    pn_store_release(&c->state, PN_RECORD_FREE);
+    PN_CRASH("topic:consumer-free");
+    if (listed) /* also of a deleted one, which stays while something in it is held */
+        leave_channel(seg, c);
+    count_slot(seg, c->slot);
+    if (ci < seg->topics.ctl->consumer_hint)
+        seg->topics.ctl->consumer_hint = ci;
+    if (attached) {
+        pn_queue_settle_locked(seg, ch);
+        pn_queue_left_locked(seg, ch);
+    }
+}
+
+/* What prepared transactions of that slot hold: they are rolled back. */
+static void reap_held(struct pn_segment *seg, uint32_t slot)
+{
+    uint32_t generation = pn_load_relaxed(&seg->backend[slot].generation);
+    struct pn_arena *mem = &seg->topics.arena;
+    uint32_t ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, 0);
+    for (; ref != 0; ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, ref)) {
+        const struct pn_delivery *d = pn_delivery_at(seg, ref);
+        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        uint64_t word = pn_load_relaxed(&d->state);
+        if (pn_state_kind(word) != PN_KIND_HELD || d->holder != slot ||
+            d->holder_generation != generation)
+            continue;
+        pn_delivery_unhold_locked(seg, ref);
+        PN_CRASH("topic:unheld");
+        pn_queue_settle_locked(seg, ch);
+    }
+}
+
+static void reap_prepared(struct pn_segment *seg, uint32_t slot)
+{
+    uint32_t generation = pn_load_relaxed(&seg->backend[slot].generation);
+    struct pn_arena *mem = &seg->topics.arena;
+    uint32_t ref = pn_arena_next_cell(mem, PN_PAGE_BODY, 0);
+    for (; ref != 0; ref = pn_arena_next_cell(mem, PN_PAGE_BODY, ref)) {
+        struct pn_message *m = pn_message_at(seg, ref);
+        if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED && m->prev == slot &&
+            m->next == generation)
+            pn_message_unstage_locked(seg, ref);
+    }
+}
+
+void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
+{
+    if (!pn_topics_ready(seg))
+        return;
+    struct pn_topics *t = &seg->topics;
+    bool consuming = (pn_load_relaxed(&seg->consuming[slot / 64]) >> (slot % 64) & 1) != 0;
+    if (!consuming && t->ctl->prepared == 0)
+        return;
+    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* somebody is at it already */
+    pn_topics_begin_locked(seg);
+    PN_CRASH("topic:reap");
+    if (t->ctl->prepared != 0) {
+        reap_held(seg, slot);
+        reap_prepared(seg, slot);
+        pn_tombstones_reap_locked(seg, slot, pn_load_relaxed(&seg->backend[slot].generation));
+    }
+    for (uint32_t ci = 0; ci < t->max_consumers; ci++) {
+        struct pn_consumer_slot *c = &t->consumer[ci];
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->slot != slot)
+            continue;
+        struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+        pn_consumer_drain_locked(seg, ci, UINT32_MAX);
+        pn_consumer_free_locked(seg, ci);
+        pn_queue_settle_locked(seg, ch);
+        PN_CRASH("topic:reaped");
+    }
+    if (!inside)
+        pn_topics_end_locked(seg);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+void pn_consumers_signal(struct pn_segment *seg, const uint32_t *slots, uint32_t n)
+{
+    PN_CRASH("topic:unlocked");
+    if (n > PN_TOPIC_WAKES) {
+        pn_consumers_signal_owed(seg, 0);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        pn_procsignal_send(seg, slots[i], PROCSIG_TOPIC);
+}
+
+void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns)
+{
+    if (!pn_topics_ready(seg))
+        return;
+    int64_t newest = pn_now_ns() - min_age_ns;
+    for (uint32_t ci = 0; ci < seg->topics.max_consumers; ci++) {
+        struct pn_consumer_slot *c = &seg->topics.consumer[ci];
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED ||
+            pn_load_acquire(&c->wait) != PN_CONSUMER_NOTIFIED)
+            continue;
+        uint32_t slot = *(volatile const uint32_t *) &c->slot;
+        if (slot < seg->max_backends && (int64_t) pn_load_relaxed(&c->notified_at) <= newest)
+            pn_procsignal_send(seg, slot, PROCSIG_TOPIC);
+    }
+}

@@ -1,0 +1,27 @@
+/* consumers.h - how the consumers of all processes wait, and what becomes of a dead one's. */
+#ifndef PN_CONSUMERS_H
+#define PN_CONSUMERS_H
+
+#include "topic/topic.h"
+
+/* Consumers: how it waits, whom it belongs to. */
+void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait);
+void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
+
+/* I24: after anything that may have broken it. */
+void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+
+/* It is no more: what it has in flight goes back, in bounded steps unless `all`; true: more. */
+bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps);
+void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci);
+
+/* The slot's owner is no more. */
+void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot);
+
+/* Signal those who were notified; the hook of lock.c.  Lock not held. */
+void pn_consumers_signal(struct pn_segment *seg, const uint32_t *slots, uint32_t n);
+
+/* Signal whoever has been notified for that long and has not come.  Lock not held. */
+void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns);
+
+#endif

@@ -1,0 +1,63 @@
+/*
+ * delivery.h - deliveries: where each stands, how it moves, and who is woken for it.
+ *
+ * Everything needs the writer lock; what changes a delivery also `topics_dirty`.
+ */
+#ifndef PN_DELIVER_H
+#define PN_DELIVER_H
+
+#include "topic/topic.h"
+
+/* A delivery that exists and stands nowhere: put it where its state says. */
+void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref);
+/* It ceases to exist; its message, too, if it was the last. */
+void pn_delivery_end_locked(struct pn_segment *seg, uint32_t ref);
+/* What pn_delivery_end_locked() does after its store of the state, which was `was`. */
+void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was);
+
+/* Whether a consumer (its slot and the generation of that) gets the message, of so many in 100. */
+bool pn_is_sampled(uint64_t id, uint64_t consumer, uint32_t percent);
+/* The next one for consumer `ci` of the channel, in flight from now on; 0: none. */
+uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t now);
+
+/* Where what is in flight goes back to. */
+enum pn_back { PN_BACK_TAIL, PN_BACK_HEAD, PN_BACK_LATER };
+/* In flight or held -> ready, or deferred until `due` (one entry must be lent to it). */
+void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
+                             int64_t due, uint32_t attempts);
+/* The state words of that move, without making it (for redo records). */
+struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref,
+                                            enum pn_back where, int64_t due, uint32_t attempts);
+/* Make a move whose words are known: in flight or held -> whatever redo->word says. */
+void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
+                              const struct pn_answer_redo *redo);
+/* It is in flight, and its deadline is over.  The others that are due stay for the next tick. */
+void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now);
+/* It would go back; if it has been delivered often enough it is a dead letter instead. */
+void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
+/* In flight -> held, by a transaction of that slot's; and back, to its consumer if it is there. */
+void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot);
+void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
+/* Whose it is, in flight or held; NULL: that consumer is no more. */
+struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref);
+/* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
+                                  struct pn_topic_channel *to, int64_t now, bool lent);
+/* A new deadline. */
+void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
+
+/* Whatever is due in the channel by now, in bounded steps; true: there is more. */
+bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
+/* When something is due next; INT64_MAX. */
+int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+/* Up to `steps` of what is void in the channel; true: there is more. */
+bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps);
+
+bool pn_consumer_full(const struct pn_consumer_slot *c);
+
+static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
+{
+    return d->order < ch->void_below;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/*
+ * overflow.h - overflow="disk": messages of a topic for which there is no room in memory.
+ *
+ * Everything needs the writer lock and, where something changes, `topics_dirty`.
+ */
+#ifndef PN_TOPIC_DISK_H
+#define PN_TOPIC_DISK_H
+
+#include "topic/message.h"
+
+/* May messages of that topic go to files at all? */
+bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic);
+/* Do the next n have to? */
+bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n);
+
+/* Write one behind those staged so far (*seq 0: none); not there before the commit. */
+int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *now,
+                                uint64_t *seq);
+/* n of them, of consecutive ids: all, or none. */
+int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               const struct pn_new_message *common, const unsigned char *bodies,
+                               const uint32_t *lens, size_t n);
+/* It is the commit point, or comes after it; again and again if need be. */
+void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
+
+/* Records in files; and those of them that are not cancelled. */
+static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->disk);
+}
+static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->disk) - topic->buried;
+}
+
+uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
+
+/* What a message that was given to its channels already still is to one of them. */
+struct pn_spilled_delivery {
+    uint32_t channel, generation; /* index; which use of that record */
+    uint64_t order; /* it was to have that one; below the channel's void_below: emptied since */
+    int64_t due;    /* CLOCK_MONOTONIC, or 0 */
+    uint32_t attempts, unused;
+};
+struct pn_spilled_deliveries {
+    const void *bytes; /* of n of them, anyhow aligned */
+    uint32_t n;
+};
+/* The i-th; false: its channel does not want it any more. */
+bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_topic *topic,
+                                const struct pn_spilled_deliveries *given, uint32_t i,
+                                struct pn_spilled_delivery *out);
+
+/* One of before the segment was made; given: NULL if it is still the topic's own. */
+int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                const struct pn_new_message *m, const struct pn_moment *then,
+                                const struct pn_spilled_deliveries *given);
+
+/* What stands on disk, for who looks through it. */
+struct pn_topic_on_disk {
+    uint64_t seq;
+    uint32_t bytes;
+    bool there;           /* else it is cancelled, or nothing that we have written */
+    bool given;           /* to these channels already */
+    int64_t due, expires; /* CLOCK_MONOTONIC, or 0; until when all of it is deferred */
+    struct pn_new_message m;
+    struct pn_moment then;
+    struct pn_spilled_deliveries deliveries;
+};
+/*
+ * The next record at *cursor (at first zeros): 1, and its bytes are good until files are read
+ * again; 0: there is none; -EAGAIN: call again; -errno.
+ */
+int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
+
+/* Queues and our descriptors, ready to be used; -PN_ECORRUPT: they cannot be what they say. */
+int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* Of a record of the topic's `rest`, as pn_topic_spill_stage_locked(). */
+int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                         const struct pn_new_message *m, const struct pn_moment *now,
+                         uint64_t *seq);
+/* The redo record says that the topic's own queue has moved past that record. */
+void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                   const struct pn_record_out *record);
+
+/* As many as there is room for come back into memory, in bounded steps. */
+void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* Those that are the topic's own are forgotten.  -errno: nothing is. */
+int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic);
+/* All of them are. */
+void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* What a valid redo record says of a queue on disk. */
+void pn_topic_disk_redo_locked(struct pn_segment *seg);
+
+/* The files of all topics, when the segment is unlinked. */
+void pn_topics_remove_files(struct pn_segment *seg);
+
+int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                        struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
+
+#endif

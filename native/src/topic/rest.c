@@ -1,0 +1,602 @@
+/*
+ * rest.c - channels of a topic that do not keep up: what they have on disk.
+ *
+ * 1. A channel that is not consumed must not stop the topic's other channels.  So one that has more
+ *    than its part of the topic's memory rests: what is published from then on it gets from disk.
+ *    It is written once, into the topic's `rest` (diskqueue.c), and each channel that rests has a
+ *    cursor there.  What stands at the cursor or behind it is the channel's, whichever others have
+ *    it: a record is written when a channel rests, and all that do so then get it.  The others have
+ *    the message in memory.  A channel that is made later does not rest, and so gets none of it.
+ * 2. While a channel rests it gets everything from there: the order is kept.  Whenever an operation
+ *    on topics ends, each that has room again is given the next ones.  Channels whose cursors stand
+ *    at the same record are given the same copy.  At the end of the files it rests no more.
+ * 3. Room (look_around).  As long as the topic may have the message and a reserve besides, by its
+ *    share (arena_share.c) and its max_depth, every channel takes it.  The reserve is for channels
+ *    that have little: each may have its part of it, or one message.  So whatever a channel does
+ *    not finish, the reserve is there for those that do.  Shares get smaller when topics come: a
+ *    topic that has more than its share by then may take for such channels half of what is free,
+ *    less what they have.
+ *    An ephemeral channel never rests; what only such channels have goes when there is no room.
+ *    Where there is one channel there is nobody to be spared, and the topic's own queue on disk
+ *    (overflow.c) has what is too much.
+ * 4. Truth: `rests` says whether, and which of two cursors; the one store of it moves the
+ *    channel.  A cursor that is not before the committed end says that it does not rest: so
+ *    a channel begins to rest before the commit of the record that it begins with, and if that is
+ *    never committed it never did.
+ *    What is in memory for some and on disk for others is committed by one redo record; so is a
+ *    message that comes back, with the cursors of the channels that it has deliveries for.
+ * 5. The queue's own reading end follows the last of the cursors, and files before it are removed.
+ *    It may be behind after a death; it is never ahead (I27).
+ */
+#include "topic/rest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/crashpoint.h"
+#include "segment/arena_share.h"
+#include "topic/delivery.h"
+#include "topic/pump.h"
+#include "topic/timedset.h"
+#include "topic/cancel.h"
+#include "topic/overflow.h"
+
+enum { PN_REST_DROPS = 64 };
+
+#define EACH_CHANNEL(seg, topic, ch)                                                               \
+    PN_EACH_CHANNEL (seg, topic, ch##_at)                                                          \
+        for (struct pn_topic_channel *ch = pn_queue_at(seg, ch##_at - 1); ch != NULL; ch = NULL)
+
+/* Those that are not ephemeral. */
+static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    uint32_t n = 0;
+    EACH_CHANNEL (seg, topic, ch)
+        n += ch->ephemeral == 0;
+    return n;
+}
+
+bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    if (!pn_topic_may_spill(seg, topic) || topic->durable != 0 || topic->nchannels < 2)
+        return false;
+    return pn_rest_records(topic) != 0 || firm_channels(seg, topic) >= 2;
+}
+
+bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    const uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    return pn_rest_may(seg, topic) && topic->paused == 0 && topic->disk_staged == 0 &&
+           pn_queue_at(seg, index)->ready == 0 && pn_topic_on_disk(topic) == 0;
+}
+
+/* ---- cursors --------------------------------------------------------------------------------- */
+
+static const struct pn_rest_cursor *cursor_of(const struct pn_topic_channel *ch)
+{
+    return &ch->rest_cursor[pn_load_relaxed(&ch->rests) == 2];
+}
+
+static void set_cursor(struct pn_topic_channel *ch, const struct pn_diskqueue_cursor *to)
+{
+    const uint32_t next = pn_load_relaxed(&ch->rests) == 1 ? 2 : 1;
+    ch->rest_cursor[next - 1] = (struct pn_rest_cursor) {to->file, to->at, to->seq, to->sum};
+    ch->rest_stuck = 0;
+    PN_CRASH("rest:cursor");
+    pn_store_release(&ch->rests, next);
+    PN_CRASH("rest:moved");
+}
+
+static bool rests(const struct pn_topic *topic, const struct pn_topic_channel *ch)
+{
+    return pn_load_relaxed(&ch->rests) != 0 &&
+           cursor_of(ch)->seq < pn_diskqueue_now(&topic->rest)->write_seq;
+}
+
+uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topic,
+                       const struct pn_topic_channel *ch)
+{
+    if (!rests(topic, ch))
+        return 0;
+    const uint64_t from = cursor_of(ch)->seq;
+    return pn_diskqueue_now(&topic->rest)->write_seq - from -
+           pn_tombstones_from_locked(seg, topic, from | PN_REST_SEQ);
+}
+
+void pn_rest_empty_locked(struct pn_topic_channel *ch)
+{
+    if (pn_load_relaxed(&ch->rests) == 0)
+        return;
+    pn_store_release(&ch->rests, 0);
+    ch->rest_stuck = 0;
+    PN_CRASH("rest:emptied");
+}
+
+/* Those that have come to the end rest no more; before something is written behind it. */
+static void settle_cursors(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    EACH_CHANNEL (seg, topic, ch)
+        if (pn_load_relaxed(&ch->rests) != 0 && !rests(topic, ch))
+            pn_store_release(&ch->rests, 0);
+}
+
+/* The files go on to the last cursor (5). */
+static void follow(struct pn_segment *seg, struct pn_topic *topic)
+{
+    struct pn_diskqueue_cursor to;
+    pn_diskqueue_end(&topic->rest, false, &to);
+    EACH_CHANNEL (seg, topic, ch)
+        if (rests(topic, ch) && cursor_of(ch)->seq < to.seq)
+            to = (struct pn_diskqueue_cursor) {cursor_of(ch)->file, cursor_of(ch)->at,
+                                               cursor_of(ch)->seq, cursor_of(ch)->sum};
+    pn_diskqueue_forget(&topic->rest, seg->topics.disk, &to);
+    PN_CRASH("rest:followed");
+    pn_tombstones_passed_locked(seg, topic);
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+struct room {
+    bool plenty;    /* for every channel */
+    bool little;    /* for those that have little */
+    bool least;     /* the same, beyond the topic's share */
+    uint64_t part;  /* bytes that such a channel may have */
+    uint64_t count; /* messages, likewise; 0: any */
+};
+
+static bool has_little(const struct pn_topic_channel *ch, const struct room *room, uint64_t cost)
+{
+    uint64_t n = (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged;
+    return n == 0 || (ch->bytes + cost <= room->part && (room->count == 0 || n < room->count));
+}
+
+/* May it have that in memory, if it does not rest? */
+static bool takes(const struct pn_topic_channel *ch, const struct room *room, uint64_t bytes)
+{
+    if (ch->ephemeral != 0)
+        return room->little;
+    return room->plenty ||
+           ((room->little || room->least) && has_little(ch, room, pn_bytes_cost(bytes)));
+}
+
+static struct room look_at_share(const struct pn_segment *seg, const struct pn_topic *topic,
+                                 uint64_t bytes, bool timed, uint32_t more)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
+    const uint64_t there = (uint64_t) topic->firm + topic->staged + more;
+    const uint32_t reserve = n < 2 ? 0 : mem->ctl->share / 4;
+    const uint64_t places = n < 2 ? 0 : topic->max_depth / 4;
+    struct room room = {.part = (uint64_t) reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
+                        .count = topic->max_depth == 0 ? 0 : places / (n == 0 ? 1 : n) + 1};
+    struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
+    bool deep = topic->max_depth != 0 && there + 1 > topic->max_depth;
+    bool almost = topic->max_depth != 0 && there + 1 + places > topic->max_depth;
+    room.little = !deep && pn_arena_may_locked(mem, index, &need);
+    uint64_t had = 0;
+    EACH_CHANNEL (seg, topic, ch)
+        had += ch->ephemeral == 0 && has_little(ch, &room, 0) ? ch->bytes : 0;
+    room.least = pn_arena_pages_for(mem, index, &need) + had / PN_ARENA_PAGE + need.spare <=
+                 mem->ctl->pages_free / 2;
+    need.pages += reserve;
+    room.plenty = room.little && !almost && pn_arena_may_locked(mem, index, &need);
+    return room;
+}
+
+/* For one more behind `more` that are staged. */
+static struct room look_around(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
+                               bool timed, uint32_t more)
+{
+    struct room room = look_at_share(seg, topic, bytes, timed, more);
+    for (int i = 0; !room.little && i < PN_REST_DROPS && pn_message_drop_soft_locked(seg, topic);
+         i++)
+        room = look_at_share(seg, topic, bytes, timed, more);
+    return room;
+}
+
+bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
+                           bool timed)
+{
+    if (!pn_rest_may(seg, topic))
+        return false;
+    struct room room = look_around(seg, topic, bytes, timed, 0);
+    EACH_CHANNEL (seg, topic, ch)
+        if (rests(topic, ch) || !takes(ch, &room, bytes))
+            return true;
+    return false;
+}
+
+/* ---- giving out ------------------------------------------------------------------------------ */
+
+/* What is staged so far. */
+struct batch {
+    struct pn_segment *seg;
+    struct pn_topic *topic;
+    uint32_t first, last, n; /* messages in memory */
+    uint64_t seq;            /* the rest goes on to there; 0: nothing was written */
+    uint64_t written, bytes; /* messages that are nowhere else, and their bodies */
+};
+
+static void begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
+{
+    struct pn_diskqueue_cursor end;
+    if (pn_load_relaxed(&ch->rests) != 0)
+        return;
+    pn_diskqueue_end(&b->topic->rest, b->seq != 0, &end);
+    set_cursor(ch, &end);
+}
+
+/* Deliveries for those that take it; the others are to read it from disk: are there any? */
+static bool share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint64_t bytes,
+                      int64_t due, const struct room *room)
+{
+    bool on_disk = false;
+    EACH_CHANNEL (b->seg, b->topic, ch) {
+        bool without = pn_queue_goes_without(b->topic, ch);
+        if (ref != 0 && !without && pn_load_relaxed(&ch->rests) == 0 && room != NULL &&
+            takes(ch, room, bytes) && pn_message_add_delivery_locked(b->seg, m, ref, ch, due))
+            continue;
+        if (ch->ephemeral != 0) {
+            ch->dropped++;
+            continue;
+        }
+        begin_to_rest(b, ch);
+        on_disk = true;
+    }
+    return on_disk;
+}
+
+/* What was written is there for those that rest, from record `begin` on. */
+static void commit_records(const struct batch *b)
+{
+    const uint64_t begin = pn_diskqueue_now(&b->topic->rest)->write_seq;
+    if (b->seq == 0)
+        return;
+    pn_diskqueue_commit(&b->topic->rest, b->seq);
+    EACH_CHANNEL (b->seg, b->topic, ch)
+        if (rests(b->topic, ch))
+            ch->message_count +=
+                b->seq - (cursor_of(ch)->seq > begin ? cursor_of(ch)->seq : begin);
+}
+
+static bool anybody_takes(const struct batch *b, const struct room *room, uint64_t bytes)
+{
+    EACH_CHANNEL (b->seg, b->topic, ch)
+        if (pn_load_relaxed(&ch->rests) == 0 && takes(ch, room, bytes))
+            return true;
+    return false;
+}
+
+/* One more.  -errno: nothing of it is staged. */
+static int stage_one(struct batch *b, const struct pn_new_message *m,
+                     const struct pn_moment *now)
+{
+    struct pn_segment *seg = b->seg;
+    const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
+    const int64_t due = m->delay_ns <= 0                ? 0
+                        : m->delay_ns > INT64_MAX - now->mono ? INT64_MAX
+                                                              : now->mono + m->delay_ns;
+    struct room room = look_around(seg, b->topic, bytes, due != 0 || m->ttl_ns > 0, b->n);
+    uint32_t ref = anybody_takes(b, &room, bytes)
+                       ? pn_message_restore_begin_locked(seg, b->topic, m, now, false, false)
+                       : 0;
+    bool on_disk = share_out(b, pn_message_at(seg, ref), ref, bytes, due, &room);
+    if (ref != 0 && pn_message_at(seg, ref)->refs == 0) {
+        pn_message_unstage_locked(seg, ref);
+        ref = 0;
+    }
+    int rc = on_disk ? pn_rest_stage_locked(seg, b->topic, m, now, &b->seq) : 0;
+    if (rc != 0) {
+        if (ref != 0)
+            pn_message_unstage_locked(seg, ref);
+        return rc;
+    }
+    b->written += ref == 0;
+    b->bytes += ref == 0 ? m->body_len : 0;
+    if (ref == 0)
+        return 0;
+    if (b->last != 0)
+        pn_message_at(seg, b->last)->next = ref;
+    else
+        b->first = ref;
+    b->last = ref;
+    b->n++;
+    PN_CRASH("rest:staged");
+    return 0;
+}
+
+static void unstage(struct batch *b)
+{
+    for (uint32_t ref = b->first, next; ref != 0; ref = next) {
+        next = pn_message_at(b->seg, ref)->next;
+        pn_message_unstage_locked(b->seg, ref);
+    }
+}
+
+/* All of it, by the one store. */
+static void commit(struct batch *b, const struct pn_record_out *from)
+{
+    struct pn_segment *seg = b->seg;
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    const uint32_t topic = (uint32_t) (b->topic - seg->topics.topic) + 1;
+    redo->messages = b->first;
+    redo->delivery = 0;
+    redo->spill = b->seq != 0 ? topic : 0;
+    redo->spill_seq = b->seq;
+    redo->rest = PN_REDO_REST;
+    redo->disk = 0;
+    if (from != NULL)
+        pn_topic_disk_redo_set_locked(seg, b->topic, from);
+    seg->topics.ctl->spilled = 1;
+    PN_CRASH("rest:redo");
+    pn_store_release(&redo->valid, 1);
+    PN_CRASH("rest:redo-valid");
+    pn_topic_disk_redo_locked(seg);
+    commit_records(b);
+    pn_message_golive_locked(seg, b->first);
+    redo->disk = redo->spill = 0;
+    b->topic->message_count += b->written;
+    b->topic->message_bytes += b->bytes;
+}
+
+int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
+                           const struct pn_new_message *common, const unsigned char *bodies,
+                           const uint32_t *lens, size_t n)
+{
+    const struct pn_moment now = pn_moment_now();
+    struct pn_new_message m = *common;
+    struct batch b = {.seg = seg, .topic = topic};
+    int rc = 0;
+    size_t done = 0;
+    settle_cursors(seg, topic);
+    for (; done < n && rc == 0; bodies += lens[done], done++, m.id++) {
+        m.body = bodies;
+        m.body_len = lens[done];
+        rc = stage_one(&b, &m, &now);
+    }
+    if (rc == 0) {
+        commit(&b, NULL);
+        return 0;
+    }
+    unstage(&b);
+    settle_cursors(seg, topic);
+    return rc;
+}
+
+int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,
+                            const struct pn_new_message *common, const unsigned char *bodies,
+                            const uint32_t *lens, size_t n)
+{
+    return pn_rest_runs(seg, topic)
+               ? pn_rest_publish_locked(seg, topic, common, bodies, lens, n)
+               : pn_topic_spill_many_locked(seg, topic, common, bodies, lens, n);
+}
+
+int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
+                        const struct pn_new_message *m, const struct pn_moment *then,
+                        const struct pn_record_out *record)
+{
+    struct batch b = {.seg = seg, .topic = topic};
+    settle_cursors(seg, topic);
+    int rc = stage_one(&b, m, then);
+    if (rc != 0) {
+        settle_cursors(seg, topic);
+        return rc;
+    }
+    commit(&b, record);
+    return 0;
+}
+
+/* ---- out of the backlog ---------------------------------------------------------------------- */
+
+/* The message as it stands in memory, for its record. */
+static int write_from_memory(struct batch *b, uint32_t ref, int64_t due)
+{
+    const struct pn_message *m = pn_message_at(b->seg, ref);
+    const struct pn_moment then = {.mono = m->published_mono, .real = m->published_ns};
+    size_t length = (size_t) m->headers_len + m->body_len;
+    unsigned char *bytes = malloc(length);
+    if (bytes == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    if (!pn_arena_read(&b->seg->topics.arena, ref, sizeof *m, 0, bytes, length)) {
+        free(bytes);
+        return pn_segment_poison(b->seg, "the body of message %016llx is broken",
+                                 (unsigned long long) m->id);
+    }
+    const struct pn_new_message copy = {.headers = bytes,
+                                        .headers_len = m->headers_len,
+                                        .body = bytes + m->headers_len,
+                                        .body_len = m->body_len,
+                                        .id = m->id,
+                                        .delay_ns = due == 0 ? 0 : due - then.mono,
+                                        .ttl_ns = m->expires == 0 ? 0 : m->expires - then.mono};
+    int rc = pn_rest_stage_locked(b->seg, b->topic, &copy, &then, &b->seq);
+    free(bytes);
+    return rc;
+}
+
+/* It leaves the backlog, and is in the channels' lists. */
+static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
+{
+    struct pn_segment *seg = b->seg;
+    struct pn_delivery *own = pn_delivery_at(seg, at);
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    const struct pn_message *m = pn_message_at(seg, own->message);
+    const uint64_t was = pn_load_relaxed(&own->state);
+    uint32_t given = m->first;
+    redo->messages = 0;
+    redo->delivery = at;
+    redo->expected = was;
+    redo->disk = 0;
+    redo->spill = (uint32_t) (b->topic - seg->topics.topic) + 1;
+    redo->spill_seq = b->seq;
+    redo->rest = PN_REDO_REST;
+    seg->topics.ctl->spilled = 1;
+    PN_CRASH("rest:pump");
+    pn_store_release(&redo->valid, 1);
+    PN_CRASH("rest:pump-valid");
+    commit_records(b);
+    pn_store_release(&own->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(was)));
+    PN_CRASH("rest:pumped");
+    pn_store_release(&redo->valid, 0);
+    redo->spill = 0;
+    for (uint32_t next; given != before; given = next) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, given)->channel);
+        next = pn_delivery_at(seg, given)->of_message;
+        ch->message_count++;
+        ch->staged--;
+        pn_delivery_enqueue_locked(seg, given);
+    }
+    pn_delivery_ended_locked(seg, at, was);
+}
+
+int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now,
+                        bool all_rest)
+{
+    struct batch b = {.seg = seg, .topic = topic};
+    const struct pn_delivery *own = pn_delivery_at(seg, at);
+    struct pn_message *m = pn_message_at(seg, own->message);
+    const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
+    const int64_t due = own->due > now ? own->due : 0;
+    const uint32_t before = m->first;
+    bool timed = m->expires != 0 || due != 0;
+    settle_cursors(seg, topic);
+    if (!all_rest && !pn_rest_splits_locked(seg, topic, bytes, timed))
+        return 1;
+    struct room room = look_around(seg, topic, bytes, timed, 0);
+    share_out(&b, m, own->message, bytes, due, all_rest ? NULL : &room);
+    int rc = write_from_memory(&b, own->message, due);
+    if (rc == 0) {
+        leave_backlog(&b, at, before);
+        return 0;
+    }
+    pn_pump_give_back_locked(seg, m, before);
+    settle_cursors(seg, topic);
+    return rc;
+}
+
+/* ---- coming back ----------------------------------------------------------------------------- */
+
+/* Of the channels that stand where `ch` does, those that have room are given it. */
+static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
+                           const struct pn_topic_channel *ch, const struct pn_topic_on_disk *from,
+                           const struct room *room, int64_t now)
+{
+    const uint64_t bytes = (uint64_t) from->m.headers_len + from->m.body_len;
+    const uint64_t seq = cursor_of(ch)->seq;
+    uint32_t ref = pn_message_restore_begin_locked(seg, topic, &from->m, &from->then, false, false);
+    struct pn_message *m = pn_message_at(seg, ref);
+    if (ref == 0)
+        return 0;
+    EACH_CHANNEL (seg, topic, other)
+        if (rests(topic, other) && cursor_of(other)->seq == seq && takes(other, room, bytes))
+            pn_message_add_delivery_locked(seg, m, ref, other, from->due > now ? from->due : 0);
+    if (m->refs != 0)
+        return ref;
+    pn_message_unstage_locked(seg, ref);
+    return 0;
+}
+
+static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
+                       const struct pn_diskqueue_cursor *to)
+{
+    struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    const struct pn_message *m = pn_message_at(seg, ref);
+    redo->messages = ref;
+    redo->delivery = redo->spill = 0;
+    redo->rest = PN_REDO_CURSORS;
+    redo->disk = (uint32_t) (topic - seg->topics.topic) + 1;
+    redo->disk_file = to->file;
+    redo->disk_at = to->at;
+    redo->disk_seq = to->seq;
+    redo->disk_sum = to->sum;
+    PN_CRASH("rest:back");
+    pn_store_release(&redo->valid, 1);
+    PN_CRASH("rest:back-valid");
+    pn_rest_redo_locked(seg);
+    const uint32_t given = m->first, body = m->body_len;
+    pn_message_golive_locked(seg, ref);
+    redo->disk = redo->rest = 0;
+    topic->message_count--; /* it was counted when it was published, for the channels as well */
+    topic->message_bytes -= body;
+    for (uint32_t at = given; at != 0; at = pn_delivery_at(seg, at)->of_message)
+        pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
+}
+
+void pn_rest_redo_locked(struct pn_segment *seg)
+{
+    const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    const struct pn_diskqueue_cursor to = {redo->disk_file, redo->disk_at, redo->disk_seq,
+                                           redo->disk_sum};
+    uint32_t limit = seg->topics.max_channels, at = pn_message_at(seg, redo->messages)->first;
+    for (; at != 0 && limit > 0; at = pn_delivery_at(seg, at)->of_message, limit--) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+        if (pn_load_relaxed(&ch->rests) != 0 && cursor_of(ch)->seq < to.seq)
+            set_cursor(ch, &to);
+    }
+}
+
+/* Damaged records are passed: those that nobody has counted yet. */
+static void count_lost(struct pn_topic *topic, uint64_t from, uint64_t to)
+{
+    from = from < topic->rest_lost_end ? topic->rest_lost_end : from;
+    if (to <= from)
+        return;
+    topic->rest_lost += to - from;
+    topic->rest_lost_end = to;
+}
+
+/* The next one of the channel: 1, it has moved; 0: not now; -EAGAIN: call again; -errno. */
+static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_topic_channel *ch,
+                      int64_t now)
+{
+    struct pn_topic_on_disk d;
+    const struct pn_rest_cursor at = *cursor_of(ch);
+    struct pn_diskqueue_cursor to = {at.file, at.at, at.seq, at.sum};
+    if (!rests(topic, ch))
+        return 0;
+    struct room room = look_around(seg, topic, ch->rest_stuck, false, 0);
+    if (!takes(ch, &room, ch->rest_stuck))
+        return 0;
+    int rc = pn_rest_look_locked(seg, topic, &to, &d);
+    if (rc < 0 && rc != -EAGAIN)
+        return rc;
+    count_lost(topic, at.seq, rc == 1 ? to.seq - 1 : to.seq);
+    bool expired = rc == 1 && d.there && d.expires != 0 && d.expires <= now;
+    if (rc != 1 || !d.there || expired) {
+        set_cursor(ch, &to);
+        ch->expired += expired;
+            return rc;
+    }
+    const uint64_t bytes = (uint64_t) d.m.headers_len + d.m.body_len;
+    room = look_around(seg, topic, bytes, d.due > now || d.expires != 0, 0);
+    uint32_t ref = takes(ch, &room, bytes) ? stage_back(seg, topic, ch, &d, &room, now) : 0;
+    if (ref == 0) {
+        ch->rest_stuck = bytes;
+        return 0;
+    }
+    bring_back(seg, topic, ref, &to);
+    return 1;
+}
+
+bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    const int64_t now = pn_now_ns();
+    uint32_t steps = 0;
+    bool more = false;
+    if (pn_topic_use_files_locked(seg, topic) != 0)
+        return false;
+    EACH_CHANNEL (seg, topic, ch) {
+        int rc = 1;
+        for (uint32_t i = 0; i < PN_TOPIC_STEPS && rc == 1; i++) {
+            rc = refill_one(seg, topic, ch, now);
+            steps += rc == 1;
+        }
+        more = more || rc == 1 || rc == -EAGAIN;
+    }
+    follow(seg, topic);
+    PN_CRASH("rest:refilled");
+    if (steps != 0)
+        pn_topic_settle_locked(seg, topic);
+    return more;
+}

@@ -1,0 +1,647 @@
+/*
+ * stats.c - statistics of topics, channels and consumers; peeking.
+ *
+ * 1. Depths are derived counters, exact under the lock.  Counters of events (message_count and the
+ *    like) stand in the records; one that was about to be raised by a process that was killed may
+ *    be one too low.
+ * 2. The time from publish to finish goes into a histogram of 32 octaves in 16 steps each, in two
+ *    halves of five minutes: the one that is written, and the one before it.  It is a page of the
+ *    arena, taken with the channel's first finish if there is one.
+ * 3. Whoever looks through an engine has no backend slot, so nobody watches his process: if he
+ *    notified a consumer and died before the signal, that would be made up for by its slow timer
+ *    only.  So he changes nothing (look_*): what is due by now and stands where it was, since
+ *    nobody has come by (delivery.c 4), is counted where it would go to.  Who looks through a
+ *    connection does what is due first, as everybody who comes by.
+ * 4. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; nobody
+ *    waits longer for the lock.
+ */
+#include "topic/stats.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend/backend.h"
+#include "base/crashpoint.h"
+#include "segment/arena_share.h"
+#include "topic/attach.h"
+#include "topic/consumers.h"
+#include "topic/delivery.h"
+#include "topic/open.h"
+#include "topic/timedset.h"
+#include "topic/overflow.h"
+#include "topic/durable.h"
+#include "topic/rest.h"
+
+#define PN_E2E_HALF_NS 300000000000LL
+#define PN_LOOK_STEPS 4096U
+
+enum { E2E_SUB = 16, E2E_OCTAVES = 32, E2E_FIRST = 11, E2E_BUCKETS = E2E_SUB * E2E_OCTAVES };
+
+/* ---- end to end ------------------------------------------------------------------------------ */
+
+struct e2e {
+    uint32_t half[2][E2E_BUCKETS];
+};
+_Static_assert(sizeof(struct e2e) == PN_ARENA_PAGE, "a page");
+
+static uint32_t bucket_of(uint64_t ns)
+{
+    uint32_t octave = 63 - (uint32_t) __builtin_clzll(ns | 1);
+    if (octave < E2E_FIRST)
+        return 0;
+    if (octave >= E2E_FIRST + E2E_OCTAVES)
+        return E2E_BUCKETS - 1;
+    return (octave - E2E_FIRST) * E2E_SUB + (uint32_t) (ns >> (octave - 4) & (E2E_SUB - 1));
+}
+
+static double bucket_begin(uint32_t bucket)
+{
+    return (double) ((uint64_t) (E2E_SUB + bucket % E2E_SUB)
+                     << (bucket / E2E_SUB + E2E_FIRST - 4));
+}
+
+/* How many of its halves are of the last five to ten minutes: beginning with the older, if two. */
+static int halves_now(const struct pn_topic_channel *ch, int64_t now)
+{
+    int64_t age = now - ch->histogram_since;
+    return age < PN_E2E_HALF_NS ? 2 : age < 2 * PN_E2E_HALF_NS ? 1 : 0;
+}
+
+/* The halves as of now: what is older than both is forgotten. */
+static struct e2e *histogram(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
+{
+    if (!pn_arena_taken(&seg->topics.arena, ch->histogram, PN_PAGE_WHOLE))
+        return NULL;
+    struct e2e *h = pn_arena_at(&seg->topics.arena, ch->histogram);
+    int halves = halves_now(ch, now);
+    if (halves == 2)
+        return h;
+    if (halves == 1)
+        memcpy(h->half[1], h->half[0], sizeof h->half[0]);
+    else
+        memset(h->half[1], 0, sizeof h->half[1]);
+    memset(h->half[0], 0, sizeof h->half[0]);
+    ch->histogram_since = now;
+    return h;
+}
+
+void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,
+                          int64_t now)
+{
+    if (ch->histogram == 0) {
+        const struct pn_arena_need need = {.pages = 1, .spare = 7};
+        if (!pn_arena_may_locked(&seg->topics.arena, ch->topic, &need))
+            return; /* messages need them more */
+        uint32_t ref = pn_arena_take_locked(&seg->topics.arena, ch->topic, PN_PAGE_WHOLE);
+        if (ref == 0)
+            return;
+        memset(pn_arena_at(&seg->topics.arena, ref), 0, PN_ARENA_PAGE);
+        ch->histogram_since = now;
+        ch->histogram = ref;
+        PN_CRASH("topic:histogram");
+    }
+    struct e2e *h = histogram(seg, ch, now);
+    if (h != NULL)
+        h->half[0][bucket_of(ns < 0 ? 0 : (uint64_t) ns)]++;
+}
+
+static double in_bucket(const struct e2e *h, int halves, uint32_t b)
+{
+    return (double) (halves > 0 ? h->half[0][b] : 0) + (double) (halves > 1 ? h->half[1][b] : 0);
+}
+
+static void quantiles(const struct e2e *h, int halves, double total, const double *q, size_t n,
+                      double *seconds)
+{
+    for (size_t i = 0; i < n; i++) {
+        double want = q[i] * total, before = 0;
+        uint32_t b = 0;
+        for (; b < E2E_BUCKETS - 1; b++) {
+            double here = in_bucket(h, halves, b);
+            if (here > 0 && before + here >= want)
+                break;
+            before += here;
+        }
+        double here = in_bucket(h, halves, b);
+        double part = here > 0 ? (want - before) / here : 0;
+        double begin = bucket_begin(b), width = bucket_begin(b + 1) - begin;
+        seconds[i] = (begin + width * (part < 0 ? 0 : part > 1 ? 1 : part)) / 1e9;
+    }
+}
+
+/* ---- the lock -------------------------------------------------------------------------------- */
+
+static int enter(struct pn_conn *conn)
+{
+    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc == 0 && pn_topics_ready(conn->seg))
+        pn_topics_begin_locked(conn->seg);
+    return rc;
+}
+
+static int leave(struct pn_conn *conn, int rc)
+{
+    if (pn_topics_ready(conn->seg))
+        pn_topics_end_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+static int e2e_locked(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                      const double *q, size_t n, double *seconds)
+{
+    const struct pn_arena *arena = &seg->topics.arena;
+    int halves = halves_now(ch, pn_now_ns());
+    double total = 0;
+    if (!pn_arena_taken(arena, ch->histogram, PN_PAGE_WHOLE))
+        return 0;
+    const struct e2e *h = pn_arena_at(arena, ch->histogram);
+    for (uint32_t b = 0; b < E2E_BUCKETS; b++)
+        total += in_bucket(h, halves, b);
+    if (total > 0)
+        quantiles(h, halves, total, q, n, seconds);
+    return total > 0;
+}
+
+static int check_quantiles(const double *q, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(q[i] > 0 && q[i] <= 1))
+            return pn_fail(EINVAL, "a quantile must be greater than 0 and at most 1");
+    return 0;
+}
+
+int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
+{
+    int rc = check_quantiles(q, n);
+    if (rc == 0)
+        rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : e2e_locked(conn->seg, ch, q, n, seconds));
+}
+
+int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, double *seconds)
+{
+    int rc = check_quantiles(q, n);
+    if (rc == 0)
+        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    rc = ch == NULL ? -PN_ETOPICDELETED : e2e_locked(seg, ch, q, n, seconds);
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* ---- what has fallen due --------------------------------------------------------------------- */
+
+static int64_t real_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+struct look {
+    int64_t now;
+    uint32_t steps; /* how many more deliveries it may count one by one (4) */
+};
+
+static struct look begin_look(void)
+{
+    return (struct look){.now = pn_now_ns(), .steps = PN_LOOK_STEPS};
+}
+
+/* Through a connection the deferred of a backlog are all counted, as ever. */
+static struct look exact_look(void)
+{
+    return (struct look){.now = pn_now_ns(), .steps = UINT32_MAX};
+}
+
+static bool is_expired(const struct pn_message *m, int64_t now)
+{
+    return m->expires != 0 && m->expires <= now;
+}
+
+/* It is due, and counts where it would go to.  What is void is on its way out, and not due. */
+static void count_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                      uint32_t ref, const struct look *look, pn_topic_channel_stats *out,
+                      int64_t *oldest)
+{
+    const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    const struct pn_message *m = pn_message_at(seg, d->message);
+    enum pn_delivery_kind kind = pn_state_kind(pn_load_relaxed(&d->state));
+    uint64_t *from = kind == PN_KIND_DEFERRED    ? &out->deferred
+                     : kind == PN_KIND_IN_FLIGHT ? &out->in_flight
+                                                 : &out->depth;
+    bool expires = kind != PN_KIND_IN_FLIGHT && is_expired(m, look->now);
+    if (pn_is_void(ch, d) || *from == 0 || (kind == PN_KIND_READY && !expires))
+        return;
+    --*from;
+    if (expires) {
+        out->expired++;
+        return;
+    }
+    out->depth++;
+    if (m->published_ns < *oldest)
+        *oldest = m->published_ns;
+}
+
+/* What has timed out; what has been delivered often enough will not be ready again. */
+static void count_timed_out(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                            struct look *look, pn_topic_channel_stats *out, int64_t *oldest)
+{
+    if (ch->next_deadline > look->now)
+        return;
+    PN_EACH_CONSUMER(seg, ch, i) {
+        const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
+        for (uint32_t at = c->first; at != 0 && look->steps != 0; look->steps--) {
+            const struct pn_delivery *d = pn_delivery_at(seg, at);
+            uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
+            if (d->due > look->now)
+                break;
+            if (c->max_attempts == 0 || attempts < c->max_attempts)
+                count_due(seg, ch, at, look, out, oldest);
+            at = d->next;
+        }
+    }
+}
+
+/* When the first in line was published: INT64_MAX, nothing is ready. */
+static int64_t first_published(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                               struct look *look)
+{
+    for (uint32_t at = ch->first; at != 0 && look->steps != 0; look->steps--) {
+        const struct pn_delivery *d = pn_delivery_at(seg, at);
+        const struct pn_message *m = pn_message_at(seg, d->message);
+        if (!pn_is_void(ch, d) && !is_expired(m, look->now))
+            return m->published_ns;
+        at = d->next;
+    }
+    return INT64_MAX;
+}
+
+static int64_t age_of(int64_t published)
+{
+    int64_t age = real_ns() - published; /* the clock may have been set back */
+    return published == INT64_MAX ? -1 : age < 0 ? 0 : age;
+}
+
+/* What is due by now stands where it was: after the rest of `out` was filled in. */
+static void count_all_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                    struct look *look, pn_topic_channel_stats *out)
+{
+    int64_t first = first_published(seg, ch, look), due = INT64_MAX;
+    struct pn_timed entry;
+    uint32_t at = 0;
+    for (; look->steps != 0 &&
+           pn_timedset_next_due(&seg->topics.arena, &ch->timed, look->now, &at, &entry);
+         look->steps--)
+        count_due(seg, ch, entry.ref, look, out, &due);
+    count_timed_out(seg, ch, look, out, &due);
+    out->oldest_ready_ns = age_of(first == INT64_MAX ? due : first); /* due: goes to the tail */
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void copy_name(char to[65], const char *name, uint32_t len)
+{
+    memset(to, 0, 65);
+    memcpy(to, name, len <= 64 ? len : 64);
+}
+
+/* Of records on disk that were lost it is not known how many bytes were whose (overflow.c). */
+static uint64_t published_bytes(const struct pn_topic *t)
+{
+    int64_t bytes = (int64_t) (t->message_bytes + pn_topic_disk_bytes(t));
+    return bytes > 0 ? (uint64_t) bytes : 0;
+}
+
+static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct look *look,
+                       pn_topic_stats *out)
+{
+    uint32_t index = (uint32_t) (t - seg->topics.topic);
+    const struct pn_topic_channel *own = pn_queue_at(seg, index);
+    *out = (pn_topic_stats){.ref = pn_ref_make(index, t->generation),
+                            .paused = t->paused,
+                            .ephemeral = t->ephemeral,
+                            .durable = t->durable,
+                            .fsync = t->fsync,
+                            .overflow = t->overflow,
+                            .channels = t->nchannels,
+                            .max_depth = t->max_depth,
+                            .depth = own->ready + pn_topic_waits_on_disk(t),
+                            .unfinished = t->messages,
+                            .message_count = t->message_count + pn_topic_on_disk(t) +
+                                             pn_diskqueue_now(&t->disk)->corrupt,
+                            .message_bytes = published_bytes(t),
+                            .on_disk = pn_topic_waits_on_disk(t) + pn_rest_records(t) -
+                                       t->rest_buried,
+                            .corrupt = (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt +
+                                                   t->rest_lost),
+                            .dropped = t->dropped,
+                            .expired = t->expired + own->expired};
+    const struct pn_topiclog *log = &seg->topics.ctl->log;
+    if (t->durable != 0)
+        out->corrupt += (uint32_t) pn_diskqueue_now(&log->queue)->corrupt;
+    int error = pn_load_relaxed(&t->disk.error);
+    if (error == 0)
+        error = pn_load_relaxed(&t->rest.error);
+    if (error == 0 && t->durable != 0)
+        error = pn_load_relaxed(&log->queue.error);
+    if (error == 0 && t->durable != 0)
+        error = (int) pn_load_relaxed(&log->failed);
+    if (error != 0)
+        snprintf(out->error, sizeof out->error, "%s", strerror(error));
+    copy_name(out->name, t->name, t->name_len);
+    snprintf(out->database, sizeof out->database, "%s", pn_database_name_locked(seg, t->dboid));
+    for (uint32_t at = own->first; at != 0 && look->steps != 0; look->steps--) {
+        out->deferred += pn_delivery_at(seg, at)->due > look->now;
+        at = pn_delivery_at(seg, at)->next;
+    }
+}
+
+/* Of one database, or of all (0). */
+static size_t topic_rows(struct pn_segment *seg, uint32_t dboid, struct look look,
+                         pn_topic_stats *rows, size_t cap)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < seg->topics.ctl->topic_end && i < seg->topics.max_topics; i++) {
+        struct pn_topic *t = &seg->topics.topic[i];
+        if (pn_load_relaxed(&t->state) != PN_RECORD_USED || (dboid != 0 && t->dboid != dboid))
+            continue;
+        if (n < cap)
+            fill_topic(seg, t, &look, &rows[n]);
+        n++;
+    }
+    return n;
+}
+
+/* 1: there are topics, by now; 0: none were ever made. */
+static int wake(struct pn_segment *seg)
+{
+    int rc = pn_topics_ready(seg) || !pn_durable_exists(seg) ? 0 : pn_topics_wake(seg);
+    return rc != 0 ? rc : pn_topics_ready(seg);
+}
+
+int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
+{
+    struct pn_segment *seg = conn->seg;
+    int rc = wake(seg);
+    if (rc != 1)
+        return rc;
+    rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(), rows, cap));
+}
+
+int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
+{
+    int rc = wake(seg);
+    if (rc != 1)
+        return rc;
+    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = (int) topic_rows(seg, 0, begin_look(), rows, cap);
+    pn_lock_release(seg);
+    return rc;
+}
+
+/* What the dead had in flight is counted where it goes to. */
+static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
+    uint32_t next = t == NULL ? 0 : t->first_channel;
+    while (next != 0) {
+        struct pn_topic_channel *ch = pn_queue_at(conn->seg, next - 1);
+        next = pn_consumers_reap_dead_locked(conn->seg, ch) ? t->first_channel : ch->sibling;
+    }
+    return pn_topic_resolve_locked(conn, ref);
+}
+
+int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *t = topic_without_dead_locked(conn, ref);
+    struct look look = exact_look();
+    if (t != NULL)
+        fill_topic(conn->seg, t, &look, out);
+    return leave(conn, t == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+static void fill_queue(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                       pn_topic_channel_stats *out)
+{
+    *out = (pn_topic_channel_stats){.ref = pn_ref_make(pn_queue_index(seg, ch), ch->generation),
+                                    .topic = pn_ref_make(ch->topic, ch->topic_generation),
+                                    .paused = pn_load_relaxed(&ch->paused),
+                                    .ephemeral = ch->ephemeral,
+                                    .consumers = ch->consumers,
+                                    .max_consumers = ch->max_consumers,
+                                    .depth = ch->ready +
+                                             pn_rest_depth(seg, pn_topic_of(seg, ch), ch),
+                                    .in_flight = ch->in_flight,
+                                    .deferred = ch->deferred,
+                                    .message_count = ch->message_count,
+                                    .requeued = ch->requeued,
+                                    .timed_out = ch->timed_out,
+                                    .finished = ch->finished,
+                                    .dead_lettered = ch->dead_lettered,
+                                    .dropped = ch->dropped,
+                                    .expired = ch->expired};
+    copy_name(out->name, ch->name, ch->name_len);
+}
+
+/* What is due by now happens. */
+static void tick_and_fill(struct pn_segment *seg, struct pn_topic_channel *ch, struct look *look,
+                          pn_topic_channel_stats *out)
+{
+    pn_queue_tick_locked(seg, ch, look->now);
+    pn_queue_settle_locked(seg, ch);
+    fill_queue(seg, ch, out);
+    out->oldest_ready_ns = age_of(first_published(seg, ch, look));
+}
+
+int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+{
+    struct pn_segment *seg = conn->seg;
+    size_t n = 0;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct look look = begin_look();
+    const struct pn_topic *t = topic_without_dead_locked(conn, ref);
+    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
+         i = pn_queue_at(seg, i - 1)->sibling) {
+        if (n < cap)
+            tick_and_fill(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
+        n++;
+    }
+    return leave(conn, t == NULL ? -PN_ETOPICDELETED : (int) n);
+}
+
+int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+{
+    size_t n = 0;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    struct look look = begin_look();
+    const struct pn_topic *t = pn_topic_named_locked(seg, ref);
+    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
+         i = pn_queue_at(seg, i - 1)->sibling) {
+        const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        if (n < cap) {
+            fill_queue(seg, ch, &rows[n]);
+            count_all_due(seg, ch, &look, &rows[n]);
+        }
+        n++;
+    }
+    pn_lock_release(seg);
+    return t == NULL ? -PN_ETOPICDELETED : (int) n;
+}
+
+int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct look look = begin_look();
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch != NULL && pn_consumers_reap_dead_locked(conn->seg, ch))
+        ch = pn_queue_resolve_locked(conn, ref); /* an ephemeral one has gone with them */
+    if (ch != NULL)
+        tick_and_fill(conn->seg, ch, &look, out);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+static void fill_consumer(const struct pn_segment *seg, uint32_t ci, pn_consumer_stats *out)
+{
+    const struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    *out = (pn_consumer_stats){.ref = pn_ref_make(ci, c->generation),
+                               .pid = c->pid,
+                               .backend_id = (int32_t) c->slot,
+                               .in_flight = c->in_flight,
+                               .max_in_flight = c->max_in_flight,
+                               .level = c->level,
+                               .sample_rate = c->sample_rate,
+                               .delivered = c->delivered,
+                               .finished = c->finished,
+                               .requeued = c->requeued,
+                               .timed_out = c->timed_out};
+}
+
+static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                            pn_consumer_stats *rows, size_t cap)
+{
+    size_t n = 0;
+    PN_EACH_CONSUMER(seg, ch, i) {
+        if (n < cap)
+            fill_consumer(seg, i - 1, &rows[n]);
+        n++;
+    }
+    return n;
+}
+
+int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+{
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED
+                                  : (int) consumer_rows(conn->seg, ch, rows, cap));
+}
+
+int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
+{
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    rc = ch == NULL ? -PN_ETOPICDELETED : (int) consumer_rows(seg, ch, rows, cap);
+    pn_lock_release(seg);
+    return rc;
+}
+
+int pn_consumer_row(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *out)
+{
+    uint32_t ci = (uint32_t) ref - 1;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_consumer_slot *c = pn_consumer_at(conn->seg, ci);
+    bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->generation == ref >> 32;
+    if (there)
+        fill_consumer(conn->seg, ci, out);
+    return leave(conn, there ? 0 : pn_fail(PN_ETOPICDELETED, "the consumer is no more"));
+}
+
+/* ---- peeking --------------------------------------------------------------------------------- */
+
+struct peek {
+    struct pn_segment *seg;
+    pn_peeked *out;
+    size_t cap, n, body_max;
+    uint8_t *bodies;
+    int64_t now;
+};
+
+static void peek_one(struct peek *p, uint32_t ref)
+{
+    const struct pn_delivery *d = pn_delivery_at(p->seg, ref);
+    const struct pn_message *m = pn_message_at(p->seg, d->message);
+    uint64_t word = pn_load_relaxed(&d->state);
+    enum pn_delivery_kind kind = pn_state_kind(word);
+    if (p->n == p->cap || pn_is_void(pn_queue_at(p->seg, d->channel), d))
+        return;
+    uint64_t len = m->body_len < p->body_max ? m->body_len : p->body_max;
+    if (len != 0 && !pn_arena_read(&p->seg->topics.arena, d->message, sizeof *m, m->headers_len,
+                                   p->bodies + p->n * p->body_max, len))
+        return;
+    p->out[p->n++] = (pn_peeked){.id = m->id,
+                                 .state = kind == PN_KIND_READY      ? PN_MESSAGE_READY
+                                          : kind == PN_KIND_DEFERRED ? PN_MESSAGE_DEFERRED
+                                                                     : PN_MESSAGE_IN_FLIGHT,
+                                 .attempts = pn_state_attempts(word),
+                                 .due_in_ns = kind == PN_KIND_READY ? 0 : d->due - p->now,
+                                 .published_ns = m->published_ns,
+                                 .body_len = m->body_len};
+}
+
+int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, uint8_t *bodies,
+                  size_t body_max)
+{
+    struct pn_segment *seg = conn->seg;
+    struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
+    struct pn_timed entry;
+    int rc = enter(conn);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch == NULL)
+        return leave(conn, -PN_ETOPICDELETED);
+    p.now = pn_now_ns();
+    pn_queue_tick_locked(seg, ch, p.now);
+    pn_queue_settle_locked(seg, ch);
+    for (uint32_t at = ch->first; at != 0 && p.n < cap; at = pn_delivery_at(seg, at)->next)
+        peek_one(&p, at);
+    for (uint32_t i = 0; p.n < cap && pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry);
+         i++)
+        if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, entry.ref)->state)) ==
+            PN_KIND_DEFERRED)
+            peek_one(&p, entry.ref);
+    PN_EACH_CONSUMER(seg, ch, i)
+        for (uint32_t at = pn_consumer_at(seg, i - 1)->first; at != 0 && p.n < cap;
+             at = pn_delivery_at(seg, at)->next)
+            peek_one(&p, at);
+    return leave(conn, (int) p.n);
+}

@@ -1,0 +1,649 @@
+/*
+ * topic.c - topics and channels: the tables, and what happens to them as a whole.
+ *
+ * Topics and channels
+ *
+ * 1. A topic's every message goes to each of its channels, and within a channel to one consumer.
+ *    The body is stored once; for each channel there is a delivery, 64 bytes with a state word.
+ *    Messages and deliveries lie in an arena (arena.c); topics, channels and consumers in
+ *    tables.  All of it is one part of the segment, allocated when the first topic is made
+ *    (open.c).
+ * 2. The writer lock guards everything.  What is true is said by few words (layout_topic.h,
+ *    "truth"), each operation of its own changes it with one store, and all else is an index, for
+ *    which `topics_dirty` stands while it is being changed: the successor of one who died then
+ *    makes all indices anew (recover_topics.c).  What needs more than one store at once goes
+ *    through a redo record, or, in a transaction, through redo entries in the queue before `head`.
+ * 3. A topic, or a channel, is deleted by the store of its state; emptied by the store of
+ *    `void_below`: whatever stands in it with a smaller order does not exist any more.  What it
+ *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by whoever else does
+ *    anything with a topic meanwhile, or after he has died (`sweeping`).
+ * 4. The first channel of a topic gets what the topic has kept; a paused topic keeps, too, and so
+ *    does one that has something kept already, so that the order stays (message.c).
+ * 5. An ephemeral channel goes with its last consumer, an ephemeral topic with its last channel.
+ */
+#define _GNU_SOURCE
+#include "topic/topic.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/crashpoint.h"
+#include "segment/arena_share.h"
+#include "topic/consumers.h"
+#include "topic/delivery.h"
+#include "backend/generation.h"
+#include "segment/identity.h"
+#include "topic/message.h"
+#include "topic/open.h"
+#include "topic/overflow.h"
+#include "topic/durable.h"
+#include "topic/pump.h"
+#include "topic/rest.h"
+
+static const char ephemeral_suffix[] = "#ephemeral";
+
+/* ---- names, references ----------------------------------------------------------------------- */
+
+static bool is_ephemeral(const char *name, size_t len)
+{
+    size_t n = sizeof ephemeral_suffix - 1;
+    return len > n && memcmp(name + len - n, ephemeral_suffix, n) == 0;
+}
+
+int pn_topic_check_name(const char *what, const char *name, size_t len)
+{
+    size_t plain = is_ephemeral(name, len) ? len - (sizeof ephemeral_suffix - 1) : len;
+    bool good = len >= 1 && len <= PN_TOPIC_NAME_MAX;
+    for (size_t i = 0; good && i < plain; i++)
+        good = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+               (name[i] >= '0' && name[i] <= '9') || name[i] == '.' || name[i] == '_' ||
+               name[i] == '-';
+    if (good)
+        return 0;
+    return pn_fail(PN_ETOPICNAME,
+                   "bad %s name\n"
+                   "A name has 1 to %u of A-Z a-z 0-9 . _ -, and may end in %s.",
+                   what, PN_TOPIC_NAME_MAX, ephemeral_suffix);
+}
+
+static int deleted(const char *what)
+{
+    return pn_fail(PN_ETOPICDELETED, "the %s was deleted\nOpen it again to make a new one.", what);
+}
+
+bool pn_list_ends(const struct pn_segment *seg, const char *what)
+{
+    union {
+        const struct pn_segment *is;
+        struct pn_segment *poisoned; /* whatever the caller only looks at */
+    } both = {seg};
+    pn_segment_poison(both.poisoned, "a list of %s leads round", what);
+    return false;
+}
+
+struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)
+{
+    uint32_t index = (uint32_t) ref - 1;
+    if (pn_topics_ready(seg) && index < seg->topics.max_topics) {
+        struct pn_topic *t = &seg->topics.topic[index];
+        if (pn_load_relaxed(&t->state) == PN_RECORD_USED && t->generation == ref >> 32)
+            return t;
+    }
+    deleted("topic");
+    return NULL;
+}
+
+struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic *t = pn_topic_named_locked(conn->seg, ref);
+    if (t == NULL || t->dboid == conn->dboid)
+        return t;
+    deleted("topic");
+    return NULL;
+}
+
+struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_ref ref)
+{
+    uint32_t index = (uint32_t) ref - 1;
+    const struct pn_topics *t = &seg->topics;
+    if (pn_topics_ready(seg) && index < t->max_channels && index >= t->max_topics) {
+        struct pn_topic_channel *ch = &t->channel[index];
+        if (pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == ref >> 32)
+            return ch;
+    }
+    deleted("channel");
+    return NULL;
+}
+
+struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref)
+{
+    struct pn_topic_channel *ch = pn_queue_named_locked(conn->seg, ref);
+    if (ch == NULL || pn_topic_of(conn->seg, ch)->dboid == conn->dboid)
+        return ch;
+    deleted("channel");
+    return NULL;
+}
+
+/* ---- lists of channels ---------------------------------------------------------------------- */
+
+void pn_topics_link_locked(struct pn_segment *seg)
+{
+    struct pn_topics *t = &seg->topics;
+    for (uint32_t i = 0; i < t->max_topics; i++)
+        t->topic[i].first_channel = t->topic[i].nchannels = 0;
+    for (uint32_t i = t->max_channels; i-- > t->max_topics;) {
+        struct pn_topic_channel *ch = &t->channel[i];
+        struct pn_topic *topic = pn_topic_of(seg, ch);
+        if (pn_load_relaxed(&ch->state) != PN_RECORD_USED)
+            continue;
+        ch->sibling = topic->first_channel;
+        topic->first_channel = i + 1;
+        topic->nchannels++;
+    }
+}
+
+static struct pn_topic_channel *find_channel(const struct pn_segment *seg,
+                                             const struct pn_topic *topic, const char *name,
+                                             size_t len)
+{
+    PN_EACH_CHANNEL(seg, topic, i) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+        if (ch->name_len == len && memcmp(ch->name, name, len) == 0)
+            return ch;
+    }
+    return NULL;
+}
+
+struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t dboid,
+                                        const char *name, size_t len)
+{
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        struct pn_topic *t = &seg->topics.topic[i];
+        if (pn_load_relaxed(&t->state) == PN_RECORD_USED && t->dboid == dboid &&
+            t->name_len == len && memcmp(t->name, name, len) == 0)
+            return t;
+    }
+    return NULL;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void make_queue(struct pn_topic_channel *ch, uint32_t topic, uint32_t topic_generation,
+                       const char *name, size_t len)
+{
+    uint32_t generation = ch->generation + 1;
+    memset((char *) ch + sizeof ch->state, 0, sizeof *ch - sizeof ch->state);
+    ch->generation = generation;
+    ch->topic = topic;
+    ch->topic_generation = topic_generation;
+    ch->name_len = (uint32_t) len;
+    if (len != 0)
+        memcpy(ch->name, name, len);
+    ch->ephemeral = len != 0 && is_ephemeral(name, len);
+    ch->next_order = 1;
+    ch->next_deadline = INT64_MAX;
+    PN_CRASH("topic:channel-entry");
+    pn_store_release(&ch->state, PN_RECORD_USED);
+    PN_CRASH("topic:channel-used");
+}
+
+static void set_options(struct pn_topic *t, const pn_topic_options *o)
+{
+    uint32_t given = o == NULL ? 0 : o->given;
+    t->durable = (given & PN_TOPIC_DURABLE) != 0 && o->durable != 0;
+    t->fsync = (given & PN_TOPIC_FSYNC) != 0 ? o->fsync : PN_FSYNC_INTERVAL;
+    t->overflow = (given & PN_TOPIC_OVERFLOW) != 0 ? o->overflow : PN_OVERFLOW_DISK;
+    t->max_depth = (given & PN_TOPIC_MAX_DEPTH) != 0 ? o->max_depth : 0;
+}
+
+struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
+                                      size_t len, const pn_topic_options *options)
+{
+    struct pn_topics *all = &seg->topics;
+    struct pn_topic *t = pn_topic_lookup_locked(seg, dboid, name, len);
+    uint32_t i = all->ctl->topic_hint;
+    if (t != NULL)
+        return t;
+    while (i < all->max_topics && pn_load_relaxed(&all->topic[i].state) != PN_RECORD_FREE)
+        i++;
+    if (i >= all->max_topics || !pn_keep_database_locked(seg, dboid))
+        return NULL;
+    t = &all->topic[i];
+    uint32_t generation = t->generation + 1;
+    memset((char *) t + sizeof t->state, 0, sizeof *t - sizeof t->state);
+    t->generation = generation;
+    t->dboid = dboid;
+    t->name_len = (uint32_t) len;
+    memcpy(t->name, name, len);
+    t->ephemeral = is_ephemeral(name, len);
+    set_options(t, options);
+    if (i >= all->ctl->topic_end)
+        all->ctl->topic_end = i + 1;
+    PN_CRASH("topic:entry");
+    make_queue(&all->channel[i], i, generation, NULL, 0);
+    pn_store_release(&t->state, PN_RECORD_USED);
+    PN_CRASH("topic:used");
+    pn_arena_count_locked(&all->arena, i, true);
+    all->ctl->topic_hint = i + 1;
+    pn_durable_note_topic_locked(seg, t);
+    return t;
+}
+
+static int check_options(const pn_topic_options *o)
+{
+    if (o == NULL)
+        return 0;
+    if ((o->given & PN_TOPIC_FSYNC) != 0 &&
+        (o->fsync < PN_FSYNC_NONE || o->fsync > PN_FSYNC_ALWAYS))
+        return pn_fail(EINVAL, "fsync must be PN_FSYNC_NONE, _INTERVAL or _ALWAYS");
+    if ((o->given & PN_TOPIC_OVERFLOW) != 0 &&
+        (o->overflow < PN_OVERFLOW_DISK || o->overflow > PN_OVERFLOW_DROP_NEW))
+        return pn_fail(EINVAL, "overflow must be PN_OVERFLOW_DISK, _ERROR, _DROP_OLDEST or "
+                               "_DROP_NEW");
+    return 0;
+}
+
+static int compare_options(const struct pn_topic *t, const pn_topic_options *o)
+{
+    const char *other = NULL;
+    uint32_t given = o == NULL ? 0 : o->given;
+    if ((given & PN_TOPIC_DURABLE) != 0 && (o->durable != 0) != (t->durable != 0))
+        other = "durable";
+    else if ((given & PN_TOPIC_FSYNC) != 0 && o->fsync != t->fsync)
+        other = "fsync";
+    else if ((given & PN_TOPIC_OVERFLOW) != 0 && o->overflow != t->overflow)
+        other = "overflow";
+    else if ((given & PN_TOPIC_MAX_DEPTH) != 0 && o->max_depth != t->max_depth)
+        other = "max_depth";
+    if (other == NULL)
+        return 0;
+    return pn_fail(PN_ETOPICOPTIONS,
+                   "topic \"%.*s\" exists with another %s\n"
+                   "Leave the option out, or delete the topic first.",
+                   (int) t->name_len, t->name, other);
+}
+
+static int tables_full(const char *what, const char *option, uint32_t max)
+{
+    return pn_fail(PN_ETOPICS,
+                   "too many %s (%s is %u)\n"
+                   "Delete some, or create the segment with a larger %s.",
+                   what, option, max, option);
+}
+
+/* With the lock, and the topic area there to be changed. */
+static int enter(struct pn_conn *conn, bool make)
+{
+    int rc = make ? pn_topics_make_ready(conn->seg) : 0;
+    if (rc == 0)
+        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    rc = pn_conn_check_slot(conn);
+    if (rc == 0 && pn_topics_ready(conn->seg))
+        rc = pn_durable_join_locked(conn->seg);
+    if (rc != 0) {
+        pn_lock_release(conn->seg);
+        return rc;
+    }
+    if (pn_topics_ready(conn->seg))
+        pn_topics_begin_locked(conn->seg);
+    return 0;
+}
+
+static int leave(struct pn_conn *conn, int rc)
+{
+    if (pn_topics_ready(conn->seg))
+        pn_topics_end_locked(conn->seg);
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
+int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
+                   const pn_topic_options *options, pn_ref *out)
+{
+    struct pn_segment *seg = conn->seg;
+    int rc = pn_topic_check_name("topic", name, len);
+    if (rc == 0)
+        rc = check_options(options);
+    if (rc == 0)
+        rc = enter(conn, true);
+    if (rc != 0)
+        return rc;
+    if (seg->topics.ctl->deleted != 0)
+        pn_topics_sweep_locked(seg);
+    if (options != NULL && (options->given & PN_TOPIC_DURABLE) != 0 && options->durable != 0)
+        rc = seg->data_dir[0] == '\0'
+                 ? pn_fail(PN_ETOPICOPTIONS, "a durable topic needs a segment with data_dir")
+                 : pn_durable_start_locked(seg);
+    if (rc != 0)
+        return leave(conn, rc);
+    struct pn_topic *t = pn_topic_make_locked(seg, conn->dboid, name, len, options);
+    if (t == NULL)
+        return leave(conn, tables_full("topics", "max_topics", seg->topics.max_topics));
+    *out = pn_ref_make((uint32_t) (t - seg->topics.topic), t->generation);
+    return leave(conn, compare_options(t, options));
+}
+
+int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *out)
+{
+    int rc = pn_topic_check_name("topic", name, len);
+    if (rc != 0 || !pn_topics_ready(conn->seg))
+        return rc;
+    rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *t = pn_topic_lookup_locked(conn->seg, conn->dboid, name, len);
+    if (t != NULL)
+        *out = pn_ref_make((uint32_t) (t - conn->seg->topics.topic), t->generation);
+    return leave(conn, t != NULL);
+}
+
+struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                              const char *name, size_t len)
+{
+    struct pn_topics *all = &seg->topics;
+    struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
+    uint32_t i = all->ctl->channel_hint;
+    if (ch != NULL)
+        return ch;
+    while (i < all->max_channels && pn_load_relaxed(&all->channel[i].state) != PN_RECORD_FREE)
+        i++;
+    if (i >= all->max_channels)
+        return NULL;
+    ch = &all->channel[i];
+    make_queue(ch, (uint32_t) (topic - all->topic), topic->generation, name, len);
+    all->ctl->channel_hint = i + 1;
+    pn_topics_link_locked(seg);
+    return ch;
+}
+
+static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
+                             int64_t max_consumers, pn_ref *out)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_topics *all = &seg->topics;
+    struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+    if (topic == NULL)
+        return -PN_ETOPICDELETED;
+    if (all->ctl->deleted != 0)
+        pn_topics_sweep_locked(seg);
+    struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
+    if (ch != NULL && max_consumers >= 0 && ch->max_consumers != (uint32_t) max_consumers)
+        return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u",
+                       (int) len, name, ch->max_consumers);
+    if (ch == NULL) {
+        ch = pn_queue_make_locked(seg, topic, name, len);
+        if (ch == NULL)
+            return tables_full("channels", "max_topic_channels",
+                               all->max_channels - all->max_topics);
+        ch->max_consumers = max_consumers > 0 ? (uint32_t) max_consumers : 0;
+        pn_durable_note_channel_locked(seg, ch);
+    }
+    *out = pn_ref_make(pn_queue_index(seg, ch), ch->generation);
+    return 0;
+}
+
+/* Bounded steps, and then the lock is given to others; but not longer than such a list can be. */
+static int pump_all(struct pn_conn *conn, pn_ref ref)
+{
+    bool more = true;
+    for (uint32_t steps = 0; more && pn_cells_go_on(conn->seg, &steps); steps += PN_TOPIC_STEPS) {
+        int rc = enter(conn, false);
+        if (rc != 0)
+            return rc;
+        struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+        more = topic != NULL && pn_topic_pump_locked(conn->seg, topic);
+        if (topic != NULL)
+            pn_topic_settle_locked(conn->seg, topic);
+        leave(conn, 0);
+    }
+    return 0;
+}
+
+int pn_queue_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                  int64_t max_consumers, pn_ref *out)
+{
+    int rc = pn_topic_check_name("channel", name, len);
+    if (rc == 0 && max_consumers > 65535)
+        rc = pn_fail(EINVAL, "max_consumers must be at most 65535");
+    if (rc == 0)
+        rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    rc = leave(conn, open_queue_locked(conn, topic, name, len, max_consumers, out));
+    return rc != 0 ? rc : pump_all(conn, topic);
+}
+
+int pn_queue_find(struct pn_conn *conn, pn_ref ref, const char *name, size_t len, pn_ref *out)
+{
+    int rc = pn_topic_check_name("channel", name, len);
+    if (rc == 0)
+        rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = topic == NULL ? NULL : find_channel(conn->seg, topic, name, len);
+    if (ch != NULL)
+        *out = pn_ref_make(pn_queue_index(conn->seg, ch), ch->generation);
+    return leave(conn, topic == NULL ? -PN_ETOPICDELETED : ch != NULL);
+}
+
+/* ---- pausing --------------------------------------------------------------------------------- */
+
+int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
+{
+    int rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+    if (topic != NULL) {
+        topic->paused = paused;
+        pn_durable_note_topic_locked(conn->seg, topic);
+    }
+    PN_CRASH("topic:paused");
+    leave(conn, 0);
+    return topic == NULL ? -PN_ETOPICDELETED : paused ? 0 : pump_all(conn, ref);
+}
+
+int pn_queue_pause(struct pn_conn *conn, pn_ref ref, bool paused)
+{
+    int rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch != NULL) {
+        pn_store_relaxed(&ch->paused, paused);
+        pn_durable_note_channel_locked(conn->seg, ch);
+        PN_CRASH("topic:channel-paused");
+        pn_queue_settle_locked(conn->seg, ch);
+    }
+    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+/* ---- emptying and deleting ------------------------------------------------------------------- */
+
+static bool sweep_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    uint32_t steps = PN_TOPIC_STEPS;
+    return pn_queue_sweep_locked(seg, ch, &steps);
+}
+
+static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
+{
+    bool more = true, marked = false;
+    while (more) {
+        int rc = enter(conn, false);
+        if (rc != 0)
+            return rc;
+        struct pn_topic *topic = of_topic ? pn_topic_resolve_locked(conn, ref) : NULL;
+        struct pn_topic_channel *ch =
+            of_topic ? topic == NULL ? NULL : pn_queue_at(conn->seg, (uint32_t) ref - 1)
+                     : pn_queue_resolve_locked(conn, ref);
+        if (ch == NULL)
+            return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
+        if (!marked && of_topic && (rc = pn_topic_disk_empty_locked(conn->seg, topic)) != 0)
+            return leave(conn, rc);
+        if (!marked) {
+            pn_durable_note_emptied_locked(conn->seg, ch);
+            conn->seg->topics.ctl->sweeping = 1;
+            ch->void_below = ch->next_order;
+            pn_rest_empty_locked(ch);
+        }
+        marked = true;
+        PN_CRASH("topic:emptied");
+        more = sweep_queue(conn->seg, ch);
+        leave(conn, 0);
+    }
+    return 0;
+}
+
+int pn_topics_empty(struct pn_conn *conn, pn_ref ref)
+{
+    return empty(conn, ref, true);
+}
+
+int pn_queue_empty(struct pn_conn *conn, pn_ref ref)
+{
+    return empty(conn, ref, false);
+}
+
+/* Whoever waits there is told. */
+static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    pn_store_release(&ch->state, PN_RECORD_DELETED);
+    PN_CRASH("topic:channel-deleted");
+    pn_durable_note_channel_locked(seg, ch);
+    seg->topics.ctl->deleted++;
+    seg->topics.ctl->sweeping = 1;
+    ch->void_below = UINT64_MAX;
+    PN_EACH_CONSUMER(seg, ch, i) {
+        uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
+        if (wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED)
+            pn_consumer_notify_locked(seg, i - 1);
+    }
+}
+
+static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
+{
+    uint32_t index = (uint32_t) (topic - seg->topics.topic);
+    pn_store_release(&topic->state, PN_RECORD_DELETED);
+    PN_CRASH("topic:deleted");
+    pn_arena_count_locked(&seg->topics.arena, index, false);
+    pn_durable_note_topic_locked(seg, topic);
+    seg->topics.ctl->deleted++;
+    seg->topics.ctl->sweeping = 1;
+    PN_EACH_CHANNEL(seg, topic, i)
+        delete_queue(seg, pn_queue_at(seg, i - 1));
+    delete_queue(seg, pn_queue_at(seg, index));
+    pn_topics_link_locked(seg);
+}
+
+/* Nothing is in it any more: its consumers stand in no list, the record is free. */
+static void free_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    for (uint32_t i = ch->first_consumer, next; i != 0; i = next) {
+        next = pn_consumer_at(seg, i - 1)->next;
+        pn_consumer_at(seg, i - 1)->next = pn_consumer_at(seg, i - 1)->prev = 0;
+    }
+    ch->first_consumer = 0;
+    if (ch->histogram != 0)
+        pn_arena_give_locked(&seg->topics.arena, ch->histogram);
+    ch->histogram = 0;
+    pn_store_release(&ch->state, PN_RECORD_FREE);
+    PN_CRASH("topic:channel-freed");
+    uint32_t i = pn_queue_index(seg, ch);
+    if (i >= seg->topics.max_topics && i < ctl->channel_hint)
+        ctl->channel_hint = i;
+}
+
+bool pn_topics_sweep_locked(struct pn_segment *seg)
+{
+    struct pn_topics *t = &seg->topics;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < t->max_channels; i++) {
+        struct pn_topic_channel *ch = &t->channel[i];
+        uint32_t state = pn_load_relaxed(&ch->state);
+        if (state != PN_RECORD_FREE && sweep_queue(seg, ch))
+            return true;
+        if (state != PN_RECORD_DELETED)
+            continue;
+        if (ch->held != 0 || (pn_is_backlog(seg, ch) && t->topic[i].staged != 0))
+            left++; /* of a prepared transaction: when that has ended */
+        else
+            free_queue(seg, ch);
+    }
+    for (uint32_t i = 0; i < t->max_topics; i++) {
+        if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_DELETED)
+            continue;
+        if (pn_load_relaxed(&t->channel[i].state) == PN_RECORD_DELETED ||
+            t->topic[i].messages != 0 || t->topic[i].staged != 0) {
+            left++;
+            continue;
+        }
+        pn_topic_disk_delete_locked(seg, &t->topic[i]);
+        pn_store_release(&t->topic[i].state, PN_RECORD_FREE);
+        PN_CRASH("topic:freed");
+        if (i < t->ctl->topic_hint)
+            t->ctl->topic_hint = i;
+    }
+    t->ctl->deleted = left;
+    t->ctl->sweeping = 0;
+    return false;
+}
+
+static int sweep_all(struct pn_conn *conn)
+{
+    bool more = true;
+    while (more) {
+        int rc = enter(conn, false);
+        if (rc != 0)
+            return rc;
+        more = pn_topics_sweep_locked(conn->seg);
+        leave(conn, 0);
+    }
+    return 0;
+}
+
+int pn_topics_delete(struct pn_conn *conn, pn_ref ref)
+{
+    int rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+    if (topic != NULL)
+        delete_topic(conn->seg, topic);
+    leave(conn, 0);
+    return topic == NULL ? -PN_ETOPICDELETED : sweep_all(conn);
+}
+
+static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    struct pn_topic *topic = pn_topic_of(seg, ch);
+    delete_queue(seg, ch);
+    pn_topics_link_locked(seg);
+    if (topic->ephemeral != 0 && topic->nchannels == 0 &&
+        pn_load_relaxed(&topic->state) == PN_RECORD_USED)
+        delete_topic(seg, topic);
+}
+
+int pn_queue_delete(struct pn_conn *conn, pn_ref ref)
+{
+    int rc = enter(conn, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    if (ch != NULL)
+        delete_channel_locked(conn->seg, ch);
+    leave(conn, 0);
+    return ch == NULL ? -PN_ETOPICDELETED : sweep_all(conn);
+}
+
+void pn_queue_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    if (ch->ephemeral == 0 || ch->consumers != 0 || pn_load_relaxed(&ch->state) != PN_RECORD_USED)
+        return;
+    delete_channel_locked(seg, ch);
+    pn_topics_sweep_locked(seg);
+}

@@ -1,0 +1,80 @@
+/*
+ * procsignal.h - waking a backend with a real signal, and being woken.
+ *
+ * To wake (PostgreSQL's SendProcSignal): set the reason flag in the slot, then send the signal.
+ * To be woken: the handler tests and clears the flag and sets the latch (an eventfd); the
+ * process reads when it is idle.  Every reason is harmless when received by mistake.
+ */
+#ifndef PN_PROCSIGNAL_H
+#define PN_PROCSIGNAL_H
+
+#include <signal.h>
+
+#include "backend/conn.h"
+
+/* Make the process ready for this connection's signal: install the handler if it is not. */
+int pn_procsignal_arm(struct pn_conn *conn);
+
+/* Enter and leave the table that the handler walks. */
+int pn_procsignal_register(struct pn_conn *conn);
+void pn_procsignal_unregister(struct pn_conn *conn);
+/* Wait until no handler holds what was taken out of its sight before the call. */
+void pn_procsignal_quiesce(void);
+/* Before the slot is freed: from then on it may be another process's. */
+void pn_procsignal_disown(struct pn_conn *conn);
+
+/* Of what a slot says, too, which anybody may have scribbled over: no other is ever sent. */
+static inline bool pn_may_wake(int signo)
+{
+    return signo == SIGUSR1 || (signo >= SIGRTMIN && signo <= SIGRTMAX);
+}
+
+/* What LOG_STACK calls: pn_adopt_stack_printer() in pynotify.h. */
+int pn_procsignal_keep_disposition(int signo);
+int pn_procsignal_adopt_stack_printer(int signo);
+
+/*
+ * Set the flag and signal the slot's process, if it is provably that backend (L4) and catches
+ * the signal.  Our own connections get their latch set directly.  Lock not held.  True: sent.
+ */
+bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
+
+/* Signal deferred ones until PN_CHAIN really were.  Async-signal-safe: the handler calls it. */
+#define PN_CHAIN 2
+void pn_procsignal_pass_on(struct pn_segment *seg, int already);
+/* Signal all of them: the chain was too slow.  Lock not held. */
+void pn_procsignal_flush(struct pn_segment *seg);
+
+/* ---- the sleep/wake handshake ------------------------------------------------------------ */
+
+static inline uint64_t pn_later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/*
+ * Lock held.  quiet: nothing unread interests the slot.  Only then `from` may be written, and
+ * before want (R4): from then on the slot pins the queue at `begin`.
+ */
+static inline void pn_set_from_if_quiet(struct QueueBackendStatus *b, QueuePosition begin)
+{
+    if (pn_load_relaxed(&b->want) <= (pn_load_relaxed(&b->pos) & ~PN_ASLEEP))
+        pn_store_relaxed(&b->from, begin);
+}
+
+enum pn_unsleep {
+    PN_NO_SIGNAL,   /* it was awake */
+    PN_SIGNAL,      /* this call woke it: a signal is ours to send */
+    PN_SIGNAL_AGAIN /* awake, but an earlier sender seems to have died before his (R2) */
+};
+/* Lock held, after the fence. */
+enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now);
+
+/* The owner: leave ASLEEP if something is wanted.  True: awake now, by whomever. */
+bool pn_wake_self(struct pn_conn *conn);
+/* The owner, awake at `pos`: go to sleep there.  False: something came, awake again. */
+bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos);
+/* Clear `owed`; between draining the latch and loading pos (R2, R3). */
+void pn_clear_owed(struct pn_conn *conn);
+
+#endif

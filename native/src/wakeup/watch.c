@@ -1,0 +1,448 @@
+/*
+ * watch.c - a death that needs no timer.
+ *
+ * 1. A notifier may be killed between its commit and its signal, with nobody left to notice: who
+ *    should have been woken sleeps.  So sleepers watch others.  The slots form a ring.  A listener
+ *    that goes to sleep walks it from its own slot and watches, by pidfd, every process that it
+ *    meets, up to and including the PN_WATCHERS-th that watches, too.  Who does not listen never
+ *    sleeps here, so it is watched but ends no walk.  Everybody has so PN_WATCHERS watchers, if
+ *    there are as many: one may be stopped, or busy for an hour.
+ * 2. `watches` of a slot says that its walk was completed since it listens: only then may it end
+ *    somebody else's walk, since until then nobody watches those behind it but the ones before.
+ * 3. `members` in shared memory counts what lengthens walks: a claim, and a watcher that goes
+ *    (close, or UNLISTEN of everything).  Whoever brings that about adds one under the lock, and
+ *    after it signals the nearest that watch in front of its slot, PN_WATCHERS processes of them:
+ *    PROCSIG_NEIGHBOUR.  Who does not watch yet is left alone, be they thousands: with `watches`
+ *    set for the first time it compares `members`, and walks again if they have changed meanwhile.
+ *
+ *        who lengthens walks                      who walks for the first time
+ *          members++                                s = members, walk
+ *          --- full fence ---                       watches = 1
+ *          w = watches                              --- full fence ---
+ *          if w: tell it                            if members != s: walk again
+ *
+ *    Every sleeper compares `members` before it blocks, also those who cannot be signalled.
+ *    Killed before it told anybody, a newcomer has committed nothing.
+ * 4. Walk first, then look whether something is unread, then block.
+ * 5. Takeover.  A watched process that dies makes the descriptor readable.  The watcher takes the
+ *    writer lock (a dead holder is recovered there), reaps the dead one's slots, releases the lock
+ *    and signals every slot that is owed a signal.  The lock has to be held once after that death:
+ *    who holds it now may be a process that is in no slot yet, is just recovering, and may die,
+ *    too.  If it cannot be had in PN_TAKEOVER_NS it is tried again, ever more rarely, and the
+ *    descriptor is not readable meanwhile.  Who was watched and died is taken over also when its
+ *    slot is gone by now; who lies dead in a slot, also when it was not yet watched.
+ * 6. What a watcher does may be done by several, and again: a kill in here is the death of one who
+ *    is watched himself.  watch.pml has the protocol, with the rules broken one by one.
+ * 7. A connection watches for itself, not the process for all of its connections: one may sleep
+ *    while the others are busy or listen to nothing.  It costs a connection that listens and sleeps
+ *    an epoll descriptor, one more to block on (latch.c 2), and a pidfd for each neighbour, at most
+ *    PN_NEIGHBOURS.  With more of them,
+ *    or without descriptors, `complete` is false and the slow timer stays at its shortest.
+ * 8. A process may have a thousand connections.  PN_SEATS of them in a segment watch, the first to
+ *    sleep; the others take a seat when one is free as they go to sleep.  Without one a connection
+ *    is to all others as one that has not slept yet: its `watches` is 0, so it ends no walk and is
+ *    not told.  Whoever takes over a dead process signals every slot that is owed a signal, also
+ *    those of connections without a seat.  One shared set would not do: the kernel lets 500 sets
+ *    have it, and 100 if they are in an event loop's set in turn.
+ */
+#define _GNU_SOURCE
+#include "wakeup/watch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "base/crashpoint.h"
+#include "segment/identity.h"
+#include "segment/lock.h"
+#include "segment/lockfile.h"
+#include "base/os.h"
+#include "wakeup/procsignal.h"
+
+#define PN_WATCHERS 3U   /* processes that watch everybody */
+#define PN_SPAN_SLOTS 8U /* no walk is longer than that many slots that watch */
+#define PN_TAKEOVER_NS 2000000LL
+#define PN_RETRY_MIN_NS 5000000LL
+#define PN_RETRY_MAX_NS 500000000LL
+
+/* ---- what is owed ------------------------------------------------------------------------ */
+
+void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns)
+{
+    int64_t newest = pn_now_ns() - min_age_ns;
+    for (uint32_t word = 0; word < seg->words; word++) {
+        uint64_t bits = pn_load_acquire(&seg->owed[word]);
+        for (; bits != 0; bits &= bits - 1) {
+            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
+            if (slot >= seg->max_backends)
+                break;
+            int64_t at = (int64_t) pn_load_relaxed(&seg->backend[slot].signalled_at);
+            if (at <= newest)
+                pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
+        }
+    }
+    pn_segment_hooks.signal_owed(seg, min_age_ns);
+}
+
+void pn_watch_resignal(struct pn_segment *seg)
+{
+    pn_watch_send_owed(seg, 0);
+}
+
+/* ---- telling those in front of us -------------------------------------------------------- */
+
+/* Processes and slots that end a walk, or the search for those to be told, backwards. */
+struct span {
+    int32_t pid[PN_WATCHERS];
+    uint32_t processes, slots;
+};
+
+static bool spanned(struct span *span, int32_t pid)
+{
+    bool known = false;
+    for (uint32_t i = 0; i < span->processes; i++)
+        known = known || span->pid[i] == pid;
+    if (!known)
+        span->pid[span->processes++] = pid;
+    span->slots++;
+    return span->processes == PN_WATCHERS || span->slots == PN_SPAN_SLOTS;
+}
+
+/* Whoever does not watch yet sees us when it does. */
+void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
+{
+    struct span span = {.processes = 0};
+    pn_fence_seq_cst(); /* between `members` and `watches`: pairs with walk() */
+    for (uint32_t i = 1; i < seg->max_backends; i++) {
+        uint32_t at = (slot + seg->max_backends - i) % seg->max_backends;
+        uint64_t word =
+            pn_load_acquire(&seg->listeners[at / 64]) | pn_load_acquire(&seg->consuming[at / 64]);
+        if (word == 0) {
+            i += at % 64; /* to the end of the word before it, or of the ring */
+            continue;
+        }
+        struct QueueBackendStatus *backend = &seg->backend[at];
+        if ((word >> (at % 64) & 1) == 0 || pn_load_acquire(&backend->watches) == 0)
+            continue;
+        int32_t pid = pn_load_relaxed(&backend->pid);
+        if (pid == pn_my_pid)
+            continue;
+        bool told = pn_procsignal_send(seg, at, PROCSIG_NEIGHBOUR);
+        PN_CRASH("watch:told");
+        if (told && spanned(&span, pid))
+            return;
+    }
+}
+
+/* ---- taking over ------------------------------------------------------------------------- */
+
+static void reap_process_locked(struct pn_segment *seg, int32_t pid)
+{
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        struct QueueBackendStatus *backend = &seg->backend[slot];
+        if (pn_load_relaxed(&backend->state) == PN_SLOT_CLAIMED &&
+            pn_load_relaxed(&backend->pid) == pid && pn_backend_verdict(seg, slot) == PN_DEAD)
+            pn_backend_reap_locked(seg, slot);
+    }
+}
+
+static bool take_over(struct pn_segment *seg, int32_t pid)
+{
+    PN_CRASH("watch:dead");
+    if (pn_lock_acquire(seg, PN_TAKEOVER_NS) != 0)
+        return false;
+    PN_CRASH("watch:locked");
+    reap_process_locked(seg, pid);
+    pn_lock_release(seg);
+    PN_CRASH("watch:unlocked");
+    pn_watch_send_owed(seg, 0);
+    return true;
+}
+
+static void try_again(struct pn_watch *w)
+{
+    w->pause_ns = w->pause_ns == 0 ? PN_RETRY_MIN_NS : 2 * w->pause_ns;
+    if (w->pause_ns > PN_RETRY_MAX_NS)
+        w->pause_ns = PN_RETRY_MAX_NS;
+    pn_store_relaxed(&w->retry_at, (uint64_t) (pn_now_ns() + w->pause_ns));
+}
+
+/* Those whom we watched, and who are dead. */
+static void bury(struct pn_conn *conn)
+{
+    struct pn_watch *w = &conn->watch;
+    struct epoll_event dead[PN_NEIGHBOURS];
+    int n = epoll_wait(pn_load_relaxed(&w->epfd), dead, PN_NEIGHBOURS, 0);
+    for (int i = 0; i < n; i++)
+        for (uint32_t k = 0; k < w->n; k++)
+            if (w->neighbour[k].fd == dead[i].data.fd) {
+                epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, dead[i].data.fd, NULL);
+                w->neighbour[k].dead = true;
+            }
+    for (uint32_t k = 0; k < w->n;) {
+        if (!w->neighbour[k].dead) {
+            k++;
+        } else if (take_over(conn->seg, w->neighbour[k].pid)) {
+            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+            w->neighbour[k] = w->neighbour[--w->n];
+        } else {
+            try_again(w);
+            return;
+        }
+    }
+}
+
+/* Or consumes: who may sleep here. */
+static bool listens(const struct pn_conn *conn)
+{
+    return pn_load_relaxed(&conn->nlistening) != 0 || pn_load_relaxed(&conn->nconsumers) != 0;
+}
+
+/* ---- the walk ---------------------------------------------------------------------------- */
+
+enum found { LIVES, LIES_DEAD };
+
+/* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
+static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_watch *w = &conn->watch;
+    for (uint32_t k = 0; k < w->n; k++)
+        if (w->neighbour[k].pid == pid) {
+            w->neighbour[k].keep = true;
+            return LIVES; /* or is dead, and waits for its takeover */
+        }
+    if (w->n == PN_NEIGHBOURS) {
+        pn_store_relaxed(&w->complete, 0);
+        return LIVES;
+    }
+    int fd = pn_os_pidfd_open(pid);
+    if (fd == -ESRCH)
+        return LIES_DEAD;
+    int bytes = pn_segment_lock_file(seg, slot);
+    if (bytes >= 0 && pn_os_lock_holder(bytes, slot, 1, NULL, NULL) != pid &&
+        pn_backend_verdict(seg, slot) == PN_DEAD) {
+        if (fd >= 0)
+            close(fd);
+        return LIES_DEAD;
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    if (fd < 0 || epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_ADD, fd, &event) != 0) {
+        if (fd >= 0)
+            close(fd);
+        pn_store_relaxed(&w->complete, 0);
+        return LIVES;
+    }
+    w->neighbour[w->n++] = (struct pn_neighbour){.pid = pid, .fd = fd, .keep = true};
+    return LIVES;
+}
+
+/* Dead, taken over, and could not be reaped: the walk passes over it from then on. */
+static bool is_passed(const struct pn_watch *w, uint32_t slot, uint32_t generation)
+{
+    for (uint32_t i = 0; i < PN_PASSED; i++)
+        if (w->passed[i].slot == slot + 1 && w->passed[i].generation == generation)
+            return true;
+    return false;
+}
+
+/* A slot that was claimed again meanwhile was reaped, and so is another. */
+static void pass(struct pn_watch *w, uint32_t slot, uint32_t generation)
+{
+    w->passed[w->npassed % PN_PASSED].slot = slot + 1;
+    w->passed[w->npassed % PN_PASSED].generation = generation;
+    w->npassed++;
+}
+
+static void look_around(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    struct pn_watch *w = &conn->watch;
+    struct span span = {.processes = 0};
+    for (uint32_t i = 1; i < seg->max_backends; i++) {
+        uint32_t slot = (conn->slot + i) % seg->max_backends;
+        struct QueueBackendStatus *backend = &seg->backend[slot];
+        if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED)
+            continue;
+        uint32_t generation = pn_load_acquire(&backend->generation);
+        int32_t pid = pn_load_relaxed(&backend->pid);
+        if (pid <= 0 || pid == pn_my_pid || is_passed(w, slot, generation))
+            continue;
+        if (watch_process(conn, slot, pid) == LIES_DEAD) {
+            if (!take_over(seg, pid)) {
+                try_again(w);
+                return;
+            }
+            pass(w, slot, generation);
+            i--; /* it is free, passed, or somebody else's by now */
+        } else if (pn_load_acquire(&backend->watches) != 0 && spanned(&span, pid)) {
+            return;
+        }
+    }
+}
+
+static void forget_others(struct pn_watch *w)
+{
+    for (uint32_t k = 0; k < w->n;)
+        if (w->neighbour[k].keep || w->neighbour[k].dead) {
+            k++;
+        } else {
+            /* a forked child may have a copy, with which it would stay in the set */
+            epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL);
+            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+            w->neighbour[k] = w->neighbour[--w->n];
+        }
+}
+
+/* True: it was the first, and who has come meanwhile has not told us (3). */
+static bool walk_once(struct pn_conn *conn)
+{
+    struct pn_watch *w = &conn->watch;
+    bool first = false;
+    PN_CRASH("watch:begin");
+    pn_exchange(&w->stale, 0);
+    pn_store_relaxed(&w->retry_at, 0);
+    pn_store_relaxed(&w->seen, pn_load_acquire(&conn->seg->ctl->members));
+    bury(conn);
+    pn_store_relaxed(&w->complete, 1);
+    for (uint32_t k = 0; k < w->n; k++)
+        w->neighbour[k].keep = false;
+    look_around(conn);
+    if (pn_load_relaxed(&w->retry_at) != 0)
+        return false; /* an incomplete walk: keep those whom we have */
+    w->pause_ns = 0;
+    forget_others(w);
+    if (listens(conn) && pn_owns_slot(conn))
+        first = pn_exchange(&conn->me->watches, 1) == 0;
+    PN_CRASH("watch:armed");
+    pn_fence_seq_cst(); /* between `watches` and `members`: pairs with pn_watch_tell() */
+    return first && pn_load_acquire(&conn->seg->ctl->members) != pn_load_relaxed(&w->seen);
+}
+
+static void walk(struct pn_conn *conn)
+{
+    while (walk_once(conn))
+        ;
+}
+
+/* ---- entry points ------------------------------------------------------------------------ */
+
+static bool due(const struct pn_conn *conn)
+{
+    const struct pn_watch *w = &conn->watch;
+    uint64_t retry_at = pn_load_relaxed(&w->retry_at);
+    return pn_load_relaxed(&w->stale) != 0 ||
+           pn_load_relaxed(&w->seen) != pn_load_acquire(&conn->seg->ctl->members) ||
+           (retry_at != 0 && (uint64_t) pn_now_ns() >= retry_at);
+}
+
+static bool take_seat(struct pn_segment *seg)
+{
+    uint32_t taken = pn_load_relaxed(&seg->seats);
+    while (taken < PN_SEATS)
+        if (atomic_compare_exchange_weak(&seg->seats, &taken, taken + 1))
+            return true;
+    return false;
+}
+
+int pn_watch_open(struct pn_conn *conn)
+{
+    if (pn_load_relaxed(&conn->watch.epfd) >= 0)
+        return 0;
+    if (!take_seat(conn->seg)) {
+        pn_store_relaxed(&conn->watch.complete, 1); /* others of this process do it */
+        return 1;
+    }
+    int fd = epoll_create1(EPOLL_CLOEXEC), error = errno;
+    if (fd < 0)
+        pn_fetch_add_relaxed(&conn->seg->seats, (uint32_t) -1);
+    pn_store_release(&conn->watch.epfd, fd);
+    errno = error;
+    return fd < 0 ? -error : 0;
+}
+
+/* The set of a connection whose descriptor was made when no seat was free. */
+static void join_descriptor(struct pn_conn *conn)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (pn_load_relaxed(&conn->has_fd) != 0 && !conn->watch.in_epfd)
+        conn->watch.in_epfd = epoll_ctl(conn->epfd, EPOLL_CTL_ADD,
+                                        pn_load_relaxed(&conn->watch.epfd), &event) == 0;
+}
+
+void pn_watch_arm_locked(struct pn_conn *conn)
+{
+    if (!listens(conn) || !due(conn) || pn_watch_open(conn) != 0)
+        return;
+    join_descriptor(conn);
+    walk(conn);
+}
+
+void pn_watch_arm(struct pn_conn *conn)
+{
+    if (!listens(conn) || !due(conn))
+        return;
+    pthread_mutex_lock(&conn->recv_mutex);
+    pn_watch_arm_locked(conn);
+    pthread_mutex_unlock(&conn->recv_mutex);
+}
+
+void pn_watch_look_locked(struct pn_conn *conn)
+{
+    struct epoll_event any;
+    int epfd = pn_load_relaxed(&conn->watch.epfd);
+    if (epfd >= 0 && (due(conn) || epoll_wait(epfd, &any, 1, 0) > 0))
+        walk(conn);
+}
+
+void pn_watch_look(struct pn_conn *conn)
+{
+    pthread_mutex_lock(&conn->recv_mutex);
+    pn_watch_look_locked(conn);
+    pthread_mutex_unlock(&conn->recv_mutex);
+}
+
+/*
+ * `woken` follows `head` within a commit.  Where it did not from one empty poll() to the next, that
+ * commit's process may be dead; while it lives, it holds the lock.
+ */
+int pn_watch_look_at_commit_locked(struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    QueuePosition head = pn_load_acquire(&seg->ctl->head);
+    QueuePosition before = conn->unannounced;
+    if (__builtin_expect(pn_load_relaxed(&seg->ctl->woken) == head, 1))
+        return 0;
+    conn->unannounced = head;
+    if (before != head)
+        return 0;
+    int rc = pn_lock_try(seg); /* a dead holder is recovered in here */
+    if (rc != 0)
+        return rc == -EBUSY ? 0 : rc;
+    pn_lock_release(seg);
+    return 1;
+}
+
+void pn_watch_init(struct pn_conn *conn)
+{
+    pn_store_relaxed(&conn->watch.epfd, -1);
+    pn_store_relaxed(&conn->watch.stale, 1); /* the first sleep walks */
+}
+
+void pn_watch_close(struct pn_conn *conn)
+{
+    struct pn_watch *w = &conn->watch;
+    for (uint32_t k = 0; k < w->n; k++)
+        pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+    w->n = 0;
+    int fd = pn_load_relaxed(&w->epfd);
+    if (fd < 0)
+        return;
+    pn_close_if_ours(fd, PN_KIND_EPOLL);
+    pn_store_relaxed(&w->epfd, -1);
+    if (conn->pid == pn_my_pid)
+        pn_fetch_add_relaxed(&conn->seg->seats, (uint32_t) -1);
+}
