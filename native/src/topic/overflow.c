@@ -249,6 +249,7 @@ struct refill {
     struct pn_segment *seg;
     struct pn_topic *topic;
     int64_t now;
+    bool moved; /* some came back */
 };
 
 bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_topic *topic,
@@ -434,7 +435,7 @@ static bool is_stuck(const struct refill *r)
 
 static int take(void *arg, const struct pn_record_out *record)
 {
-    const struct refill *r = arg;
+    struct refill *r = arg;
     struct pn_segment *seg = r->seg;
     struct pn_topic *topic = r->topic;
     struct pn_new_message m;
@@ -465,6 +466,7 @@ static int take(void *arg, const struct pn_record_out *record)
         return stay(topic, record, &head);
     if (ref != 0 && pn_message_at(seg, ref)->refs != 0) {
         move(seg, topic, ref, record, head.fanned_out != 0);
+        r->moved = true;
         count(topic, &head, true);
         return 1;
     }
@@ -478,7 +480,7 @@ static int take(void *arg, const struct pn_record_out *record)
 
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    struct refill r = {seg, topic, pn_now_ns()};
+    struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
     uint32_t before = topic->messages;
     int64_t n = -EAGAIN;
     topic->refilling = 0;
@@ -489,7 +491,8 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     PN_CRASH("refill:done");
     topic->refilling = (n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0;
     pn_tombstones_passed_locked(seg, topic);
-    if (topic->messages == before && topic->refilling == 0)
+    /* as many may have been dropped for those that came */
+    if (!r.moved && topic->messages == before && topic->refilling == 0)
         return;
     if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
