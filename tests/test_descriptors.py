@@ -48,11 +48,13 @@ def connect_here(name: str) -> None:
 
 
 def hear_one(name: str) -> str:
-    with pynotify.connect(name) as conn:
-        conn.listen("c")
-        while not conn.wait(PATIENCE):
-            pass
-        return ",".join(message.payload for message in conn.poll())
+    """It stays connected: who closes tells those who watch, and they need no signal any more."""
+    connect_here(name)
+    conn = _held[-1]
+    conn.listen("c")
+    while not conn.wait(PATIENCE):
+        pass
+    return ",".join(message.payload for message in conn.poll())
 
 
 def notify_without_descriptors(limit: int | None) -> list[str]:
