@@ -55,7 +55,7 @@ def read_declarations() -> str:
 
 def read_headers() -> list[str]:
     """Headers whose change makes the objects stale."""
-    found = [*(ROOT / "native" / "src").glob("*.h"), *HEADERS]
+    found = [*(ROOT / "native" / "src").rglob("*.h"), *HEADERS]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -73,7 +73,7 @@ def test_sdist_holds_what_a_build_needs_and_no_more(sdist: Path) -> None:
         "pynotify/_native.pyi",
         "pynotify/py.typed",
         *SOURCES,
-        *(str(path.relative_to(ROOT)) for path in (ROOT / "native" / "src").glob("*.h")),
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "native" / "src").rglob("*.h")),
     }
     assert needed <= names
     assert not [name for name in names if name.startswith(NOT_OURS) or name.endswith(".so")]

@@ -36,7 +36,7 @@ def test_what_is_cited_is_listed() -> None:
 
 def test_invariants_are_those_of_the_headers() -> None:
     stated: dict[str, str] = {}
-    for name in ("layout.h", "layout_topic.h"):
+    for name in ("segment/layout.h", "segment/layout_topic.h"):
         header = (ROOT / "native" / "src" / name).read_text()
         for match in re.finditer(r"^ \*  (I\d+) +(.*?)(?=^ \*  I\d+ |^ \*/)", header, re.M | re.S):
             lines = (line.strip(" *") for line in match[2].splitlines())

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 FOREVER = """
-#include "latency_log.h"
+#include "files/latency_log.h"
 #include <stdio.h>
 int main(int argc, char **argv)
 {

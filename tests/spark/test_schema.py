@@ -15,7 +15,7 @@ from spark_jobs.logs import LogReader, survey
 from spark_jobs.schema import Kind, Wake
 
 OFFSETS = """
-#include "latency_log.h"
+#include "files/latency_log.h"
 #include <stdio.h>
 #define R(f) printf("record %s %zu %zu\\n", #f, offsetof(struct pn_latrec, f), \\
                     sizeof(((struct pn_latrec *)0)->f));
@@ -25,7 +25,7 @@ int main(void) { RECORD HEADER return 0; }
 """
 
 WRITER = """
-#include "latency_log.h"
+#include "files/latency_log.h"
 #include <string.h>
 int main(int argc, char **argv)
 {

@@ -260,6 +260,8 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     QueuePosition at = *pos;
     uint64_t passed = 0;
     int rc = 0;
+    if (__builtin_expect(head - at > seg->ring_bytes, 0)) /* it would go round and round */
+        return impossible(conn, at);
     while (at < head && wants_more(b, max)) {
         struct pn_entry_extent extent;
         const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);

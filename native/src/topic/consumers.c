@@ -125,14 +125,18 @@ bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t step
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
-    while (c->last != 0) {
+    for (uint32_t ref; (ref = c->last) != 0;) {
         if (steps-- == 0)
             return true;
-        if (pn_is_void(ch, pn_delivery_at(seg, c->last)))
-            pn_delivery_end_locked(seg, c->last);
+        if (pn_is_void(ch, pn_delivery_at(seg, ref)))
+            pn_delivery_end_locked(seg, ref);
         else
-            pn_delivery_return_locked(seg, c->last, PN_BACK_HEAD);
+            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
         PN_CRASH("topic:returned");
+        if (c->last == ref) /* by its own word it is another consumer's */
+            pn_segment_poison(seg, "a message is in flight to two consumers");
+        if (pn_segment_check_state(seg) == -PN_ECORRUPT)
+            return false;
     }
     return false;
 }
