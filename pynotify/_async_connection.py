@@ -173,8 +173,8 @@ class AsyncConnection(BaseConnection):
     def _at_once(self, call: Callable[[], _T]) -> _T:
         """Raises `WouldWait`, and has done nothing, where it would have to wait."""
         before = lib.pn_set_never_wait(1)
-        self._disk_wait.begin()
         try:
+            self._disk_wait.begin()
             return call()
         finally:
             lib.pn_set_never_wait(before)

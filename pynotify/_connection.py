@@ -220,7 +220,10 @@ class Connection(BaseConnection):
 
     def rollback(self) -> None:
         """Undo what `begin()` opened.  Raises as `commit` when there is nothing to roll back."""
-        self._roll_back(self._explicit("rollback"))
+        transaction = self._explicit("rollback")
+        if transaction.committing:  # this is a signal handler in the middle of its commit()
+            transaction.require_open()
+        self._roll_back(transaction)
 
     def savepoint(self, name: str) -> None:
         """Set a savepoint.  One of the same name is hidden until this one is released."""

@@ -202,6 +202,29 @@ def test_rolled_back_after_it(full_name: str, new_worker: NewWorker) -> None:
     assert new_worker().call(_roll_back_and_send, full_name) == (False, ["afterwards"])
 
 
+def _roll_back_in_the_handler(name: str) -> tuple[bool, list[str]]:
+    with pynotify.connect(name) as slow, pynotify.connect(name) as conn:
+        slow.listen("c")
+        count = fill(conn)
+        conn.begin()
+        send_one(conn)
+        with (
+            pytest.raises(pynotify.ProgrammingError, match="is being committed"),
+            signalled(conn.rollback),
+        ):
+            conn.commit()
+        heard = slow.poll()
+        conn.commit()
+        heard += slow.poll()
+        return conn.in_transaction, [text.strip() for text in payloads(heard)[count:]]
+
+
+def test_a_handler_cannot_roll_back_what_is_being_committed(
+    full_name: str, new_worker: NewWorker
+) -> None:
+    assert new_worker().call(_roll_back_in_the_handler, full_name) == (False, ["late"])
+
+
 def _ticket_of_one_that_left(name: str) -> list[str]:
     """Who gives up waiting for room is not waited for by those behind it."""
     with pynotify.connect(name) as slow, pynotify.connect(name) as conn:

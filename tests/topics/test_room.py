@@ -298,3 +298,33 @@ def test_a_channel_that_rested_gets_all_of_it_in_order(on_disk: pynotify.Connect
         assert work(fast, BACKLOG) == wanted
         assert work(slow, BACKLOG) == wanted
     assert (topic.stats().on_disk, topic.stats().unfinished) == (0, 0)
+
+
+def test_a_channel_rests_on_when_it_is_the_last(on_disk: pynotify.Connection) -> None:
+    """What is published after its sibling was deleted comes behind what it has on disk."""
+    topic = on_disk.topic("t")
+    slow, other = topic.channel("slow"), topic.channel("other")
+    topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))
+    other.delete()
+    topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG, BACKLOG + 10))
+    with slow.consumer() as consumer:
+        assert work(consumer, BACKLOG + 10) == [
+            b"%d" % number + BODY for number in range(BACKLOG + 10)
+        ]
+
+
+def test_a_transaction_stays_in_order_where_only_its_small_messages_have_room(
+    on_disk: pynotify.Connection,
+) -> None:
+    for count in range(120, 200, 2):
+        topic = on_disk.topic(f"t{count}")
+        topic.channel("a"), topic.channel("b")
+        topic.publish_many(b"%d" % number + BODY for number in range(count))
+        with on_disk.transaction():
+            topic.publish(bytes(20_000))
+            topic.publish(b"small")
+        for name in ("a", "b"):
+            with topic.channel(name).consumer() as consumer:
+                last = work(consumer, count + 2)[-2:]
+                assert [len(body) for body in last] == [20_000, 5], count
+        topic.delete()

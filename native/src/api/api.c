@@ -449,7 +449,8 @@ static void unlisten_for_log(pn_conn *conn)
     if (conn->log == NULL || pn_load_relaxed(&conn->nlistening) == 0)
         return;
     if (pn_pending_action(&txn.pending, PN_ACTION_UNLISTEN_ALL, NULL, 0) == 0)
-        pn_async_commit_held(&txn);
+        while (pn_async_commit_held(&txn) == -EINTR)
+            ; /* nobody is there to be interrupted */
     pn_pending_free(&txn.pending);
     free(txn.intents);
 }

@@ -424,6 +424,8 @@ static int commit(struct pn_commit *c)
     if (rc != 0) {
         if (rc != -EINTR)
             *wait = (struct pn_room_wait){0};
+        else if (wait->deadline != 0)
+            wait->left_at = pn_now_ns();
         return rc;
     }
     pn_signal_collected(c);

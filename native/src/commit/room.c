@@ -55,6 +55,7 @@
 
 #define PN_ROOM_WAIT_MIN_NS 10000000LL
 #define PN_ROOM_WAIT_MAX_NS 100000000LL
+#define PN_ROOM_LEFT_NS 1000000000LL /* a wait that a signal ended goes on within this */
 #define PN_TICKET_NS 300000000LL /* three of the longest waits */
 
 /* ---- is there room ------------------------------------------------------------------------ */
@@ -325,7 +326,10 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
     struct pn_segment *seg = conn->seg;
     int64_t now = pn_now_ns();
     int32_t holder;
-    if (wait->deadline == 0) {
+    /* committed again long after a handler has raised: that is another wait */
+    bool anew = wait->left_at != 0 && now - wait->left_at > PN_ROOM_LEFT_NS;
+    wait->left_at = 0;
+    if (wait->deadline == 0 || anew) {
         wait->deadline = now + (int64_t) seg->full_timeout_ns;
         wait->interval = PN_ROOM_WAIT_MIN_NS;
     }

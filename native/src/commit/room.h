@@ -16,6 +16,7 @@
  */
 struct pn_room_wait {
     int64_t deadline, interval;
+    int64_t left_at; /* a signal ended the wait then; 0: none did */
     uint32_t seq;
     int32_t holder;
     uint64_t ticket;

@@ -81,7 +81,9 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
 static void redo_cancel(struct pn_segment *seg, uint32_t ref, uint64_t id)
 {
     struct pn_message *m = pn_message_at(seg, ref);
-    bool copies = pn_topic_at(seg, m->topic)->rest.max_file != 0;
+    bool copies = false; /* the cell may be another topic's by now, so all topics are asked */
+    for (uint32_t i = 0; i < seg->topics.max_topics && !copies; i++)
+        copies = seg->topics.topic[i].rest.max_file != 0;
     if (m->id == id && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
         pn_store_release(&m->state, PN_MSG_FREE);
     if (!copies)

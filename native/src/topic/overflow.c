@@ -451,9 +451,11 @@ static int take(void *arg, const struct pn_record_out *record)
     bool expired = head.expires != 0 && head.expires <= r->now;
     if (!expired && head.fanned_out == 0 && runs(r)) {
         int rc = pn_rest_move_locked(seg, topic, &m, &then, record);
-        if (rc == 0)
-            count(topic, &head, true);
-        return rc == 0 ? 1 : rc;
+        if (rc != 0)
+            return rc;
+        r->moved = true;
+        count(topic, &head, true);
+        return 1;
     }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return stay(topic, record, &head);

@@ -58,7 +58,7 @@ static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topi
 
 bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    if (!pn_topic_may_spill(seg, topic) || topic->durable != 0 || topic->nchannels < 2)
+    if (!pn_topic_may_spill(seg, topic) || topic->durable != 0 || topic->nchannels == 0)
         return false;
     return pn_rest_records(topic) != 0 || firm_channels(seg, topic) >= 2;
 }

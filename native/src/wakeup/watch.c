@@ -348,12 +348,32 @@ static bool take_seat(struct pn_segment *seg)
     return false;
 }
 
+/*
+ * Does one of those with a seat watch now?  It may have unlistened, or be at work for long; then
+ * our slow timer has to stay quick.
+ */
+static bool others_watch(const struct pn_conn *conn)
+{
+    struct pn_segment *seg = conn->seg;
+    bool found = false;
+    pthread_mutex_lock(&seg->signal_mutex);
+    for (uint32_t slot = 0; slot < seg->max_backends && !found; slot++) {
+        const struct pn_conn *other = seg->own[slot];
+        found = other != NULL && other != conn && pn_load_relaxed(&other->watch.epfd) >= 0 &&
+                listens(other) &&
+                (pn_load_relaxed(&other->has_fd) != 0 ||
+                 (pn_load_relaxed(&other->me->pos) & PN_ASLEEP) != 0);
+    }
+    pthread_mutex_unlock(&seg->signal_mutex);
+    return found;
+}
+
 int pn_watch_open(struct pn_conn *conn)
 {
     if (pn_load_relaxed(&conn->watch.epfd) >= 0)
         return 0;
     if (!take_seat(conn->seg)) {
-        pn_store_relaxed(&conn->watch.complete, 1); /* others of this process do it */
+        pn_store_relaxed(&conn->watch.complete, others_watch(conn));
         return 1;
     }
     int fd = epoll_create1(EPOLL_CLOEXEC), error = errno;
