@@ -136,7 +136,8 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
 {
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
-    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0 || own->staged != 0 ||
+    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0 ||
+        own->staged != 0 || /* of this transaction: it stays in order */
         pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
     PN_EACH_CHANNEL(seg, topic, i) {
