@@ -20,6 +20,7 @@
 
 #include <execinfo.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "base/crc32c.h"
 
@@ -438,10 +439,8 @@ static uint64_t done_by_all(void)
 static bool let_them_work(uint64_t calls)
 {
     uint64_t until = done_by_all() + calls;
-    for (int i = 0; i < 60 && done_by_all() < until; i++) {
-        struct timespec ts = {.tv_nsec = 100000};
-        nanosleep(&ts, NULL);
-    }
+    for (int i = 0; i < 5000 && done_by_all() < until; i++)
+        sched_yield();
     return done_by_all() >= until;
 }
 

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commit/async.h"
-#include "commit/bridge.h"
 #include "api/engine.h"
 #include "backend/generation.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
+#include "commit/async.h"
+#include "commit/bridge.h"
 #include "topic/durable.h"
+#include "wakeup/procsignal.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */
 

@@ -2,14 +2,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "api/engine.h"
 #include "backend/backend.h"
 #include "recovery/check.h"
-#include "api/engine.h"
 #include "segment/lock.h"
-#include "topic/open.h"
-#include "wakeup/procsignal.h"
-#include "topic/overflow.h"
 #include "topic/durable.h"
+#include "topic/open.h"
+#include "topic/overflow.h"
+#include "wakeup/procsignal.h"
 
 /* ---- statistics, checking -------------------------------------------------------------------- */
 

@@ -5,17 +5,17 @@
 #define _GNU_SOURCE
 #include <errno.h>
 
-#include "topic/answer.h"
+#include "api/engine.h"
 #include "commit/async.h"
+#include "commit/topic_ops.h"
+#include "topic/answer.h"
 #include "topic/attach.h"
 #include "topic/cancel.h"
 #include "topic/consume.h"
-#include "api/engine.h"
-#include "topic/message.h"
-#include "topic/topic.h"
 #include "topic/durable.h"
+#include "topic/message.h"
 #include "topic/stats.h"
-#include "commit/topic_ops.h"
+#include "topic/topic.h"
 
 /* Of what is to be on the disk when it returns, if a durable topic wants that. */
 static int enter(pn_conn *conn)

@@ -21,12 +21,12 @@
 #include <unistd.h>
 
 #include "backend/channel.h"
-#include "base/crashpoint.h"
 #include "backend/upstream.h"
+#include "base/crashpoint.h"
+#include "base/os.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
-#include "base/os.h"
 
 void pn_room_wake(struct pn_segment *seg)
 {

@@ -20,8 +20,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/crashpoint.h"
 #include "backend/upstream.h"
+#include "base/crashpoint.h"
 
 static uint32_t words_for(uint32_t n)
 {

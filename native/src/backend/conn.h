@@ -11,9 +11,9 @@
 #ifndef PN_CONN_H
 #define PN_CONN_H
 
-#include "queue/copy.h"
-#include "files/latency_log.h"
 #include "backend/local.h"
+#include "files/latency_log.h"
+#include "queue/copy.h"
 #include "segment/identity.h"
 #include "segment/segment.h"
 

@@ -48,8 +48,8 @@
 
 #include "base/crashpoint.h"
 #include "base/hash.h"
-#include "segment/lock.h"
 #include "base/os.h"
+#include "segment/lock.h"
 
 #define PN_HELD_SPINS 200 /* a commit that has stored head is over in less */
 

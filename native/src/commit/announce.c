@@ -16,11 +16,11 @@
 #include "commit/announce.h"
 
 #include "backend/channel.h"
-#include "base/crashpoint.h"
 #include "backend/generation.h"
+#include "base/crashpoint.h"
+#include "base/os.h"
 #include "wakeup/latch.h"
 #include "wakeup/make_way.h"
-#include "base/os.h"
 #include "wakeup/procsignal.h"
 
 static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition begin,

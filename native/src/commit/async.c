@@ -45,21 +45,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commit/announce.h"
 #include "backend/backend.h"
-#include "commit/bridge.h"
 #include "backend/channel.h"
-#include "base/crashpoint.h"
 #include "backend/generation.h"
-#include "commit/intent.h"
-#include "segment/lock.h"
 #include "backend/latency.h"
-#include "wakeup/make_way.h"
+#include "base/crashpoint.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
-#include "queue/queue.h"
+#include "commit/announce.h"
+#include "commit/bridge.h"
+#include "commit/intent.h"
 #include "commit/room.h"
 #include "commit/topic_ops.h"
+#include "queue/queue.h"
+#include "segment/lock.h"
+#include "wakeup/make_way.h"
+#include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
 /* ---- step a: what can fail (lock held) ------------------------------------------------------- */

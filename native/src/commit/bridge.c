@@ -28,9 +28,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "commit/async.h"
 #include "backend/backend.h"
 #include "backend/channel.h"
+#include "commit/async.h"
 #include "segment/lock.h"
 #include "wakeup/procsignal.h"
 

@@ -2,8 +2,8 @@
 #ifndef PN_BRIDGE_H
 #define PN_BRIDGE_H
 
-#include "commit/announce.h"
 #include "backend/upstream.h"
+#include "commit/announce.h"
 
 /* PostgreSQL's: a payload has fewer than 8000 bytes (NOTIFY_PAYLOAD_MAX_LENGTH). */
 #define PN_UPSTREAM_PAYLOAD 7999U

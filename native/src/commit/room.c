@@ -47,11 +47,11 @@
 
 #include "backend/backend.h"
 #include "base/crashpoint.h"
-#include "segment/lock.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
 #include "queue/queue.h"
 #include "queue/spill.h"
+#include "segment/lock.h"
+#include "wakeup/procsignal.h"
 
 #define PN_ROOM_WAIT_MIN_NS 10000000LL
 #define PN_ROOM_WAIT_MAX_NS 100000000LL

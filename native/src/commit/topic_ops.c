@@ -22,17 +22,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/crashpoint.h"
 #include "backend/generation.h"
-#include "topic/consumers.h"
-#include "topic/message.h"
+#include "base/crashpoint.h"
 #include "queue/queue.h"
-#include "topic/pump.h"
-#include "topic/timedset.h"
 #include "topic/cancel.h"
+#include "topic/consumers.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
+#include "topic/message.h"
+#include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 

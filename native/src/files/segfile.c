@@ -39,8 +39,8 @@
 
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
-#include "files/datafile.h"
 #include "base/err.h"
+#include "files/datafile.h"
 
 #define SEGFILE_MAGIC 0x31474553464e5950ULL /* "PYNFSEG1" read as little-endian */
 #define SEGFILE_VERSION 1U

@@ -17,8 +17,8 @@
  * 5. What a file has behind the end that the next one's OPENED names does not count.
  */
 #define _GNU_SOURCE
-#include "files/topic_log_replay.h"
 #include "files/topic_log.h"
+#include "files/topic_log_replay.h"
 
 #include <errno.h>
 #include <stdlib.h>

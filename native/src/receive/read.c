@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "queue/copy.h"
 #include "backend/generation.h"
+#include "queue/copy.h"
 #include "queue/queue.h"
 
 /* As pn_local_find(), with what a queue entry has: the low half of the hash. */

@@ -41,17 +41,17 @@
 
 #include "backend/backend.h"
 #include "backend/channel.h"
-#include "base/crashpoint.h"
 #include "backend/generation.h"
-#include "segment/identity.h"
-#include "wakeup/latch.h"
-#include "receive/linger.h"
-#include "segment/lock.h"
 #include "backend/latency.h"
+#include "base/crashpoint.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
 #include "queue/queue.h"
+#include "receive/linger.h"
 #include "receive/read.h"
+#include "segment/identity.h"
+#include "segment/lock.h"
+#include "wakeup/latch.h"
+#include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
 #define PN_TIMER_MIN_NS 1000000000LL  /* the slow timer, +-25 %, when something was read; */

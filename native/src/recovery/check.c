@@ -14,12 +14,12 @@
 #include <string.h>
 
 #include "backend/channel.h"
-#include "recovery/check_topics.h"
-#include "queue/copy.h"
 #include "backend/generation.h"
 #include "base/os.h"
+#include "queue/copy.h"
 #include "queue/queue.h"
 #include "queue/spill.h"
+#include "recovery/check_topics.h"
 #include "recovery/recover_topics.h"
 
 struct report {

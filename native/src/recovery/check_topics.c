@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "topic/consume.h"
-#include "topic/timedset.h"
 #include "topic/cancel.h"
+#include "topic/consume.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
 
 /* What was counted of a channel. */
 struct seen {

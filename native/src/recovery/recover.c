@@ -24,14 +24,14 @@
 #include "recovery/recover.h"
 
 #include "backend/backend.h"
-#include "commit/bridge.h"
 #include "backend/channel.h"
-#include "base/crashpoint.h"
 #include "backend/generation.h"
+#include "base/crashpoint.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
+#include "commit/bridge.h"
 #include "queue/queue.h"
 #include "recovery/recover_topics.h"
+#include "wakeup/procsignal.h"
 
 /* chan_seq of the channel; a reader filters by the low half of the hash, which must be right. */
 static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe, uint32_t channel_len)

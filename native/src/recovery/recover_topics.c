@@ -19,11 +19,11 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "topic/cancel.h"
 #include "topic/delivery.h"
 #include "topic/message.h"
 #include "topic/pump.h"
 #include "topic/timedset.h"
-#include "topic/cancel.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 

@@ -16,8 +16,8 @@
  * 5. What moves messages that are there (the pump's least, a delay of a requeue, recovery) asks
  *    only whether there are free pages: publishers leave some (`spare`).
  */
-#include "segment/arena_share.h"
 #include "segment/arena.h"
+#include "segment/arena_share.h"
 
 /* Without what is no page of anybody's. */
 static uint32_t usable(const struct pn_arena *mem)

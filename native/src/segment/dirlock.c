@@ -36,8 +36,8 @@
 
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
-#include "files/datafile.h"
 #include "base/os.h"
+#include "files/datafile.h"
 
 #define OWNER_MAGIC 0x314b434f4c4e5950ULL /* "PYNLOCK1" read as little-endian */
 

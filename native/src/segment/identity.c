@@ -33,8 +33,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "segment/lockfile.h"
 #include "base/os.h"
+#include "segment/lockfile.h"
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 

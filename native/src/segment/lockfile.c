@@ -22,9 +22,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "segment/dirlock.h"
 #include "segment/identity.h"
-#include "base/os.h"
 
 /* Async-signal-safe, as is everything that opens a lock file that is there. */
 static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path)

@@ -33,10 +33,10 @@
 
 #include "base/crashpoint.h"
 #include "base/hash.h"
-#include "segment/identity.h"
-#include "segment/lockfile.h"
 #include "base/os.h"
 #include "files/segfile.h"
+#include "segment/identity.h"
+#include "segment/lockfile.h"
 
 struct pn_segment_hooks pn_segment_hooks;
 

@@ -12,8 +12,8 @@
 #include <sys/types.h>
 
 #include "base/err.h"
-#include "segment/layout.h"
 #include "segment/arena.h"
+#include "segment/layout.h"
 
 enum { PN_SPARES = 2 };
 

@@ -22,13 +22,13 @@
 
 #include "base/crashpoint.h"
 #include "topic/consumers.h"
-#include "topic/message.h"
-#include "topic/pump.h"
-#include "topic/timedset.h"
-#include "topic/overflow.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
+#include "topic/message.h"
+#include "topic/overflow.h"
+#include "topic/pump.h"
 #include "topic/stats.h"
+#include "topic/timedset.h"
 
 #define PN_MAX_DELAY_NS 3600000000000LL
 

@@ -15,11 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "topic/attach.h"
 #include "backend/backend.h"
-#include "topic/consume.h"
 #include "base/crashpoint.h"
 #include "segment/identity.h"
+#include "topic/attach.h"
+#include "topic/consume.h"
 #include "topic/consumers.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"

@@ -26,10 +26,10 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "topic/delivery.h"
-#include "topic/overflow.h"
-#include "topic/timedset.h"
 #include "topic/durable.h"
+#include "topic/overflow.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
 
 enum { PN_LOOK_BYTES = 1 << 20 };
 

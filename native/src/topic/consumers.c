@@ -13,14 +13,14 @@
  *    it was delivered for the last time.
  */
 #define _GNU_SOURCE
-#include "topic/consumers.h"
 #include "backend/backend.h"
 #include "base/crashpoint.h"
-#include "topic/delivery.h"
 #include "base/hash.h"
+#include "topic/cancel.h"
+#include "topic/consumers.h"
+#include "topic/delivery.h"
 #include "topic/message.h"
 #include "wakeup/procsignal.h"
-#include "topic/cancel.h"
 
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
 {

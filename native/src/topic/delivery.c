@@ -32,10 +32,10 @@
 #include "base/hash.h"
 #include "topic/answer.h"
 #include "topic/consumers.h"
-#include "topic/message.h"
-#include "topic/timedset.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
+#include "topic/message.h"
+#include "topic/timedset.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
 {

@@ -21,8 +21,8 @@
  * 5. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
  * 6. Ephemeral channels are not in the log.
  */
-#include "topic/durable.h"
 #include "topic/carry.h"
+#include "topic/durable.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,8 +6,8 @@
 #ifndef PN_TOPIC_DURABLE_H
 #define PN_TOPIC_DURABLE_H
 
-#include "topic/message.h"
 #include "files/topic_log.h"
+#include "topic/message.h"
 
 /* The directory is there: what the log says is in memory afterwards. */
 int pn_durable_start_locked(struct pn_segment *seg);

@@ -35,13 +35,13 @@
 #include "segment/arena_share.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
-#include "topic/pump.h"
-#include "wakeup/make_way.h"
-#include "topic/timedset.h"
-#include "topic/overflow.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
+#include "topic/overflow.h"
+#include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
+#include "wakeup/make_way.h"
 
 enum {
     PN_ARENA_RESERVE = 4,
@@ -136,8 +136,8 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
 {
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
-    if (backlog || topic->paused != 0 || topic->nchannels == 0 || own->ready != 0 ||
-        own->staged != 0 || /* of this transaction: it stays in order */
+    bool before = own->ready != 0 || own->staged != 0; /* it stays in order, in a transaction, too */
+    if (backlog || before || topic->paused != 0 || topic->nchannels == 0 ||
         pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
     PN_EACH_CHANNEL(seg, topic, i) {

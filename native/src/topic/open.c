@@ -15,11 +15,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "topic/open.h"
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "segment/identity.h"
 #include "topic/durable.h"
+#include "topic/open.h"
 
 static int allocate(struct pn_segment *seg)
 {

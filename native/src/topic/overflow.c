@@ -33,8 +33,8 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
-#include "topic/delivery.h"
 #include "topic/cancel.h"
+#include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/pump.h"
 #include "topic/rest.h"

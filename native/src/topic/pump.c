@@ -1,11 +1,11 @@
 /* pump.c - from the backlog of a topic to its channels; the model is in message.c (3). */
-#include "topic/pump.h"
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "topic/delivery.h"
 #include "topic/message.h"
-#include "topic/timedset.h"
+#include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
 
 enum { PN_PUMP_LEAST = 64 };
 

@@ -35,11 +35,11 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "topic/cancel.h"
 #include "topic/delivery.h"
+#include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/timedset.h"
-#include "topic/cancel.h"
-#include "topic/overflow.h"
 
 enum { PN_REST_DROPS = 64 };
 

@@ -21,8 +21,8 @@
 
 #include "backend/backend.h"
 #include "segment/arena_share.h"
-#include "topic/overflow.h"
 #include "topic/durable.h"
+#include "topic/overflow.h"
 
 static int64_t to_mono(const struct pn_moment *now, int64_t real)
 {

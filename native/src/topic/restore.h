@@ -2,8 +2,8 @@
 #ifndef PN_RESTORE_H
 #define PN_RESTORE_H
 
-#include "topic/message.h"
 #include "files/topic_log.h"
+#include "topic/message.h"
 
 /* What replay tells: its numbers of topics and channels, and ours. */
 struct pn_restore {

@@ -28,11 +28,11 @@
 #include "topic/attach.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
-#include "topic/open.h"
-#include "topic/timedset.h"
-#include "topic/overflow.h"
 #include "topic/durable.h"
+#include "topic/open.h"
+#include "topic/overflow.h"
 #include "topic/rest.h"
+#include "topic/timedset.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 #define PN_LOOK_STEPS 4096U

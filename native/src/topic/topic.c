@@ -27,16 +27,16 @@
 #include <errno.h>
 #include <string.h>
 
+#include "backend/generation.h"
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/identity.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
-#include "backend/generation.h"
-#include "segment/identity.h"
+#include "topic/durable.h"
 #include "topic/message.h"
 #include "topic/open.h"
 #include "topic/overflow.h"
-#include "topic/durable.h"
 #include "topic/pump.h"
 #include "topic/rest.h"
 

@@ -7,8 +7,8 @@
 #define PN_TOPIC_H
 
 #include "backend/conn.h"
-#include "segment/lock.h"
 #include "base/os.h"
+#include "segment/lock.h"
 
 enum { PN_TOPIC_STEPS = 256 }; /* no more of them in one hold of the lock */
 

@@ -50,12 +50,12 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
-#include "base/crashpoint.h"
 #include "backend/generation.h"
-#include "segment/identity.h"
-#include "wakeup/latch.h"
-#include "segment/lockfile.h"
+#include "base/crashpoint.h"
 #include "base/os.h"
+#include "segment/identity.h"
+#include "segment/lockfile.h"
+#include "wakeup/latch.h"
 #include "wakeup/unsent.h"
 
 #define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */

@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "segment/identity.h"
 #include "base/os.h"
+#include "segment/identity.h"
 
 #define PN_UNSENT_INTERVAL_NS 60000000000LL
 

@@ -56,10 +56,10 @@
 
 #include "backend/backend.h"
 #include "base/crashpoint.h"
+#include "base/os.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
-#include "base/os.h"
 #include "wakeup/procsignal.h"
 
 #define PN_WATCHERS 3U   /* processes that watch everybody */
