@@ -136,7 +136,7 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
 {
     struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
-    bool before = own->ready != 0 || own->staged != 0; /* it stays in order, in a transaction, too */
+    bool before = own->ready != 0 || own->staged != 0; /* also of one transaction: in order */
     if (backlog || before || topic->paused != 0 || topic->nchannels == 0 ||
         pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
