@@ -140,7 +140,7 @@ typedef struct pn_consumer_options {
 
 /*
  * -PN_ECONSUMERS (max_consumers of the channel), -PN_ETOPICS (max_consumers of the segment),
- * -EINVAL, -PN_ETOPICNAME (dead_letter).
+ * -EINVAL, -PN_ETOPICNAME (dead_letter), -PN_ETOPICOPTIONS (dead_letter is the channel's topic).
  */
 int pn_consumer_open(pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                      pn_consumer **out);
@@ -222,7 +222,8 @@ typedef struct pn_topic_stats {
     uint64_t deferred;   /* of them, deferred */
     uint64_t unfinished; /* in memory, and some channel still has it; each counted once */
     uint64_t message_count, message_bytes; /* ever published */
-    uint64_t dropped, expired;
+    uint64_t dropped; /* by `overflow`, each once; counted in each channel, too */
+    uint64_t expired;
     uint64_t on_disk;   /* messages */
     char error[128]; /* the last write error, or empty */
     char database[256];

@@ -45,12 +45,12 @@ class ChannelStats:
 
     `depth` counts what is ready, and neither what is in flight nor what is deferred;
     `message_count` what ever came; `dropped` what nobody got: overflow of an ephemeral channel,
-    messages that every sampling consumer passed over, and those that were delivered
-    `max_attempts` times without a dead-letter topic.  `oldest_ready`: how many seconds ago the
-    first message in line was published (a requeued one stands at the end again; deferred ones
-    count from their publishing, too), None when none is ready.  `e2e` has seconds from publishing
-    to finishing, over the last five to ten minutes, for 0.5, 0.9, 0.99 and 0.999; empty before the
-    first finish.
+    messages that the topic's `overflow` dropped, those that every sampling consumer passed over,
+    and those that were delivered `max_attempts` times without a dead-letter topic.
+    `oldest_ready`: how many seconds ago the first message in line was published (a requeued one
+    stands at the end again; deferred ones count from their publishing, too), None when none is
+    ready.  `e2e` has seconds from publishing to finishing, over the last five to ten minutes, for
+    0.5, 0.9, 0.99 and 0.999; empty before the first finish.
     """
 
     name: str
@@ -79,7 +79,8 @@ class TopicStats:
 
     `depth`: messages in the topic's own queue, which no channel has yet, `deferred` of them
     deferred; `unfinished`: messages that some channel still has, each counted once;
-    `message_count` and `message_bytes`: ever published; `corrupt`: records on disk that could
+    `message_count` and `message_bytes`: ever published; `dropped`: by its `overflow`, each counted
+    once, and once in each of its channels; `corrupt`: records on disk that could
     not be read, of a durable topic also those of the log, which it shares; `error`: the last
     write error, or None; `on_disk`: messages.
     """

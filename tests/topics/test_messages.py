@@ -254,6 +254,19 @@ def test_depth_counts_unfinished_messages_once(conn: pynotify.Connection) -> Non
     topic.publish("d")
 
 
+def test_a_topic_is_not_its_own_dead_letter_topic(
+    topic: pynotify.Topic, channel: pynotify.Channel, conn: pynotify.Connection
+) -> None:
+    """A message that nobody can handle would go round without end."""
+    with pytest.raises(pynotify.ProgrammingError, match="its own dead-letter topic") as caught:
+        channel.consumer(dead_letter=topic.name)
+    assert "name another topic" in (caught.value.hint or "")
+    assert channel.stats().consumers == []
+    other = conn.topic(f"{topic.name}2").channel("c")
+    with other.consumer(dead_letter=topic.name), channel.consumer(dead_letter="orders2"):
+        pass
+
+
 def test_drop_oldest(conn: pynotify.Connection) -> None:
     """But what is in flight somebody is working on."""
     topic = conn.topic("t", max_depth=3, overflow="drop-oldest")
@@ -265,8 +278,22 @@ def test_drop_oldest(conn: pynotify.Connection) -> None:
         topic.publish_many(["4", "5"])
         assert bodies(channel.peek(3)) == [b"4", b"5", b"0"]
         message.finish()
-    assert topic.stats().dropped == 3
+    assert (topic.stats().dropped, channel.stats().dropped) == (3, 3)
     assert topic.stats().unfinished == 2
+
+
+def test_drop_oldest_of_more_than_there_is_room_for(conn: pynotify.Connection) -> None:
+    """What goes before any channel has it counts as much as what goes out of one."""
+    topic = conn.topic("t", max_depth=2, overflow="drop-oldest")
+    first, second = topic.channel("c"), topic.channel("d")
+    topic.publish_many(numbered(5))
+    assert bodies(first.peek()) == bodies(second.peek()) == [b"3", b"4"]
+    topic.pause()
+    topic.publish_many([b"5", b"6", b"7"])
+    topic.unpause()
+    assert bodies(first.peek()) == bodies(second.peek()) == [b"6", b"7"]
+    counted = [each.stats().dropped for each in (topic, first, second)]
+    assert counted == [6, 6, 6]
 
 
 def test_drop_new(conn: pynotify.Connection) -> None:
@@ -276,6 +303,11 @@ def test_drop_new(conn: pynotify.Connection) -> None:
     assert len(set(ids)) == 4
     assert bodies(channel.peek()) == [b"0", b"1"]
     assert (topic.stats().dropped, topic.stats().unfinished) == (2, 2)
+    assert channel.stats().dropped == 2
+    topic.publish_many(numbered(3))
+    with conn.transaction():
+        topic.publish("5")
+    assert (topic.stats().dropped, channel.stats().dropped) == (6, 6)
 
 
 @pytest.mark.parametrize("overflow", ["disk", "error", "drop-oldest", "drop-new"])
@@ -296,6 +328,7 @@ def test_memory_that_is_full(make_engine: EngineFactory, connect: Connect, overf
     else:
         assert kept == list(range(len(kept)))
     assert topic.stats().dropped == published - len(kept)
+    assert channel.stats().dropped == published - len(kept)
     with channel.consumer(max_in_flight=100) as consumer:
         assert len(work(consumer, len(kept))) == len(kept)
     conn.topic("another").publish(bytes(500))

@@ -39,6 +39,19 @@ static int check_options(const pn_consumer_options *o)
                : pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len);
 }
 
+/* Or what is given up would come back as a new message, without end. */
+static int check_dead_letter(const struct pn_topic *topic, const pn_consumer_options *o)
+{
+    if (o->dead_letter == NULL || o->dead_letter_len != topic->name_len ||
+        memcmp(o->dead_letter, topic->name, topic->name_len) != 0)
+        return 0;
+    return pn_fail(PN_ETOPICOPTIONS,
+                   "topic \"%.*s\" cannot be its own dead-letter topic\n"
+                   "What is given up would come back to it as a new message, without end: name "
+                   "another topic, or requeue with a delay and max_attempts 0.",
+                   (int) topic->name_len, topic->name);
+}
+
 static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
                       struct pn_topic_channel *ch, const pn_consumer_options *o)
 {
@@ -94,6 +107,9 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
         return rc;
     if (ch == NULL)
         return -PN_ETOPICDELETED;
+    rc = check_dead_letter(pn_topic_of(seg, ch), o);
+    if (rc != 0)
+        return rc;
     pn_consumers_reap_dead_locked(seg, ch);
     if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
         return pn_fail(PN_ECONSUMERS, "consumers for %.*s:%.*s exceeds limit of %u",

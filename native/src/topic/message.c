@@ -375,11 +375,30 @@ static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool s
     return 0;
 }
 
+/* Each channel that there is goes without so many. */
+static void count_without(struct pn_segment *seg, const struct pn_topic *topic, uint64_t n)
+{
+    PN_EACH_CHANNEL(seg, topic, i)
+        pn_queue_at(seg, i - 1)->dropped += n;
+}
+
+/* Of so many, which the topic's policy keeps from every channel. */
+static void count_dropped(struct pn_segment *seg, struct pn_topic *topic, uint64_t n)
+{
+    topic->dropped += n;
+    count_without(seg, topic, n);
+}
+
 static void drop(struct pn_segment *seg, uint32_t ref)
 {
     const struct pn_message *m = pn_message_at(seg, ref);
-    PN_EACH_DELIVERY(seg, m, at)
-        pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->dropped++;
+    PN_EACH_DELIVERY(seg, m, at) {
+        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+        if (pn_is_backlog(seg, ch)) /* every channel was to get it */
+            count_without(seg, pn_topic_at(seg, m->topic), 1);
+        else
+            ch->dropped++;
+    }
     pn_message_discard_locked(seg, ref);
 }
 
@@ -459,7 +478,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     switch (topic->overflow) {
     case PN_OVERFLOW_DROP_NEW:
         *keep = there >= max ? 0 : max - there;
-        topic->dropped += n - *keep;
+        count_dropped(seg, topic, n - *keep);
         return 0;
     case PN_OVERFLOW_DROP_OLDEST:
         *skip = n > max ? n - max : 0;
@@ -468,7 +487,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
             ;
         if (topic->firm + topic->staged + (n - *skip) > max)
             return topic_full(topic, "all is in flight");
-        topic->dropped += *skip;
+        count_dropped(seg, topic, *skip);
         return 0;
     default:
         return pn_topic_may_spill(seg, topic) ? 0 : topic_full(topic, "max_depth");
@@ -504,12 +523,11 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     if (*ref != 0)
         return 0;
     if (all_ephemeral(seg, topic) && topic->paused == 0) {
-        PN_EACH_CHANNEL(seg, topic, i)
-            pn_queue_at(seg, i - 1)->dropped++;
+        count_without(seg, topic, 1);
         return 0;
     }
     if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
-        topic->dropped++;
+        count_dropped(seg, topic, 1);
         return 0;
     }
     return topic_full(topic, "its part of topic_memory");
