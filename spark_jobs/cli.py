@@ -7,43 +7,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import re
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from spark_jobs.jobs import NAMES, OPTIONS, CannotRunError, JobResult, preparer, runner
-from spark_jobs.startup import nothing_left_when_interrupted
-from spark_jobs.storage import Directory, RemoteDirectory, directory, fetched, is_local
+from spark_jobs.errors import CannotRunError
+from spark_jobs.jobs import NAMES, OPTIONS, preparer, runner
+from spark_jobs.output import CLEAN, FAILED, VIOLATION, Parser, described, print_table, summary
+from spark_jobs.places import is_local
+from spark_jobs.spark.directory import Directory, RemoteDirectory, directory
+from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
-    from spark_jobs.logs import Survey
+    from spark_jobs.logs.model import Survey
 
-CLEAN, FAILED, VIOLATION = 0, 1, 2
-
-_LINES_SHOWN = 3
-_CAUSE = re.compile(r"(Caused by: )?[\w.]*(Error|Exception)\b.*: ")
-"""A line that names an exception, of Python or of Java."""
-
-COMMANDS = {"bench": "spark_jobs.bench", "live": "spark_jobs.jobs.live"}
+COMMANDS = {"live": "spark_jobs.live.stream"}
 """What is no job over finished logs, and has a command line of its own."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse would exit with 2, which here means a violation."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(FAILED, f"{self.prog}: error: {message}\n")
-
-
 def parser() -> argparse.ArgumentParser:
-    result = _Parser(
+    result = Parser(
         prog="python -m spark_jobs", description="Analyses pynotify's latency logs on Spark."
     )
     result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
@@ -82,31 +68,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def versions() -> dict[str, str]:
-    """Of everything that the figures depend on."""
-    found = {"python": platform.python_version(), "format": "pynlog 1"}
-    for package in ("pyspark", "numpy", "pyarrow", "pynotify-ipc"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
-    """What ``--json`` prints."""
-    return {
-        "job": job,
-        "status": "violation" if result.violation else "clean",
-        "versions": versions(),
-        "records": sum(report.records for report in result.reports),
-        "wall_s": round(wall_s, 3),
-        "segments": [report.as_json() for report in result.reports],
-        "rows": result.rows,
-        "totals": result.totals,
-    }
-
-
 def run_job(
     job: str,
     logs: Sequence[str],
@@ -121,8 +82,10 @@ def run_job(
     `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
     when there are results already.
     """
-    from spark_jobs.logs import NoLogsError, Survey
-    from spark_jobs.session import create_session
+    from spark_jobs.errors import NoLogsError
+    from spark_jobs.fetched import fetched
+    from spark_jobs.logs.model import Survey
+    from spark_jobs.spark.session import create_session
 
     if isinstance(out, RemoteDirectory) or not all(map(is_local, logs)):
         create_session(f"pynotify {job}", master)  # it knows what the URIs mean
@@ -149,42 +112,6 @@ def _nothing_readable(found: Survey) -> str:
     shown = [f"{report.file}: {'; '.join(report.problems)}" for report in found.unreadable[:5]]
     more = len(found.unreadable) - len(shown)
     return "\n".join(["no log file can be read", *shown, *([f"and {more} more"] * (more > 0))])
-
-
-def _printable(value: object) -> str:
-    if value is None:
-        return "-"
-    text = f"{value:.1f}" if isinstance(value, float) else str(value)
-    return text.encode("unicode_escape").decode() if not text.isprintable() else text
-
-
-def _print_table(report: dict[str, Any]) -> None:
-    rows: list[dict[str, Any]] = report["rows"]
-    if rows:
-        lines = [list(rows[0]), *([_printable(v) for v in row.values()] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            print("  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip())
-    for name, value in report["totals"].items():
-        print(f"{name}: {_printable(value)}")
-    for segment in report["segments"]:
-        for problem in segment["problems"]:
-            print(f"{_printable(segment['file'])}: {problem}", file=sys.stderr)
-    print(f"{report['status']}: {report['records']} records in {report['wall_s']} s")
-
-
-def _described(error: Exception) -> str:
-    from spark_jobs._java import JavaNotFoundError
-    from spark_jobs.logs import NoLogsError
-
-    if isinstance(error, NoLogsError | JavaNotFoundError):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) <= _LINES_SHOWN:
-        return f"{type(error).__name__}: {error}"
-    # A Java trace around a Python one: the innermost cause says what happened.
-    causes = [line for line in lines if _CAUSE.match(line)] or lines[:1]
-    return causes[-1].removeprefix("Caused by: ")
 
 
 def _kept(options: argparse.Namespace, error: Exception, text: str) -> str:
@@ -227,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _interrupted(error):
             print("interrupted", file=sys.stderr)
             return FAILED
-        text = str(error) if isinstance(error, CannotRunError | OSError) else _described(error)
+        text = str(error) if isinstance(error, CannotRunError | OSError) else described(error)
         text += _kept(options, error, text)
         print(f"spark_jobs {options.job}: {text}", file=sys.stderr)
         if options.json:
@@ -236,5 +163,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(report))
     else:
-        _print_table(report)
+        print_table(report)
     return VIOLATION if report["status"] == "violation" else CLEAN

@@ -69,6 +69,16 @@ def test_build_scripts_are_typed() -> None:
     run_module("mypy", "--strict", cache, "setup.py", "native/ffi_build.py")
 
 
+def test_packages_import_downwards_only() -> None:
+    """The layers are in pyproject.toml."""
+    linter = "from importlinter.cli import lint_imports_command as main; main(['--no-cache'])"
+    done = subprocess.run(
+        [sys.executable, "-c", linter], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
+
+
 def test_no_file_is_longer_than_a_sitting() -> None:
     lengths = {path: path.read_text().count("\n") for path in source_files(".c", ".h", ".py")}
     assert lengths

@@ -8,7 +8,7 @@
  *
  *     bench_latlog --write DIR RECORDS
  *
- * writes logs for `python -m spark_jobs bench` instead: the same records every time (but for
+ * writes logs for `python -m bench.spark` instead: the same records every time (but for
  * pids, log ids and the clocks' anchors), one process and log for each of SENDERS and RECEIVERS.
  * Message m goes to a channel drawn by its number; half of the receivers listen to each channel.
  * A receiver takes batches with one time stamp each, as pn_poll() does, and stalls now and then,

@@ -39,7 +39,7 @@ def _two_of_a_channel(records: NDArray[Any]) -> tuple[int, int]:
     """Indices of two successive receives on one channel, from the middle of the log."""
     import numpy as np  # noqa: PLC0415  # as the imports of spark_jobs below: only the parent
 
-    from spark_jobs.schema import Kind  # noqa: PLC0415
+    from spark_jobs.logs.schema import Kind  # noqa: PLC0415
 
     received = np.flatnonzero(records["kind"] == Kind.RECV)
     for at in range(len(received) // 2, len(received) - 1):
@@ -55,7 +55,7 @@ def _seal(records: NDArray[Any]) -> None:
     """The CRC that each record should carry."""
     import numpy as np  # noqa: PLC0415
 
-    from spark_jobs.checksum import record_crcs  # noqa: PLC0415
+    from spark_jobs.logs.checksum import record_crcs  # noqa: PLC0415
 
     low = records["aux"] & np.uint64(0xFFFFFFFF)
     records["aux"] = record_crcs(records).astype(np.uint64) << np.uint64(32) | low
@@ -86,7 +86,7 @@ def tamper(logs: Path, pid: int, fault: str) -> str:
     """Put the fault into the log of the listener `pid`; says what it was handed thereby."""
     import numpy as np  # noqa: PLC0415
 
-    from spark_jobs.schema import HEADER, HEADER_BYTES, RECORD, RECORD_BYTES  # noqa: PLC0415
+    from spark_jobs.logs.schema import HEADER, HEADER_BYTES, RECORD, RECORD_BYTES  # noqa: PLC0415
 
     files = _log_files(logs, pid)
     if not files:

@@ -31,7 +31,7 @@ def require_spark() -> None:
     """Before the run and not after it.  Raises DemoError when there is no PySpark or Java."""
     if find_spec("pyspark") is None:
         raise DemoError('the audit needs PySpark: pip install "pynotify-ipc[spark]"')
-    from spark_jobs._java import JavaNotFoundError, ensure_java  # noqa: PLC0415
+    from spark_jobs.spark.java import JavaNotFoundError, ensure_java  # noqa: PLC0415
 
     try:
         ensure_java()
@@ -47,11 +47,11 @@ def report(logs: Path, out: Path, progress: Progress) -> dict[str, Any]:
         with _stderr_to(chatter), progress.stage("starting Spark"):
             _start_spark()
         # A second to import, and the processes of the run must not inherit it.
-        from spark_jobs import demo_report  # noqa: PLC0415
+        from pynotify.demo import spark_report  # noqa: PLC0415
 
         text = f"Spark reads and audits {megabytes} MiB of latency logs"
         with _stderr_to(chatter), progress.stage(text):
-            return demo_report.run([logs], out)
+            return spark_report.run([logs], out)
     except Exception as error:
         last = "\n".join(chatter.read_text(errors="replace").splitlines()[-_LAST_LINES:])
         raise DemoError(f"Spark failed: {type(error).__name__}: {error}\n{last}") from error
@@ -60,7 +60,7 @@ def report(logs: Path, out: Path, progress: Progress) -> dict[str, Any]:
 
 
 def _start_spark() -> None:
-    from spark_jobs.session import create_session  # noqa: PLC0415
+    from spark_jobs.spark.session import create_session  # noqa: PLC0415
 
     os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
     # Interrupted while it starts Java, PySpark loses it, and Java never ends.

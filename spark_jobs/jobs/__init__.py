@@ -1,20 +1,19 @@
 """The jobs, one module each.
 
 A job module has ``TITLE``, ``run(session, survey, out, **options) -> JobResult`` and, when it
-reads logs, the class ``Partials`` that `spark_jobs.source` looks for. One whose arguments are not
-just logs has ``prepare(paths)``, and what that returns takes the place of the survey. Adding its
-name here makes it a command.
+reads logs, the class ``Partials`` that `spark_jobs.spark.source` looks for. One whose arguments
+are not just logs has ``prepare(paths)``, and what that returns takes the place of the survey.
+Adding its name here makes it a command.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names of the jobs are wanted where Spark is not
-    from spark_jobs.quality import FileReport
+    from spark_jobs.result import JobResult
 
 NAMES = (
     "ingest",
@@ -42,19 +41,9 @@ class CannotRunError(Exception):
     """A job could not be run; says why."""
 
 
-@dataclass
-class JobResult:
-    """What a job found: `rows` as in docs/spark.md, `violation`: a guarantee was broken."""
-
-    rows: list[dict[str, Any]]
-    reports: list[FileReport]
-    violation: bool = False
-    totals: dict[str, Any] = field(default_factory=dict)
-
-
 def preparer(name: str) -> Callable[[Sequence[str]], Any]:
     """What makes the job's input of the paths given; it needs no Spark."""
-    from spark_jobs.logs import survey
+    from spark_jobs.survey import survey
 
     prepare: Callable[[Sequence[str]], Any] = getattr(
         import_module(f"spark_jobs.jobs.{name}"), "prepare", survey

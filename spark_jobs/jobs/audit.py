@@ -16,8 +16,8 @@
 7. ``unowed`` were handed over outside the debt: before the first LISTEN's number, or after the
    end of a LISTEN. Reported, no violation.
 
-Bytes are compared by blocks of numbers (`spark_jobs.sums`). Where these differ, and at the ends of
-what a listener was there for, the logs are read again for the payload CRC of each message.
+Bytes are compared by blocks of numbers (`spark_jobs.audit.sums`). Where these differ, and at the
+ends of what a listener was there for, the logs are read again for the payload CRC of each message.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.debt import BASE_BITS, Debt
-from spark_jobs.jobs import JobResult
-from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.schema import Kind
-from spark_jobs.source import FILE_COLUMNS, load, reports_of
-from spark_jobs.storage import Directory
-from spark_jobs.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
-from spark_jobs.tables import write_rows
+from spark_jobs.audit.debt import BASE_BITS, Debt
+from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import FILE_COLUMNS, load, reports_of
+from spark_jobs.spark.tables import write_rows
 
 TITLE = "lost, duplicate, reordered and corrupted messages; exit status 2 if there are any"
 KEYS = ("engine", "database", "channel")
@@ -66,7 +67,7 @@ TABLE = pa.schema(
 """Of ``audit/``."""
 
 Suspects = dict[tuple[str, int, str], NDArray[np.int64]]
-"""By channel: blocks of `spark_jobs.sums`, in order."""
+"""By channel: blocks of `spark_jobs.audit.sums`, in order."""
 
 
 class _Checksums:

@@ -18,12 +18,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.histogram import QUANTILES, SCALE
-from spark_jobs.jobs import CannotRunError, JobResult, latency
-from spark_jobs.logs import Survey, survey
-from spark_jobs.quality import FileReport
-from spark_jobs.quantiles import summarised
-from spark_jobs.storage import Directory
+from spark_jobs.errors import CannotRunError
+from spark_jobs.figures.histogram import QUANTILES, SCALE
+from spark_jobs.figures.quantiles import summarised
+from spark_jobs.jobs import latency
+from spark_jobs.logs.model import Survey
+from spark_jobs.logs.quality import FileReport
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.survey import survey
 
 TITLE = "ratios between two runs, per channel and quantile; exit status 2 beyond --threshold"
 KEYS = ("scope", "database", "channel")

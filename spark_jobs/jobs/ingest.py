@@ -29,15 +29,19 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from spark_jobs import archive
-from spark_jobs.archive import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
-from spark_jobs.jobs import CannotRunError, JobResult
-from spark_jobs.logs import Chunk, Log, LogReader, Segment, Survey, group
-from spark_jobs.quality import FileReport
-from spark_jobs.rowgroup import RowGroup, writer
-from spark_jobs.schema import FIELD_NAMES, Kind
-from spark_jobs.source import load, reports_of
-from spark_jobs.storage import Directory, is_local, local_path
+from spark_jobs.archive import layout
+from spark_jobs.archive.layout import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
+from spark_jobs.archive.row_group import RowGroup, writer
+from spark_jobs.errors import CannotRunError
+from spark_jobs.logs.find import group
+from spark_jobs.logs.model import Chunk, Log, Segment, Survey
+from spark_jobs.logs.quality import FileReport
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import FIELD_NAMES, Kind
+from spark_jobs.places import filesystem, is_local, local_path
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import load, reports_of
 
 TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 
@@ -50,7 +54,7 @@ class _EventFiles:
 
     def __init__(self, reader: LogReader, root: str) -> None:
         self._reader = reader
-        self._system, self._root = archive.filesystem(root)
+        self._system, self._root = filesystem(root)
         self._groups: dict[int, RowGroup] = {}
         self._writers: dict[int, tuple[str, Any, Any]] = {}
         self._today = np.iinfo(np.int64).min
@@ -86,7 +90,7 @@ class _EventFiles:
         group = self._groups[day]
         table = group.table(self._reader.channels)
         if day not in self._writers:
-            path = f"{self._root}/{archive.STAGING}/{uuid4().hex}"
+            path = f"{self._root}/{layout.STAGING}/{uuid4().hex}"
             sink = self._system.open_output_stream(path)
             self._writers[day] = path, sink, writer(sink, table)
         self._writers[day][2].write_table(table, row_group_size=group.rows)
@@ -105,7 +109,7 @@ class _EventFiles:
             file.close()
             sink.close()
             date = np.datetime64(day, "D")
-            folder = f"{archive.EVENTS}/date={date}/host={host}"
+            folder = f"{layout.EVENTS}/date={date}/host={host}"
             names.append(f"{folder}/{self.name}.parquet")
             self._system.create_dir(f"{self._root}/{folder}", recursive=True)
             self._system.move(path, f"{self._root}/{names[-1]}")
@@ -115,8 +119,8 @@ class _EventFiles:
 
 def _put_table(root: str, name: str, table: pa.Table) -> None:
     """Writes a small table in one step."""
-    system, path = archive.filesystem(root)
-    draft = f"{path}/{archive.STAGING}/{uuid4().hex}"
+    system, path = filesystem(root)
+    draft = f"{path}/{layout.STAGING}/{uuid4().hex}"
     with system.open_output_stream(draft) as sink:
         pyarrow.parquet.write_table(
             table, sink, compression="lz4", write_statistics=False, write_page_checksum=True
@@ -125,7 +129,7 @@ def _put_table(root: str, name: str, table: pa.Table) -> None:
 
 
 def _put_segment(root: str, row: Mapping[str, Any]) -> None:
-    name = f"{archive.SEGMENTS}/{row['segment']}.parquet"
+    name = f"{layout.SEGMENTS}/{row['segment']}.parquet"
     _put_table(root, name, pa.Table.from_pylist([row], schema=SEGMENT_SCHEMA))
 
 
@@ -172,7 +176,7 @@ class Partials:
             }
             | dict(zip(self._COUNTS, map(pa.array, self._counts), strict=True))
         )
-        _put_table(self._root, f"{archive.CHANNELS}/{self._files.name}.parquet", table)
+        _put_table(self._root, f"{layout.CHANNELS}/{self._files.name}.parquet", table)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         events, size = self._files.close()
@@ -204,9 +208,9 @@ class Partials:
 
 
 def _copy(root: str, path: str, name: str) -> None:
-    system, base = archive.filesystem(root)
-    system.create_dir(f"{base}/{archive.QUARANTINE}", recursive=True)
-    target = f"{base}/{archive.QUARANTINE}/{name}.pynlog"
+    system, base = filesystem(root)
+    system.create_dir(f"{base}/{layout.QUARANTINE}", recursive=True)
+    target = f"{base}/{layout.QUARANTINE}/{name}.pynlog"
     with open(path, "rb") as source, system.open_output_stream(target) as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
 
@@ -239,9 +243,9 @@ def _quarantine(root: str, report: FileReport) -> dict[str, Any]:
 
 def _release(root: str, path: str) -> None:
     """A file that could not be read earlier can be now: an empty one may have been just made."""
-    system, base = archive.filesystem(root)
+    system, base = filesystem(root)
     name = _nickname(path)
-    for old in (f"{archive.SEGMENTS}/{name}.parquet", f"{archive.QUARANTINE}/{name}.pynlog"):
+    for old in (f"{layout.SEGMENTS}/{name}.parquet", f"{layout.QUARANTINE}/{name}.pynlog"):
         if system.get_file_info(f"{base}/{old}").is_file:
             system.delete_file(f"{base}/{old}")
 
@@ -299,11 +303,11 @@ def run(
             raise CannotRunError(f"{segment.file.path} was given as part of an archive already")
         if is_local(root) and _is_below(segment.file.path, local_path(root)):
             raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
-    system, base = archive.filesystem(root)
-    names = (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING)
+    system, base = filesystem(root)
+    names = (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING)
     for name in names:
         system.create_dir(f"{base}/{name}", recursive=True)
-    rows_there = [] if overwrite else archive.segment_rows(root)[0]
+    rows_there = [] if overwrite else layout.segment_rows(root)[0]
     known = {row["segment"]: row for row in rows_there}
     fresh = _fresh(survey.segments, known)
     partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root)

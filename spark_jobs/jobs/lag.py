@@ -18,12 +18,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.jobs import JobResult
-from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.schema import Kind
-from spark_jobs.source import file_reports, load
-from spark_jobs.storage import Directory
-from spark_jobs.windows import (
+from spark_jobs.figures.windows import (
     WINDOW_COLUMNS,
     Buffer,
     Ints,
@@ -36,6 +31,12 @@ from spark_jobs.windows import (
     window_of,
     with_time,
 )
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import file_reports, load
 
 TITLE = "how far each process is behind, and which one holds the tail of the queue back"
 PLACE = ("host", "boot_id", "engine")

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.hgrm import EVERYTHING, MOST_CHANNELS, Channel, Counts, busiest, write_all
-from spark_jobs.histogram import BUCKETS, QUANTILES, bucket
-from spark_jobs.jobs import JobResult
-from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.merge import (
+from spark_jobs.figures.hgrm import EVERYTHING, MOST_CHANNELS, Channel, Counts, busiest, write_all
+from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket
+from spark_jobs.figures.merge import (
     CHANNEL,
     CHANNEL_KEYS,
     COUNTS,
@@ -34,11 +32,14 @@ from spark_jobs.merge import (
     merged,
     merged_schema,
 )
-from spark_jobs.quantiles import summarised
-from spark_jobs.schema import WAKE_NAMES, Kind
-from spark_jobs.source import FILE_COLUMNS, load, reports_of
-from spark_jobs.storage import Directory
-from spark_jobs.tables import write_rows
+from spark_jobs.figures.quantiles import summarised
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import WAKE_NAMES, Kind
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import FILE_COLUMNS, load, reports_of
+from spark_jobs.spark.tables import write_rows
 
 TITLE = "commit-to-receive latency per channel, process and wake reason"
 

@@ -13,14 +13,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.hgrm import EVERYTHING, busiest, distributions, steps
-from spark_jobs.histogram import midpoint
-from spark_jobs.jobs import JobResult, audit, latency, timeline, wakeups
-from spark_jobs.logs import Survey
-from spark_jobs.page import Place, heat_map, page, percentile_plot, table, timeline_plot
-from spark_jobs.source import load
-from spark_jobs.storage import Directory
-from spark_jobs.svg import plain
+from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
+from spark_jobs.figures.histogram import midpoint
+from spark_jobs.jobs import audit, latency, timeline, wakeups
+from spark_jobs.logs.model import Survey
+from spark_jobs.report.html import Place, heat_map, page, percentile_plot, table, timeline_plot
+from spark_jobs.report.svg import plain
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import load
 
 TITLE = "one self-contained HTML page with plots, and .hgrm files"
 

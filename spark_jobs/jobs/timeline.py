@@ -13,14 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.histogram import BUCKETS, bucket
-from spark_jobs.jobs import JobResult
-from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import summarised
-from spark_jobs.schema import Kind
-from spark_jobs.source import file_reports, load
-from spark_jobs.storage import Directory
-from spark_jobs.windows import (
+from spark_jobs.figures.histogram import BUCKETS, bucket
+from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.windows import (
     BUCKET_COLUMN,
     WINDOW_COLUMNS,
     Buffer,
@@ -34,6 +29,12 @@ from spark_jobs.windows import (
     window_of,
     with_time,
 )
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import file_reports, load
 
 TITLE = "messages, bytes and latency per channel, window by window"
 KEYS = ("host", "boot_id", "engine", "database", "channel", "kind", "window")

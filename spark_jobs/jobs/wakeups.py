@@ -14,13 +14,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from spark_jobs.histogram import BUCKETS, bucket
-from spark_jobs.jobs import JobResult
-from spark_jobs.logs import Chunk, LogReader, Survey
-from spark_jobs.quantiles import summarised
-from spark_jobs.schema import USEFUL, WAKE_NAMES, Kind, Wake
-from spark_jobs.source import file_reports, load
-from spark_jobs.storage import Directory
+from spark_jobs.figures.histogram import BUCKETS, bucket
+from spark_jobs.figures.quantiles import summarised
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import USEFUL, WAKE_NAMES, Kind, Wake
+from spark_jobs.result import JobResult
+from spark_jobs.spark.directory import Directory
+from spark_jobs.spark.source import file_reports, load
 
 TITLE = "signals sent and useful wake-ups per process"
 KEYS = ("host", "boot_id", "pid")

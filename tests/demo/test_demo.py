@@ -97,7 +97,7 @@ def session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     from pynotify.demo import spark
-    from spark_jobs.session import create_session
+    from spark_jobs.spark.session import create_session
 
     running = SparkSession.getActiveSession()
     yield running or create_session("demo tests", "local[2]")
@@ -149,7 +149,7 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     assert all(row["expected"] > 0 for row in others)
 
     from spark_jobs.jobs import audit
-    from spark_jobs.logs import survey
+    from spark_jobs.survey import survey
 
     victim = next(w for w in figures["workers"] if w["name"] == "listener-1")
     for fault, figure in FOUND_AS.items():

@@ -30,8 +30,8 @@ def _end_java() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark")
-    from spark_jobs._java import JavaNotFoundError
-    from spark_jobs.session import create_session
+    from spark_jobs.spark.java import JavaNotFoundError
+    from spark_jobs.spark.session import create_session
 
     # Compiling well takes longer than these jobs do.
     with pytest.MonkeyPatch.context() as patch:

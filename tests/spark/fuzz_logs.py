@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.schema import HEADER_BYTES, RECORD_BYTES
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import HEADER_BYTES, RECORD_BYTES
+from spark_jobs.survey import survey
 
 _EXTREMES = (b"\0", b"\xff", b"\x7f", b"\x80", b"\x01", b"\xff" * 8, b"\0" * 64)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from spark_jobs import schema
-from spark_jobs.checksum import crc32c, record_crcs
-from spark_jobs.schema import Kind
+from spark_jobs.logs import schema
+from spark_jobs.logs.checksum import crc32c, record_crcs
+from spark_jobs.logs.schema import Kind
 
 _logs = itertools.count(1)
 HOST = "testhost"

@@ -13,12 +13,15 @@ import pyarrow.parquet
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import archive, rowgroup
+from spark_jobs.archive import layout, row_group
 from spark_jobs.cli import main
-from spark_jobs.events import Columns
+from spark_jobs.errors import NoLogsError
 from spark_jobs.jobs import ingest
-from spark_jobs.logs import CHUNK_RECORDS, LogReader, NoLogsError, Survey, survey
-from spark_jobs.schema import FIELD_NAMES, USEFUL, Kind, Wake
+from spark_jobs.logs.events import Columns
+from spark_jobs.logs.model import CHUNK_RECORDS, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import FIELD_NAMES, USEFUL, Kind, Wake
+from spark_jobs.survey import survey
 
 on_spark = [
     pytest.mark.spark,
@@ -31,7 +34,7 @@ JOBS = ("latency", "timeline", "audit", "wakeups", "lag", "e2e")
 
 def archived(logs: Path, out: Path) -> Path:
     """Archives in this process what `ingest` has Spark's workers archive."""
-    for name in (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING):
+    for name in (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING):
         (out / name).mkdir(parents=True, exist_ok=True)
     for segment in survey([logs]).segments:
         reader = LogReader(ingest._alone(segment))
@@ -59,8 +62,8 @@ def read(place: Path) -> tuple[dict[int, list[tuple[Any, ...]]], dict[int, Any],
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group for each chunk of a log."""
-    monkeypatch.setattr(rowgroup, "ROWS", CHUNK_RECORDS)
-    monkeypatch.setattr(rowgroup, "_idle", [])
+    monkeypatch.setattr(row_group, "ROWS", CHUNK_RECORDS)
+    monkeypatch.setattr(row_group, "_idle", [])
 
 
 GROUPS, DEFINITIONS = 4, 2
@@ -84,7 +87,7 @@ def damaged(tmp_path: Path, small_groups: None) -> Path:
 
 
 def events_of(place: Path, pid: int) -> Path:
-    (row,) = (row for row in archive.segment_rows(place)[0] if row["pid"] == pid)
+    (row,) = (row for row in layout.segment_rows(place)[0] if row["pid"] == pid)
     return Path(place / row["events"][0])
 
 
@@ -159,7 +162,7 @@ def test_a_day_of_two_that_cannot_be_read(tmp_path: Path) -> None:
     log.add(Kind.WAKE, 7, ts=day + 1)
     log.write()
     out = archived(tmp_path / "logs", tmp_path / "archive")
-    days = sorted((out / archive.EVENTS).rglob("*.parquet"))
+    days = sorted((out / layout.EVENTS).rglob("*.parquet"))
     assert len(days) == 2
     emptied(days[0])
     records, readers, _ = read(out)
@@ -175,10 +178,10 @@ def test_a_segment_of_which_nothing_is_known(tmp_path: Path, harm: Callable[[Pat
         receives(log, "c", np.arange(100))
         log.write(files=2)
     out = archived(logs, tmp_path / "archive")
-    rows, reports = archive.segment_rows(out)
+    rows, reports = layout.segment_rows(out)
     assert (len(rows), reports) == (4, [])
     (last,) = (row for row in rows if (row["pid"], row["part"]) == (2, 1))
-    bad = out / archive.SEGMENTS / f"{last['segment']}.parquet"
+    bad = out / layout.SEGMENTS / f"{last['segment']}.parquet"
     harm(bad)
     records, readers, found = read(out)
     assert (len(records[1]), len(records[2])) == (100, 50)
@@ -187,7 +190,7 @@ def test_a_segment_of_which_nothing_is_known(tmp_path: Path, harm: Callable[[Pat
     assert not readers[1].incomplete
     assert readers[2].incomplete
     again = archived(logs, out)
-    assert archive.segment_rows(again)[1] == []
+    assert layout.segment_rows(again)[1] == []
 
 
 def test_a_channel_of_each_database(tmp_path: Path) -> None:
@@ -249,7 +252,7 @@ def test_all_columns_have_the_type_of_the_record(tmp_path: Path) -> None:
 def test_what_is_neither_logs_nor_an_archive(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(damaged / archive.SEGMENTS)
+    shutil.rmtree(damaged / layout.SEGMENTS)
     with pytest.raises(NoLogsError, match=r"no log files .*archive, nor is it an archive"):
         survey([damaged])
     status = main(["latency", str(damaged), "--out", str(damaged.parent / "out"), "--json"])
@@ -352,7 +355,7 @@ class TestOnSpark:
     @pytest.mark.usefixtures("spark")
     def test_an_empty_archive(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         place = tmp_path / "archive"
-        for name in (archive.EVENTS, archive.SEGMENTS):
+        for name in (layout.EVENTS, layout.SEGMENTS):
             (place / name).mkdir(parents=True)
         for job in JOBS:
             status = main([job, str(place), "--out", str(tmp_path / "out"), "--json"])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import bench, floor
-from spark_jobs.cli import main
-from spark_jobs.processes import Clock, forget_peaks, peaks
-from spark_jobs.schema import Kind
+from bench.spark import floor
+from bench.spark import jobs as bench
+from bench.spark.processes import Clock, forget_peaks, peaks
+from spark_jobs.logs.schema import Kind
 
 
 def python(work: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -143,7 +143,7 @@ def test_a_small_run(
     monkeypatch.setattr(bench, "RUNS", 1)
     monkeypatch.setattr(bench, "WARM_UPS", 1)
     monkeypatch.setattr(bench, "TOLERANCE", 1e9)
-    status = main(["bench", "--records", "200000", "--dir", str(tmp_path / "dir"), "--json"])
+    status = bench.main(["--records", "200000", "--dir", str(tmp_path / "dir"), "--json"])
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (status, report["status"]) == (0, "measured"), report
     assert report["records"] >= 200_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_jobs import checksum, schema
-from spark_jobs.checksum import crc32c, digest, record_crcs, record_ok
+from spark_jobs.logs import checksum, schema
+from spark_jobs.logs.checksum import crc32c, digest, record_crcs, record_ok
 
 BLOCK = 16384
 

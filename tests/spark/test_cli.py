@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import _java, cli
+from spark_jobs import output
 from spark_jobs.cli import main
-from spark_jobs.schema import Kind
+from spark_jobs.logs.schema import Kind
+from spark_jobs.spark import java
 
 pytestmark = [
     pytest.mark.xdist_group("spark"),
@@ -141,7 +142,7 @@ def test_an_error_of_a_task_is_its_last_line(tmp_path: Path) -> None:
             "\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)",
         ]
     )
-    assert cli._described(Py4JJavaError(text)) == (
+    assert output.described(Py4JJavaError(text)) == (
         "PermissionError: [Errno 13] Permission denied: '/logs/a.pynlog'"
     )
 
@@ -240,7 +241,7 @@ def a_java(home: Path, version: str, modules: str) -> Path:
 def test_a_java_with_the_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = a_java(tmp_path / "jdk", "21.0.8", "jdk.incubator.vector@21.0.8")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert _java.ensure_java() == home.resolve()
+    assert java.ensure_java() == home.resolve()
 
 
 @pytest.mark.parametrize(
@@ -248,8 +249,8 @@ def test_a_java_with_the_module_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_the_shim_drops_the_argument(tmp_path: Path, version: str, extra: str) -> None:
     home = a_java(tmp_path / "jdk", version, "java.base")
-    shim = _java.write_shim(home, tmp_path / "cache")
-    assert shim == _java.write_shim(home, tmp_path / "cache")
+    shim = java.write_shim(home, tmp_path / "cache")
+    assert shim == java.write_shim(home, tmp_path / "cache")
     printed = subprocess.run(
         [shim / "bin" / "java", "-a", "--add-modules=jdk.incubator.vector", "b c"],
         capture_output=True,
@@ -263,6 +264,6 @@ def test_no_java_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     old = a_java(tmp_path / "old", "11.0.2", "java.base")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(_java, "find_spec", lambda _: None)
-    with pytest.raises(_java.JavaNotFoundError, match="is Java 11"):
-        _java.ensure_java()
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+    with pytest.raises(java.JavaNotFoundError, match="is Java 11"):
+        java.ensure_java()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives
 
-from spark_jobs import startup
+from spark_jobs.spark import jvm_start
 
 pytestmark = [
     pytest.mark.spark,
@@ -42,7 +42,7 @@ class Daemon:
     """A process of Spark's that says something when it is ready."""
 
     def __init__(self, ready: str, *arguments: str) -> None:
-        from spark_jobs._java import JavaNotFoundError, ensure_java
+        from spark_jobs.spark.java import JavaNotFoundError, ensure_java
 
         try:
             java = str(ensure_java())
@@ -68,7 +68,7 @@ class Daemon:
         self._drain.start()
 
     def end(self) -> None:
-        startup.end_tree(self.process.pid)
+        jvm_start.end_tree(self.process.pid)
         self.process.wait()
         self._drain.join()
         assert self.process.stderr is not None

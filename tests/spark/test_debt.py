@@ -10,9 +10,10 @@ from logwriter import LogWriter, receives
 
 import pynotify
 from sessions import EngineFactory
-from spark_jobs.debt import Debt, Holes, Settled
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.schema import Kind
+from spark_jobs.audit.debt import Debt, Holes, Settled
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.survey import survey
 
 
 def settle(log: LogWriter) -> dict[str, dict[str, int]]:

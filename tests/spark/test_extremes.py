@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_jobs.histogram import BUCKETS, bucket
+from spark_jobs.figures.histogram import BUCKETS, bucket
 from spark_jobs.jobs import latency
 from spark_jobs.jobs.latency import _Extremes, _Histogram
 

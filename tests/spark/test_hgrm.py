@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spark_jobs.hgrm import text
-from spark_jobs.histogram import bucket
+from spark_jobs.figures.hgrm import text
+from spark_jobs.figures.histogram import bucket
 
 LINE = re.compile(r" *(\d+\.\d{3}) ([01]\.\d{12}) +(\d+)(?: +(\d+\.\d{2}))?")
 FOOTER = (

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.checksum import crc32c, record_crcs, record_ok
-from spark_jobs.histogram import BUCKETS, QUANTILES, bucket, midpoint, nearest_rank, quantile
-from spark_jobs.schema import RECORD
+from spark_jobs.figures.histogram import (
+    BUCKETS,
+    QUANTILES,
+    bucket,
+    midpoint,
+    nearest_rank,
+    quantile,
+)
+from spark_jobs.logs.checksum import crc32c, record_crcs, record_ok
+from spark_jobs.logs.schema import RECORD
 
 
 @given(st.integers(1, 2**62))

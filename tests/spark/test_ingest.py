@@ -13,10 +13,13 @@ import pyarrow.dataset
 import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
-from spark_jobs import archive
-from spark_jobs.jobs import CannotRunError, JobResult, audit, ingest, latency, timeline, wakeups
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.schema import RECORD, USEFUL, Kind, Wake
+from spark_jobs.archive import layout
+from spark_jobs.errors import CannotRunError
+from spark_jobs.jobs import audit, ingest, latency, timeline, wakeups
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import RECORD, USEFUL, Kind, Wake
+from spark_jobs.result import JobResult
+from spark_jobs.survey import survey
 
 pytestmark = [
     pytest.mark.spark,
@@ -106,7 +109,7 @@ def test_figures_are_the_same(
 
 def test_what_is_damaged_is_quarantined_with_the_reason(both: tuple[Path, Path, JobResult]) -> None:
     logs, out, result = both
-    rows = {row["file"]: row for row in archive.segment_rows(out)[0]}
+    rows = {row["file"]: row for row in layout.segment_rows(out)[0]}
     assert set(rows) == {str(path) for path in logs.iterdir()}
     bad = {Path(file).name: row for file, row in rows.items() if row["damaged"]}
     assert json.loads(bad["empty.pynlog"]["problems"]) == ["empty file"]
@@ -116,7 +119,7 @@ def test_what_is_damaged_is_quarantined_with_the_reason(both: tuple[Path, Path, 
     assert copies == {row["segment"]: (logs / name).read_bytes() for name, row in bad.items()}
     assert result.totals["quarantined"] == 2
     assert result.totals["archived"] == len(rows) - 2
-    assert not any((out / archive.STAGING).iterdir())
+    assert not any((out / layout.STAGING).iterdir())
 
 
 def test_records_are_filed_by_day_and_host(both: tuple[Path, Path, JobResult]) -> None:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from logwriter import BOOT, LogWriter, flip_bit, receives, sends
 
-from spark_jobs import demo_report, hgrm
-from spark_jobs.histogram import bucket
-from spark_jobs.jobs import JobResult, audit, latency, wakeups
-from spark_jobs.logs import survey
-from spark_jobs.schema import USEFUL, Kind, Wake
+from pynotify.demo import spark_report
+from spark_jobs.figures import hgrm
+from spark_jobs.figures.histogram import bucket
+from spark_jobs.jobs import audit, latency, wakeups
+from spark_jobs.logs.schema import USEFUL, Kind, Wake
+from spark_jobs.result import JobResult
+from spark_jobs.survey import survey
 
 pytestmark = [
     pytest.mark.spark,
@@ -409,7 +411,7 @@ def test_the_demonstration_report(
     spark: Any, tmp_path: Path, latency_logs: tuple[Path, np.ndarray]
 ) -> None:
     logs, truth = latency_logs
-    report = demo_report.run([str(logs)], tmp_path)
+    report = spark_report.run([str(logs)], tmp_path)
     pid, channel, _, values, _ = truth
     assert report["status"] == "clean"
     assert [row["channel"] for row in report["channels"]] == ["c0", "c1", "c2", "c3"]

@@ -13,10 +13,11 @@ import pytest
 from logwriter import LogWriter, flip_bit, receives
 
 from spark_jobs.cli import main
-from spark_jobs.jobs import JobResult, live
-from spark_jobs.logs import survey
-from spark_jobs.schema import HEADER, HEADER_BYTES, RECORD_BYTES
-from spark_jobs.tail import TailReader
+from spark_jobs.live import stream as live
+from spark_jobs.live.tail import TailReader
+from spark_jobs.logs.schema import HEADER, HEADER_BYTES, RECORD_BYTES
+from spark_jobs.result import JobResult
+from spark_jobs.survey import survey
 
 pytestmark = [
     pytest.mark.spark,

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
-from spark_jobs import schema
-from spark_jobs.logs import CHUNK_RECORDS, Log, LogReader, NoLogsError, survey
-from spark_jobs.schema import Kind
+from spark_jobs.errors import NoLogsError
+from spark_jobs.logs import schema
+from spark_jobs.logs.model import CHUNK_RECORDS, Log
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.survey import survey
 
 
 def read(log: Log) -> tuple[LogReader, np.ndarray]:
@@ -290,7 +293,7 @@ class TestTail:
 
     def test_channels_and_records_are_counted_alike(self, tmp_path: Path) -> None:
         pytest.importorskip("pyspark")
-        from spark_jobs.tail import TailReader
+        from spark_jobs.live.tail import TailReader
 
         log = a_log(tmp_path, 100)
         receives(log, "d", np.arange(100))

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 from logwriter import LogWriter, receives
 
-from spark_jobs import archive, rowgroup, windows
+from spark_jobs.archive import layout, row_group
+from spark_jobs.figures import windows
 from spark_jobs.jobs import audit, e2e, ingest, lag, latency, timeline, wakeups
-from spark_jobs.logs import Log, LogReader, survey
-from spark_jobs.schema import Kind
+from spark_jobs.logs.model import Log
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.survey import survey
 
 JOBS: dict[Any, dict[str, Any]] = {
     latency: {},
@@ -60,7 +63,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (windows, latency, audit):
         name = "BUFFERED" if module is windows else "_BUFFERED"
         monkeypatch.setattr(module, name, 1 << 15)
-    monkeypatch.setattr(rowgroup, "ROWS", 1 << 15)
+    monkeypatch.setattr(row_group, "ROWS", 1 << 15)
     return
 
 
@@ -79,7 +82,7 @@ def test_archiving_and_reading_an_archive_take_the_same_memory(tmp_path: Path) -
     for step, count in enumerate((60_000, 60_000, 240_000)):  # the first makes tables
         logs, out = tmp_path / f"logs{step}", tmp_path / f"out{step}"
         log = a_log(logs, count)
-        for name in (archive.EVENTS, archive.CHANNELS, archive.SEGMENTS, archive.STAGING):
+        for name in (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING):
             (out / name).mkdir(parents=True, exist_ok=True)
         before = pa.total_allocated_bytes()
         for segment in survey([logs]).segments:

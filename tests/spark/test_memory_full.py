@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench.spark import jobs as bench
+from bench.spark.processes import Peaks, forget_peaks, peaks
 from receiving import wait_until
-from spark_jobs import bench
-from spark_jobs.processes import Peaks, forget_peaks, peaks
 
 pytestmark = [
     pytest.mark.spark,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs import merge
-from spark_jobs.histogram import QUANTILES, bucket, midpoint, nearest_rank
+from spark_jobs.figures import merge
+from spark_jobs.figures.histogram import QUANTILES, bucket, midpoint, nearest_rank
 
 FIELDS = (
     *(pa.field(n, pa.int64() if n in ("database", "pid") else pa.string()) for n in merge.KEYS),

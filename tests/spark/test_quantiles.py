@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as sf
 
-from spark_jobs import quantiles
-from spark_jobs.histogram import BUCKETS, QUANTILES, bucket, midpoint, nearest_rank
+from spark_jobs.figures import quantiles
+from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket, midpoint, nearest_rank
 
 pytestmark = [
     pytest.mark.spark,

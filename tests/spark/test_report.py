@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import hgrm, svg
 from spark_jobs.cli import main
-from spark_jobs.histogram import bucket
-from spark_jobs.schema import USEFUL, Kind, Wake
+from spark_jobs.figures import hgrm
+from spark_jobs.figures.histogram import bucket
+from spark_jobs.logs.schema import USEFUL, Kind, Wake
+from spark_jobs.report import svg
 
 pytestmark = [
     pytest.mark.xdist_group("spark"),

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs import schema
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.schema import Kind, Wake
+from spark_jobs.logs import schema
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind, Wake
+from spark_jobs.survey import survey
 
 OFFSETS = """
 #include "files/latency_log.h"
@@ -93,9 +92,3 @@ def test_the_embedded_schema_says_the_same(tmp_path: Path, run_native: Callable[
         name: schema.HEADER.fields[name][1]
         for name in ("header_crc", "anchors", "committed", "dropped", "sealed", "schema")
     }
-
-
-def test_spark_and_arrow_have_the_same_columns() -> None:
-    assert from_arrow_schema(schema.ARROW) == schema.STRUCT
-    assert tuple(schema.ARROW.names) == schema.RECORD.names
-    assert all(not pa.types.is_unsigned_integer(field.type) for field in schema.ARROW)

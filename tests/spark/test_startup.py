@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives
 
-from spark_jobs import startup
+from spark_jobs.spark import jvm_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +89,6 @@ def test_a_tree_that_goes_on_forking_is_ended() -> None:
         start_new_session=True,
     )
     wait_until(lambda: len(session_members(program.pid)) > 10)
-    startup.end_tree(program.pid)
+    jvm_start.end_tree(program.pid)
     assert session_members(program.pid) == {}
     program.wait()

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import sums
-from spark_jobs.debt import BASE_BITS
+from spark_jobs.audit import sums
+from spark_jobs.audit.debt import BASE_BITS
+from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, Blocks, Sums, compare, joined, mixed
 from spark_jobs.jobs import audit
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.source import _batch
-from spark_jobs.sums import BLOCK_BITS, CHANNEL_BITS, Blocks, Sums, compare, joined, mixed
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.spark.source import batch
+from spark_jobs.survey import survey
 
 SIZE = 1 << BLOCK_BITS
 Messages = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -162,7 +163,7 @@ def test_groups_of_blocks_are_compared_each_by_itself(
         partials = audit.Partials(reader)
         rows = [row for chunk in reader.chunks() for row in partials.add(chunk)]
         for columns in (*rows, *partials.finish()):
-            for row in _batch(schema, columns).to_pylist():
+            for row in batch(schema, columns).to_pylist():
                 if row["block"] is not None:
                     key = tuple(row[name] for name in (*audit.KEYS, "block"))
                     groups.setdefault(key, []).append(row)

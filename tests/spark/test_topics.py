@@ -15,8 +15,9 @@ from forking import ForkedChild
 from receiving import PATIENCE
 from sessions import EngineFactory
 from spark_jobs.jobs import audit, e2e
-from spark_jobs.logs import LogReader, survey
-from spark_jobs.schema import Kind
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.survey import survey
 
 MESSAGES = 300
 CHANNELS = ("bill", "mail#ephemeral")

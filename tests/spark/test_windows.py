@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from spark_jobs import windows
-from spark_jobs.jobs import CannotRunError, e2e, lag, latency, timeline, wakeups
-from spark_jobs.logs import CHUNK_RECORDS, LogReader, survey
-from spark_jobs.schema import USEFUL, Kind, Wake
+from spark_jobs.errors import CannotRunError
+from spark_jobs.figures import windows
+from spark_jobs.jobs import e2e, lag, latency, timeline, wakeups
+from spark_jobs.logs.model import CHUNK_RECORDS
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import USEFUL, Kind, Wake
+from spark_jobs.survey import survey
 
 pytestmark = [
     pytest.mark.spark,

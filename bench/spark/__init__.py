@@ -1,0 +1,1 @@
+"""The Spark jobs against numpy: ``python -m bench.spark``."""

@@ -1,0 +1,1 @@
+"""What ``ingest`` keeps of logs: Parquet files, by date and host."""

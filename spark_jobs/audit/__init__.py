@@ -1,0 +1,1 @@
+"""What the audit counts: sent against received, in constant memory."""

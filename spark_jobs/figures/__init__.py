@@ -1,0 +1,1 @@
+"""Distributions and windows: how partial results become the figures of a table."""

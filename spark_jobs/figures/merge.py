@@ -1,0 +1,217 @@
+"""Adds up histograms of several logs in numpy, after Spark has brought those of a channel together.
+
+One row per key with its whole histogram in two arrays: a row per bucket would cost Spark, which
+moves rows one by one, more than reading the logs does. What a task holds follows the number of
+channels and processes that it was given, not that of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from numpy.typing import NDArray
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.figures.histogram import BUCKETS, QUANTILES, SCALE, midpoint
+
+Ints = NDArray[np.int64]
+Key = tuple[Any, ...]
+
+CHANNEL_KEYS: Final = ("engine", "database", "channel")
+KEYS: Final = (*CHANNEL_KEYS, "host", "boot_id", "pid", "wake")
+FIGURES: Final = {
+    "n": np.add,
+    "sum_ns": np.add,
+    "min_ns": np.minimum,
+    "max_ns": np.maximum,
+    "first_ns": np.minimum,
+    "last_ns": np.maximum,
+}
+KEY, CHANNEL, WHOLE = "key", "channel", "whole"
+"""What a row is about: a listener, a channel, or a part of everything (add those up)."""
+
+HISTOGRAM: Final = (
+    pa.field("buckets", pa.list_(pa.int32())),
+    pa.field("counts", pa.list_(pa.int64())),
+)
+COUNTS: Final = pa.schema(
+    [
+        *((name, pa.int64() if name in ("database", "pid") else pa.string()) for name in KEYS),
+        ("bucket", pa.int32()),
+        ("n", pa.int64()),
+    ]
+)
+_BEYOND_WAKES: Final[dict[str, Callable[[Key], Key]]] = {
+    CHANNEL: lambda key: (*key[:3], None, None, None, "all"),
+    WHOLE: lambda _: (None,) * (len(KEYS) - 1) + ("all",),
+}
+
+
+def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa.Array[Any]]:
+    """`HISTOGRAM` of each owner; `owner` is in order."""
+    ends = np.searchsorted(owner, np.arange(owners + 1)).astype(np.int32)
+    values = (pa.array(buckets.astype(np.int32)), pa.array(counts))
+    return {
+        field.name: pa.ListArray.from_arrays(pa.array(ends), each)
+        for field, each in zip(HISTOGRAM, values, strict=True)
+    }
+
+
+def _quantiles(
+    owner: Ints, buckets: Ints, counts: Ints, found: Mapping[str, Ints]
+) -> Iterator[tuple[str, Ints]]:
+    """Name and values, by nearest rank, within the exact extremes."""
+    reached = np.cumsum(counts)
+    start = np.searchsorted(owner, np.arange(len(found["n"])))
+    before = reached[start] - counts[start]
+    for name, share in QUANTILES.items():
+        rank = np.maximum(1, -(-found["n"] * share // SCALE))
+        at = np.searchsorted(reached, before + rank)
+        yield name, np.clip(midpoint(buckets[at]), found["min_ns"], found["max_ns"])
+
+
+def _grouped(
+    scope: str, names: Sequence[Key], table: pa.Table, entries: tuple[Ints, Ints, Ints]
+) -> dict[str, Any]:
+    """Columns of a row per distinct name; `names` are those of the table's rows."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    group = np.array([numbers[name] for name in names])
+    found: dict[str, Any] = {}
+    for name, how in FIGURES.items():
+        values = table[name].to_numpy()
+        order = np.argsort(group, kind="stable")
+        start = np.searchsorted(group[order], np.arange(len(numbers)))
+        found[name] = how.reduceat(values[order], start)
+    row, bucket, count = entries
+    place = group[row] * BUCKETS + bucket
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    start = np.flatnonzero(np.diff(place, prepend=-1))
+    place, count = place[start], np.add.reduceat(count[order], start)
+    owner, bucket = place // BUCKETS, place % BUCKETS
+    found |= _quantiles(owner, bucket, count, found)
+    found |= lists(owner, bucket, count, len(numbers))
+    found |= dict(zip(KEYS, map(list, zip(*numbers, strict=True)), strict=True))
+    return found | {"scope": [scope] * len(numbers)}
+
+
+def _merged(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    own = list(zip(*(table[name].to_pylist() for name in KEYS), strict=True))
+    buckets, counts = (table[field.name].combine_chunks() for field in HISTOGRAM)
+    length = pc.list_value_length(buckets).to_numpy()
+    entries = (
+        np.repeat(np.arange(len(own)), length),
+        buckets.flatten().to_numpy().astype(np.int64),
+        counts.flatten().to_numpy(),
+    )
+    groups: list[tuple[str, list[Key]]] = [(KEY, own), (KEY, [(*key[:-1], "all") for key in own])]
+    groups += [(scope, list(map(of, own))) for scope, of in _BEYOND_WAKES.items()]
+    for scope, names in groups:
+        columns = _grouped(scope, names, table, entries)
+        rows = len(columns["scope"])
+        arrays = [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(rows, field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Written:
+    """The histograms of keys, put into a file of the task's own instead of being handed on.
+
+    Of the channels' only those of the busiest are handed on: more than `most` of a task's cannot be
+    among the `most` of all.
+    """
+
+    def __init__(self, directory: str, most: int) -> None:
+        self._directory = Path(directory)
+        self._most = most
+        self._tables: list[pa.Table] = []
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without what was taken or is not wanted."""
+        if batch["scope"][0].as_py() == KEY:
+            self._tables.append(exploded(pa.Table.from_batches([batch])))
+            nulls = [pa.nulls(batch.num_rows, field.type) for field in HISTOGRAM]
+            for field, column in zip(HISTOGRAM, nulls, strict=True):
+                batch = batch.set_column(batch.schema.get_field_index(field.name), field, column)
+        elif batch.num_rows > self._most:
+            order = [("n", "descending"), *((name, "ascending") for name in CHANNEL_KEYS)]
+            batch = batch.take(pc.select_k_unstable(batch, self._most, order))
+        return batch
+
+    def close(self) -> None:
+        """Writes the file; another attempt at the task writes the same one."""
+        context = TaskContext.get()
+        assert context is not None
+        target = self._directory / f"part-{context.partitionId():05}.parquet"
+        partial = self._directory / f".{target.name}.{context.taskAttemptId()}"
+        pyarrow.parquet.write_table(pa.concat_tables(self._tables), partial, compression="zstd")
+        partial.replace(target)
+
+
+def exploded(table: pa.Table) -> pa.Table:
+    """`COUNTS`: a row for each bucket of the histograms in `table`."""
+    buckets, counts = (table[field.name].combine_chunks() for field in HISTOGRAM)
+    row = pc.list_parent_indices(buckets)
+    keys = [table[name].take(row) for name in KEYS]
+    return pa.Table.from_arrays([*keys, buckets.flatten(), counts.flatten()], schema=COUNTS)
+
+
+def merged_schema(columns: Sequence[pa.Field[Any]]) -> pa.Schema:
+    added = [pa.field("scope", pa.string()), *(pa.field(name, pa.int64()) for name in QUANTILES)]
+    return pa.schema([*added, *columns])
+
+
+def merged(
+    partials: DataFrame,
+    columns: Sequence[pa.Field[Any]],
+    written: tuple[str, int] | None = None,
+) -> DataFrame:
+    """`columns` of `partials`, plus ``scope`` and the quantiles.
+
+    Rows with ``wake`` are added up: for each key, for each key with ``wake`` = all, for each
+    channel, and for all of them. Other rows stay as they are, without a ``scope``.
+
+    `written`: a local directory that the executors share, and a number. The tasks then write the
+    keys' histograms there, as `COUNTS`, and the rows have none of them; and of the channels' rows
+    each task hands on only so many, those with most values.
+    """
+    schema = merged_schema(columns)
+    names = [field.name for field in columns]
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = []
+        for batch in batches:
+            named = pc.is_valid(batch["wake"])
+            others = batch.filter(pc.invert(named))
+            if others.num_rows:
+                nulls = [pa.nulls(others.num_rows, field.type) for field in schema]
+                kept = [others[name].cast(schema.field(name).type) for name in names]
+                arrays = [*nulls[: len(schema) - len(names)], *kept]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            held.append(batch.filter(named))
+        table = pa.Table.from_batches(held) if held else None
+        if table is None or table.num_rows == 0:
+            return
+        found = _merged(table.combine_chunks(), schema)
+        if written is None:
+            yield from found
+        else:
+            file = _Written(*written)
+            yield from map(file.take, found)
+            file.close()
+
+    rows = partials.select(*names).repartition(*map(sf.col, CHANNEL_KEYS))
+    return rows.mapInArrow(work, from_arrow_schema(schema))

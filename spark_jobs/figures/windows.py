@@ -1,0 +1,116 @@
+"""Aggregation by time: windows of the wall clock, in numpy and in bounded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from spark_jobs.errors import CannotRunError
+from spark_jobs.logs.model import Chunk
+from spark_jobs.logs.reader import LogReader
+
+BUFFERED = 1 << 20
+"""So many records are grouped at once: a few tens of MiB, and few rows come out of it."""
+MAX_ROWS = 10_000
+"""Rows of a job in its summary; time goes on, so the whole table is in Parquet only."""
+
+Ints = NDArray[np.int64]
+
+
+def numbers(*names: str) -> tuple[pa.Field[Any], ...]:
+    """Columns of whole numbers."""
+    return tuple(pa.field(name, pa.int64()) for name in names)
+
+
+WINDOW_COLUMNS = (
+    *(pa.field(name, pa.string()) for name in ("host", "boot_id", "engine")),
+    *numbers("database"),
+    pa.field("channel", pa.string()),
+    *numbers("window", "n"),
+)
+"""What `place` and `channel_columns` fill in, the window, and how many records."""
+BUCKET_COLUMN = pa.field("bucket", pa.int32())
+
+
+class Buffer:
+    """Columns of numbers, collected until there are enough of them for one sort."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Ints]] = {}
+        self._rows = 0
+
+    def add(self, **columns: Ints) -> bool:
+        """True when it is time to `take`."""
+        for name, column in columns.items():
+            self._parts.setdefault(name, []).append(column)
+            self._rows += len(column) if name == "window" else 0
+        return self._rows >= BUFFERED
+
+    def take(self) -> dict[str, Ints]:
+        """All columns; afterwards it is empty. Without rows there are no columns."""
+        taken = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        rows, self._parts, self._rows = self._rows, {}, 0
+        return taken if rows else {}
+
+
+def window_of(chunk: Chunk, which: NDArray[Any], window_ns: int) -> Ints:
+    """Start of each record's window, in ns of the wall clock."""
+    at = chunk.records["ts"][which].astype(np.int64) + chunk.clock_ns
+    return np.asarray(at - at % window_ns)
+
+
+def dense(column: Ints) -> tuple[Ints, Ints]:
+    """Distinct values, and the index of each value among them; quick where it rarely changes."""
+    start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
+    distinct, index = np.unique(column[start], return_inverse=True)
+    return distinct, np.repeat(index, np.diff(np.append(start, len(column))))
+
+
+def reduce_by(key: Ints, **columns: tuple[np.ufunc, Ints]) -> tuple[Ints, dict[str, Ints]]:
+    """Distinct keys, ``n`` of each, and each column reduced by its function."""
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    result = {"n": np.diff(np.append(start, len(key)))}
+    for name, (function, column) in columns.items():
+        result[name] = function.reduceat(column[order], start)
+    return key[start], result
+
+
+def channel_columns(reader: LogReader, channel: Ints) -> dict[str, Any]:
+    """database and channel of those indices of `LogReader.channels`."""
+    names = pa.array([name for _, name in reader.channels], type=pa.string())
+    database = np.array([number for number, _ in reader.channels], dtype=np.int64)
+    return {"database": database[channel], "channel": names.take(pa.array(channel))}
+
+
+def place(reader: LogReader) -> dict[str, Any]:
+    """What is constant in a log and keeps clocks apart."""
+    log = reader.log
+    return {"engine": log.engine, "host": log.host, "boot_id": log.boot_id}
+
+
+def nanoseconds(seconds: float) -> int:
+    """Width of a window. Raises CannotRunError when it is not positive."""
+    width = round(seconds * 1e9) if seconds < 1e9 else 0
+    if width <= 0:
+        raise CannotRunError(f"a window cannot be {seconds} s wide")
+    return width
+
+
+def with_time(frame: DataFrame) -> DataFrame:
+    """``window`` as a time stamp, for Parquet."""
+    return frame.withColumn("window", sf.timestamp_micros(sf.expr("window DIV 1000")))
+
+
+def listed(stored: DataFrame, *order: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The first `MAX_ROWS` rows of a stored table for the summary, and how many there are."""
+    time = sf.date_format("window", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+    rows = stored.orderBy(*order).limit(MAX_ROWS).withColumn("window", time).collect()
+    totals = {"rows": stored.count(), "rows_listed": len(rows)}
+    return [row.asDict() for row in rows], totals

@@ -1,0 +1,1 @@
+"""``live``: the latency of logs that are still being written."""

@@ -1,0 +1,204 @@
+"""Percentiles of growing logs, refreshed at every trigger; a summary as ``latency``'s at the end.
+
+Structured Streaming keeps the histograms and how far each file was read together, in the
+checkpoint: stopped or killed, it goes on from there and counts nothing twice. Each refresh
+replaces ``live.json`` and ``latency_hist/``; after a kill they may be one refresh behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from spark_jobs.errors import NoLogsError
+from spark_jobs.figures.merge import KEYS
+from spark_jobs.jobs.latency import histogram, left_out, summarise
+from spark_jobs.logs.quality import FileReport
+from spark_jobs.output import CLEAN, FAILED, Parser, described, print_table, summary
+from spark_jobs.places import local_path
+from spark_jobs.result import JobResult
+from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
+
+TITLE = "live percentiles of growing logs"
+
+_SUMS = ("n", "sum_ns", "negative", "other_clock", "file_records", "file_damaged")
+_LEAST, _MOST = ("min_ns", "first_ns"), ("max_ns", "last_ns")
+
+_LOOK_S = 0.5
+"""How often it is looked whether the query has failed."""
+
+Refresh = Callable[[JobResult], bool]
+"""Called after each batch; False ends the run."""
+
+
+def accumulated(stream: DataFrame) -> DataFrame:
+    """All partial results so far, added up: bounded by channels, processes and files."""
+    return stream.groupBy(*KEYS, "bucket", "file").agg(
+        *(sf.sum(name).alias(name) for name in _SUMS),
+        *(sf.min(name).alias(name) for name in _LEAST),
+        *(sf.max(name).alias(name) for name in _MOST),
+    )
+
+
+def _reports(state: DataFrame) -> list[FileReport]:
+    rows = state.where(sf.col("file").isNotNull()).select("file", "file_records", "file_damaged")
+    return sorted(
+        (
+            FileReport(
+                row.file,
+                row.file_records,
+                row.file_damaged,
+                [f"{row.file_damaged} records are damaged"] if row.file_damaged else [],
+            )
+            for row in rows.collect()
+        ),
+        key=lambda report: report.file,
+    )
+
+
+def result_of(state: DataFrame) -> JobResult:
+    """Rows as those of ``latency``."""
+    return JobResult(summarise(state), _reports(state), totals=left_out(state))
+
+
+def run(
+    session: SparkSession,
+    logs: Sequence[str],
+    out: Path,
+    *,
+    trigger_s: float,
+    duration_s: float | None,
+    refresh: Refresh,
+) -> None:
+    """Until `duration_s` have passed (None: forever), then once more what is there by then.
+
+    Raises what made the query fail.
+    """
+    from spark_jobs.live.tail import TailSource
+
+    session.dataSource.register(TailSource)
+    ended = Event()
+
+    def put(frame: DataFrame, _batch: int) -> None:
+        frame.persist()
+        try:
+            result = result_of(frame)
+            histogram(frame).write.mode("overwrite").parquet(str(out / "latency_hist"))
+        finally:
+            frame.unpersist()
+        if not refresh(result):
+            ended.set()
+
+    stream = session.readStream.format("pynlog_live").option("logs", json.dumps(list(logs))).load()
+    query = (
+        accumulated(stream)
+        .writeStream.outputMode("complete")
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(processingTime=f"{max(1, round(trigger_s * 1000))} milliseconds")
+        .foreachBatch(put)
+        .start()
+    )
+    deadline = inf if duration_s is None else time.monotonic() + duration_s
+    try:
+        while query.isActive and time.monotonic() < deadline:
+            if ended.wait(min(_LOOK_S, deadline - time.monotonic())):
+                break
+        query.processAllAvailable()  # raises when the query has failed
+    finally:
+        query.stop()
+
+
+def _show(report: dict[str, Any]) -> None:
+    if sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+    print_table(report)
+    print(flush=True)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+
+    parser = Parser(prog="python -m spark_jobs live", description=TITLE)
+    parser.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
+    parser.add_argument(
+        "--out", required=True, type=local_path, metavar="DIR", help="for the results"
+    )
+    parser.add_argument("--trigger", type=_seconds, default=2.0, metavar="S", help="seconds, 2")
+    parser.add_argument("--duration", type=float, metavar="S", help="seconds; else until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print the last summary as JSON only")
+    parser.add_argument("--master", help="Spark master; by default as Spark is configured")
+    return parser
+
+
+def _live(options: argparse.Namespace) -> dict[str, Any]:
+    from spark_jobs.spark.session import create_session
+
+    for path in options.logs:
+        if not local_path(path).exists():
+            raise NoLogsError(f"no such file or directory: {path}")
+    target: Path = options.out / "live.json"
+    begin = time.monotonic()
+
+    def refresh(result: JobResult) -> bool:
+        report = summary("live", result, time.monotonic() - begin)
+        draft = target.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(report, indent=1) + "\n")
+        draft.replace(target)
+        if not options.json:
+            _show(report)
+        return True
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    session = create_session("pynotify live", options.master)
+    try:
+        run(
+            session,
+            options.logs,
+            options.out,
+            trigger_s=options.trigger,
+            duration_s=options.duration,
+            refresh=refresh,
+        )
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    if not target.exists():
+        refresh(JobResult([], []))
+    report: dict[str, Any] = json.loads(target.read_text())
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line; 0, or 1 when it could not run."""
+    options = _parser().parse_args(arguments)
+    try:
+        with nothing_left_when_interrupted():
+            report = _live(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        text = str(error) if isinstance(error, OSError) else described(error)
+        print(f"spark_jobs live: {text}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"job": "live", "status": "error", "error": text}))
+        return FAILED
+    if options.json:
+        print(json.dumps(report))
+    return CLEAN

@@ -1,0 +1,1 @@
+"""Latency logs: their format, where they are, and what is in them."""

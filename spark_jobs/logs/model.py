@@ -1,0 +1,165 @@
+"""What a survey finds and a reader yields: segments, logs, and chunks of their records.
+
+A *segment* is one file of one writing connection, a *log* all of its files, in order; they share
+``log_id``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_jobs.logs.quality import FileReport
+from spark_jobs.logs.schema import RECORD_BYTES
+
+CHUNK_RECORDS = 16384
+"""1 MiB: stays in the second-level cache while its columns are taken out one by one."""
+SEQUENCE_BITS = 40
+"""A chan_seq beyond this is taken for damage, as is such a count of records in a header."""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One readable file: `records` are there of the `committed` that it claims.
+
+    `clock_ns`: what to add to a time stamp for the wall clock; 0 if the file does not tell. A file
+    that was archived has its records in `events` (Parquet); what was found damaged when that was
+    done is in `damaged` and `problems`, and `records` are the whole ones.
+    """
+
+    path: str
+    part: int
+    committed: int
+    records: int
+    clock_ns: int = 0
+    events: tuple[str, ...] = ()
+    archived: bool = False
+    damaged: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A log file and what its header says of the writer."""
+
+    log_id: int
+    engine: str
+    host: str
+    boot_id: str
+    pid: int
+    starttime: int
+    backend_id: int
+    sealed: bool
+    dropped: int
+    file: LogFile
+
+    @property
+    def name(self) -> str:
+        """The same for every copy of the segment, and for nothing else."""
+        return f"{self.log_id:016x}-{self.file.part:05}"
+
+
+@dataclass(frozen=True)
+class Log:
+    """All files of one writing connection.
+
+    `closed`: its last file was sealed. `alive`: not closed, and its process runs on this host.
+    `incomplete`: why records are known to be missing, before any was read; "" if none is.
+    `own_clock`: backends of the engine whose time stamps come from the same clock, that is host and
+    boot, as this log's; None: all do, because all of the engine's logs were written there.
+    """
+
+    log_id: str
+    engine: str
+    host: str
+    boot_id: str
+    pid: int
+    starttime: int
+    backend_id: int
+    closed: bool
+    alive: bool
+    dropped: int
+    incomplete: str
+    files: tuple[LogFile, ...]
+    own_clock: tuple[int, ...] | None = None
+
+    @property
+    def clock(self) -> tuple[str, str]:
+        """Time stamps compare only where this is equal."""
+        return self.host, self.boot_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        return sum(file.records for file in self.files) * RECORD_BYTES
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Log:
+        fields = json.loads(text)
+        files = []
+        for file in fields["files"]:
+            lists = {name: tuple(file[name]) for name in ("events", "problems")}
+            files.append(LogFile(**file | lists))
+        peers = fields["own_clock"]
+        own_clock = None if peers is None else tuple(peers)
+        return Log(**fields | {"files": tuple(files), "own_clock": own_clock})
+
+
+@dataclass
+class Survey:
+    """What was found: readable logs and the segments in them, and a report on each other file."""
+
+    logs: list[Log] = field(default_factory=list)
+    unreadable: list[FileReport] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole records in the order in which they were written, without the CHANDEFs.
+
+    `records` are an array of `schema.RECORD`, or what answers like one (`events.Columns`).
+    They may lie in the reader's buffer, and are good until the next chunk is asked for. `channel`
+    indexes `LogReader.channels`; -1 where the record has none. `clock_ns` is that of the file.
+    """
+
+    records: NDArray[Any]
+    channel: NDArray[np.int64]
+    clock_ns: int = 0
+    marks: NDArray[np.uint16] | None = field(default=None, repr=False)
+    """`kind` and `wake` of each record, if somebody took them out already."""
+
+    @property
+    def kind(self) -> NDArray[np.uint8]:
+        """A column without gaps: each pass over those of the records costs like all of them."""
+        if self.marks is None:
+            return np.ascontiguousarray(self.records["kind"])
+        return self.marks.astype(np.uint8)
+
+    @property
+    def wake(self) -> NDArray[np.uint8]:
+        """As `kind`."""
+        if self.marks is None:
+            return np.ascontiguousarray(self.records["wake"])
+        return (self.marks >> np.uint16(8)).astype(np.uint8)
+
+    def signed(self, name: str) -> NDArray[np.int64]:
+        """A column of 64-bit numbers."""
+        return self.records[name].astype(np.int64)
+
+
+def text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The path as text that can be written anywhere, whatever bytes it has."""
+    return text(os.fsencode(path))

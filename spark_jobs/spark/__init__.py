@@ -1,0 +1,1 @@
+"""Spark: sessions, the JVM, and logs as DataFrames."""

@@ -1,0 +1,27 @@
+"""Where every job begins: what logs and archives there are at the places given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from spark_jobs.archive.layout import is_archive, read_segments
+from spark_jobs.logs.find import find, group, read_segment
+from spark_jobs.logs.model import Segment, Survey
+from spark_jobs.logs.quality import FileReport
+
+
+def survey(paths: Iterable[str | os.PathLike[str]]) -> Survey:
+    """Reads the headers of all log files at `paths`; a directory that ``ingest`` wrote counts too.
+
+    A segment that is found more than once is read once. Raises NoLogsError as `find` does.
+    """
+    given = list(paths)
+    archives = [path for path in given if is_archive(path)]
+    others = [path for path in given if path not in archives]
+    found: list[Segment | FileReport] = []
+    if others or not archives:
+        found += [read_segment(str(path)) for path in find(others)]
+    for archive in archives:
+        found += read_segments(archive)
+    return group(found)
