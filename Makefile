@@ -183,7 +183,8 @@ fuzz: setup ## the fuzz targets, each for SECONDS=60; ARGS="read calls" names so
 
 # Not with the other requirements: nothing else needs it.
 $(VENV)/.mutate: $(VENV)/.dependencies
-	@$(PY) -m pip install --quiet --disable-pip-version-check 'universalmutator>=1.14,<2'
+	@$(PY) -m pip install --quiet --disable-pip-version-check \
+	    'universalmutator>=1.14,<2' 'coverage>=7.10,<8'
 	@touch $@
 
 mutate: setup $(VENV)/.mutate ## mutants of the sources that no test catches; ARGS="--mutants 100 --seed 1"

@@ -1,13 +1,19 @@
 """How much the tests notice: random mutations of the sources, and which of them no test catches.
 
-    python tests/mutate.py [--mutants 100] [--seed S] [--only GLOB ...] [--trust] [--keep DIR]
+    python tests/mutate.py [--mutants 100] [--seed S] [--only GLOB ...] [--state FILE] [--map FILE]
+                           [--near] [--trust] [--keep DIR]
 
 universalmutator makes the mutants: an operator, a constant, a condition or a statement of one
 line.  Lines are drawn from all code lines of the core, of the package and of the Spark jobs; each
 has the same chance.  A mutant counts when it builds and differs: one whose object file, or whose
 syntax tree without its texts, is that of the original is drawn again.  It is caught when a test
-fails twice, the second time by itself, or does not end.  Tests that name what the mutated file
-declares run first, then the others; those marked `full` and `long` and the linters do not run.
+fails twice, the second time by itself, or does not end; those marked `full` and `long` and the
+linters do not run.  Near tests come first: those that execute the line when there is a map of them
+(`--map`, made by tests/mutate_map.py), and those that name what the mutated file declares.  Mutants
+that survive these are put aside, and judged in the end by the whole suite one after another.
+
+With `--state` the mutants and the verdicts so far are kept in a file, and a run that was stopped
+goes on where it was: with the same sources, whatever tests were written since.
 
 The tests run in a copy of the checkout, in name spaces of their own for processes, mounts and
 shared memory: a mutant signals and removes what it should not.  The exit status is 1 when fewer
@@ -20,9 +26,10 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import difflib
 import filecmp
 import fnmatch
+import hashlib
+import json
 import os
 import random
 import re
@@ -31,38 +38,47 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from mutate_map import Map, native, python
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("native/src/*/*.c", "pynotify/**/*.py", "spark_jobs/**/*.py")
 WANTED = 0.95
-COMPILE = "cc -std=gnu11 -O2 -w -DPN_CRASHPOINTS=1 -UNDEBUG -I native/include -I native/src -c"
+COMPILE = "cc -std=gnu11 -O2 -DPN_CRASHPOINTS=1 -UNDEBUG -I native/include -I native/src -c"
+WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror"  # as CMakeLists.txt has them
 # Against mutants that hang; the slowest test of an unchanged copy takes a fifth of it.
 TEST_LIMIT_S, STEP_LIMIT_S = 240, 1800
 PLAIN = "not spark and not full"
 LEFT_OUT = ("test_sourcecode.py", "test_packaging.py")  # of style, and of what is built
 APART = "--pid --fork --kill-child --mount-proc --mount"
+JOBS = str(os.cpu_count() or 1)
 TRIES = 40  # mutants of one line that are looked at before another line is drawn
+NEAR_S = 40  # how long the tests that execute a line may take together, at first
 
 
-@dataclass
+@dataclass(frozen=True)
 class Mutant:
     file: Path  # below the root
     line: int
-    text: str  # of the whole file
-    diff: str
+    new: str  # the line, mutated
 
-
-@dataclass
-class Verdict:
-    mutant: Mutant
-    by: str | None  # what caught it
+    def text(self) -> str:
+        """The whole file."""
+        lines = (ROOT / self.file).read_text().split("\n")
+        lines[self.line - 1] = self.new
+        return "\n".join(lines)
 
     def __str__(self) -> str:
-        head = f"caught by {self.by}" if self.by else "NOT CAUGHT"
-        return f"{self.mutant.file}:{self.mutant.line}: {head}\n{self.mutant.diff}"
+        old = (ROOT / self.file).read_text().split("\n")[self.line - 1]
+        return f"{self.file}:{self.line}\n    -{old}\n    +{self.new}"
+
+
+Step = tuple[str, Callable[[], bool]]
 
 
 # ---- what is mutated ---------------------------------------------------------------------------
@@ -116,11 +132,15 @@ def made_of(path: Path, line: int, into: Path) -> list[Path]:
 
 
 def _tree(text: str) -> str:
-    """The syntax without texts: a message may say what it likes."""
+    """The syntax without texts (a message may say what it likes), and types of functions."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
     return ast.dump(tree)
 
 
@@ -135,10 +155,23 @@ def differs(path: Path, mutant: Path, scratch: Path) -> bool:
         objects[name] = scratch / f"{name}.o"
         # Both under one name, so that __FILE__ is the same.
         shutil.copy(source, scratch / path.name)
-        command = [*COMPILE.split(), str(scratch / path.name), "-o", str(objects[name])]
+        command = [*f"{COMPILE} {WARNINGS}".split(), str(scratch / path.name)]
+        command += ["-o", str(objects[name])]
         if subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode:
             return False
-    return not filecmp.cmp(objects["original"], objects["mutant"], shallow=False)
+    if filecmp.cmp(objects["original"], objects["mutant"], shallow=False):
+        return False
+    # One that has other names does not link.
+    defined, needed = _names(objects["original"])
+    defined_now, needed_now = _names(objects["mutant"])
+    return defined == defined_now and needed_now <= needed
+
+
+def _names(built: Path) -> tuple[set[str], set[str]]:
+    """What an object file defines for others, and what it needs of them."""
+    shown = subprocess.run(["nm", "-g", built], check=True, capture_output=True, text=True)
+    rows = [row.split()[-2:] for row in shown.stdout.splitlines()]
+    return {n for kind, n in rows if kind != "U"}, {n for kind, n in rows if kind == "U"}
 
 
 def draw(rng: random.Random, lines: list[tuple[Path, int]]) -> Mutant:
@@ -149,13 +182,11 @@ def draw(rng: random.Random, lines: list[tuple[Path, int]]) -> Mutant:
             scratch.mkdir()
             rng.shuffle(made)
             for candidate in made[:TRIES]:
-                if differs(path, candidate, scratch):
-                    text, original = candidate.read_text(), (ROOT / path).read_text()
-                    diff = difflib.unified_diff(
-                        original.split("\n"), text.split("\n"), lineterm="", n=0
-                    )
-                    shown = [row for row in list(diff)[2:] if not row.startswith("@@")]
-                    return Mutant(path, line, text, "\n".join(f"    {row}" for row in shown))
+                new = candidate.read_text().split("\n")
+                old = (ROOT / path).read_text().split("\n")
+                changed = [n for n, (a, b) in enumerate(zip(old, new, strict=False), 1) if a != b]
+                if len(old) == len(new) and changed == [line] and differs(path, candidate, scratch):
+                    return Mutant(path, line, new[line - 1])
 
 
 # ---- what runs ---------------------------------------------------------------------------------
@@ -174,9 +205,13 @@ class Copy:
             text=True,
         )
         for file in filter(None, files.stdout.split("\0")):
-            if (ROOT / file).is_file():
-                (where / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / file, where / file)
+            source, to = ROOT / file, where / file
+            # As it is, or new: what was built of a mutant, when a run was stopped, is built again.
+            if source.is_file() and not (to.is_file() and filecmp.cmp(source, to, shallow=False)):
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, to)
+        for built in (where / "pynotify").glob("*.so"):
+            built.unlink()
         self.log = where / "mutate.log"
         self.env = {
             **os.environ,
@@ -216,11 +251,12 @@ class Copy:
                     os.killpg(process.pid, 9)
                 process.wait()
 
-    def build(self) -> bool:
+    def build(self, *targets: str) -> bool:
         ready = (self.root / "build/release/CMakeCache.txt").exists()
         configure = ["cmake", "-S", ".", "-B", "build/release", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+        these = ["--target", *targets] if targets else []
         return (ready or self.run(configure)) and self.run(
-            ["cmake", "--build", "build/release", "--parallel"]
+            ["cmake", "--build", "build/release", "--parallel", JOBS, *these]
         )
 
     def extension(self, mutated: str | None = None) -> bool:
@@ -253,19 +289,48 @@ class Copy:
         again = [*command, "-n", "0", "--last-failed", "--last-failed-no-failures", "all"]
         return self.run([*command, "-n", "2"], apart=True) or self.run(again, apart=True)
 
+    def failed(self) -> str:
+        """The test that the end of the log names as failed."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 20_000))
+            end = log.read().decode(errors="replace")
+        found = re.findall(r"^(?:FAILED|ERROR) ([^\s\[]+)|^\s+\d+ - (\w+) \(", end, re.MULTILINE)
+        return "".join(found[-1]) if found else ""
+
     def passes(self) -> bool:
         """Whether the tests pass as they are: else all would look caught."""
         return self.ctest("-LE", "long") and self.pytest("-m", PLAIN)
 
 
-def naming(words: set[str], pattern: str, most: int) -> list[Path]:
-    """Tests that name most of the words, best first."""
-    pair = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b") if words else None
-    found = {
-        path.relative_to(ROOT): len(set(pair.findall(path.read_text()))) if pair else 0
+def naming(mutant: Mutant, pattern: str, most: int) -> list[Path]:
+    """Tests that name what is around the line or in its file: what few tests name weighs more."""
+    words = declared(mutant.file) | enclosing(mutant)
+    named = {
+        path.relative_to(ROOT): words & set(re.findall(r"\w+", path.read_text()))
         for path in ROOT.glob(pattern)
+        if path.name not in LEFT_OUT
     }
-    return sorted((p for p in found if found[p]), key=lambda p: -found[p])[:most]
+    often = Counter(word for found in named.values() for word in found)
+    weights = {path: sum(1 / often[word] for word in found) for path, found in named.items()}
+    for path in weights:
+        # Those of the same folder, and of the same name.
+        weights[path] += path.parent.name == mutant.file.parent.name
+        weights[path] += path.stem.endswith(mutant.file.stem.lstrip("_"))
+    return sorted(filter(weights.get, weights), key=lambda path: -weights[path])[:most]
+
+
+def enclosing(mutant: Mutant) -> set[str]:
+    """The function that the line is in, and the classes around it."""
+    text = (ROOT / mutant.file).read_text()
+    if mutant.file.suffix == ".c":
+        before = "\n".join(text.split("\n")[: mutant.line])
+        return set(re.findall(r"^[a-z][\w *]*?\b(\w+)\(", before, flags=re.MULTILINE)[-1:])
+    return {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.lineno <= mutant.line <= (node.end_lineno or 0)
+    }
 
 
 def declared(path: Path) -> set[str]:
@@ -282,56 +347,158 @@ def declared(path: Path) -> set[str]:
     } | {path.stem.lstrip("_")}
 
 
-def steps(copy: Copy, mutant: Mutant) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """What may catch it.  The cheapest steps, and those likely to catch it, come first."""
-    words, native = declared(mutant.file), mutant.file.suffix == ".c"
-    marked = "not full" if mutant.file.parts[0] == "spark_jobs" else PLAIN
-    if native:
-        yield "the compiler", copy.build
-        near = "|".join(p.stem for p in naming(words, "native/tests/test_*.c", 8))
-        if near:
-            yield f"ctest -R '{near}'", lambda: copy.ctest("-R", f"^({near})", "-LE", "long")
-        yield "ctest", lambda: copy.ctest("-LE", "long")
-    yield "the extension's build", lambda: copy.extension(str(mutant.file) if native else None)
-    files = [str(p) for p in naming(words, "tests/**/test_*.py", 6) if p.name not in LEFT_OUT]
+def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
+    """The steps that are likely to catch it: the tests that execute or name what was mutated."""
+    is_native = mutant.file.suffix == ".c"
+    executing = tests.tests(mutant.file, mutant.line, NEAR_S) if tests else []
+    if is_native:
+        programs = executing or [p.stem for p in naming(mutant, "native/tests/test_*.c", 8)]
+        if programs:
+            yield "the compiler", lambda: copy.build(*programs)
+            yield "ctest", lambda: copy.ctest("-R", f"^({'|'.join(programs)})$", "-LE", "long")
+        executing = []
+    yield "the extension's build", lambda: copy.extension(str(mutant.file) if is_native else None)
+    marked = marks(mutant)
+    if executing:
+        yield "pytest", lambda: copy.pytest("-m", marked, *executing)
+    files = [str(path) for path in naming(mutant, "tests/**/test_*.py", 6)]
     if files:
-        yield f"pytest {' '.join(files)}", lambda: copy.pytest("-m", marked, *files)
-    rest = ["tests/spark"] if marked != PLAIN else []
-    yield "pytest", lambda: copy.pytest("-m", marked, *rest)
+        yield "pytest", lambda: copy.pytest("-m", marked, *files)
 
 
-def judge(copy: Copy, mutant: Mutant) -> Verdict:
+def everything(copy: Copy, mutant: Mutant) -> Iterator[Step]:
+    is_native = mutant.file.suffix == ".c"
+    if is_native:
+        yield "the compiler", copy.build
+        yield "ctest", lambda: copy.ctest("-LE", "long")
+    yield "the extension's build", lambda: copy.extension(str(mutant.file) if is_native else None)
+    rest = [] if marks(mutant) == PLAIN else ["tests/spark", "tests/demo"]
+    yield "pytest", lambda: copy.pytest("-m", marks(mutant), *rest)
+
+
+def marks(mutant: Mutant) -> str:
+    """Only the jobs and the demo have tests with Spark."""
+    has_spark = "demo" in mutant.file.parts or mutant.file.parts[0] == "spark_jobs"
+    return "not full" if has_spark else PLAIN
+
+
+def judge(copy: Copy, mutant: Mutant, steps: Iterator[Step]) -> str | None:
+    """What caught it."""
     place = copy.root / mutant.file
     original = place.read_text()
-    place.write_text(mutant.text)
+    place.write_text(mutant.text())
     try:
-        caught = (name for name, passes in steps(copy, mutant) if not passes())
-        return Verdict(mutant, next(caught, None))
+        return next((f"{name} {copy.failed()}".strip() for name, ok in steps if not ok()), None)
     finally:
         place.write_text(original)
+
+
+# ---- a run -------------------------------------------------------------------------------------
+
+
+class Run:
+    """The mutants and the verdicts so far; as lines of JSON in a file, when there is one."""
+
+    def __init__(self, path: Path | None, seed: int, files: list[Path]) -> None:
+        self.path = path
+        self.mutants: list[Mutant] = []
+        self.by: dict[str, dict[int, str | None]] = {"near": {}, "all": {}}
+        digest = hashlib.sha256(b"".join((ROOT / file).read_bytes() for file in files))
+        head = {"seed": seed, "sources": digest.hexdigest()}
+        if path is None or not path.exists():
+            self._write(**head)
+            return
+        first, *rest = map(json.loads, path.read_text().splitlines())
+        if first != head:
+            raise SystemExit(f"{path} is of another seed or of other sources: give another file")
+        for row in rest:
+            if "file" in row:
+                self.mutants.append(Mutant(Path(row["file"]), row["line"], row["new"]))
+            else:
+                self.by[row["stage"]][row["mutant"]] = row["by"]
+
+    def _write(self, **row: Any) -> None:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                print(json.dumps(row), file=file)
+
+    def draw(self, rng: random.Random, lines: list[tuple[Path, int]], wanted: int) -> None:
+        for number in range(wanted):
+            # Each has a generator of its own, so that a run goes on where it was stopped.
+            own = random.Random(rng.random())
+            if number >= len(self.mutants):
+                mutant = draw(own, lines)
+                self.mutants.append(mutant)
+                self._write(file=str(mutant.file), line=mutant.line, new=mutant.new)
+
+    def judge(self, copy: Copy, stage: str, number: int, steps: Iterator[Step]) -> None:
+        if number in self.by[stage]:
+            return
+        began, mutant = time.monotonic(), self.mutants[number]
+        by = judge(copy, mutant, steps)
+        took = round(time.monotonic() - began)
+        self.by[stage][number] = by
+        self._write(stage=stage, mutant=number, by=by, took=took)
+        says = f"caught by {by}" if by else "survives" if stage == "near" else "NOT CAUGHT"
+        say(f"{stage} {number + 1}/{len(self.mutants)}, {took} s: {says}: {mutant}")
+
+    def judge_all(self, copy: Copy, tests: Map | None, *, only_near: bool) -> None:
+        for number, mutant in enumerate(self.mutants):
+            self.judge(copy, "near", number, near(copy, mutant, tests))
+        for number in [] if only_near else self.survivors():
+            self.judge(copy, "all", number, everything(copy, self.mutants[number]))
+
+    def survivors(self) -> list[int]:
+        return [number for number, by in sorted(self.by["near"].items()) if by is None]
+
+    def missed(self) -> list[Mutant]:
+        return [self.mutants[n] for n in self.survivors() if self.by["all"].get(n) is None]
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def main() -> int:
+def map_of(copy: Copy, path: Path) -> Map:
+    if not path.exists():
+        made = Map()
+        with tempfile.TemporaryDirectory(prefix="mutate-map-") as where:
+            for name in ("native", "python"):
+                (Path(where) / name).mkdir()
+            native(copy, Path(where) / "native", made)
+            python(copy, Path(where) / "python", PLAIN, made)
+        made.save(path)
+    return Map.load(path)
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--mutants", type=int, default=100, help="how many (100)")
     parser.add_argument("--seed", type=int, default=None, help="the same mutants again")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="files to mutate")
+    parser.add_argument("--state", type=Path, metavar="FILE", help="go on from here; wants --seed")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="which tests execute which line")
+    parser.add_argument("--near", action="store_true", help="leave what survives these for later")
     parser.add_argument("--trust", action="store_true", help="do not run the tests unchanged first")
     parser.add_argument("--keep", type=Path, help="build the copy here, and keep it")
     args = parser.parse_args()
+    if args.state and args.seed is None:
+        parser.error("--state wants --seed")
+    return args
+
+
+def main() -> int:
+    args = arguments()
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
-    rng = random.Random(seed)
     files = sorted({p.relative_to(ROOT) for pattern in SOURCES for p in ROOT.glob(pattern)})
     files = [p for p in files if any(fnmatch.fnmatch(str(p), glob) for glob in args.only)]
     lines = [(path, line) for path in files for line in code_lines(ROOT / path)]
     if not lines:
-        parser.error(f"no source file is called {' or '.join(args.only)}")
+        raise SystemExit(f"no source file is called {' or '.join(args.only)}")
     say(f"seed {seed}: {args.mutants} mutants of {len(lines)} lines in {len(files)} files")
 
+    run = Run(args.state, seed, files)
+    run.draw(random.Random(seed), lines, args.mutants)
     with contextlib.ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="mutate-")
         where = args.keep or Path(stack.enter_context(temporary))
@@ -342,16 +509,11 @@ def main() -> int:
                 f"{copy.log.read_text()[-4000:]}\n\nwithout any mutation something fails, see above"
             )
             return 2
-        verdicts = []
-        for number in range(1, args.mutants + 1):
-            began = time.monotonic()
-            verdicts.append(judge(copy, draw(rng, lines)))
-            took = time.monotonic() - began
-            say(f"{number}/{args.mutants}, {took:.0f} s: {verdicts[-1]}")
-    missed = [verdict for verdict in verdicts if verdict.by is None]
-    print(f"\n{len(verdicts) - len(missed)} of {len(verdicts)} caught (seed {seed})")
+        run.judge_all(copy, map_of(copy, args.map) if args.map else None, only_near=args.near)
+    missed = run.missed()
+    print(f"\n{len(run.mutants) - len(missed)} of {len(run.mutants)} caught (seed {seed})")
     print(*missed, sep="\n")
-    return 1 if len(missed) > (1 - WANTED) * len(verdicts) else 0
+    return 1 if len(missed) > (1 - WANTED) * len(run.mutants) else 0
 
 
 if __name__ == "__main__":
