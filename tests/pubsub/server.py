@@ -91,11 +91,13 @@ class Server:
     def pause(self) -> None:
         """As seen from outside: nobody answers, and no connection breaks."""
         for pid in [self.pid, *self.backends()]:
-            os.kill(pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):  # a worker may end at any time
+                os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         for pid in [*self.backends(), self.pid]:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def backends(self) -> list[int]:
         """All processes of the server but the postmaster."""
