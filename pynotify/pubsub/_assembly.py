@@ -1,12 +1,14 @@
 """From segments to objects.
 
-1. Pieces wait for their last one by channel and sender.  Plain payloads do not disturb them.
+1. Pieces wait for their last one by channel and sender, parts (_parts.py) by their object's number,
+   too.  Plain payloads do not disturb them.
 2. A malformed segment is counted, reported and skipped.  When it belongs to an object that has
    begun, that object can only come out wrong: it is given up, and the rest of its pieces skipped.
 3. What others make us keep is bounded: `max_object` for each, `max_pending` for all together,
    MAX_SENDERS of them.  Beyond the latter two the one that has had no piece for longest is given
    up.  Of an object that was given up only a mark stays, as one of MAX_SENDERS, until its last
-   piece has come: otherwise its rest would be taken for an object.
+   piece has come: otherwise its rest would be taken for an object.  Parts need none: what begins
+   in the middle was given up, or began before we listened, and is skipped.
 4. Sizes are of the contents before base64, without the flag.
 """
 
@@ -15,13 +17,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynotify.pubsub._format import LAST, PIECE, Malformed, Pieces, contents
+from pynotify.pubsub._format import LAST, PART, PIECE, Malformed, Pieces, contents
+from pynotify.pubsub._parts import Part, Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable
+    from collections.abc import Callable, Container
 
 logger = logging.getLogger("pynotify")
 
@@ -38,6 +42,15 @@ class Segment(NamedTuple):
     sender: Hashable
     pid: int
     data: bytes
+
+
+class Key(NamedTuple):
+    """Of an object that has begun."""
+
+    channel: str
+    sender: Hashable
+    #: Of one in parts.
+    number: int | None = None
 
 
 class Arrived(NamedTuple):
@@ -65,11 +78,12 @@ class PubSubStats:
 class _Unfinished:
     """`pieces` is None when the object was given up, and its last piece is still to come."""
 
-    __slots__ = ("pieces", "touched")
+    __slots__ = ("pid", "pieces", "touched")
 
-    def __init__(self, pieces: Pieces | None, touched: float) -> None:
+    def __init__(self, pieces: Pieces | None, pid: int) -> None:
         self.pieces = pieces
-        self.touched = touched
+        self.pid = pid
+        self.touched = 0.0
 
 
 class Assembler:
@@ -92,7 +106,7 @@ class Assembler:
         #: Whose objects are given up after that.
         self.expires: Callable[[Hashable], bool] = lambda _: True
         #: The one that has had no piece for longest comes first.
-        self._unfinished: OrderedDict[tuple[str, Hashable], _Unfinished] = OrderedDict()
+        self._unfinished: OrderedDict[Key, _Unfinished] = OrderedDict()
         self._bytes = self._received = self._malformed = self._dropped = 0
 
     def stats(self) -> PubSubStats:
@@ -108,6 +122,8 @@ class Assembler:
             flag = data[:1]
             if flag in (PIECE, LAST):
                 whole = self._take_piece(segment, last=flag == LAST)
+            elif flag == PART:
+                whole = self._take_part(segment, Part(data))
             elif self._is_too_large(len(data)):
                 whole = None
                 self._give_up(segment, f"has more than max_object ({self._max_object}) bytes")
@@ -133,11 +149,11 @@ class Assembler:
 
     def _take_piece(self, segment: Segment, *, last: bool) -> bytes | None:
         """The whole container, when this was the last piece of it."""
-        key = (segment.channel, segment.sender)
+        key = Key(segment.channel, segment.sender)
         entry = self._unfinished.pop(key, None)
         begun = entry is not None
         if entry is None:
-            entry = _Unfinished(Pieces(), 0.0)
+            entry = _Unfinished(Pieces(), segment.pid)
         pieces = entry.pieces
         if pieces is not None:
             self._bytes -= len(pieces)
@@ -145,7 +161,7 @@ class Assembler:
                 pieces.add(segment.data[1:])
             except Malformed:
                 if begun and not last:
-                    self._keep(key, _Unfinished(None, 0.0))
+                    self._keep(key, _Unfinished(None, segment.pid))
                 raise
             if self._is_too_large(len(pieces)):
                 self._give_up(segment, f"has more than max_object ({self._max_object}) bytes")
@@ -155,14 +171,39 @@ class Assembler:
         self._keep(key, entry)
         return None
 
-    def _keep(self, key: tuple[str, Hashable], entry: _Unfinished) -> None:
+    def _take_part(self, segment: Segment, part: Part) -> bytes | None:
+        """The whole container, when this was the last part of it."""
+        key = Key(segment.channel, segment.sender, part.number)
+        entry = self._unfinished.pop(key, None)
+        if entry is not None and entry.pieces is not None:
+            self._bytes -= len(entry.pieces)
+        if part.size == 0:
+            if entry is not None and entry.pieces is not None:
+                self._give_up(segment, "could not be sent to its end")
+            return None
+        if entry is None and part.place != 0:
+            return None
+        if self._is_too_large(part.size):
+            self._give_up(segment, f"has more than max_object ({self._max_object}) bytes")
+            return None
+        entry = entry or _Unfinished(Parts(), segment.pid)
+        parts = entry.pieces
+        if not isinstance(parts, Parts):
+            return None  # the others needed the room
+        parts.add_part(part)
+        if part.ends:
+            return parts.whole()
+        self._keep(key, entry)
+        return None
+
+    def _keep(self, key: Key, entry: _Unfinished) -> None:
         """As the newest; the oldest go, when it is too much."""
         entry.touched = self._clock()
         self._unfinished[key] = entry
         if entry.pieces is not None:
             self._bytes += len(entry.pieces)
         if self._is_too_much():
-            for (channel, _), oldest in list(self._unfinished.items()):
+            for (channel, *_), oldest in list(self._unfinished.items()):
                 if oldest.pieces is not None:
                     self._bytes -= len(oldest.pieces)
                     oldest.pieces = None
@@ -183,11 +224,11 @@ class Assembler:
         self._dropped += 1
         logger.warning("PubSub: an object was given up, %s", why)
 
-    def _forget(self, key: tuple[str, Hashable], why: str) -> None:
+    def _forget(self, key: Key, why: str) -> None:
         entry = self._unfinished.pop(key)
         if entry.pieces is not None:
             self._bytes -= len(entry.pieces)
-            self._drop(f"on channel {key[0]!r}: {why}")
+            self._drop(f"on channel {key.channel!r} from process {entry.pid}: {why}")
 
     # ---- senders that are gone ---------------------------------------------------------------
 
@@ -199,31 +240,38 @@ class Assembler:
         for key, entry in list(self._unfinished.items()):
             if entry.touched > since:
                 break
-            if self.expires(key[1]):
+            if self._is_mortal(key):
                 self._forget(key, f"no piece came for {self.lifetime:g} s")
 
     def due(self) -> float | None:
         """Seconds until expire() has something to do; None: it has nothing."""
         if self.lifetime is None:
             return None
-        mortal = (entry for (_, sender), entry in self._unfinished.items() if self.expires(sender))
-        oldest = next(mortal, None)
+        oldest = next((e for key, e in self._unfinished.items() if self._is_mortal(key)), None)
         if oldest is None:
             return None
         return max(0.0, oldest.touched + self.lifetime - self._clock())
 
+    def _is_mortal(self, key: Key) -> bool:
+        return key.number is not None or self.expires(key.sender)
+
     def senders(self) -> set[Hashable]:
         """Those with objects that have not ended."""
-        return {sender for _, sender in self._unfinished}
+        return {key.sender for key in self._unfinished}
+
+    def senders_of_parts(self) -> dict[Hashable, int]:
+        """The pids of those that are to send the rest of an object in parts."""
+        items = self._unfinished.items()
+        return {key.sender: entry.pid for key, entry in items if key.number is not None}
 
     def forget_senders(self, gone: Container[Hashable]) -> None:
         """They send nothing more."""
-        for key in [key for key in self._unfinished if key[1] in gone]:
+        for key in [key for key in self._unfinished if key.sender in gone]:
             self._forget(key, "its sender is gone")
 
     def forget_channel(self, channel: str) -> None:
         """It is not subscribed to any more."""
-        for key in [key for key in self._unfinished if key[0] == channel]:
+        for key in [key for key in self._unfinished if key.channel == channel]:
             self._forget(key, "unsubscribed")
 
     def forget_all(self, why: str) -> None:

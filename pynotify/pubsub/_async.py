@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
-from pynotify.pubsub._format import NOTHING, segments
+from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import AsyncLocalTransport
 from pynotify.pubsub._state import (
     DEFAULT_BOUND,
@@ -72,13 +72,13 @@ class AsyncPubSub(State):
         """As `PubSub.publish`."""
         transport = await self._connected()
         try:
-            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
+            await transport.send_object(channel, obj)
         except ConnectionLost as error:
             await self._lose(transport, error)
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = await self._connected()
-            await transport.send(channel, segments(obj, await transport.limit_on(channel)))
+            await transport.send_object(channel, obj)
 
     # ---- subscribing -----------------------------------------------------------------------
 
@@ -207,6 +207,7 @@ class AsyncPubSub(State):
         transport: Transport
         if isinstance(connection, AsyncConnection):
             transport = AsyncLocalTransport(connection, skip_self=self._skip_self)
+            transport.awaited = self._awaiting()
         elif _is_psycopg(connection):
             from pynotify.pubsub._async_postgres import AsyncPostgresTransport  # noqa: PLC0415
 

@@ -13,13 +13,13 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import generators, pq
 
 from pynotify.errors import ConnectionLost, ProgrammingError
-from pynotify.pubsub._format import POSTGRES_LIMIT
+from pynotify.pubsub._format import POSTGRES_LIMIT, segments
 from pynotify.pubsub._postgres import (
     BasePostgresTransport,
     check_channel,
@@ -61,9 +61,9 @@ class AsyncPostgresTransport(BasePostgresTransport):
     async def open(self) -> None:
         """Nothing is to be done."""
 
-    async def limit_on(self, channel: str) -> int:
-        """Of a segment, in bytes."""
-        return POSTGRES_LIMIT
+    async def send_object(self, channel: str, obj: Any) -> None:
+        """Each of its segments in a transaction of its own."""
+        await self.send(channel, segments(obj, POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------
 
@@ -110,15 +110,15 @@ class AsyncPostgresTransport(BasePostgresTransport):
             self._refuse_transaction(what, why="it would happen at its commit only")
             await self._execute(listen_statement(verb, name))
 
-    async def send(self, channel: str, segments: Sequence[bytes]) -> None:
+    async def send(self, channel: str, payloads: Sequence[bytes]) -> None:
         """Each in a transaction of its own, unless it is the only one."""
         name = check_channel(channel)
         async with self.connection.lock:
             self._refuse_transaction(
-                "publish", why=why_segments(len(segments)), single=len(segments) == 1
+                "publish", why=why_segments(len(payloads)), single=len(payloads) == 1
             )
-            for segment in segments:
-                await self._execute(b"SELECT pg_notify($1, $2)", name, segment)
+            for payload in payloads:
+                await self._execute(b"SELECT pg_notify($1, $2)", name, payload)
 
     # ---- receiving -------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ JSON: Final = b"@"
 BYTES: Final = b"%"
 PIECE: Final = b"#"
 LAST: Final = b"$"
+#: Only between the processes of a segment (_parts.py).
+PART: Final = b"~"
 
 #: Bytes of one payload over PostgreSQL, where it must be shorter than 8000.
 POSTGRES_LIMIT: Final = 7999

@@ -1,37 +1,35 @@
 """PubSub over the connections of pynotify.
 
 All segments of an object are sent in one transaction, with dedup=False: equal ones would collapse.
-So they lie one after the other in the queue, and all of them are there or none.
+So they lie one after the other in the queue, and all of them are there or none.  An object that
+would take more than half of the queue goes in parts instead (_parts.py), but for one in a
+transaction of the caller's, or on a channel that a bridge sends on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pynotify._encoding import encode_channel
 from pynotify._ffi import ffi, lib
 from pynotify._types import Gap, Notify
-from pynotify.errors import ConnectionLost, SegmentUnlinked, native_error
+from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, native_error
 from pynotify.pubsub._assembly import LIFETIME, Segment
-from pynotify.pubsub._format import POSTGRES_LIMIT
+from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut
+from pynotify.pubsub._parts import Flow, Room
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from pynotify._async_connection import AsyncConnection
     from pynotify._base import BaseConnection
     from pynotify._connection import Connection
-
-
-def limit_of(connection: BaseConnection) -> int:
-    """The `max_payload` of its segment, in bytes."""
-    connection._check_usable()
-    options = ffi.new("pn_options *")
-    lib.pn_engine_options(connection._engine(), options)
-    return int(options.max_payload)
+    from pynotify.pubsub._parts import Outgoing
 
 
 def _goes_upstream(connection: BaseConnection, channel: str) -> bool:
@@ -44,9 +42,74 @@ def _goes_upstream(connection: BaseConnection, channel: str) -> bool:
     return bool(result)
 
 
+_LOOK_S = 1.0
+
+
+class _Awaited:
+    """Those that are to send the rest of an object in parts, and whether they live.
+
+    One of them is gone when it was dead before a look that found nothing: what it had committed
+    was read by then.
+    """
+
+    def __init__(self) -> None:
+        self._dead: set[Hashable] = set()
+        self._looked = 0.0
+
+    def is_due(self, found: object, awaited: dict[Hashable, int]) -> bool:
+        """After a look: whether to ask which connections live."""
+        if found or not awaited:
+            self._dead = set()
+            return False
+        return bool(self._dead) or time.monotonic() >= self._looked + _LOOK_S
+
+    def gone(self, awaited: dict[Hashable, int], living: set[tuple[int, int]]) -> set[Hashable]:
+        self._looked = time.monotonic()
+        gone = self._dead
+        self._dead = {
+            sender
+            for sender, pid in awaited.items()
+            if isinstance(sender, int) and (sender & 0xFFFFFFFF, pid) not in living
+        }
+        return gone & self._dead
+
+    def bound(self, timeout: float | None, awaited: dict[Hashable, int]) -> float | None:
+        """Of a wait: a death wakes nobody here."""
+        if not awaited:
+            return timeout
+        return _LOOK_S if timeout is None else min(timeout, _LOOK_S)
+
+
+def _living(connection: BaseConnection) -> set[tuple[int, int]]:
+    """Backend ids and pids of the connections that there are; the dead are reaped first."""
+    connection._check_usable()
+    stat = ffi.new("pn_stat *")
+    count = 64
+    while True:
+        rows = ffi.new("pn_backend_stat[]", count)
+        result = lib.pn_engine_stat(connection._engine(), stat, rows, count)
+        if result < 0:
+            raise native_error(result)
+        if stat.backends <= count:
+            return {(rows[i].backend_id, rows[i].pid) for i in range(stat.backends)}
+        count = 2 * stat.backends
+
+
 def _is_foreign(sender: Hashable) -> bool:
     """A bridge has brought it in: its segments are no transaction of ours."""
     return isinstance(sender, int) and bool(sender >> 63)
+
+
+def _asks_for_upstream(limit: int, fits: bool) -> bool:
+    """Whether it matters if a bridge sends it on."""
+    return limit > POSTGRES_LIMIT or not fits
+
+
+def _cut(whole: Any, limit: int, upstream: bool) -> list[bytes]:
+    """The segments of a container."""
+    if whole is NOTHING:
+        return [b""]
+    return cut(whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
 
 
 def segments_of(messages: list[Notify | Gap]) -> list[Segment | Gap]:
@@ -68,8 +131,8 @@ def lost(error: SegmentUnlinked) -> ConnectionLost:
 class LocalTransport:
     """Over a `Connection`."""
 
-    #: Nothing of an object is sent here before all of it, so none waits for the rest of a dead
-    #: sender's; what a bridge brings in is another matter.
+    #: Of objects in parts, and of what a bridge brings in.  No other waits for its rest: nothing
+    #: of it is sent here before all of it.
     lifetime = LIFETIME
     expires = staticmethod(_is_foreign)
     #: A send() that raises `ConnectionLost` has sent nothing.
@@ -77,7 +140,11 @@ class LocalTransport:
 
     def __init__(self, connection: Connection, *, skip_self: bool) -> None:
         self._connection = connection
-        self._limit = limit_of(connection)
+        self._room = Room(connection)
+        #: The senders of objects in parts that have not ended, and their pids.
+        self.awaited: Callable[[], dict[Hashable, int]] = dict
+        self._awaited = _Awaited()
+        self._gone: set[Hashable] = set()
         try:
             self._strands = Strands(connection, skip_self=skip_self)
         except SegmentUnlinked as error:
@@ -91,12 +158,6 @@ class LocalTransport:
     def usable(self) -> bool:
         return not self._connection.closed
 
-    def limit_on(self, channel: str) -> int:
-        """Of a segment on that channel, in bytes."""
-        if self._limit > POSTGRES_LIMIT and _goes_upstream(self._connection, channel):
-            return POSTGRES_LIMIT
-        return self._limit
-
     def listen(self, channel: str) -> None:
         try:
             self._strands.add(channel)
@@ -109,22 +170,65 @@ class LocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def send(self, channel: str, segments: list[bytes]) -> None:
+    def send_object(self, channel: str, obj: Any) -> None:
+        """Whole, or nobody gets it."""
         try:
-            self._connection.notify_many(channel, segments, dedup=False)
+            self._send(channel, NOTHING if obj is NOTHING else container(obj))
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    def _send(self, channel: str, whole: Any) -> None:
+        connection, limit = self._connection, self._room.limit
+        fits = whole is NOTHING or self._room.takes_in_one(len(whole))
+        upstream = _asks_for_upstream(limit, fits) and _goes_upstream(connection, channel)
+        if fits or upstream or connection._open_transaction() is not None:
+            payloads = _cut(whole, limit, upstream)
+            connection.notify_many(channel, payloads, dedup=False)
+        else:
+            self._send_parts(channel, self._room.outgoing(whole))
+
+    def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
+        connection, flow = self._connection, Flow(self._room.timeout)
+        try:
+            for batch in outgoing.batches():
+                while True:
+                    while pause := flow.pause(connection.queue_usage()):
+                        self._read_own()
+                        time.sleep(pause)
+                    try:
+                        connection.notify_many(channel, batch, dedup=False)
+                        break
+                    except QueueFull as error:
+                        if not flow.again():
+                            raise outgoing.refused(error) from error
+        except BaseException:
+            if outgoing.sent:
+                with contextlib.suppress(Error):
+                    connection.notify(channel, outgoing.given_up())
+            raise
+
+    def _read_own(self) -> None:
+        """What this connection itself has not read: it may be what there is no room for."""
+        connection = self._connection
+        with connection._receiving:
+            if connection._routed:
+                connection._feed()
 
     def receive(self, timeout: float | None) -> list[Segment | Gap]:
         """Everything that is there, after waiting for something; empty when the time is over."""
+        awaited = self.awaited()
         try:
-            return segments_of(self._strands.take(timeout))
+            found = segments_of(self._strands.take(self._awaited.bound(timeout, awaited)))
+            self._gone = set()
+            if self._awaited.is_due(found, awaited):
+                self._gone = self._awaited.gone(awaited, _living(self._connection))
         except SegmentUnlinked as error:
             raise lost(error) from error
+        return found
 
     def gone(self) -> set[Hashable]:
-        """Nobody: who connects again is another sender."""
-        return set()
+        """Senders of which nothing more comes."""
+        return self._gone
 
     def probe(self) -> None:
         """Raises `ConnectionLost` when it is lost; the next statement finds out here."""
@@ -152,7 +256,11 @@ class AsyncLocalTransport:
 
     def __init__(self, connection: AsyncConnection, *, skip_self: bool) -> None:
         self._connection = connection
-        self._limit = limit_of(connection)
+        self._room = Room(connection)
+        #: The senders of objects in parts that have not ended, and their pids.
+        self.awaited: Callable[[], dict[Hashable, int]] = dict
+        self._awaited = _Awaited()
+        self._gone: set[Hashable] = set()
         self._strands = AsyncStrands(connection, skip_self=skip_self)
 
     @property
@@ -164,14 +272,6 @@ class AsyncLocalTransport:
             await self._strands.open()
         except SegmentUnlinked as error:
             raise lost(error) from error
-
-    async def limit_on(self, channel: str) -> int:
-        """As `LocalTransport.limit_on`."""
-        if self._limit > POSTGRES_LIMIT:
-            ask = partial(_goes_upstream, self._connection, channel)
-            if await self._connection._patiently(ask):
-                return POSTGRES_LIMIT
-        return self._limit
 
     async def listen(self, channel: str) -> None:
         try:
@@ -185,21 +285,60 @@ class AsyncLocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    async def send(self, channel: str, segments: list[bytes]) -> None:
+    async def send_object(self, channel: str, obj: Any) -> None:
+        """As `LocalTransport.send_object`."""
         try:
-            await self._connection.notify_many(channel, segments, dedup=False)
+            await self._send(channel, NOTHING if obj is NOTHING else container(obj))
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    async def receive(self, timeout: float | None) -> list[Segment | Gap]:
+    async def _send(self, channel: str, whole: Any) -> None:
+        connection, limit = self._connection, self._room.limit
+        fits = whole is NOTHING or self._room.takes_in_one(len(whole))
+        upstream = False
+        if _asks_for_upstream(limit, fits):
+            upstream = await connection._patiently(partial(_goes_upstream, connection, channel))
+        if fits or upstream or connection._open_transaction() is not None:
+            payloads = _cut(whole, limit, upstream)
+            await connection.notify_many(channel, payloads, dedup=False)
+        else:
+            await self._send_parts(channel, self._room.outgoing(whole))
+
+    async def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
+        connection, flow = self._connection, Flow(self._room.timeout)
         try:
-            return segments_of(await self._strands.take(timeout))
+            for batch in outgoing.batches():
+                while True:
+                    while pause := flow.pause(await connection.queue_usage()):
+                        await asyncio.sleep(pause)
+                    try:
+                        await connection.notify_many(channel, batch, dedup=False)
+                        break
+                    except QueueFull as error:
+                        if not flow.again():
+                            raise outgoing.refused(error) from error
+        except BaseException:
+            if outgoing.sent:
+                with contextlib.suppress(Error):
+                    connection.notify_nowait(channel, outgoing.given_up())
+            raise
+
+    async def receive(self, timeout: float | None) -> list[Segment | Gap]:
+        awaited = self.awaited()
+        try:
+            bound = self._awaited.bound(timeout, awaited)
+            found = segments_of(await self._strands.take(bound))
+            self._gone = set()
+            if self._awaited.is_due(found, awaited):
+                living = await self._connection._patiently(partial(_living, self._connection))
+                self._gone = self._awaited.gone(awaited, living)
         except SegmentUnlinked as error:
             raise lost(error) from error
+        return found
 
     def gone(self) -> set[Hashable]:
         """As `LocalTransport.gone`."""
-        return set()
+        return self._gone
 
     async def probe(self) -> None:
         """As `LocalTransport.probe`."""

@@ -34,7 +34,7 @@ from pynotify.errors import (
     ProgrammingError,
 )
 from pynotify.pubsub._assembly import LIFETIME, Segment
-from pynotify.pubsub._format import POSTGRES_LIMIT
+from pynotify.pubsub._format import POSTGRES_LIMIT, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -288,9 +288,9 @@ class PostgresTransport(BasePostgresTransport):
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._hub.join(self, connection)
 
-    def limit_on(self, channel: str) -> int:
-        """Of a segment, in bytes."""
-        return POSTGRES_LIMIT
+    def send_object(self, channel: str, obj: Any) -> None:
+        """Each of its segments in a transaction of its own."""
+        self.send(channel, segments(obj, POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------
 
@@ -336,17 +336,17 @@ class PostgresTransport(BasePostgresTransport):
             self._refuse_transaction(what, why="it would happen at its commit only")
             self._execute(listen_statement(verb, name))
 
-    def send(self, channel: str, segments: Sequence[bytes]) -> None:
+    def send(self, channel: str, payloads: Sequence[bytes]) -> None:
         """Each in a transaction of its own, unless it is the only one."""
         name = check_channel(channel)
         with self.connection.lock:
             self._refuse_transaction(
                 "publish",
-                why=why_segments(len(segments)),
-                single=len(segments) == 1,
+                why=why_segments(len(payloads)),
+                single=len(payloads) == 1,
             )
-            for segment in segments:
-                self._execute(b"SELECT pg_notify($1, $2)", name, segment)
+            for payload in payloads:
+                self._execute(b"SELECT pg_notify($1, $2)", name, payload)
 
     # ---- receiving -------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pynotify.pubsub._assembly import Assembler
 from pynotify.pubsub._dispatch import Handlers, Received
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from pynotify.pubsub._assembly import PubSubStats, Segment
     from pynotify.pubsub._dispatch import Handler
@@ -106,6 +106,16 @@ class State:
     def _senders(self) -> set[Hashable]:
         with self._assembling:
             return self._assembler.senders()
+
+    def _awaiting(self) -> Callable[[], dict[Hashable, int]]:
+        """For a transport, which must not keep this object."""
+        assembling, assembler = self._assembling, self._assembler
+
+        def senders_of_parts() -> dict[Hashable, int]:
+            with assembling:
+                return assembler.senders_of_parts()
+
+        return senders_of_parts
 
     def _connected_again(self) -> None:
         """Of what was sent meanwhile nobody knows."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._connection import Connection
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
-from pynotify.pubsub._format import NOTHING, segments
+from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import LocalTransport
 from pynotify.pubsub._state import (
     DEFAULT_BOUND,
@@ -77,6 +77,7 @@ class PubSub(State):
         transport: Transport
         if isinstance(connection, Connection):
             transport = LocalTransport(connection, skip_self=self._skip_self)
+            transport.awaited = self._awaiting()
         elif _is_psycopg(connection):
             from pynotify.pubsub._postgres import PostgresTransport  # noqa: PLC0415
 
@@ -107,7 +108,7 @@ class PubSub(State):
         self._check_open()
         transport = self._connected()
         try:
-            transport.send(channel, segments(obj, transport.limit_on(channel)))
+            transport.send_object(channel, obj)
         except ConnectionLost as error:
             if self._make is None:
                 raise
@@ -115,7 +116,7 @@ class PubSub(State):
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = self._connected()
-            transport.send(channel, segments(obj, transport.limit_on(channel)))
+            transport.send_object(channel, obj)
 
     # ---- subscribing -----------------------------------------------------------------------
 

@@ -68,17 +68,6 @@ def test_max_payload_is_the_limit_of_a_segment(
         assert objects(take(pubsub, 1)) == ["x" * size]
 
 
-def test_what_does_not_fit_into_the_queue_is_refused_whole(
-    make_engine: EngineFactory, connect: Connect, new_pubsub: NewPubSub
-) -> None:
-    pubsub = new_pubsub(connect(to=make_engine(queue_pages=64)))
-    pubsub.subscribe("c")
-    with pytest.raises(pynotify.QueueFull, match="queue_pages"):
-        pubsub.publish("c", bytes(1 << 20))
-    pubsub.publish("c", "x")
-    assert objects(take(pubsub, 1)) == ["x"]
-
-
 def test_unlinked_it_is_lost(
     new_name: Callable[[], str], new_pubsub: NewPubSub, engine: pynotify.Engine
 ) -> None:

@@ -1,0 +1,304 @@
+"""Objects that are larger than a transaction may be: parts, and room for them as others read."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+import pynotify
+from pubsub.conftest import NewPubSub
+from pubsub.objects import objects, take
+from pynotify.pubsub import _local
+from pynotify.pubsub._assembly import Assembler, Segment
+from pynotify.pubsub._parts import Flow, Outgoing
+from receiving import wait_until
+from sessions import Connect, EngineFactory
+from waiting import Call
+
+SMALL = {"queue_pages": 64}  # 512 KiB
+LARGE = 2_000_000
+
+
+@pytest.fixture
+def small(make_engine: EngineFactory) -> pynotify.Engine:
+    return make_engine(**SMALL)
+
+
+def large(seed: int = 0, size: int = LARGE) -> bytes:
+    """Bytes of which no two parts are alike."""
+    return b"".join(number.to_bytes(8, "little") for number in range(seed, seed + size // 8))
+
+
+def outgoing(whole: bytes, limit: int = 100, batch: int = 100) -> list[bytes]:
+    return [part for found in Outgoing(whole, limit, batch).batches() for part in found]
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [large(), "é" * (LARGE // 2), {"k": "v" * LARGE}, bytes(LARGE)],
+    ids=lambda o: type(o).__name__,
+)
+def test_an_object_larger_than_the_queue_arrives(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub, obj: Any
+) -> None:
+    sender, pubsub = new_pubsub(connect(to=small)), new_pubsub(connect(to=small))
+    pubsub.subscribe("c")
+    sending = Call(lambda: (sender.publish("c", obj), sender.publish("c", "after it")))
+    assert objects(take(pubsub, 2)) == [obj, "after it"]
+    sending.result()
+    assert pubsub.stats() == pynotify.PubSubStats(2, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("on_full", ["block", "drop-slowest"])
+def test_whatever_the_queue_does_when_it_is_full(
+    make_engine: EngineFactory, connect: Connect, new_pubsub: NewPubSub, on_full: str
+) -> None:
+    engine = make_engine(**SMALL, on_full=on_full)
+    sender, pubsub = new_pubsub(connect(to=engine)), new_pubsub(connect(to=engine))
+    pubsub.subscribe("c")
+    sending = Call(sender.publish, "c", large())
+    assert objects(take(pubsub, 1)) == [large()]
+    sending.result()
+
+
+def test_a_connection_that_listens_itself_reads_what_it_sends(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    """In one thread: nobody else could make room."""
+    pubsub = new_pubsub(connect(to=small))
+    pubsub.subscribe("c")
+    pubsub.publish("c", large())
+    assert objects(take(pubsub, 1)) == [large()]
+
+
+def test_senders_interleave(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    """Also threads of one connection, and small objects between the parts of large ones."""
+    shared, own = new_pubsub(connect(to=small)), new_pubsub(connect(to=small))
+    pubsub = new_pubsub(connect(to=small))
+    pubsub.subscribe("c")
+
+    def send(sender: pynotify.PubSub, seed: int) -> None:
+        for number in range(2):
+            sender.publish("c", large(seed + number, 600_000))
+            sender.publish("c", f"{seed} {number} " + "é" * 9000)
+
+    sending = [Call(send, *which) for which in ((shared, 0), (shared, 100), (own, 200))]
+    received = objects(take(pubsub, 12))
+    for call in sending:
+        call.result()
+    expected = [seed + number for seed in (0, 100, 200) for number in (0, 1)]
+    assert sorted(obj for obj in received if isinstance(obj, bytes)) == sorted(
+        large(seed, 600_000) for seed in expected
+    )
+    assert len({obj for obj in received if isinstance(obj, str)}) == 6
+    assert pubsub.stats() == pynotify.PubSubStats(12, 0, 0, 0, 0)
+
+
+def test_a_listener_that_does_not_read(
+    make_engine: EngineFactory, connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    """The sender waits for full_timeout, and says for whom; the other drops what has come."""
+    engine = make_engine(**SMALL, full_timeout=0.05)
+    sender, pubsub = new_pubsub(connect(to=engine)), new_pubsub(connect(to=engine))
+    pubsub.subscribe("c")
+    with pytest.raises(pynotify.QueueFull, match=r"process with PID \d+") as caught:
+        sender.publish("c", large())
+    assert f"of the object's {LARGE + 1} bytes had gone" in (caught.value.hint or "")
+    wait_until(lambda: pubsub.run(0) == 0 and pubsub.stats().dropped == 1, "it was given up")
+    sending = Call(sender.publish, "c", large(1))
+    assert objects(take(pubsub, 1)) == [large(1)]
+    sending.result()
+    assert pubsub.stats().pending == 0
+
+
+def test_nobody_waits_for_the_rest_of_a_dead_sender(
+    engine_name: str, new_worker: Any, connect: Connect, new_pubsub: NewPubSub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(_local, "_LOOK_S", 0.01)
+    pubsub = new_pubsub(connect())
+    pubsub.subscribe("c")
+    worker = new_worker()
+    worker.call(send_half, engine_name)
+    wait_until(lambda: pubsub.run(0) == 0 and pubsub.stats().pending == 1, "it has begun")
+    assert pubsub.stats().pending_bytes > 0
+    worker.kill()
+    wait_until(lambda: pubsub.run(0.05) == 0 and pubsub.stats().pending == 0, "it is forgotten")
+    assert pubsub.stats() == pynotify.PubSubStats(0, 0, 1, 0, 0)
+
+
+_kept: list[Any] = []
+
+
+def send_half(name: str) -> None:
+    conn = pynotify.connect(name)
+    _kept.append(conn)
+    conn.notify_many("c", outgoing(large(size=4000))[:3], dedup=False)
+
+
+def test_in_a_transaction_it_has_to_fit_the_queue(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    conn = connect(to=small)
+    other, sender = new_pubsub(connect(to=small)), new_pubsub(conn)
+    other.subscribe("c")
+    with pytest.raises(pynotify.QueueFull, match="queue_pages"), conn.transaction():
+        sender.publish("c", large())
+
+
+def test_what_a_bridge_sends_on_is_never_in_parts(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """They are no text, which is all that PostgreSQL has."""
+    monkeypatch.setattr(_local, "_goes_upstream", lambda *_: True)
+    pubsub = new_pubsub(connect(to=small))
+    pubsub.subscribe("c")
+    with pytest.raises(pynotify.QueueFull, match="queue_pages"):
+        pubsub.publish("c", large())
+
+
+def test_the_sender_needs_memory_for_little_more_than_the_object(
+    connect: Connect, new_pubsub: NewPubSub
+) -> None:
+    pubsub, obj = new_pubsub(connect()), bytes(32 << 20)
+    tracemalloc.start()
+    try:
+        pubsub.publish("c", obj)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(obj)  # the container, and a transaction
+
+
+def test_interrupted_it_takes_back_what_it_has_sent(
+    small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    sender, pubsub = new_pubsub(connect(to=small)), new_pubsub(connect(to=small))
+    pubsub.subscribe("c")
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_local.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sender.publish("c", large())
+    monkeypatch.undo()
+    sender.publish("c", "x")
+    assert objects(take(pubsub, 1)) == ["x"]
+    assert pubsub.stats() == pynotify.PubSubStats(1, 0, 1, 0, 0)
+
+
+# ---- putting together ----------------------------------------------------------------------------
+
+
+class Listener:
+    def __init__(self, **bounds: int) -> None:
+        self.assembler = Assembler(**({"max_object": 1000, "max_pending": 1000} | bounds))
+        self.heard: list[Any] = []
+
+    def hears(self, payload: bytes, sender: int = 1) -> None:
+        arrived = self.assembler.take(Segment("c", sender, 42, payload))
+        if arrived is not None:
+            self.heard.append(arrived.obj)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Malformed, dropped, pending, bytes."""
+        stats = self.assembler.stats()
+        return stats.malformed, stats.dropped, stats.pending, stats.pending_bytes
+
+
+def test_who_comes_in_the_middle_hears_nothing_of_it() -> None:
+    listener = Listener()
+    for part in outgoing(b"!" + b"x" * 300)[1:]:
+        listener.hears(part)
+    assert (listener.heard, listener.counts()) == ([], (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("size", [499, 500, 501])
+def test_max_object(size: int) -> None:
+    listener = Listener(max_object=500)
+    for part in outgoing(b"!" + b"x" * size):
+        listener.hears(part)
+    fits = size <= 500
+    assert listener.heard == (["x" * size] if fits else [])
+    assert listener.counts() == (0, int(not fits), 0, 0)
+
+
+def test_max_pending_drops_the_oldest() -> None:
+    listener = Listener(max_pending=200)
+    first, second = outgoing(b"!" + b"x" * 300), outgoing(b"!" + b"y" * 190)
+    for part in (*first[:2], *second, *first[2:]):
+        listener.hears(part)
+    assert (listener.heard, listener.counts()) == (["y" * 190], (0, 1, 0, 0))
+
+
+def test_a_gap_ends_what_has_begun() -> None:
+    listener = Listener()
+    first, *rest = outgoing(b"!" + b"x" * 300)
+    listener.hears(first)
+    listener.assembler.forget_all("something is missing")
+    for part in rest:
+        listener.hears(part)
+    assert (listener.heard, listener.counts()) == ([], (0, 1, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: [parts[0], parts[2]],
+        lambda parts: [parts[0], parts[0]],
+        lambda parts: [parts[0][:20]],
+        lambda parts: [parts[0][:25]],
+        lambda parts: [b"~" + b"a long text, as PostgreSQL has it"],
+        lambda parts: [parts[-1] + b"y"],
+    ],
+    ids=["a part is missing", "twice", "short", "nothing in it", "text", "too much"],
+)
+def test_malformed_parts(change: Any) -> None:
+    listener = Listener()
+    for part in change(outgoing(b"!" + b"x" * 200)):
+        listener.hears(part)
+    assert (listener.heard, listener.counts()) == ([], (1, 0, 0, 0))
+
+
+def test_a_size_that_grows_does_not_pass_max_object() -> None:
+    listener = Listener(max_object=300)
+    numbered = outgoing(b"!" + b"x" * 200)
+    longer = [part[:17] + (1000).to_bytes(8, "little") + part[25:] for part in numbered]
+    listener.hears(numbered[0])
+    listener.hears(longer[1])
+    assert listener.counts() == (0, 1, 0, 0)
+
+
+# ---- flow ----------------------------------------------------------------------------------------
+
+
+def test_a_sender_waits_as_long_as_something_is_read() -> None:
+    now = [0.0]
+    flow = Flow(5.0, clock=lambda: now[0])
+    assert flow.pause(0.3) == 0
+    for usage in (0.9, 0.8, 0.7, 0.6):
+        assert flow.pause(usage) > 0
+        now[0] += 4
+    assert flow.pause(0.3) == 0
+    assert flow.pause(0.9) > 0
+    now[0] += 5
+    assert flow.pause(0.9) == 0  # the commit says what happens now
+    assert not flow.again()
+
+
+def test_others_may_be_faster() -> None:
+    now = [0.0]
+    flow = Flow(5.0, clock=lambda: now[0])
+    assert flow.pause(0.3) == 0
+    assert flow.again()
+    assert flow.pause(0.3) > 0
+    assert flow.pause(0.3) == 0
+    now[0] += 1
+    assert flow.again()
