@@ -65,6 +65,15 @@ def test_interrupted(start: Callable[..., Running], number: signal.Signals) -> N
     wait_until(lambda: not Path(f"/proc/{child}").exists(), "the listener is gone")
 
 
+def test_killed_it_leaves_no_listener(start: Callable[..., Running]) -> None:
+    running = start("bench", "--duration", "60")
+    wait_until(lambda: left_by(running.pid) and children(running.pid), "the listener is there")
+    running.signal(signal.SIGKILL)
+    assert running.finish().status == -signal.SIGKILL  # the listener held its output as well
+    for name in left_by(running.pid):
+        pynotify.unlink(name)
+
+
 def test_payload_too_long() -> None:
     done = run("bench", "--duration", "0.02", "--payload", "8000")
     assert done.status == 1
