@@ -299,7 +299,8 @@ static void open_consumer(const struct call *call)
         return;
     int rc = pn_consumer_open(conn_of(call), f.channel[call->t][call->ch], &o,
                               &f.consumer[call->c]);
-    expect(call, rc, there(call) ? 0 : -PN_ETOPICDELETED);
+    bool itself = o.dead_letter != NULL && call->t == TM_DEAD_LETTERS;
+    expect(call, rc, !there(call) ? -PN_ETOPICDELETED : itself ? -PN_ETOPICOPTIONS : 0);
     if (rc != 0)
         return;
     *c = (struct tm_consumer){.topic = call->t,

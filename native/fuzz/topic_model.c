@@ -119,11 +119,22 @@ static bool any_in_flight(const struct topic_model *m, int message)
     return false;
 }
 
+/* Each channel goes without so many. */
+static void count_without(struct topic_model *m, int topic, uint64_t n)
+{
+    for (int c = 0; c < TM_CHANNELS; c++)
+        if (m->topic[topic].channel[c].exists)
+            m->topic[topic].channel[c].dropped += n;
+}
+
 void tm_discard(struct topic_model *m, int message, bool count)
 {
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind != TM_NONE && m->delivery[i].message == message) {
-            channel_of(m, &m->delivery[i])->dropped += count;
+            if (count && m->delivery[i].channel == TM_OWN)
+                count_without(m, m->delivery[i].topic, 1);
+            else
+                channel_of(m, &m->delivery[i])->dropped += count;
             tm_end(m, i);
         }
 }
@@ -184,6 +195,7 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
     if (t->overflow == PN_OVERFLOW_DROP_NEW) {
         *keep = there >= max ? 0 : max - there;
         t->dropped += n - *keep;
+        count_without(m, topic, n - *keep);
         return 0;
     }
     if (t->overflow != PN_OVERFLOW_DROP_OLDEST)
@@ -194,6 +206,7 @@ int tm_admit(struct topic_model *m, int topic, uint64_t n, uint64_t *skip, uint6
     if (tm_firm_messages(m, topic) + (n - *skip) > max)
         return -PN_ETOPICFULL;
     t->dropped += *skip;
+    count_without(m, topic, *skip);
     return 0;
 }
 

@@ -104,16 +104,21 @@ static pn_ref channel_named(pn_conn *conn, pn_ref topic, const char *name)
     return ref;
 }
 
+static pn_consumer *consumer_with(pn_conn *conn, pn_ref channel, const pn_consumer_options *o)
+{
+    pn_consumer *consumer;
+    CHECK_OK(pn_consumer_open(conn, channel, o, &consumer));
+    return consumer;
+}
+
 static pn_consumer *consumer_of(pn_conn *conn, pn_ref channel, uint32_t max_in_flight,
                                 int64_t msg_timeout_ns)
 {
-    pn_consumer *consumer;
-    pn_consumer_options o = {.max_in_flight = max_in_flight,
-                             .msg_timeout_ns = msg_timeout_ns,
-                             .dead_letter = "dead",
-                             .dead_letter_len = 4};
-    CHECK_OK(pn_consumer_open(conn, channel, &o, &consumer));
-    return consumer;
+    const pn_consumer_options o = {.max_in_flight = max_in_flight,
+                                   .msg_timeout_ns = msg_timeout_ns,
+                                   .dead_letter = "dead",
+                                   .dead_letter_len = 4};
+    return consumer_with(conn, channel, &o);
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
@@ -435,7 +440,8 @@ static void read_dead_letters(void)
     pn_message_out out;
     struct body b;
     pn_ref topic = topic_named(mine, "dead");
-    pn_consumer *consumer = consumer_of(mine, channel_named(mine, topic, "d"), 4, 0);
+    const pn_consumer_options o = {.max_in_flight = 4};
+    pn_consumer *consumer = consumer_with(mine, channel_named(mine, topic, "d"), &o);
     while (pn_consumer_get(consumer, 0, &out) == 1) {
         CHECK(out.body_len >= sizeof b);
         memcpy(&b, out.body, sizeof b);
