@@ -145,6 +145,8 @@ test-full: test ## also what takes long: TSan, single steps, fuzzing, the full m
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 	$(call step,a thousand power cuts,build/release/native/tests/test_power_cut 1000 4000)
+	$(call step,a hundred thousand words overwritten,build/release/native/tests/scribble_live \
+	    -scribbles=100000 -seed=0)
 	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 $(SLOWEST) -m full \

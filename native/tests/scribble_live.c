@@ -1,13 +1,15 @@
 /*
  * Processes at work in a segment while another one writes random words into it.
  *
- *     scribble_live [-scribbles=N] [-seed=N] [-lock]
+ *     scribble_live [-scribbles=N] [-seed=N] [-patience=SECONDS] [-lock]
  *
- * Four processes listen and notify, LISTEN and UNLISTEN, publish and consume, look and connect; the
+ * Five processes listen, notify, LISTEN and UNLISTEN, publish and consume, look and connect; the
  * parent waits until they have done a little, overwrites a word, and so on, and then makes a new
- * segment.  Each process has to end by itself: any error will do, a crash or a hang won't.  Every
- * message has a checksum of its own.  One that is wrong is allowed in a segment of which the ring
- * or the arena was overwritten, since the engine does not look at payloads; otherwise not.
+ * segment: after a few words, so that what nobody can notice, as a time far ahead, stays small.
+ * Each process has to end by itself: any error will do, a crash or a hang won't.  Every message has
+ * a checksum of its own, which the engine knows nothing of.  One that is wrong is allowed in a
+ * segment of which the ring or the arena was overwritten, since the engine does not look at
+ * payloads; otherwise not.  A third of the segments have pages, topics and a log in files.
  *
  * Which words: fields that steer (positions, links, lengths, generations, states), and anywhere.
  * -lock: also the words of the two robust mutexes, but for the pointers of their lists, which glibc
@@ -18,20 +20,23 @@
 #endif
 #include "topics.h"
 
+#include <dirent.h>
 #include <execinfo.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
 
 #include "base/crc32c.h"
 
 enum { WORKERS = 5, IN_A_ROUND = 12, LOG = 64, FILL = 300 };
-#define WATCH_MS 45000
 
 /* What the processes of a round tell each other; apart from the segment, and never overwritten. */
 static struct {
     pn_atomic_u32 stop;
     pn_atomic_u64 done[WORKERS]; /* calls that returned */
     pn_atomic_u64 errors, messages, wrong;
+    bool disk; /* pages, topics and a log in files */
     uint32_t scribbles;
     struct scribble {
         const char *what;
@@ -41,11 +46,12 @@ static struct {
 } *round_;
 
 static struct {
-    uint64_t seed, scribbles, rounds, wrong_allowed, errors, messages;
+    uint64_t seed, scribbles, patience, rounds, wrong_allowed, errors, messages;
     bool lock, contents;
-} run_ = {.seed = 1, .scribbles = 300};
+} run_ = {.seed = 1, .scribbles = 300, .patience = 45};
 
 static const char *segment_name;
+static char directory[64]; /* of a round with files */
 
 static uint64_t random_64(void)
 {
@@ -242,10 +248,15 @@ static void works(int worker, pn_engine *engine)
     const pn_consumer_options options = {.max_in_flight = 4, .max_attempts = 3};
     for (pn_conn *conn; (conn = connected(worker, engine)) != NULL; pn_conn_close(conn)) {
         pn_ref topic, channel;
+        const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC |
+                                                   PN_TOPIC_MAX_DEPTH,
+                                          .durable = 1,
+                                          .fsync = PN_FSYNC_NONE,
+                                          .max_depth = 8};
         bool goes_on = true;
         while (goes_on && !stopped()) {
             pn_consumer *consumer = NULL;
-            int rc = pn_topic_open(conn, "t", 1, NULL, &topic);
+            int rc = pn_topic_open(conn, "t", 1, round_->disk ? &durable : NULL, &topic);
             if (rc == 0)
                 rc = pn_topic_channel_open(conn, topic, "c", 1, -1, &channel);
             if (rc == 0)
@@ -288,7 +299,8 @@ static void crashed(int signo, siginfo_t *info, void *context)
     void *frames[40];
     fprintf(stderr, "signal %d at %p\n", signo, info->si_addr);
     backtrace_symbols_fd(frames, backtrace(frames, 40), 2);
-    _exit(100 + signo);
+    if (signo != SIGABRT) /* the parent asks for all threads' */
+        _exit(100 + signo);
 }
 
 static void run_worker(void *arg)
@@ -419,6 +431,8 @@ static void scribble(struct pn_segment *seg)
 
 static void tell(const char *what, int i)
 {
+    const struct pn_header *hdr = test_inside()->hdr;
+    fprintf(stderr, "state %u: %.128s\n", pn_load_relaxed(&hdr->state), hdr->poison_reason);
     fprintf(stderr, "round %llu: worker %d %s, after these words:\n",
             (unsigned long long)run_.rounds, i, what);
     for (uint32_t k = 0; k < round_->scribbles && k < LOG; k++)
@@ -444,9 +458,25 @@ static bool let_them_work(uint64_t calls)
     return done_by_all() >= until;
 }
 
+/* Each of its threads says where it is. */
+static void ask_where(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    for (const struct dirent *e; tasks != NULL && (e = readdir(tasks)) != NULL;)
+        if (e->d_name[0] != '.') {
+            syscall(SYS_tgkill, pid, atoi(e->d_name), SIGABRT);
+            test_sleep_ms(300);
+        }
+    if (tasks != NULL)
+        closedir(tasks);
+    kill(pid, SIGKILL);
+}
+
 static void await(pid_t *pids)
 {
-    int64_t until = test_now_ns() + WATCH_MS * MS;
+    int64_t until = test_now_ns() + (int64_t)run_.patience * 1000 * MS;
     for (int i = 0; i < WORKERS; i++) {
         int status;
         pid_t ended;
@@ -454,8 +484,7 @@ static void await(pid_t *pids)
             test_sleep_ms(1);
         if (ended == 0) {
             tell("hangs", i);
-            kill(pids[i], SIGABRT); /* it says where it was */
-            test_sleep_ms(500);
+            ask_where(pids[i]);
             exit(1);
         }
         if (status != 0) {
@@ -465,27 +494,50 @@ static void await(pid_t *pids)
     }
 }
 
-static void remove_segment(struct pn_segment *seg)
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+static void remove_segment(void)
 {
     char path[300];
-    (void)seg;
+    if (directory[0] != '\0')
+        nftw(directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    directory[0] = '\0';
     snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned)geteuid(), segment_name);
     unlink(path);
     pn_remove_lock_files(segment_name);
 }
 
-static void one_round(void)
+static pn_options choose_options(void)
 {
     static const uint32_t policies[] = {PN_FULL_ERROR, PN_FULL_DROP_SLOWEST, PN_FULL_BLOCK};
     pn_options o = test_options();
-    pn_engine *engine;
-    pid_t pids[WORKERS];
-    memset(round_, 0, sizeof *round_);
     o.on_full = policies[below(3)];
     o.full_timeout_ns = 20 * MS;
     o.max_topics = o.max_topic_channels = o.max_consumers = 8;
     o.topic_memory = 256 << 10;
     run_.contents = below(2) == 0;
+    round_->disk = below(3) == 0;
+    if (round_->disk) {
+        snprintf(directory, sizeof directory, "/tmp/pynotify-scribble.%d", (int)getpid());
+        CHECK_EQ(mkdir(directory, 0700), 0);
+        snprintf(o.data_dir, sizeof o.data_dir, "%s", directory);
+        o.max_queue_pages = 4 * o.queue_pages;
+    }
+    return o;
+}
+
+static void one_round(void)
+{
+    pn_engine *engine;
+    pid_t pids[WORKERS];
+    memset(round_, 0, sizeof *round_);
+    pn_options o = choose_options();
     CHECK_OK(pn_open(segment_name, &o, &engine));
     for (int i = 0; i < WORKERS; i++)
         pids[i] = spawn(run_worker, &i);
@@ -508,7 +560,7 @@ static void one_round(void)
     run_.errors += pn_load_relaxed(&round_->errors);
     run_.messages += pn_load_relaxed(&round_->messages);
     run_.rounds++;
-    remove_segment(seg);
+    remove_segment();
     pn_engine_close(engine);
 }
 
@@ -526,10 +578,14 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "-scribbles=%lu", &run_.scribbles) != 1 &&
-            sscanf(argv[i], "-seed=%lu", &run_.seed) != 1 && strcmp(argv[i], "-lock") != 0)
+            sscanf(argv[i], "-seed=%lu", &run_.seed) != 1 &&
+            sscanf(argv[i], "-patience=%lu", &run_.patience) != 1 && strcmp(argv[i], "-lock") != 0)
             FAIL("no option: %s", argv[i]);
         run_.lock |= strcmp(argv[i], "-lock") == 0;
     }
+    if (run_.seed == 0)
+        run_.seed = (uint64_t)test_now_ns() ^ (uint64_t)getpid() << 40;
+    printf("# seed %llu\n", (unsigned long long)run_.seed);
     run_.seed = run_.seed * 0x9e3779b97f4a7c15ULL + 1;
     segment_name = test_segment_name();
     round_ = mmap(NULL, sizeof *round_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -99,10 +99,9 @@ static bool is_heard(const struct GlobalChannelEntry *e)
 }
 
 /* Find the channels; the end of the queue if all entries that may be heard are appended. */
-static QueuePosition plan_locked(struct pn_commit *c)
+static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
 {
     struct pn_segment *seg = c->conn->seg;
-    QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
     for (size_t i = 0; i < c->nchannels; i++) {
         struct pn_pending_channel *ch = &c->channels[i];
         ch->entry = pn_channel_find_locked(seg, ch->hash, c->conn->dboid, ch->name, ch->name_len);
@@ -131,9 +130,10 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
         rc = stage_locked(c->txn, false);
     if (rc != 0)
         return rc;
-    QueuePosition head = pn_load_relaxed(&c->conn->seg->ctl->head), end = plan_locked(c);
-    if (head % 8 != 0)
-        rc = pn_segment_poison(c->conn->seg, "head %llu is not aligned", (unsigned long long) head);
+    const struct pn_segment *seg = c->conn->seg;
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head), end = plan_locked(c, head);
+    if (head % 8 != 0 || head - pn_load_relaxed(&seg->ctl->tail) > seg->capacity)
+        rc = pn_segment_poison(c->conn->seg, "no queue ends at %llu", (unsigned long long) head);
     else if (__builtin_expect(c->upstream != 0, 0) && (c->txn == NULL || !c->txn->prepared))
         rc = pn_bridge_check_locked(c);
     if (rc == 0 && end != head)

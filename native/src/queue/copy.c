@@ -219,6 +219,19 @@ static void leave_files(struct pn_copy *copy)
     }
 }
 
+/* The caller knows whether its slot is its own, and so whether that is the segment's fault. */
+static int impossible(QueuePosition at)
+{
+    return pn_fail(ERANGE, "no entry can stand at queue position %llu", (unsigned long long) at);
+}
+
+/* I19: they were stored after a head that was no less. */
+static bool may_be(const struct pn_segment *seg, QueuePosition mem_tail, QueuePosition floor)
+{
+    QueuePosition head = pn_load_acquire(&seg->ctl->head);
+    return mem_tail <= head && floor <= head && mem_tail % 8 == 0 && floor % 8 == 0;
+}
+
 int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at,
                   QueuePosition head, struct pn_copy_gap *gap)
 {
@@ -226,15 +239,18 @@ int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
     if (at >= copy->start && at < copy->end)
         return 0;
     if (at % 8 != 0)
-        return pn_segment_poison(seg, "no entry can stand at queue position %llu",
-                                 (unsigned long long) at);
+        return impossible(at);
     while (rc == VOID_COPY) {
         QueuePosition mem_tail = pn_load_acquire(&seg->ctl->mem_tail);
         QueuePosition floor = pn_load_acquire(&seg->ctl->floor);
+        if (!may_be(seg, mem_tail, floor))
+            return impossible(at);
         if (at < floor) {
             *gap = (struct pn_copy_gap){.until = floor, .reason = PN_GAP_EVICTED};
             return 1;
         }
+        if (head - at > (at < mem_tail ? seg->capacity : seg->ring_bytes))
+            return impossible(at); /* I1: it would go round and round */
         if (at >= mem_tail && copy->from_file)
             leave_files(copy);
         rc = at < mem_tail ? copy_file(seg, copy, at, mem_tail, gap)

@@ -26,7 +26,8 @@ struct pn_entry_extent; /* queue.h */
 
 /*
  * See that `at`, where an entry begins, is in the copy.  0; 1: it is lost, *gap says why and how
- * far; -ENOMEM, -PN_ECORRUPT, or why a file could not be opened, after which nothing is lost.
+ * far; -ENOMEM, or why a file could not be opened, after which nothing is lost; -ERANGE: no entry
+ * can stand there, or no queue is so long.
  */
 int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at,
                   QueuePosition head, struct pn_copy_gap *gap);

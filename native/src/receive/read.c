@@ -237,6 +237,8 @@ static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Qu
             rc = take_gap(conn, b, pos, &gap);
             continue;
         }
+        if (rc == -ERANGE)
+            return impossible(conn, *pos);
         if (rc == 0)
             rc = pass_entry(conn, b, qe, &extent, *pos, &passed);
         if (rc == 0)

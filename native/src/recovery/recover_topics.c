@@ -279,8 +279,8 @@ static uint32_t *link_of(const struct pn_segment *seg, enum sorted by, uint32_t 
 
 static uint32_t merge(const struct pn_segment *seg, enum sorted by, uint32_t a, uint32_t b)
 {
-    uint32_t first = 0, *tail = &first;
-    while (a != 0 && b != 0) {
+    uint32_t first = 0, *tail = &first, steps = 0;
+    while (a != 0 && b != 0 && pn_cells_go_on(seg, &steps)) {
         uint32_t *from = key(seg, by, a) <= key(seg, by, b) ? &a : &b;
         *tail = *from;
         tail = link_of(seg, by, *from);
@@ -293,8 +293,8 @@ static uint32_t merge(const struct pn_segment *seg, enum sorted by, uint32_t a, 
 /* Bottom up, as lists of 1, 2, 4 ... are merged; then the links back. */
 static uint32_t sort(const struct pn_segment *seg, enum sorted by, uint32_t list, uint32_t *last)
 {
-    uint32_t part[32] = {0}, all = 0;
-    while (list != 0) {
+    uint32_t part[32] = {0}, all = 0, steps = 0, walked = 0;
+    while (list != 0 && pn_cells_go_on(seg, &steps)) {
         uint32_t one = list, i = 0;
         list = *link_of(seg, by, one);
         *link_of(seg, by, one) = 0;
@@ -307,7 +307,8 @@ static uint32_t sort(const struct pn_segment *seg, enum sorted by, uint32_t list
     for (uint32_t i = 0; i < 32; i++)
         all = merge(seg, by, part[i], all);
     *last = 0;
-    for (uint32_t at = all; at != 0; at = *link_of(seg, by, at)) {
+    for (uint32_t at = all; at != 0 && pn_cells_go_on(seg, &walked);
+         at = *link_of(seg, by, at)) {
         if (by == BY_ID)
             pn_message_at(seg, at)->prev = *last;
         else

@@ -182,12 +182,12 @@ uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page
         ctl->cells_free[class] += cells_of_page[class];
         own->cells_free[class] += cells_of_page[class];
         link_page(mem, class, at);
-    } else if (!page_inside(mem, at) || class_of(mem, at) != (uint32_t) class ||
-               mem->page[at].free == 0 || owner_at(mem, at) != own) {
+    }
+    uint64_t free = page_inside(mem, at) ? *(volatile const uint64_t *) &mem->page[at].free : 0;
+    if (free == 0 || class_of(mem, at) != (uint32_t) class || owner_at(mem, at) != own) {
         pn_arena_broken(mem, "a list of pages", at);
         return 0;
     }
-    uint64_t free = mem->page[at].free;
     uint32_t slot = (uint32_t) __builtin_ctzll(free);
     free &= free - 1;
     mem->page[at].free = free;
@@ -495,7 +495,7 @@ void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask)
 {
     struct pn_arena_control *ctl = mem->ctl;
     ctl->pages_free = mem->pages - ctl->fresh;
-    for (uint32_t at = ctl->fresh; at-- > mem->first;) { /* so the lists begin at the front */
+    for (uint32_t at = fresh_of(mem); at-- > mem->first;) { /* so the lists begin at the front */
         uint32_t class = class_of(mem, at);
         if (class >= PN_PAGE_CLASSES || mem->page[at].free == pn_arena_starts(class))
             free_page(mem, at);

@@ -31,7 +31,7 @@ void pn_arena_share_locked(struct pn_arena *mem)
     uint32_t n = 0, most = usable(mem) / 4;
     uint64_t reserved = 0;
     for (uint32_t i = 0; i < mem->owners; i++)
-        n += mem->owner[i].counts;
+        n += mem->owner[i].counts != 0; /* whatever stands there: n + 1 is no 0 */
     ctl->share = usable(mem) / (2 * (n + 1));
     for (uint32_t i = 0; i < mem->owners; i++)
         if (mem->owner[i].counts != 0 && mem->owner[i].pages < ctl->share)

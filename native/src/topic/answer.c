@@ -102,6 +102,13 @@ static size_t field(char *to, size_t at, size_t cap, const char *key, const char
     return at;
 }
 
+/* The room was made for names that can be. */
+static uint32_t name_length(const uint32_t *len)
+{
+    uint32_t n = *(volatile const uint32_t *) len;
+    return n <= PN_TOPIC_NAME_MAX ? n : 0;
+}
+
 /* Behind the `len` bytes of headers that stand in `to`; how long they are then. */
 static size_t dead_headers(const struct pn_segment *seg, const struct pn_delivery *d, char *to,
                            size_t len, size_t cap, const char *reason, size_t reason_len)
@@ -119,8 +126,8 @@ static size_t dead_headers(const struct pn_segment *seg, const struct pn_deliver
         at = 1;
     }
     snprintf(id, sizeof id, "%016llx", (unsigned long long) pn_message_at(seg, d->message)->id);
-    at = field(to, at, cap, "topic", topic->name, topic->name_len);
-    at = field(to, at, cap, "channel", ch->name, ch->name_len);
+    at = field(to, at, cap, "topic", topic->name, name_length(&topic->name_len));
+    at = field(to, at, cap, "channel", ch->name, name_length(&ch->name_len));
     at = field(to, at, cap, "id", id, 16);
     at += (size_t) snprintf(to + at, cap - at, ",\"dead-letter-attempts\":\"%u\"",
                             pn_state_attempts(pn_load_relaxed(&d->state)));
@@ -148,23 +155,23 @@ static int spill_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
 
 /* Topic and bodies are there: stage the copy. */
 static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct pn_delivery *d,
-                      unsigned char *buf, size_t cap, const char *reason, size_t reason_len,
-                      bool backlog, bool on_disk, struct pn_dead_letter *out)
+                      struct pn_lengths there, unsigned char *buf, size_t cap, const char *reason,
+                      size_t reason_len, bool backlog, bool on_disk, struct pn_dead_letter *out)
 {
     const struct pn_message *m = pn_message_at(seg, d->message);
     const struct pn_arena *mem = &seg->topics.arena;
     size_t skip, keep;
-    char *headers = (char *) buf + m->body_len;
-    if (!pn_arena_read(mem, d->message, sizeof *m, m->headers_len, buf, m->body_len) ||
-        !pn_arena_read(mem, d->message, sizeof *m, 0, headers, m->headers_len))
+    char *headers = (char *) buf + there.body;
+    if (!pn_arena_read(mem, d->message, sizeof *m, there.headers, buf, there.body) ||
+        !pn_arena_read(mem, d->message, sizeof *m, 0, headers, there.headers))
         return pn_segment_poison(seg, "the body of message %016llx is broken",
                                  (unsigned long long) m->id);
-    size_t len = dead_headers(seg, d, headers, m->headers_len, cap - m->body_len, reason,
+    size_t len = dead_headers(seg, d, headers, there.headers, cap - there.body, reason,
                               reason_len);
     const struct pn_moment now = pn_moment_now();
     const struct pn_new_message copy = {.body = buf,
                                         .headers = headers,
-                                        .body_len = m->body_len,
+                                        .body_len = there.body,
                                         .headers_len = (uint32_t) len,
                                         .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
     if (on_disk && pn_topic_spills_locked(seg, to, 1))
@@ -186,7 +193,7 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_consumer_slot *c =
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
-    const struct pn_message *m = pn_message_at(seg, d->message);
+    const struct pn_lengths there = pn_message_lengths(pn_message_at(seg, d->message));
     uint32_t dboid = pn_topic_of(seg, pn_queue_at(seg, d->channel))->dboid;
     const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
     const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
@@ -201,11 +208,11 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
                        (int) c->dead_letter_len, c->dead_letter);
     if (reason_len > 1024)
         reason_len = 1024;
-    size_t cap = (size_t) m->body_len + m->headers_len + 6 * reason_len + 512;
+    size_t cap = there.both + 6 * reason_len + 1024; /* and the topic's and the channel's names */
     unsigned char *buf = malloc(cap);
     if (buf == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    int rc = stage_copy(seg, to, d, buf, cap, reason, reason_len, backlog, on_disk, out);
+    int rc = stage_copy(seg, to, d, there, buf, cap, reason, reason_len, backlog, on_disk, out);
     free(buf);
     return rc;
 }

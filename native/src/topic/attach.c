@@ -78,11 +78,9 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
 
 bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
-    bool any = false;
-    uint32_t steps = 0, n = seg->topics.max_consumers;
-    uint32_t most = n < 30000 ? 2 * n * (n + 1) : UINT32_MAX; /* from the front after each */
-    for (uint32_t i = ch->first_consumer, next; i != 0; i = next) {
-        if (!pn_list_goes_on(seg, steps++, most, "consumers"))
+    uint32_t steps = 0, reaped = 0, n = seg->topics.max_consumers;
+    for (uint32_t i = ch->first_consumer, next; i != 0 && reaped <= n; i = next) {
+        if (!pn_list_goes_on(seg, steps++, n, "consumers"))
             break;
         uint32_t slot = *(volatile const uint32_t *) &pn_consumer_at(seg, i - 1)->slot;
         next = pn_consumer_at(seg, i - 1)->next;
@@ -90,10 +88,11 @@ bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_chann
             pn_backend_verdict(seg, slot) != PN_DEAD)
             continue;
         pn_backend_reap_locked(seg, slot);
-        any = true;
+        reaped++;
         next = ch->first_consumer; /* others of that slot's have gone with it */
+        steps = 0;
     }
-    return any;
+    return reaped != 0;
 }
 
 static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_consumer_options *o)

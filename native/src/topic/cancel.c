@@ -89,10 +89,17 @@ static bool is_of(const struct pn_tombstone *tomb, const struct pn_segment *seg,
            tomb->generation == topic->generation;
 }
 
+/* Of all that are not FREE; no more than there can be, whatever stands there. */
+static uint32_t last_tombstone(const struct pn_segment *seg)
+{
+    uint32_t end = *(volatile const uint32_t *) &seg->topics.ctl->tombstone_end;
+    return end < PN_TOMBSTONES ? end : PN_TOMBSTONES;
+}
+
 static bool has_one(const struct pn_segment *seg, const struct pn_topic *topic, uint64_t seq,
                     enum pn_tombstone_state state)
 {
-    for (uint32_t i = 1; i <= seg->topics.ctl->tombstone_end; i++)
+    for (uint32_t i = last_tombstone(seg); i > 0; i--)
         if (pn_load_relaxed(&pn_tombstone_at(seg, i)->state) == state &&
             is_of(pn_tombstone_at(seg, i), seg, topic, seq))
             return true;
@@ -118,7 +125,7 @@ uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn
     uint64_t n = 0;
     if (topic->buried + topic->rest_buried == 0)
         return 0;
-    for (uint32_t i = 1; i <= seg->topics.ctl->tombstone_end; i++) {
+    for (uint32_t i = last_tombstone(seg); i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         n += pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && tomb->seq >= seq &&
              ((tomb->seq ^ seq) & PN_REST_SEQ) == 0 && is_of(tomb, seg, topic, tomb->seq);
@@ -192,7 +199,7 @@ uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
     uint32_t i = 1;
-    while (i <= ctl->tombstone_end && i <= PN_TOMBSTONES &&
+    while (i <= last_tombstone(seg) &&
            pn_load_relaxed(&pn_tombstone_at(seg, i)->state) != PN_TOMB_FREE)
         i++;
     if (i > PN_TOMBSTONES) {
@@ -255,16 +262,16 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
     seg->topics.ctl->prepared -= state == PN_TOMB_PREPARED;
     pn_store_release(&tomb->state, PN_TOMB_FREE);
     PN_CRASH("tombstone:freed");
-    while (seg->topics.ctl->tombstone_end > 0 &&
-           pn_load_relaxed(&pn_tombstone_at(seg, seg->topics.ctl->tombstone_end)->state) ==
-               PN_TOMB_FREE)
-        seg->topics.ctl->tombstone_end--;
+    uint32_t end = last_tombstone(seg);
+    while (end > 0 && pn_load_relaxed(&pn_tombstone_at(seg, end)->state) == PN_TOMB_FREE)
+        end--;
+    seg->topics.ctl->tombstone_end = end;
 }
 
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    for (uint32_t i = seg->topics.ctl->tombstone_end;
-         topic->buried + topic->rest_buried != 0 && i > 0; i--) {
+    for (uint32_t i = last_tombstone(seg); topic->buried + topic->rest_buried != 0 && i > 0;
+         i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE &&
             is_of(tomb, seg, topic, tomb->seq) && !is_there(topic, tomb->seq))
@@ -274,7 +281,7 @@ void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_tombstones_reap_locked(struct pn_segment *seg, uint32_t slot, uint32_t generation)
 {
-    for (uint32_t i = seg->topics.ctl->tombstone_end; i > 0; i--) {
+    for (uint32_t i = last_tombstone(seg); i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         if (pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED && tomb->owner == slot &&
             tomb->owner_generation == generation)
@@ -325,7 +332,8 @@ void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t messag
 {
     if (tombstone != 0)
         pn_tombstone_bury_locked(seg, tombstone, seq);
-    while (message != 0 && pn_message_at(seg, message)->id == id &&
+    uint32_t steps = 0;
+    while (message != 0 && pn_message_at(seg, message)->id == id && pn_cells_go_on(seg, &steps) &&
            pn_load_relaxed(&pn_message_at(seg, message)->state) == PN_MSG_LIVE) {
         struct pn_topic *topic = pn_topic_at(seg, pn_message_at(seg, message)->topic);
         seg->topics.told = true;
@@ -354,7 +362,8 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
             rc = -PN_ETOPICFULL;
         else if (on_disk)
             pn_durable_note_cancelled_locked(seg, topic, id, true);
-        for (; rc == 1 && d.message != 0; d.message = pn_deferred_in_memory_locked(seg, topic, id))
+        for (uint32_t steps = 0; rc == 1 && d.message != 0 && pn_cells_go_on(seg, &steps);
+             d.message = pn_deferred_in_memory_locked(seg, topic, id))
             pn_message_discard_locked(seg, d.message);
         pn_topics_end_locked(seg);
         pn_lock_release(seg);

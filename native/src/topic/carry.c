@@ -41,6 +41,13 @@ void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+/* Loaded once; none is longer, whatever stands there. */
+static uint32_t name_length(const uint32_t *len, size_t most)
+{
+    uint32_t n = *(volatile const uint32_t *) len;
+    return n <= most ? n : 0;
+}
+
 size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topic,
                        uint8_t out[PN_TOPIC_RECORD])
 {
@@ -49,16 +56,16 @@ size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topi
                                 .fsync = topic->fsync,
                                 .overflow = topic->overflow,
                                 .max_depth = topic->max_depth,
-                                .name_len = topic->name_len};
+                                .name_len = name_length(&topic->name_len, sizeof topic->name)};
     const struct pn_database *db = NULL;
     for (uint32_t i = 0; i < seg->max_databases && db == NULL; i++)
         if (seg->database[i].dboid == topic->dboid)
             db = &seg->database[i];
-    what.database_len = db == NULL ? 0 : db->name_len;
+    what.database_len = db == NULL ? 0 : name_length(&db->name_len, sizeof db->name - 1);
     memcpy(out, &what, sizeof what);
     if (db != NULL)
         memcpy(out + sizeof what, db->name, what.database_len);
-    memcpy(out + sizeof what + what.database_len, topic->name, topic->name_len);
+    memcpy(out + sizeof what + what.database_len, topic->name, what.name_len);
     return sizeof what + what.database_len + what.name_len;
 }
 
@@ -68,11 +75,11 @@ size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_cha
     const struct pn_log_channel what = {.topic = ch->topic,
                                         .channel = pn_queue_index(seg, ch),
                                         .paused = pn_load_relaxed(&ch->paused),
-                                        .name_len = ch->name_len,
+                                        .name_len = name_length(&ch->name_len, sizeof ch->name),
                                         .max_consumers = ch->max_consumers};
     memcpy(out, &what, sizeof what);
-    memcpy(out + sizeof what, ch->name, ch->name_len);
-    return sizeof what + ch->name_len;
+    memcpy(out + sizeof what, ch->name, what.name_len);
+    return sizeof what + what.name_len;
 }
 
 /* In the backlog there is one delivery, which has its delay. */
@@ -148,13 +155,18 @@ static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn
         return at == 0 ? 0 : PN_TOPICLOG_LATER;
     const struct pn_message *m = pn_message_at(seg, ref);
     struct pn_log_message what = pn_message_record(seg, m);
-    size_t length = (size_t) m->headers_len + m->body_len;
-    size_t most = sizeof what + (size_t) m->refs * sizeof(struct pn_log_delivery) + length;
+    const struct pn_lengths lengths = pn_message_lengths(m);
+    size_t length = lengths.both;
+    what.headers_len = lengths.headers;
+    uint32_t refs = *(volatile const uint16_t *) &m->refs;
+    size_t most = sizeof what + (size_t) refs * sizeof(struct pn_log_delivery) + length;
     if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
         return -ENOMEM;
     struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
     const struct pn_moment now = pn_moment_now();
-    for (uint32_t next = m->first; next != 0 && n < m->refs && what.fanned_out;
+    uint32_t steps = 0;
+    for (uint32_t next = m->first;
+         next != 0 && n < refs && what.fanned_out && pn_cells_go_on(seg, &steps);
          next = pn_delivery_at(seg, next)->of_message) {
         const struct pn_delivery *d = pn_delivery_at(seg, next);
         const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
@@ -171,7 +183,9 @@ static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn
     what.deliveries = n;
     memcpy(mem->scratch, &what, sizeof what);
     uint8_t *tail = (uint8_t *) (to + n);
-    pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length);
+    if (!pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length))
+        return pn_segment_poison(seg, "the body of message %016llx is broken",
+                                 (unsigned long long) what.id);
     *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 1};
     record->part[0] = (struct iovec) {mem->scratch, (size_t) (tail - mem->scratch) + length};
     return 1;

@@ -36,6 +36,7 @@
 #include "segment/identity.h"
 #include "topic/attach.h"
 #include "topic/consumers.h"
+#include "topic/message.h"
 #include "topic/pump.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
@@ -144,20 +145,23 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
         return 0;
     uint32_t at = d->message;
     const struct pn_message *m = pn_message_at(seg, at);
+    const struct pn_lengths length = pn_message_lengths(m);
     *out = (pn_message_out){.id = m->id,
                             .delivery = ref,
                             .tag = pn_state_tag(word),
                             .attempts = pn_state_attempts(word),
                             .published_ns = m->published_ns,
                             .expires_ns = m->expires,
-                            .body_len = m->body_len,
-                            .headers_len = m->headers_len};
+                            .body_len = length.body,
+                            .headers_len = length.headers};
     c->published_mono = m->published_mono;
     atomic_thread_fence(memory_order_acquire);
     if (pn_load_relaxed(&d->state) != word)
         return 0;
-    uint64_t bytes = out->body_len + out->headers_len;
-    int rc = grow(c, bytes);
+    uint64_t bytes = length.both;
+    int rc = bytes <= seg->topics.memory
+                 ? grow(c, bytes)
+                 : pn_segment_poison(seg, "message %u is longer than all memory of topics", at);
     if (rc != 0)
         return rc;
     bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
@@ -230,7 +234,8 @@ int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch
 static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now)
 {
     struct pn_segment *seg = c->conn->seg;
-    uint32_t share = ch->consumers == 0 ? 1 : (ch->ready + ch->consumers - 1) / ch->consumers;
+    uint32_t consumers = *(volatile const uint32_t *) &ch->consumers;
+    uint32_t share = consumers == 0 ? 1 : (ch->ready + consumers - 1) / consumers;
     c->nahead = c->at = 0;
     while (c->nahead < PN_AHEAD && c->nahead < share && !pn_consumer_full(c->me)) {
         uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);

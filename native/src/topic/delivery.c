@@ -576,23 +576,36 @@ static int64_t earliest_deadline(const struct pn_segment *seg, const struct pn_t
     return earliest;
 }
 
+/* What was done with a delivery did not take it away: by its own words it stands elsewhere. */
+static bool stays(struct pn_segment *seg, uint32_t ref)
+{
+    pn_segment_poison(seg, "delivery %u stands where it does not belong", ref);
+    return true; /* the next look finds that */
+}
+
 bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
 {
-    uint32_t steps = PN_TOPIC_STEPS;
+    uint32_t steps = PN_TOPIC_STEPS, fired = 0;
     struct pn_timed entry;
     while (pn_timedset_first(arena(seg), &ch->timed, &entry) && entry.due <= now) {
+        if (entry.ref == fired)
+            return stays(seg, fired);
         if (steps-- == 0)
             return true;
-        fire(seg, ch, entry.ref, now);
+        fired = entry.ref;
+        fire(seg, ch, fired, now);
     }
     if (ch->next_deadline > now)
         return false;
     PN_EACH_CONSUMER(seg, ch, i) {
         struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
+            uint32_t ref = c->first;
             if (steps-- == 0 || pn_notes_full(seg))
                 return true;
-            time_out(seg, ch, c, c->first, now);
+            time_out(seg, ch, c, ref, now);
+            if (c->first == ref)
+                return stays(seg, ref);
         }
     }
     ch->next_deadline = earliest_deadline(seg, ch);
@@ -643,21 +656,30 @@ bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, 
     struct pn_timed entry;
     if (ch->swept_below >= ch->void_below)
         return false;
-    while (ch->first != 0 && pn_is_void(ch, pn_delivery_at(seg, ch->first))) {
+    for (uint32_t ref; (ref = ch->first) != 0 && pn_is_void(ch, pn_delivery_at(seg, ref));) {
         if ((*steps)-- == 0)
             return *steps = 0, true;
-        pn_delivery_end_locked(seg, ch->first);
+        pn_delivery_end_locked(seg, ref);
+        if (ch->first == ref)
+            return stays(seg, ref);
     }
-    for (uint32_t i = ch->timed.n; i-- > 0;)
-        if (pn_timedset_entry(arena(seg), &ch->timed, i, &entry) &&
-            pn_is_void(ch, pn_delivery_at(seg, entry.ref))) {
-            if (*steps == 0)
-                return true;
-            --*steps;
-            pn_delivery_end_locked(seg, entry.ref);
-            if (i < ch->timed.n)
-                i++; /* what stood before it may stand there now */
-        }
+    for (uint32_t i = ch->timed.n, ended = 0; i-- > 0;) {
+        if (i >= ch->timed.n)
+            continue;
+        if (!pn_timedset_entry(arena(seg), &ch->timed, i, &entry))
+            return true; /* it is broken, which the next look finds */
+        if (!pn_is_void(ch, pn_delivery_at(seg, entry.ref)))
+            continue;
+        if (entry.ref == ended)
+            return stays(seg, ended);
+        if (*steps == 0)
+            return true;
+        --*steps;
+        ended = entry.ref;
+        pn_delivery_end_locked(seg, ended);
+        if (i < ch->timed.n)
+            i++; /* what stood before it may stand there now */
+    }
     if (sweep_flights(seg, ch, steps))
         return true;
     ch->swept_below = ch->void_below;

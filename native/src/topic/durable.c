@@ -224,12 +224,15 @@ void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref)
     if (!pn_is_durable(seg, topic))
         return;
     struct pn_log_message what = pn_message_record(seg, m);
-    size_t length = (size_t) m->headers_len + m->body_len;
-    uint8_t *to = note(seg, PN_LOG_PUBLISH, sizeof what + length);
+    const struct pn_lengths length = pn_message_lengths(m);
+    what.headers_len = length.headers;
+    uint8_t *to = note(seg, PN_LOG_PUBLISH, sizeof what + length.both);
     if (to == NULL)
         return;
     memcpy(to, &what, sizeof what);
-    pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, to + sizeof what, length);
+    if (!pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, to + sizeof what, length.both))
+        pn_segment_poison(seg, "the body of message %016llx is broken",
+                          (unsigned long long) what.id);
     wants(seg, topic);
 }
 
@@ -430,6 +433,8 @@ int pn_durable_flush_locked(struct pn_segment *seg)
     seg->topics.noted &= ~(uint32_t) NOTED;
     int rc = open_files(seg);
     struct pn_durable *d = pn_durable_mine(seg);
+    if (rc == 0 && !pn_diskqueue_possible(&ctl->log.queue, ctl->log.queue.base))
+        rc = pn_segment_poison(seg, "the log of durable topics is broken");
     if (rc != 0) {
         pn_durable_unwritten(seg, rc);
         return rc;

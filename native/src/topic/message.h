@@ -80,6 +80,18 @@ static inline uint64_t pn_message_cost(const struct pn_message *m)
 {
     return pn_bytes_cost((uint64_t) m->headers_len + m->body_len);
 }
+
+/* How long what a message carries is: loaded once, for who makes room for it and then copies. */
+struct pn_lengths {
+    uint32_t headers, body;
+    uint64_t both;
+};
+static inline struct pn_lengths pn_message_lengths(const struct pn_message *m)
+{
+    uint32_t headers = *(volatile const uint32_t *) &m->headers_len;
+    uint32_t body = *(volatile const uint32_t *) &m->body_len;
+    return (struct pn_lengths){headers, body, (uint64_t) headers + body};
+}
 /* What one would take of the arena, exactly. */
 struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
                                      uint64_t bytes, bool timed);

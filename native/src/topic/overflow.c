@@ -72,9 +72,9 @@ bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic 
         return false;
     if (topic->max_depth == 0 || there + n <= topic->max_depth)
         return false;
-    for (uint32_t i = topic->first_channel; i != 0 && all_soft;
-         i = pn_queue_at(seg, i - 1)->sibling)
-        all_soft = pn_queue_at(seg, i - 1)->ephemeral != 0;
+    if (all_soft)
+        PN_EACH_CHANNEL(seg, topic, i)
+            all_soft = all_soft && pn_queue_at(seg, i - 1)->ephemeral != 0;
     return !all_soft;
 }
 

@@ -307,7 +307,8 @@ static int stage_one(struct batch *b, const struct pn_new_message *m,
 
 static void unstage(struct batch *b)
 {
-    for (uint32_t ref = b->first, next; ref != 0; ref = next) {
+    uint32_t steps = 0;
+    for (uint32_t ref = b->first, next; ref != 0 && pn_cells_go_on(b->seg, &steps); ref = next) {
         next = pn_message_at(b->seg, ref)->next;
         pn_message_unstage_locked(b->seg, ref);
     }
@@ -394,19 +395,19 @@ static int write_from_memory(struct batch *b, uint32_t ref, int64_t due)
 {
     const struct pn_message *m = pn_message_at(b->seg, ref);
     const struct pn_moment then = {.mono = m->published_mono, .real = m->published_ns};
-    size_t length = (size_t) m->headers_len + m->body_len;
-    unsigned char *bytes = malloc(length);
+    const struct pn_lengths length = pn_message_lengths(m);
+    unsigned char *bytes = malloc(length.both);
     if (bytes == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    if (!pn_arena_read(&b->seg->topics.arena, ref, sizeof *m, 0, bytes, length)) {
+    if (!pn_arena_read(&b->seg->topics.arena, ref, sizeof *m, 0, bytes, length.both)) {
         free(bytes);
         return pn_segment_poison(b->seg, "the body of message %016llx is broken",
                                  (unsigned long long) m->id);
     }
     const struct pn_new_message copy = {.headers = bytes,
-                                        .headers_len = m->headers_len,
-                                        .body = bytes + m->headers_len,
-                                        .body_len = m->body_len,
+                                        .headers_len = length.headers,
+                                        .body = bytes + length.headers,
+                                        .body_len = length.body,
                                         .id = m->id,
                                         .delay_ns = due == 0 ? 0 : due - then.mono,
                                         .ttl_ns = m->expires == 0 ? 0 : m->expires - then.mono};
@@ -519,7 +520,9 @@ static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t 
     redo->disk = redo->rest = 0;
     topic->message_count--; /* it was counted when it was published, for the channels as well */
     topic->message_bytes -= body;
-    for (uint32_t at = given; at != 0; at = pn_delivery_at(seg, at)->of_message)
+    uint32_t steps = 0;
+    for (uint32_t at = given; at != 0 && pn_cells_go_on(seg, &steps);
+         at = pn_delivery_at(seg, at)->of_message)
         pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
 }
 

@@ -217,9 +217,10 @@ static struct look begin_look(void)
 }
 
 /* Through a connection the deferred of a backlog are all counted, as ever. */
-static struct look exact_look(void)
+static struct look exact_look(const struct pn_segment *seg)
 {
-    return (struct look){.now = pn_now_ns(), .steps = UINT32_MAX};
+    /* there are no more deliveries, unless a list leads round */
+    return (struct look){.now = pn_now_ns(), .steps = (uint32_t) (seg->topics.memory / 32)};
 }
 
 static bool is_expired(const struct pn_message *m, int64_t now)
@@ -397,7 +398,7 @@ int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
     rc = enter(conn);
     if (rc != 0)
         return rc;
-    return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(), rows, cap));
+    return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(seg), rows, cap));
 }
 
 int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
@@ -417,10 +418,15 @@ int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
 static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref ref)
 {
     struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
-    uint32_t next = t == NULL ? 0 : t->first_channel;
-    while (next != 0) {
+    uint32_t next = t == NULL ? 0 : t->first_channel, steps = 0, reaped = 0;
+    const struct pn_topics *all = &conn->seg->topics;
+    while (next != 0 && pn_list_goes_on(conn->seg, steps++, all->max_channels, "channels")) {
         struct pn_topic_channel *ch = pn_queue_at(conn->seg, next - 1);
-        next = pn_consumers_reap_dead_locked(conn->seg, ch) ? t->first_channel : ch->sibling;
+        next = ch->sibling;
+        if (pn_consumers_reap_dead_locked(conn->seg, ch) && reaped++ < all->max_consumers) {
+            next = t->first_channel; /* a channel may have gone with them */
+            steps = 0;
+        }
     }
     return pn_topic_resolve_locked(conn, ref);
 }
@@ -431,7 +437,7 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
     if (rc != 0)
         return rc;
     struct pn_topic *t = topic_without_dead_locked(conn, ref);
-    struct look look = exact_look();
+    struct look look = exact_look(conn->seg);
     if (t != NULL)
         fill_topic(conn->seg, t, &look, out);
     return leave(conn, t == NULL ? -PN_ETOPICDELETED : 0);
@@ -479,13 +485,14 @@ int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows
         return rc;
     struct look look = begin_look();
     const struct pn_topic *t = topic_without_dead_locked(conn, ref);
-    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
-         i = pn_queue_at(seg, i - 1)->sibling) {
+    if (t == NULL)
+        return leave(conn, -PN_ETOPICDELETED);
+    PN_EACH_CHANNEL(seg, t, i) {
         if (n < cap)
             tick_and_fill(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
         n++;
     }
-    return leave(conn, t == NULL ? -PN_ETOPICDELETED : (int) n);
+    return leave(conn, (int) n);
 }
 
 int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
@@ -496,8 +503,11 @@ int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *r
         return rc;
     struct look look = begin_look();
     const struct pn_topic *t = pn_topic_named_locked(seg, ref);
-    for (uint32_t i = t == NULL ? 0 : t->first_channel; i != 0;
-         i = pn_queue_at(seg, i - 1)->sibling) {
+    if (t == NULL) {
+        pn_lock_release(seg);
+        return -PN_ETOPICDELETED;
+    }
+    PN_EACH_CHANNEL(seg, t, i) {
         const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
         if (n < cap) {
             fill_queue(seg, ch, &rows[n]);
@@ -506,7 +516,7 @@ int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *r
         n++;
     }
     pn_lock_release(seg);
-    return t == NULL ? -PN_ETOPICDELETED : (int) n;
+    return (int) n;
 }
 
 int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
@@ -603,8 +613,9 @@ static void peek_one(struct peek *p, uint32_t ref)
     enum pn_delivery_kind kind = pn_state_kind(word);
     if (p->n == p->cap || pn_is_void(pn_queue_at(p->seg, d->channel), d))
         return;
-    uint64_t len = m->body_len < p->body_max ? m->body_len : p->body_max;
-    if (len != 0 && !pn_arena_read(&p->seg->topics.arena, d->message, sizeof *m, m->headers_len,
+    const struct pn_lengths length = pn_message_lengths(m);
+    uint64_t len = length.body < p->body_max ? length.body : p->body_max;
+    if (len != 0 && !pn_arena_read(&p->seg->topics.arena, d->message, sizeof *m, length.headers,
                                    p->bodies + p->n * p->body_max, len))
         return;
     p->out[p->n++] = (pn_peeked){.id = m->id,
@@ -614,7 +625,7 @@ static void peek_one(struct peek *p, uint32_t ref)
                                  .attempts = pn_state_attempts(word),
                                  .due_in_ns = kind == PN_KIND_READY ? 0 : d->due - p->now,
                                  .published_ns = m->published_ns,
-                                 .body_len = m->body_len};
+                                 .body_len = length.body};
 }
 
 int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, uint8_t *bodies,
@@ -623,6 +634,7 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
     struct pn_segment *seg = conn->seg;
     struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
     struct pn_timed entry;
+    uint32_t steps = 0;
     int rc = enter(conn);
     if (rc != 0)
         return rc;
@@ -632,7 +644,8 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
     p.now = pn_now_ns();
     pn_queue_tick_locked(seg, ch, p.now);
     pn_queue_settle_locked(seg, ch);
-    for (uint32_t at = ch->first; at != 0 && p.n < cap; at = pn_delivery_at(seg, at)->next)
+    for (uint32_t at = ch->first; at != 0 && p.n < cap && pn_cells_go_on(seg, &steps);
+         at = pn_delivery_at(seg, at)->next)
         peek_one(&p, at);
     for (uint32_t i = 0; p.n < cap && pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry);
          i++)
@@ -640,7 +653,8 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
             PN_KIND_DEFERRED)
             peek_one(&p, entry.ref);
     PN_EACH_CONSUMER(seg, ch, i)
-        for (uint32_t at = pn_consumer_at(seg, i - 1)->first; at != 0 && p.n < cap;
+        for (uint32_t at = pn_consumer_at(seg, i - 1)->first;
+             at != 0 && p.n < cap && pn_cells_go_on(seg, &steps);
              at = pn_delivery_at(seg, at)->next)
             peek_one(&p, at);
     return leave(conn, (int) p.n);

@@ -123,8 +123,9 @@ static void drop_page(struct pn_arena *mem, struct pn_timedset *set)
     set->pages = no;
     if (no < PN_TIMED_DIRECT)
         return;
-    if (beyond % PN_TIMED_FANOUT == 0)
-        pn_arena_give_locked(mem, ((uint32_t *) page_at(mem, set->root))[beyond / PN_TIMED_FANOUT]);
+    const uint32_t *refs = page_at(mem, set->root);
+    if (beyond % PN_TIMED_FANOUT == 0 && refs != NULL)
+        pn_arena_give_locked(mem, refs[beyond / PN_TIMED_FANOUT]);
     if (beyond == 0) {
         pn_arena_give_locked(mem, set->root);
         set->root = 0;
