@@ -2,7 +2,8 @@
  * A process that publishes to a topic of two channels, one of which rests (topic/rest.c), alone, in
  * batches and in transactions, and consumes from both, is killed at each label on that way, at its
  * first and at later hits.  Each channel gets every message that was published and that it had not
- * finished, once and in order; of what the victim died in, all or none.
+ * finished, once and in order; of what the victim died in, all or none.  Of a durable topic, while
+ * its log is compacted, that is so too when the segment is gone with the victim.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -10,6 +11,7 @@
 #include "crash_stream.h"
 
 enum { ROUNDS = 60, MAX_DEPTH = 12 };
+enum how { IN_MEMORY, DURABLE, GONE };
 
 /* Of the channel that rests, beside what crash_stream.h has of the other. */
 static struct {
@@ -83,23 +85,42 @@ static void check_slow(int first, int last)
     CHECK(first == finished + 1 || first == finishing + 1);
 }
 
+/* arg: enum how */
 static void crash_case(void *arg)
 {
+    const enum how *how = arg;
+    const pn_topic_options to = {.given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH | PN_TOPIC_FSYNC |
+                                          PN_TOPIC_OVERFLOW,
+                                 .durable = *how != IN_MEMORY,
+                                 .fsync = PN_FSYNC_NONE,
+                                 .overflow = PN_OVERFLOW_DISK,
+                                 .max_depth = MAX_DEPTH};
     pn_options o = test_options();
     pn_engine *engine;
+    pn_ref topic;
     int first, last;
-    (void)arg;
     memset(shared, 0, sizeof *shared);
     memset(slow, 0, sizeof *slow);
     segment = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     CHECK_OK(pn_open(segment, &o, &engine));
     pn_conn *conn = test_connect(engine);
-    pn_ref topic = topic_with(conn, "t", MAX_DEPTH, PN_OVERFLOW_DISK);
+    CHECK_OK(pn_topic_open(conn, "t", 1, &to, &topic));
+    test_inside()->topics.ctl->log.compact_from = 1000;
     pn_ref fast = channel_of(conn, topic, "fast"), abandoned = channel_of(conn, topic, "slow");
     int status = reap(spawn(victim, NULL));
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
         FAIL("%s was not reached %u times", label, nth);
+    if (*how == GONE) {
+        test_segment_remove(segment);
+        pn_conn_close(conn);
+        pn_engine_close(engine);
+        CHECK_OK(pn_open(segment, &o, &engine));
+        conn = test_connect(engine);
+        topic = topic_of(conn, "t");
+        fast = channel_of(conn, topic, "fast");
+        abandoned = channel_of(conn, topic, "slow");
+    }
     CHECK_ENGINE(engine);
     read_left(conn, fast, &first, &last);
     check_range(first, last);
@@ -111,7 +132,7 @@ static void crash_case(void *arg)
     CHECK_EQ(topic_stat(conn, topic).corrupt, 0);
     CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
     CHECK_OK(pn_topic_delete(conn, topic));
-    CHECK_EQ(files_in(data_dir), 0);
+    CHECK_EQ(files_in(data_dir), *how != IN_MEMORY);
     pn_conn_close(conn);
     pn_engine_close(engine);
 }
@@ -135,10 +156,12 @@ int main(void)
         if (!ours)
             continue;
         bool rare = strcmp(label, "rest:emptied") == 0;
-        for (size_t hit = 0; hit < (rare ? 1 : sizeof hits / sizeof hits[0]); hit++, cases++) {
-            nth = hits[hit];
-            CHECK_CHILD(spawn(crash_case, NULL), 0);
-        }
+        for (size_t hit = 0; hit < (rare ? 1 : sizeof hits / sizeof hits[0]); hit++)
+            for (enum how how = IN_MEMORY; how <= GONE; how++, cases++) {
+                nth = hits[hit];
+                data_dir_empty();
+                CHECK_CHILD(spawn(crash_case, &how), 0);
+            }
     }
     CHECK(cases >= 60);
     printf("%u cases\n", cases);

@@ -265,7 +265,7 @@ static void test_what_was_committed_late_is_given_to_who_was_there_then(void)
     CHECK_EQ(topic_stat(conn, topic).on_disk, 1);
     channel_of(conn, topic, "other");
     finish_numbers(2, 2);
-    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK_EQ(topic_stat(conn, topic).depth, 0); /* for the first channel it is on disk still */
     reboot();
     finish_text("late");
     finish_numbers(3, 3);

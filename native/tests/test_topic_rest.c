@@ -10,23 +10,44 @@ enum { CHANNELS = 4, STEPS = 3000, MOST = 9, MEMORY = 256 * 1024 };
 static pn_engine *engine;
 static pn_conn *conn;
 static pn_ref topic;
+static const char *name;
+static bool durable;
+static uint64_t compactions;
+
+static void attach(void)
+{
+    pn_options o = test_options();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = MEMORY;
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+}
+
+static struct pn_topiclog *the_log(void)
+{
+    return &test_inside()->topics.ctl->log;
+}
 
 static void open_with(uint64_t max_depth)
 {
-    pn_options o = test_options();
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_DEPTH | PN_TOPIC_OVERFLOW |
+                                         PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                                .overflow = PN_OVERFLOW_DISK,
+                                .max_depth = max_depth,
+                                .durable = durable,
+                                .fsync = PN_FSYNC_NONE};
     data_dir_empty();
-    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    o.topic_memory = MEMORY;
-    engine = test_engine(&o);
-    conn = test_connect(engine);
-    topic = topic_with(conn, "t", max_depth, PN_OVERFLOW_DISK);
+    name = test_segment_name();
+    attach();
+    CHECK_OK(pn_topic_open(conn, "t", 1, &o, &topic));
+    the_log()->compact_from = 64 << 10;
 }
 
 static void close_scene(void)
 {
     CHECK_ENGINE(engine);
     CHECK_OK(pn_topic_delete(conn, topic));
-    CHECK_EQ(files_in(data_dir), 0);
+    CHECK_EQ(files_in(data_dir), durable);
     CHECK_ENGINE(engine);
     pn_conn_close(conn);
     pn_engine_close(engine);
@@ -157,6 +178,101 @@ static void test_a_deferred_message_is_cancelled_wherever_it_is(void)
     close_scene();
 }
 
+/* ---- durable topics -------------------------------------------------------------------------- */
+
+/* All processes are gone, and the segment; nobody closes anything before. */
+static void reboot(void)
+{
+    pn_engine *old_engine = engine;
+    pn_conn *old_conn = conn;
+    CHECK_ENGINE(engine);
+    compactions += the_log()->compactions;
+    test_segment_remove(name);
+    attach();
+    topic = topic_of(conn, "t");
+    the_log()->compact_from = 64 << 10;
+    pn_conn_close(old_conn);
+    pn_engine_close(old_engine);
+    CHECK_ENGINE(engine);
+}
+
+static void test_after_a_reboot_it_stops_no_other_either(void)
+{
+    pn_message_out m;
+    durable = true;
+    open_with(0);
+    pn_ref abandoned = channel_of(conn, topic, "abandoned");
+    pn_consumer *fast = consumer_of(conn, channel_of(conn, topic, "fast"), 5);
+    publish_numbers(1, 1500, 500);
+    CHECK_EQ(finish_from(fast, 1), 1500);
+    publish_numbers(1501, 1502, 500);
+    pn_consumer *old = fast;
+    reboot();
+    CHECK_OK(pn_consumer_close(old));
+    abandoned = channel_of(conn, topic, "abandoned");
+    fast = consumer_of(conn, channel_of(conn, topic, "fast"), 5);
+    CHECK_EQ(depth_of(abandoned), 1502);
+    CHECK_EQ(finish_from(fast, 1501), 1502);
+    for (int i = 1503; i <= 2500; i++) {
+        publish_numbers(i, i, 500);
+        CHECK_EQ(pn_consumer_get(fast, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i);
+        FINISH(conn, &m);
+    }
+    CHECK_EQ(depth_of(abandoned), 2500);
+    CHECK_EQ(topic_stat(conn, topic).message_count, 2500);
+    pn_consumer *slow = consumer_of(conn, abandoned, 3);
+    CHECK_EQ(finish_from(slow, 1), 2500);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK_OK(pn_consumer_close(fast));
+    CHECK_OK(pn_consumer_close(slow));
+    close_scene();
+    durable = false;
+}
+
+/* Messages of the backlog go to disk for a channel between those two: what it rests with has been
+ * carried already, and they have not. */
+static void test_what_is_given_out_during_compaction_is_in_the_log(void)
+{
+    durable = true;
+    open_with(0);
+    the_log()->compact_from = UINT64_MAX;
+    pn_consumer *fast = consumer_of(conn, channel_of(conn, topic, "fast"), 5);
+    for (int i = 0; i < 2000; i++) {
+        publish_numbers(1, 1, 500);
+        CHECK_EQ(finish_from(fast, 1), 1);
+    }
+    channel_of(conn, topic, "abandoned");
+    publish_numbers(1, 500, 500);
+    CHECK_EQ(finish_from(fast, 1), 500);
+    CHECK_OK(pn_topic_pause(conn, topic, 1));
+    publish_numbers(501, 640, 500);
+    the_log()->compact_from = 1;
+    pn_topiclog_starve(the_log());
+    publish_numbers(641, 641, 500);
+    CHECK(the_log()->compact_file != 0);
+    CHECK(topic_stat(conn, topic).on_disk > 200);
+    int last_one = 641;
+    while (the_log()->compact_cursor[0] < 2 * test_inside()->topics.max_topics)
+        last_one++, publish_numbers(last_one, last_one, 500);
+    CHECK(the_log()->compact_file != 0); /* all that is on disk was carried, and not the rest */
+    CHECK_OK(pn_topic_pause(conn, topic, 0));
+    CHECK_EQ(topic_stat(conn, topic).depth, 0);
+    while (the_log()->compact_file != 0)
+        last_one++, publish_numbers(last_one, last_one, 500);
+    pn_consumer *old = fast;
+    reboot();
+    CHECK_OK(pn_consumer_close(old));
+    pn_consumer *slow = consumer_of(conn, channel_of(conn, topic, "abandoned"), 5);
+    fast = consumer_of(conn, channel_of(conn, topic, "fast"), 5);
+    CHECK_EQ(finish_from(slow, 1), last_one);
+    CHECK_EQ(finish_from(fast, 501), last_one);
+    CHECK_OK(pn_consumer_close(fast));
+    CHECK_OK(pn_consumer_close(slow));
+    close_scene();
+    durable = false;
+}
+
 /* ---- anything at all ------------------------------------------------------------------------- */
 
 static uint64_t seed;
@@ -174,12 +290,13 @@ static struct {
     int next;
 } channel[CHANNELS];
 static int last; /* number that was published */
+static bool paused;
 
 static void make_channel(int i)
 {
-    char name[8];
-    snprintf(name, sizeof name, "c%d", i);
-    channel[i].ref = channel_of(conn, topic, name);
+    char text[8];
+    snprintf(text, sizeof text, "c%d", i);
+    channel[i].ref = channel_of(conn, topic, text);
     channel[i].consumer = consumer_of(conn, channel[i].ref, 1 + dice(4));
     channel[i].next = last + 1;
 }
@@ -199,7 +316,8 @@ static void publish_any(size_t length)
         lens[i] = (uint32_t) length;
     }
     CHECK_OK(pn_topic_publish_many(conn, txn, topic, bodies, lens, n, NULL, &id));
-    if (txn != NULL && dice(2) == 0) { /* which takes memory, if there is some */
+    /* which takes memory, if there is some, and then is before what the topic has on disk */
+    if (txn != NULL && !paused && dice(2) == 0) {
         int rc = pn_txn_prepare(txn);
         CHECK(rc == 0 || rc == -PN_ETOPICFULL);
         if (rc != 0) {
@@ -219,6 +337,22 @@ static void get_some(int i)
         CHECK_EQ(number_in(&m), channel[i].next);
         channel[i].next++;
         FINISH(conn, &m);
+    }
+}
+
+static void reboot_all(void)
+{
+    pn_consumer *old[CHANNELS];
+    int next[CHANNELS];
+    for (int i = 0; i < CHANNELS; i++) {
+        old[i] = channel[i].consumer;
+        next[i] = channel[i].next;
+    }
+    reboot();
+    for (int i = 0; i < CHANNELS; i++) {
+        pn_consumer_close(old[i]);
+        make_channel(i);
+        channel[i].next = next[i];
     }
 }
 
@@ -246,6 +380,15 @@ static void test_each_gets_everything_once_and_in_order(void)
                 CHECK_OK(pn_consumer_close(channel[i].consumer));
                 CHECK_OK(pn_topic_channel_delete(conn, channel[i].ref));
                 make_channel(i);
+            } else if (what == 62 && dice(4) == 0) {
+                CHECK_OK(pn_topic_pause(conn, topic, 1));
+                paused = true;
+                for (uint32_t n = dice(20); n > 0; n--)
+                    publish_any(length);
+                CHECK_OK(pn_topic_pause(conn, topic, 0));
+                paused = false;
+            } else if (what == 63 && durable && dice(4) == 0) {
+                reboot_all();
             }
             CHECK_EQ(depth_of(channel[i].ref), (uint64_t) (last + 1 - channel[i].next));
             if (step % 256 == 0)
@@ -256,7 +399,8 @@ static void test_each_gets_everything_once_and_in_order(void)
             CHECK_OK(pn_consumer_close(channel[i].consumer));
         }
         CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
-        CHECK_EQ(topic_stat(conn, topic).message_count, last);
+        if (!durable)
+            CHECK_EQ(topic_stat(conn, topic).message_count, last);
         close_scene();
     }
 }
@@ -270,5 +414,14 @@ int main(void)
     RUN(test_what_is_emptied_or_deleted_leaves_nothing_on_disk);
     RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
     RUN(test_each_gets_everything_once_and_in_order);
+    RUN(test_after_a_reboot_it_stops_no_other_either);
+    RUN(test_what_is_given_out_during_compaction_is_in_the_log);
+    durable = true;
+    RUN(test_an_abandoned_channel_stops_no_other);
+    RUN(test_a_later_channel_has_nothing_of_what_is_on_disk);
+    RUN(test_what_is_emptied_or_deleted_leaves_nothing_on_disk);
+    RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
+    RUN(test_each_gets_everything_once_and_in_order);
+    CHECK(compactions > 20);
     return 0;
 }

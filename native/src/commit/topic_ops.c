@@ -499,7 +499,7 @@ static int log_all(struct staging *s)
                                              .id = op->id,
                                              .delay_ns = op->delay_ns,
                                              .ttl_ns = op->ttl_ns};
-            pn_durable_note_spilled_locked(seg, topic, &m, &s->now);
+            pn_durable_note_spilled_locked(seg, topic, &m, &s->now, false);
         }
     }
     return pn_durable_flush_locked(seg);

@@ -15,7 +15,8 @@
  *     before it can be dropped without it.  OPENED says also where the older file ended for whom
  *     it was written: what a process of an unlinked segment may still write there does not count.
  *  4. Reading again (topic_log_replay.c) needs no order but that of the log: FINISHED of what is
- *     not known says nothing, CARRIED says all of a message, again and again.  So compaction is
+ *     not known says nothing, CARRIED says all of a message (or of what some of its channels have
+ *     of it), again and again.  So compaction is
  *     nothing but: begin a file; carry all live messages, a few at a time, while others
  *     write; drop what stands before that file.  Killed anywhere, it begins anew or goes on.
  *  5. It begins when the log has three times the bytes of what is live (and 16 MiB), and three

@@ -70,6 +70,7 @@ struct pn_log_message {
     int64_t published, due, expires;
     uint32_t topic;
     uint32_t fanned_out; /* 1: given to the topic's channels of this moment */
+#define PN_LOG_FANNED_TOO 2 /* of CARRIED: this says nothing of channels that it does not name */
     uint32_t deliveries; /* of CARRIED: so many pn_log_delivery follow */
     uint32_t headers_len; /* then headers, then the body */
 };

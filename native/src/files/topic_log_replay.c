@@ -40,6 +40,7 @@ struct delivery {
     uint32_t channel, emptied; /* index into the topic's channels; NONE: it is done with */
     uint32_t attempts;
     int64_t due;
+    uint64_t file; /* that said so */
 };
 enum { NONE = UINT32_MAX };
 
@@ -262,7 +263,7 @@ static int give(struct model *m, struct message *msg, const struct pn_log_delive
     msg->n = 0;
     msg->what.fanned_out = 1;
     for (uint32_t i = 0; i < most; i++) {
-        struct delivery one = {.channel = i, .due = msg->what.due};
+        struct delivery one = {.channel = i, .due = msg->what.due, .file = m->file};
         if (from != NULL) {
             one.channel = channel_of(t, from[i].channel);
             one.attempts = from[i].attempts;
@@ -272,6 +273,34 @@ static int give(struct model *m, struct message *msg, const struct pn_log_delive
             continue;
         one.emptied = t->channel[one.channel].emptied;
         d[msg->n++] = one;
+    }
+    return 0;
+}
+
+/* To those of `from` as well; what is said of others stays. */
+static int give_too(struct model *m, struct message *msg, const struct pn_log_delivery *from,
+                    uint32_t n)
+{
+    const struct topic *t = &m->topic[msg->topic];
+    msg->what.fanned_out = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t channel = channel_of(t, from[i].channel), k = 0;
+        while (k < msg->n && msg->delivery[k].channel != channel)
+            k++;
+        if (channel == NONE)
+            continue;
+        if (k == msg->n) {
+            struct delivery *more = realloc(msg->delivery, (msg->n + 1) * sizeof *more);
+            if (more == NULL)
+                return no_memory();
+            msg->delivery = more;
+            msg->n++;
+        }
+        msg->delivery[k] = (struct delivery) {.channel = channel,
+                                              .emptied = t->channel[channel].emptied,
+                                              .attempts = from[i].attempts,
+                                              .due = from[i].due,
+                                              .file = m->file};
     }
     return 0;
 }
@@ -300,11 +329,13 @@ static int note_message(struct model *m, const struct pn_record_out *record)
     msg->topic = (uint32_t) (t - m->topic);
     msg->file = m->file;
     msg->at = record->at;
-    msg->n = 0;
+    bool too = record->type == PN_LOG_CARRIED && what.fanned_out == PN_LOG_FANNED_TOO;
+    msg->n = too ? msg->n : 0;
     if (what.fanned_out == 0)
         return own_it(t, what.id);
     const struct pn_log_delivery *from = (const void *) (record->body + sizeof what);
-    int rc = give(m, msg, record->type == PN_LOG_CARRIED ? from : NULL, n);
+    int rc = too ? give_too(m, msg, from, n)
+                 : give(m, msg, record->type == PN_LOG_CARRIED ? from : NULL, n);
     if (rc == 0 && !anybody_wants(m, msg))
         forget(m, msg);
     return rc;
@@ -378,6 +409,9 @@ static void drop_before(struct model *m, uint64_t file)
     for (size_t i = 0; i < m->buckets; i++)
         for (struct message *msg = m->bucket[i], *next; msg != NULL; msg = next) {
             next = msg->next;
+            for (uint32_t k = 0; k < msg->n; k++)
+                if (msg->delivery[k].file < file)
+                    msg->delivery[k].channel = NONE;
             if (msg->file < file || !anybody_wants(m, msg))
                 forget(m, msg);
         }

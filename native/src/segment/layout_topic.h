@@ -34,7 +34,8 @@
  *      the same one; `buried` counts them.
  *  I26 A message and its deliveries lie in pages of their topic's.
  *  I27 A channel that rests gets every record of its topic's `rest` from its cursor on, each once,
- *      and no message in memory before those; the files hold no less than what the cursors say.
+ *      but for `others` that name other channels only, and no message in memory before those; the
+ *      files hold no less than what the cursors say.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -177,11 +178,13 @@ struct pn_topic {
     uint64_t rest_buried;     /* records there with a LIVE tombstone; derived */
     uint64_t rest_lost;       /* records there that were found damaged, */
     uint64_t rest_lost_end;   /* counted up to here */
+    uint64_t rest_given;      /* records below may name the channels that get them; truth */
 };
 
 /* From where on a channel reads what it has on disk. */
 struct pn_rest_cursor {
     uint64_t file, at, seq, sum;
+    uint64_t others; /* records from there on that are for other channels only */
 };
 
 struct pn_topic_channel {

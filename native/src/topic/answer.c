@@ -149,7 +149,7 @@ static int spill_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
         return rc;
     out->spilled = (uint32_t) (to - seg->topics.topic) + 1;
     out->headers_len = m->headers_len;
-    pn_durable_note_spilled_locked(seg, to, m, now);
+    pn_durable_note_spilled_locked(seg, to, m, now, false);
     return 0;
 }
 

@@ -12,7 +12,12 @@
  * 3. Those on disk for lack of memory come first, topic by topic, from the front.  A message goes
  *    from disk to memory and never back, and only from the front: one that has gone before its
  *    turn is found in memory afterwards, one that goes after it is carried twice.
- * 4. What is being published while a file is begun is neither on disk nor in memory yet, and its
+ * 4. A topic of which channels have rested (rest.c) may have a message in memory for some, on disk
+ *    for others, and in memory twice.  So what is carried of it says nothing of channels that it
+ *    does not name (PN_LOG_FANNED_TOO); what channels have on disk comes before what is in memory.
+ *    What was in the backlog when that was looked through, and is on disk for some when memory is,
+ *    was published anew in between (pn_durable_note_given_locked()).
+ * 5. What is being published while a file is begun is neither on disk nor in memory yet, and its
  *    record stands in the old file; so nothing is carried before the next flush.
  */
 #include "topic/carry.h"
@@ -23,6 +28,7 @@
 
 #include "topic/delivery.h"
 #include "topic/overflow.h"
+#include "topic/rest.h"
 
 enum { PN_CARRY_CELLS = 64 }; /* no more are looked at for one step of compaction */
 
@@ -181,6 +187,8 @@ static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn
             .attempts = pn_state_attempts(word)};
     }
     what.deliveries = n;
+    if (what.fanned_out != 0 && pn_topic_at(seg, m->topic)->rest.max_file != 0)
+        what.fanned_out = PN_LOG_FANNED_TOO;
     memcpy(mem->scratch, &what, sizeof what);
     uint8_t *tail = (uint8_t *) (to + n);
     if (!pn_arena_read(&seg->topics.arena, ref, sizeof *m, 0, tail, length))
@@ -191,33 +199,63 @@ static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn
     return 1;
 }
 
-/* Those that were given to channels already have their deliveries. */
+/* Of those that were given to channels already, their deliveries. */
+static uint32_t given_on_disk(const struct pn_segment *seg, const struct pn_topic *topic,
+                              const struct pn_topic_on_disk *from, struct pn_log_delivery *to)
+{
+    const struct pn_moment now = pn_moment_now();
+    struct pn_spilled_delivery d;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < from->deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d) &&
+            ((from->seq & PN_REST_SEQ) == 0 ||
+             pn_rest_has(seg, topic, pn_queue_at(seg, d.channel), from)))
+            to[n++] = (struct pn_log_delivery) {.id = from->m.id,
+                                                .due = pn_to_real(&now, d.due),
+                                                .topic = (uint32_t) (topic - seg->topics.topic),
+                                                .channel = d.channel,
+                                                .attempts = d.attempts};
+    return n;
+}
+
+/* Those that rest and have not passed it. */
+static uint32_t resting(const struct pn_segment *seg, const struct pn_topic *topic,
+                        const struct pn_topic_on_disk *from, struct pn_log_delivery *to)
+{
+    const struct pn_moment now = pn_moment_now();
+    uint32_t n = 0;
+    PN_EACH_CHANNEL(seg, topic, i)
+        if (pn_rest_has(seg, topic, pn_queue_at(seg, i - 1), from))
+            to[n++] = (struct pn_log_delivery) {.id = from->m.id,
+                                                .due = pn_to_real(&now, from->due),
+                                                .topic = (uint32_t) (topic - seg->topics.topic),
+                                                .channel = i - 1};
+    return n;
+}
+
 static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topic,
                              const struct pn_topic_on_disk *from, struct pn_record_in *record)
 {
     const struct pn_new_message *m = &from->m;
     struct pn_durable *mem = pn_durable_mine(seg);
-    const struct pn_moment now = pn_moment_now(), then = from->then;
+    const struct pn_moment then = from->then;
+    const bool rest = (from->seq & PN_REST_SEQ) != 0;
     struct pn_log_message what = {.id = m->id,
                                   .published = then.real,
                                   .due = m->delay_ns > 0 ? then.real + m->delay_ns : 0,
                                   .expires = m->ttl_ns > 0 ? then.real + m->ttl_ns : 0,
                                   .topic = (uint32_t) (topic - seg->topics.topic),
-                                  .fanned_out = from->given,
+                                  .fanned_out = rest ? PN_LOG_FANNED_TOO : from->given,
                                   .headers_len = m->headers_len};
-    const uint32_t given = from->given ? from->deliveries.n : 0;
+    const size_t given = from->given ? from->deliveries.n : rest ? topic->nchannels : 0;
     size_t most = sizeof what + given * sizeof(struct pn_log_delivery);
     if (pn_durable_room((void **) &mem->scratch, &mem->scratch_cap, most, 1) == NULL)
         return pn_fail(ENOMEM, "out of memory");
     struct pn_log_delivery *to = (void *) (mem->scratch + sizeof what);
-    struct pn_spilled_delivery d;
-    for (uint32_t i = 0; i < given; i++)
-        if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d))
-            to[what.deliveries++] = (struct pn_log_delivery) {.id = m->id,
-                                                              .due = pn_to_real(&now, d.due),
-                                                              .topic = what.topic,
-                                                              .channel = d.channel,
-                                                              .attempts = d.attempts};
+    if (from->given)
+        what.deliveries = given_on_disk(seg, topic, from, to);
+    else if (rest)
+        what.deliveries = resting(seg, topic, from, to);
     memcpy(mem->scratch, &what, sizeof what);
     *record = (struct pn_record_in) {.type = PN_LOG_CARRIED, .parts = 3};
     record->part[0] = (struct iovec) {mem->scratch, sizeof what + what.deliveries * sizeof *to};
@@ -226,12 +264,13 @@ static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topi
     return 1;
 }
 
-static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t *cursor,
-                           struct pn_record_in *record)
+static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, bool rest,
+                           uint64_t *cursor, struct pn_record_in *record)
 {
     struct pn_diskqueue_cursor at = {cursor[0], cursor[1], cursor[2], cursor[3]};
     struct pn_topic_on_disk from = {.there = false};
-    int rc = pn_topic_disk_look_locked(seg, topic, &at, &from);
+    int rc = rest ? pn_rest_look_locked(seg, topic, &at, &from)
+                  : pn_topic_disk_look_locked(seg, topic, &at, &from);
     cursor[0] = at.file;
     cursor[1] = at.at;
     cursor[2] = at.seq;
@@ -241,14 +280,17 @@ static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, uint6
     return rc == 1 ? carry_one_on_disk(seg, topic, &from, record) : rc;
 }
 
-/* cursor: which topic's files; which cell; where in those files */
+/* cursor: which topic's files, and of the two queues that it has there; which cell; where in those
+ * files */
 int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record)
 {
     struct pn_segment *seg = arg;
-    for (; cursor[0] < seg->topics.max_topics; cursor[0]++) {
-        struct pn_topic *topic = &seg->topics.topic[cursor[0]];
-        int rc = pn_topic_kept(topic) && pn_topic_on_disk(topic) != 0
-                     ? carry_from_disk(seg, topic, cursor + 2, record)
+    for (; cursor[0] < 2 * (uint64_t) seg->topics.max_topics; cursor[0]++) {
+        struct pn_topic *topic = &seg->topics.topic[cursor[0] / 2];
+        const bool rest = cursor[0] % 2 != 0;
+        uint64_t there = rest ? pn_rest_records(topic) : pn_topic_on_disk(topic);
+        int rc = pn_topic_kept(topic) && there != 0
+                     ? carry_from_disk(seg, topic, rest, cursor + 2, record)
                      : 0;
         if (rc != 0)
             return rc;
@@ -262,7 +304,8 @@ static uint64_t live_bytes(const struct pn_segment *seg)
     uint64_t messages = 0;
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
         if (pn_topic_kept(&seg->topics.topic[i]))
-            messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]);
+            messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]) +
+                        pn_rest_records(&seg->topics.topic[i]);
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     uint64_t records = pn_diskqueue_depth(&log->queue);
     return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
@@ -303,7 +346,7 @@ uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
             continue;
         uint64_t each = 1 + (uint64_t) topic->nchannels;
         names += each;
-        ends += each * (topic->messages + pn_topic_on_disk(topic));
+        ends += each * (topic->messages + pn_topic_on_disk(topic) + pn_rest_records(topic));
         most = each > most ? each : most;
     }
     *rest = (64 << 10) + 4 * NAME * names;

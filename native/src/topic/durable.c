@@ -160,15 +160,35 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
         wants(seg, topic);
 }
 
-void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m)
+static void note_fanned_out(struct pn_segment *seg, const struct pn_topic *topic, uint64_t id)
 {
-    const struct pn_topic *topic = pn_topic_at(seg, m->topic);
-    const struct pn_log_delivery what = {.id = m->id, .topic = m->topic};
+    const struct pn_log_delivery what = {.id = id,
+                                         .topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
     note_one(seg, PN_LOG_FANNED_OUT, &what, true);
     has_happened(seg);
     wants(seg, topic);
+}
+
+void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m)
+{
+    note_fanned_out(seg, pn_topic_at(seg, m->topic), m->id);
+}
+
+/* What is carried of it has no record that tells of the channels that have it on disk, if it was
+ * in memory when those were looked through (carry.c 4): it is published once more, to all. */
+void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                  const struct pn_new_message *m, const struct pn_moment *then)
+{
+    if (!pn_is_durable(seg, topic))
+        return;
+    if (seg->topics.ctl->log.compact_file == 0) {
+        note_fanned_out(seg, topic, m->id);
+        return;
+    }
+    pn_durable_note_spilled_locked(seg, topic, m, then, true);
+    has_happened(seg);
 }
 
 void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
@@ -237,7 +257,8 @@ void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref)
 }
 
 void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,
-                                    const struct pn_new_message *m, const struct pn_moment *now)
+                                    const struct pn_new_message *m, const struct pn_moment *now,
+                                    bool given)
 {
     if (!pn_is_durable(seg, topic))
         return;
@@ -246,6 +267,7 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
                                         .due = m->delay_ns > 0 ? now->real + m->delay_ns : 0,
                                         .expires = m->ttl_ns > 0 ? now->real + m->ttl_ns : 0,
                                         .topic = (uint32_t) (topic - seg->topics.topic),
+                                        .fanned_out = given,
                                         .headers_len = m->headers_len};
     uint8_t *to = note(seg, PN_LOG_PUBLISH, sizeof what + m->headers_len + m->body_len);
     if (to == NULL)

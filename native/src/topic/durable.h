@@ -40,7 +40,11 @@ void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_to
 /* A staged message; and one that is staged on disk. */
 void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref);
 void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,
-                                    const struct pn_new_message *m, const struct pn_moment *now);
+                                    const struct pn_new_message *m, const struct pn_moment *now,
+                                    bool given); /* to the channels of this moment */
+/* One that was not is given to them, some of which have it on disk. */
+void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic *topic,
+                                  const struct pn_new_message *m, const struct pn_moment *then);
 
 /* A full disk is -PN_EDISKFULL; else rc. */
 int pn_disk_result(const struct pn_segment *seg, int rc);

@@ -174,8 +174,9 @@ int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 
 /* The same of one that was given to its channels already. */
 static int stage_given(struct pn_segment *seg, struct pn_topic *topic,
-                       const struct pn_new_message *m, const struct pn_moment *then,
-                       const struct pn_spilled_deliveries *given, uint64_t *seq)
+                       struct pn_diskqueue *queue, const struct pn_new_message *m,
+                       const struct pn_moment *then, const struct pn_spilled_deliveries *given,
+                       uint64_t *seq)
 {
     struct spilled head = head_of(m, then);
     head.fanned_out = 1;
@@ -185,9 +186,16 @@ static int stage_given(struct pn_segment *seg, struct pn_topic *topic,
         return pn_fail(ENOMEM, "out of memory");
     memcpy(bytes, &head, sizeof head);
     memcpy(bytes + sizeof head, given->bytes, bytes_of(&head));
-    int rc = stage(seg, topic, &topic->disk, bytes, sizeof head + bytes_of(&head), m, seq);
+    int rc = stage(seg, topic, queue, bytes, sizeof head + bytes_of(&head), m, seq);
     free(bytes);
     return rc;
+}
+
+int pn_rest_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               const struct pn_new_message *m, const struct pn_moment *then,
+                               const struct pn_spilled_deliveries *given, uint64_t *seq)
+{
+    return stage_given(seg, topic, &topic->rest, m, then, given, seq);
 }
 
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq)
@@ -211,7 +219,7 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         m.body_len = lens[i];
         rc = pn_topic_spill_stage_locked(seg, topic, &m, &now, &seq);
         if (rc == 0)
-            pn_durable_note_spilled_locked(seg, topic, &m, &now);
+            pn_durable_note_spilled_locked(seg, topic, &m, &now, false);
     }
     if (pn_is_durable(seg, topic)) {
         if (rc != 0)
@@ -232,7 +240,7 @@ int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
 {
     uint64_t seq = 0;
     int rc = given == NULL ? pn_topic_spill_stage_locked(seg, topic, m, then, &seq)
-                           : stage_given(seg, topic, m, then, given, &seq);
+                           : stage_given(seg, topic, &topic->disk, m, then, given, &seq);
     if (rc != 0)
         return rc;
     if (given != NULL) {
@@ -557,7 +565,7 @@ static int keep_given(struct pn_segment *seg, struct pn_topic *topic, uint64_t *
     int rc;
     while ((rc = pn_topic_disk_look_locked(seg, topic, &cursor, &d)) == 1 || rc == -EAGAIN) {
         if (rc == 1 && d.there && d.given)
-            rc = stage_given(seg, topic, &d.m, &d.then, &d.deliveries, seq);
+            rc = stage_given(seg, topic, &topic->disk, &d.m, &d.then, &d.deliveries, seq);
         if (rc < 0 && rc != -EAGAIN)
             break;
     }

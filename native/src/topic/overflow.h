@@ -81,6 +81,10 @@ int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic);
 int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                          const struct pn_new_message *m, const struct pn_moment *now,
                          uint64_t *seq);
+/* The same of one that only these channels are to get. */
+int pn_rest_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
+                               const struct pn_new_message *m, const struct pn_moment *then,
+                               const struct pn_spilled_deliveries *given, uint64_t *seq);
 /* The redo record says that the topic's own queue has moved past that record. */
 void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                    const struct pn_record_out *record);

@@ -25,7 +25,13 @@
  *    never committed it never did.
  *    What is in memory for some and on disk for others is committed by one redo record; so is a
  *    message that comes back, with the cursors of the channels that it has deliveries for.
- * 5. The queue's own reading end follows the last of the cursors, and files before it are removed.
+ * 5. Of a durable topic the log says who has a message (topic_log.h), whichever have it on disk:
+ *    it is published to all channels of that moment, and each finishes it for itself.  So nothing
+ *    is noted when it comes back, and `rest` goes with the segment like all files of overflow.c.
+ *    After that, what the log says of each channel goes to memory or to `rest` again, in the order
+ *    of ids.  There a record may be for some channels only, which it names; `others` of a cursor
+ *    counts those that are to be passed.
+ * 6. The queue's own reading end follows the last of the cursors, and files before it are removed.
  *    It may be behind after a death; it is never ahead (I27).
  */
 #include "topic/rest.h"
@@ -37,6 +43,7 @@
 #include "segment/arena_share.h"
 #include "topic/cancel.h"
 #include "topic/delivery.h"
+#include "topic/durable.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/timedset.h"
@@ -58,7 +65,7 @@ static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topi
 
 bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    if (!pn_topic_may_spill(seg, topic) || topic->durable != 0 || topic->nchannels == 0)
+    if (!pn_topic_may_spill(seg, topic) || topic->nchannels == 0)
         return false;
     return pn_rest_records(topic) != 0 || firm_channels(seg, topic) >= 2;
 }
@@ -77,10 +84,12 @@ static const struct pn_rest_cursor *cursor_of(const struct pn_topic_channel *ch)
     return &ch->rest_cursor[pn_load_relaxed(&ch->rests) == 2];
 }
 
-static void set_cursor(struct pn_topic_channel *ch, const struct pn_diskqueue_cursor *to)
+static void set_cursor(struct pn_topic_channel *ch, const struct pn_diskqueue_cursor *to,
+                       uint64_t others)
 {
     const uint32_t next = pn_load_relaxed(&ch->rests) == 1 ? 2 : 1;
-    ch->rest_cursor[next - 1] = (struct pn_rest_cursor) {to->file, to->at, to->seq, to->sum};
+    ch->rest_cursor[next - 1] =
+        (struct pn_rest_cursor) {to->file, to->at, to->seq, to->sum, others};
     ch->rest_stuck = 0;
     PN_CRASH("rest:cursor");
     pn_store_release(&ch->rests, next);
@@ -99,8 +108,29 @@ uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topi
     if (!rests(topic, ch))
         return 0;
     const uint64_t from = cursor_of(ch)->seq;
-    return pn_diskqueue_now(&topic->rest)->write_seq - from -
-           pn_tombstones_from_locked(seg, topic, from | PN_REST_SEQ);
+    const uint64_t to_all = from > topic->rest_given ? from : topic->rest_given;
+    return pn_diskqueue_now(&topic->rest)->write_seq - from - cursor_of(ch)->others -
+           pn_tombstones_from_locked(seg, topic, to_all | PN_REST_SEQ);
+}
+
+/* Whose is a record that names its channels? */
+static bool is_named(const struct pn_segment *seg, const struct pn_topic *topic,
+                     const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record,
+                     struct pn_spilled_delivery *d)
+{
+    for (uint32_t i = 0; i < record->deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &record->deliveries, i, d) &&
+            d->channel == pn_queue_index(seg, ch))
+            return true;
+    return false;
+}
+
+bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
+                 const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record)
+{
+    struct pn_spilled_delivery d;
+    return rests(topic, ch) && cursor_of(ch)->seq <= (record->seq & ~PN_REST_SEQ) &&
+           (!record->given || is_named(seg, topic, ch, record, &d));
 }
 
 void pn_rest_empty_locked(struct pn_topic_channel *ch)
@@ -120,7 +150,7 @@ static void settle_cursors(const struct pn_segment *seg, const struct pn_topic *
             pn_store_release(&ch->rests, 0);
 }
 
-/* The files go on to the last cursor (5). */
+/* The files go on to the last cursor (6). */
 static void follow(struct pn_segment *seg, struct pn_topic *topic)
 {
     struct pn_diskqueue_cursor to;
@@ -223,7 +253,7 @@ static void begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
     if (pn_load_relaxed(&ch->rests) != 0)
         return;
     pn_diskqueue_end(&b->topic->rest, b->seq != 0, &end);
-    set_cursor(ch, &end);
+    set_cursor(ch, &end, 0);
 }
 
 /* Deliveries for those that take it; the others are to read it from disk: are there any? */
@@ -354,6 +384,14 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
         m.body = bodies;
         m.body_len = lens[done];
         rc = stage_one(&b, &m, &now);
+        if (rc == 0)
+            pn_durable_note_spilled_locked(seg, topic, &m, &now, true);
+    }
+    if (pn_is_durable(seg, topic)) {
+        if (rc != 0)
+            pn_durable_forget_locked(seg);
+        int flushed = pn_durable_flush_locked(seg);
+        rc = rc != 0 ? rc : flushed;
     }
     if (rc == 0) {
         commit(&b, NULL);
@@ -385,12 +423,13 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
         return rc;
     }
     commit(&b, record);
+    pn_durable_note_given_locked(seg, topic, m, then);
     return 0;
 }
 
 /* ---- out of the backlog ---------------------------------------------------------------------- */
 
-/* The message as it stands in memory, for its record. */
+/* The message as it stands in memory, for its record; nothing can fail afterwards. */
 static int write_from_memory(struct batch *b, uint32_t ref, int64_t due)
 {
     const struct pn_message *m = pn_message_at(b->seg, ref);
@@ -412,6 +451,8 @@ static int write_from_memory(struct batch *b, uint32_t ref, int64_t due)
                                         .delay_ns = due == 0 ? 0 : due - then.mono,
                                         .ttl_ns = m->expires == 0 ? 0 : m->expires - then.mono};
     int rc = pn_rest_stage_locked(b->seg, b->topic, &copy, &then, &b->seq);
+    if (rc == 0)
+        pn_durable_note_given_locked(b->seg, b->topic, &copy, &then);
     free(bytes);
     return rc;
 }
@@ -448,7 +489,10 @@ static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
         ch->staged--;
         pn_delivery_enqueue_locked(seg, given);
     }
+    const bool told = seg->topics.told;
+    seg->topics.told = true; /* it is not over: write_from_memory() has noted where it is */
     pn_delivery_ended_locked(seg, at, was);
+    seg->topics.told = told;
 }
 
 int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now,
@@ -476,6 +520,78 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
     return rc;
 }
 
+/* ---- of before the segment was made ---------------------------------------------------------- */
+
+/* Those of `given` that have no room for it in memory; the others are given it there. */
+static uint32_t without_room(struct pn_segment *seg, uint32_t *ref, const struct room *room,
+                             uint64_t bytes, uint32_t n, struct pn_spilled_delivery *given)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct pn_topic_channel *ch = pn_queue_at(seg, given[i].channel);
+        if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !takes(ch, room, bytes) ||
+            !pn_message_restore_delivery_locked(seg, *ref, given[i].channel, given[i].due,
+                                                given[i].attempts))
+            given[left++] = given[i];
+    }
+    if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) {
+        pn_message_unstage_locked(seg, *ref);
+        *ref = 0;
+    }
+    return left;
+}
+
+/* Of the channels that rest, those that are not named have one more that is for others. */
+static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
+                           const struct pn_moment *then, uint32_t n,
+                           const struct pn_spilled_delivery *given)
+{
+    struct pn_topic_on_disk record = {.deliveries = {.bytes = given, .n = n}};
+    struct pn_spilled_delivery d;
+    for (uint32_t i = 0; i < n; i++)
+        begin_to_rest(b, pn_queue_at(b->seg, given[i].channel));
+    int rc = pn_rest_stage_given_locked(b->seg, b->topic, m, then, &record.deliveries, &b->seq);
+    if (rc != 0)
+        return rc;
+    b->seg->topics.ctl->spilled = 1;
+    pn_diskqueue_commit(&b->topic->rest, b->seq);
+    b->topic->rest_given = b->seq;
+    EACH_CHANNEL (b->seg, b->topic, ch)
+        if (rests(b->topic, ch) && is_named(b->seg, b->topic, ch, &record, &d))
+            ch->message_count++;
+        else if (rests(b->topic, ch))
+            ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
+    return 0;
+}
+
+int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
+                           const struct pn_new_message *m, const struct pn_moment *then,
+                           uint32_t n, struct pn_spilled_delivery *given)
+{
+    struct batch b = {.seg = seg, .topic = topic};
+    const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
+    bool timed = m->ttl_ns > 0;
+    for (uint32_t i = 0; i < n; i++)
+        timed |= given[i].due != 0;
+    int rc = pn_topic_use_files_locked(seg, topic);
+    if (rc != 0)
+        return rc;
+    const struct room room = look_around(seg, topic, bytes, timed, 0);
+    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, false);
+    uint32_t left = without_room(seg, &ref, &room, bytes, n, given);
+    if (left != 0)
+        rc = restore_on_disk(&b, m, then, left, given);
+    if (ref == 0 && rc == 0) {
+        topic->message_count++;
+        topic->message_bytes += m->body_len;
+    }
+    if (ref == 0)
+        return rc;
+    pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
+    pn_message_link_locked(seg, ref);
+    return rc;
+}
+
 /* ---- coming back ----------------------------------------------------------------------------- */
 
 /* Of the channels that stand where `ch` does, those that have room are given it. */
@@ -489,9 +605,14 @@ static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
     struct pn_message *m = pn_message_at(seg, ref);
     if (ref == 0)
         return 0;
-    EACH_CHANNEL (seg, topic, other)
-        if (rests(topic, other) && cursor_of(other)->seq == seq && takes(other, room, bytes))
-            pn_message_add_delivery_locked(seg, m, ref, other, from->due > now ? from->due : 0);
+    EACH_CHANNEL (seg, topic, other) {
+        struct pn_spilled_delivery d = {.due = from->due};
+        if (!rests(topic, other) || cursor_of(other)->seq != seq || !takes(other, room, bytes) ||
+            (from->given && !is_named(seg, topic, other, from, &d)))
+            continue;
+        pn_message_restore_delivery_locked(seg, ref, pn_queue_index(seg, other),
+                                           d.due > now ? d.due : 0, d.attempts);
+    }
     if (m->refs != 0)
         return ref;
     pn_message_unstage_locked(seg, ref);
@@ -535,7 +656,7 @@ void pn_rest_redo_locked(struct pn_segment *seg)
     for (; at != 0 && limit > 0; at = pn_delivery_at(seg, at)->of_message, limit--) {
         struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
         if (pn_load_relaxed(&ch->rests) != 0 && cursor_of(ch)->seq < to.seq)
-            set_cursor(ch, &to);
+            set_cursor(ch, &to, cursor_of(ch)->others);
     }
 }
 
@@ -565,11 +686,13 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     if (rc < 0 && rc != -EAGAIN)
         return rc;
     count_lost(topic, at.seq, rc == 1 ? to.seq - 1 : to.seq);
-    bool expired = rc == 1 && d.there && d.expires != 0 && d.expires <= now;
-    if (rc != 1 || !d.there || expired) {
-        set_cursor(ch, &to);
+    struct pn_spilled_delivery own;
+    bool other = rc == 1 && d.given && !is_named(seg, topic, ch, &d, &own);
+    bool expired = rc == 1 && d.there && !other && d.expires != 0 && d.expires <= now;
+    if (rc != 1 || !d.there || other || expired) {
+        set_cursor(ch, &to, at.others - other);
         ch->expired += expired;
-            return rc;
+        return rc;
     }
     const uint64_t bytes = (uint64_t) d.m.headers_len + d.m.body_len;
     room = look_around(seg, topic, bytes, d.due > now || d.expires != 0, 0);

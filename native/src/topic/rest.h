@@ -32,6 +32,13 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
                         const struct pn_new_message *m, const struct pn_moment *then,
                         const struct pn_record_out *record);
 
+/* What the log of before the segment was made says: the channels of `given`, which is written to,
+ * have it, in memory or on disk.  Nobody has seen the topic yet. */
+struct pn_spilled_delivery;
+int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
+                           const struct pn_new_message *m, const struct pn_moment *then,
+                           uint32_t n, struct pn_spilled_delivery *given);
+
 /* What channels have room for comes back; true: more could be looked at right now. */
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 
@@ -50,8 +57,10 @@ static inline uint64_t pn_rest_records(const struct pn_topic *topic)
 /* What a valid redo record says of cursors. */
 void pn_rest_redo_locked(struct pn_segment *seg);
 
-/* The next record at *cursor, as pn_topic_disk_look_locked(). */
+/* Is the record the channel's, which has not passed it? */
 struct pn_topic_on_disk;
+bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
+                 const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record);
 
 /* Numbers of records, as tombstones and cancels have them, are of the one queue or the other. */
 #define PN_REST_SEQ (1ULL << 63)
