@@ -5,6 +5,7 @@
  *
  * A worker publishes to A one by one, in batches and in transactions, moves messages from A to B
  * in transactions of a publish and a finish, requeues and finishes, while the log is compacted.
+ * Nobody consumes A's other channel, which rests (topic/rest.c), and is emptied now and then.
  * Then the directory is made as a cut after so many of its writes may leave it (power_cut.h),
  * opened, and read.  What a call had done when it returned is there, and nothing of it is twice or
  * in both topics.  Of the call under way a part may be there: compaction, in the same hold of the
@@ -26,12 +27,15 @@ struct call {
 
 static struct call calls[CALLS];
 static unsigned n_calls, n_keys;
-static uint8_t before[KEYS], after[KEYS], found[KEYS];
+static struct call emptied[64]; /* A's other channel, of keys below `n` */
+static unsigned n_emptied;
+static bool rested;
+static uint8_t before[KEYS], after[KEYS], found[KEYS], idle[KEYS];
 
 static pn_engine *engine;
 static pn_conn *conn;
 static pn_ref a, b;
-static pn_consumer *of_a, *of_b;
+static pn_consumer *of_a, *of_b, *of_idle; /* a consumer after the cut only */
 
 /* ---- bodies --------------------------------------------------------------------------------- */
 
@@ -76,12 +80,14 @@ static void open_all(const char *segment)
     const pn_consumer_options all = {.max_in_flight = 65535};
     pn_options options = test_options();
     snprintf(options.data_dir, sizeof options.data_dir, "%s", data_dir);
+    options.topic_memory = 1 << 20;
     CHECK_OK(pn_open(segment, &options, &engine));
     conn = test_connect(engine);
     CHECK_OK(pn_topic_open(conn, "A", 1, &o, &a));
     CHECK_OK(pn_topic_open(conn, "B", 1, &o, &b));
     of_a = consumer_with(conn, channel_of(conn, a, "a"), &all);
     of_b = consumer_with(conn, channel_of(conn, b, "b"), &all);
+    channel_of(conn, a, "idle");
 }
 
 static void close_all(void)
@@ -161,9 +167,20 @@ static void finish_one(void)
     call->end = cut.n;
 }
 
+static void empty_idle(void)
+{
+    CHECK(n_emptied < 64);
+    struct call *call = &emptied[n_emptied++];
+    *call = (struct call) {.begin = cut.n, .n = n_keys};
+    CHECK_OK(pn_topic_channel_empty(conn, channel_of(conn, a, "idle")));
+    call->end = cut.n;
+}
+
 static void work(unsigned steps)
 {
     for (unsigned i = 0; i < steps; i++) {
+        if (i % (steps / 4) == steps / 4 - 100)
+            empty_idle();
         uint64_t dice = cut_random(100);
         if (dice < 20)
             publish_in_transaction(1);
@@ -175,6 +192,7 @@ static void work(unsigned steps)
             move_one();
         else
             finish_one();
+        rested |= topic_stat(conn, a).on_disk > 50;
     }
 }
 
@@ -208,8 +226,35 @@ static void take_all(pn_consumer *consumer, enum place place, unsigned k)
             FAIL("cut after %u operations: message %u is twice, in %u and in %u", k, key,
                  found[key], place);
         found[key] = place;
+        FINISH(conn, &m);
     }
     CHECK_OK(rc);
+}
+
+/* Whatever became of it elsewhere. */
+static void take_idle(unsigned k)
+{
+    pn_message_out m;
+    memset(idle, 0, sizeof idle);
+    of_idle = consumer_of(conn, channel_of(conn, a, "idle"), 10);
+    while (pn_consumer_get(of_idle, 0, &m) == 1) {
+        uint32_t key = key_of(&m);
+        if (idle[key]++ != 0)
+            FAIL("cut after %u operations: the idle channel has message %u twice", k, key);
+        FINISH(conn, &m);
+    }
+    CHECK_OK(pn_consumer_close(of_idle));
+    unsigned surely = 0, perhaps = 0;
+    for (unsigned i = 0; i < n_emptied; i++) {
+        surely = emptied[i].end <= k ? emptied[i].n : surely;
+        perhaps = emptied[i].begin < k ? emptied[i].n : perhaps;
+    }
+    for (unsigned key = 0; key < surely; key++)
+        CHECK_EQ(idle[key], 0);
+    for (unsigned key = perhaps; key < n_keys; key++)
+        if (idle[key] != (before[key] != NOWHERE) && idle[key] != (after[key] != NOWHERE))
+            FAIL("cut after %u of %u operations: the idle channel has message %u %u times", k,
+                 cut.n, key, idle[key]);
 }
 
 static void compare(unsigned k)
@@ -234,6 +279,7 @@ static void look_after(unsigned k, const char *segment)
     open_all(segment);
     take_all(of_a, IN_A, k);
     take_all(of_b, IN_B, k);
+    take_idle(k);
     compare(k);
     CHECK_ENGINE(engine);
     close_all();
@@ -255,6 +301,7 @@ static void test_nothing_acknowledged_is_missing_after_a_power_cut(void)
     work(steps);
     unsigned last = cut.n;
     CHECK(cut.removed >= 2); /* files of the log that was compacted */
+    CHECK(rested);
     cut.dir[0] = '\0';
     close_all();
     test_segment_remove(segment);

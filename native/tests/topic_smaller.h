@@ -11,6 +11,7 @@
 
 #define HOUR (3600000 * MS)
 enum { LAST = 60, LATE = LAST - 4, LONG = 3000, SHORT = 20, CHANNELS = 2 };
+static int channels = CHANNELS; /* 1: what has no room is in the topic's own queue on disk */
 enum { PLENTY = 4 << 20, LITTLE = 64 << 10 };
 
 /* What a channel still has of a message: deferred for long, in flight or given back, or ready. */
@@ -69,7 +70,7 @@ static inline void attach(uint64_t memory)
     CHECK_OK(pn_open(name, &o, &engine));
     conn = test_connect(engine);
     CHECK_OK(pn_topic_open(conn, "t", 1, &durable, &topic));
-    for (int c = 0; c < CHANNELS; c++) {
+    for (int c = 0; c < channels; c++) {
         channel[c] = channel_of(conn, topic, c == 0 ? "a" : "b");
         consumer[c] = consumer_of(conn, channel[c], 1); /* nothing is fetched ahead */
         got_last[c] = 0;
@@ -79,7 +80,7 @@ static inline void attach(uint64_t memory)
 /* Of a process that goes on; what it has in flight is given back. */
 static inline void detach(void)
 {
-    for (int c = 0; c < CHANNELS; c++)
+    for (int c = 0; c < channels; c++)
         CHECK_OK(pn_consumer_close(consumer[c]));
     pn_conn_close(conn);
     pn_engine_close(engine);
@@ -94,7 +95,7 @@ static inline void reboot(uint64_t memory)
     CHECK_ENGINE(engine);
     test_segment_remove(name);
     attach(memory);
-    for (int c = 0; c < CHANNELS; c++)
+    for (int c = 0; c < channels; c++)
         pn_consumer_close(old[c]);
     pn_conn_close(old_conn);
     pn_engine_close(old_engine);
@@ -125,6 +126,8 @@ static inline void fill(int64_t ttl_ns)
     for (int i = 1; i <= LAST; i++) {
         left[0][i] = (struct left){.there = i > 10, .deferred = i == 12,
                                    .attempts = i > 10 && i < 15};
+        if (channels == 1)
+            continue;
         left[1][i] = (struct left){.there = i % 2 == 0, .deferred = i == LATE, .attempts = 1};
         pn_message_out m = get_number(1, i);
         CHECK_OK(answer(conn, NULL, &m, i % 2 == 0 ? PN_ANSWER_REQUEUE : PN_ANSWER_FINISH,
@@ -173,7 +176,7 @@ static inline bool finish_one(int c)
 static inline int finish_some(int most)
 {
     int n = 0, idle = 0;
-    for (int c = 0; n < most && idle < CHANNELS; c = (c + 1) % CHANNELS) {
+    for (int c = 0; n < most && idle < channels; c = (c + 1) % channels) {
         bool got = finish_one(c);
         n += got;
         idle = got ? 0 : idle + 1;
@@ -207,12 +210,12 @@ static inline uint64_t count_deferred(void)
 /* What can be got was got, but for what is to be got later. */
 static inline void check_nothing_is_left(void)
 {
-    for (int c = 0; c < CHANNELS; c++)
+    uint64_t deferred = 0;
+    for (int c = 0; c < channels; c++, deferred += channel_stat(conn, channel[c - 1]).deferred)
         for (int i = 1; i <= LAST; i++)
             if (left[c][i].there != left[c][i].deferred && i != unsure[c])
                 FAIL("message %d did not come to channel %d", i, c);
-    CHECK_EQ(channel_stat(conn, channel[0]).deferred + channel_stat(conn, channel[1]).deferred,
-             count_deferred());
+    CHECK_EQ(deferred, count_deferred());
 }
 
 #endif
