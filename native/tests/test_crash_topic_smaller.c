@@ -1,8 +1,9 @@
 /*
- * A process that opens a durable topic with less memory than it had, so that much of what was given
- * to its channels goes to disk, and then works with it, is killed at each label of restoring and of
- * coming back, of one channel and of two.  Who comes next, in the segment or after another reboot, gets for each channel what
- * that has not finished: nothing less, nothing twice, in order, with its attempts.
+ * A process that opens a durable topic, of one channel or of two, with less memory than it had, so
+ * that much of what was given to its channels goes to disk, and then works with it, is killed at
+ * each label of restoring and of coming back.  Who comes next, in the segment or after another
+ * reboot, gets for each channel what that has not finished: nothing less, nothing twice, in order,
+ * with its attempts.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
