@@ -296,10 +296,8 @@ class Copy:
         return self.run([*command, "-n", "2"], apart=True) or self.run(again, apart=True)
 
     def failed(self) -> str:
-        """The test that the end of the log names as failed."""
-        with self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 20_000))
-            end = log.read().decode(errors="replace")
+        """The test that the output of the last command names as failed."""
+        end = self.log.read_text(errors="replace").rpartition("\n$ ")[2]
         found = re.findall(r"^(?:FAILED|ERROR) ([^\s\[]+)|^\s+\d+ - (\w+) \(", end, re.MULTILINE)
         return "".join(found[-1]) if found else ""
 
@@ -357,12 +355,12 @@ def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
     """The steps that are likely to catch it: the tests that execute or name what was mutated."""
     executing = tests.tests(mutant.file, mutant.line, NEAR_S) if tests else []
     if mutant.file.suffix == ".c":
-        programs = executing or [p.stem for p in naming(mutant, "native/tests/test_*.c", 8)]
-        if programs:
-            yield "the compiler", lambda: copy.build(*programs)
-        for program in programs:
+        named = [path.stem for path in naming(mutant, "native/tests/test_*.c", 8)]
+        first = [name for name in named if name in executing][:4]
+        for program in list(dict.fromkeys([*first, *executing]))[:8] or named:
             took = tests.seconds.get(program, TEST_LIMIT_S) if tests else TEST_LIMIT_S
             limit = min(TEST_LIMIT_S, max(30.0, 10 * took))
+            yield "the compiler", lambda program=program: copy.build(program)
             yield program, lambda program=program, limit=limit: copy.program(program, limit)
         return
     yield "the extension's build", copy.extension

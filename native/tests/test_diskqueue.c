@@ -634,6 +634,24 @@ static void test_what_was_staged_and_not_committed_is_never_seen(void)
     queue_end();
 }
 
+/* It would be taken for what is reserved, and that is not written over. */
+static void test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved(void)
+{
+    struct stat st;
+    queue_start();
+    CHECK_OK(put_sized(0, SIZE));
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
+    const uint64_t at = now->write_at;
+    path_of(&files.dir, now->write_file, path);
+    CHECK_OK(truncate(path, (off_t)at + 100));
+    CHECK_OK(pn_recfile_reserve(&files.dir, &files.writer, now->write_file, at, at + 50, at + 500));
+    CHECK_OK(stat(path, &st));
+    CHECK_EQ((uint64_t)st.st_size, at);
+    CHECK_OK(put_sized(1, SIZE));
+    CHECK_EQ(all_records(), 3);
+    queue_end();
+}
+
 /* In one file, and where the new ones begin another. */
 static void test_what_is_staged_can_take_the_place_of_all(void)
 {
@@ -695,6 +713,7 @@ int main(void)
     RUN(test_a_squatted_name_is_refused);
     RUN(test_a_batch_is_there_whole_or_not_at_all);
     RUN(test_what_was_staged_and_not_committed_is_never_seen);
+    RUN(test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved);
     RUN(test_what_is_staged_can_take_the_place_of_all);
     return tests_done();
 }

@@ -400,23 +400,34 @@ static void test_owed_signals_are_sent_by_the_next(void)
     pn_engine_close(engine);
 }
 
+static void idle(void *arg)
+{
+    (void)arg;
+    test_connect(engine);
+    test_tell(to_parent);
+    for (;;)
+        pause();
+}
+
 /* Nobody commits any more: the slow timer of any listener sends it. */
 static void test_owed_signals_are_sent_by_the_slow_timer(void)
 {
     engine = test_engine(NULL);
+    pid_t first = spawn(idle, NULL); /* the sleeper's slot should not be 0, as other things are */
+    test_hear(to_parent);
     pid_t pid = spawn(sleeper, NULL);
     test_hear(to_parent);
     pn_conn *conn = test_connect(engine);
     struct pn_segment *seg = test_inside();
     test_listen(conn, "other");
-    CHECK_SOON(asleep(0) && is_blocked(pid));
-    struct QueueBackendStatus *slot = &seg->backend[0];
+    CHECK_SOON(asleep(1) && is_blocked(pid));
+    struct QueueBackendStatus *slot = &seg->backend[1];
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     pn_store_relaxed(&slot->signalled_at, (uint64_t)(test_now_ns() - INT64_C(10000000000)));
-    pn_fetch_or(&seg->owed[0], 1);
+    pn_fetch_or(&seg->owed[0], 2);
     uint64_t pos = pn_load_relaxed(&slot->pos);
     CHECK(pn_cas_u64(&slot->pos, &pos, pn_load_relaxed(&seg->ctl->head)));
-    seg->pinning[0] |= 1;
+    seg->pinning[0] |= 2;
     pn_lock_release(seg);
     pn_stat before = test_stat(engine);
     for (int ticks = 0; ticks < 10; ticks++) {
@@ -424,9 +435,11 @@ static void test_owed_signals_are_sent_by_the_slow_timer(void)
         CHECK_EQ(test_wait(conn, -1), -EINTR);
     }
     CHECK(test_stat(engine).signals_sent > before.signals_sent);
-    CHECK_SOON((pn_load_acquire(&seg->owed[0]) & 1) == 0); /* it woke, and looked */
+    CHECK_SOON((pn_load_acquire(&seg->owed[0]) & 2) == 0); /* it woke, and looked */
     kill(pid, SIGKILL);
     CHECK_KILLED(pid, SIGKILL);
+    kill(first, SIGKILL);
+    CHECK_KILLED(first, SIGKILL);
     pn_conn_close(conn);
     pn_engine_close(engine);
 }
