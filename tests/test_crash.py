@@ -50,7 +50,7 @@ NATIVE = (
     "dirlock:",
     # native/tests/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
-    *("claim:due", "claim:in-flight", "claim:listed", "claim:handed"),
+    *("claim:due", "claim:in-flight", "claim:listed", "claim:handed", "claim:copying"),
     *("commit:staged", "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"),
 )
 """They have native tests: native/tests/test_crash_*.c."""

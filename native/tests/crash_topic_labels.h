@@ -14,7 +14,7 @@ static inline bool is_topic_label(const char *label)
     static const char *const prefixes[] = {"topic:",    "topic-recover:",  "publish:",
                                            "answer:",   "arena:",          "prepare:",
                                            "claim:due", "claim:in-flight", "claim:listed",
-                                           "claim:handed",
+                                           "claim:handed", "claim:copying",
                                            "commit:staged", "commit:answered", "commit:cancelled",
                                            "commit:topics", "commit:undone"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)

@@ -164,6 +164,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
                  : pn_segment_poison(seg, "message %u is longer than all memory of topics", at);
     if (rc != 0)
         return rc;
+    PN_CRASH("claim:copying");
     bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
     atomic_thread_fence(memory_order_acquire);
     if (pn_load_relaxed(&d->state) != word)
