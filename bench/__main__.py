@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from bench import (
+    abandoned,
     bridge,
     fanout,
     generation,
@@ -26,7 +27,18 @@ from bench.settings import Settings
 
 _TOPICS = {
     module.TOPIC: module.run
-    for module in (throughput, fanout, idle, latency, generation, guest, pubsub, bridge, topics)
+    for module in (
+        throughput,
+        fanout,
+        idle,
+        latency,
+        generation,
+        guest,
+        pubsub,
+        bridge,
+        topics,
+        abandoned,
+    )
 }
 
 
