@@ -32,8 +32,10 @@ class _Queue:
         directory = settings.directory / self.segment
         directory.mkdir(mode=0o700)
         self.conn = pynotify.connect(self.segment, data_dir=directory, topic_memory=4 << 20)
-        self.topic = self.conn.topic(
-            "jobs", **({"durable": True, "fsync": "none"} if durable else {})
+        self.topic = (
+            self.conn.topic("jobs", durable=True, fsync="none")
+            if durable
+            else self.conn.topic("jobs")
         )
         self.consumer = self.topic.channel("worker").consumer(max_in_flight=_AT_A_TIME)
         if abandoned:
