@@ -57,6 +57,14 @@ def test_python_is_formatted() -> None:
     run_module("ruff", "format", "--check", "--diff", *PYTHON_PATHS)
 
 
+def test_c_is_formatted() -> None:
+    program = Path(sys.executable).with_name("clang-format")
+    command = [program, "--dry-run", "-Werror", *source_files(".c", ".h")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"clang-format -i mends:\n{done.stderr[:4000]}", pytrace=False)
+
+
 @pytest.mark.timeout(300)  # the first run on a machine has no cache
 def test_mypy_strict_finds_nothing() -> None:
     run_module("mypy", "--strict", *TYPED_PACKAGES)

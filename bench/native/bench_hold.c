@@ -68,7 +68,7 @@ static void begin_watching(pn_conn *conn)
 static double longest_ms(void)
 {
     watched = NULL;
-    return (double)longest_ns / 1e6;
+    return (double) longest_ns / 1e6;
 }
 
 /* ---- scenarios of the core ------------------------------------------------------------------ */
@@ -105,7 +105,7 @@ static void laggards(int socket, void *arg)
     pn_engine *engine = arg;
     for (int i = 0; i < LAGGARDS; i++)
         listen_to(connect_to(engine), "c");
-    must_os((int)write(socket, &byte, 1), "write");
+    must_os((int) write(socket, &byte, 1), "write");
     for (;;)
         pause();
 }
@@ -123,11 +123,11 @@ static double full_queue(void)
     pn_engine *engine = open_segment("hold", &o);
     pn_conn *conn = connect_to(engine);
     child c = start_child(laggards, engine);
-    must_os((int)read(c.socket, &byte, 1), "read");
+    must_os((int) read(c.socket, &byte, 1), "read");
     memset(payload, 'x', sizeof payload);
     begin_watching(conn);
     for (int i = 0; i < 200; i++)
-        (void)pn_notify(conn, "c", 1, payload, sizeof payload);
+        (void) pn_notify(conn, "c", 1, payload, sizeof payload);
     must(pn_queue_usage(engine, &usage), "queue_usage");
     must(pn_engine_stat(engine, &stat, NULL, 0), "stat");
     double ms = longest_ms();
@@ -149,9 +149,8 @@ static pn_ref topic, channel;
 static void open_topic(bool durable)
 {
     pn_options o;
-    pn_topic_options t = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                          .durable = durable,
-                          .fsync = PN_FSYNC_NONE};
+    pn_topic_options t = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = durable, .fsync = PN_FSYNC_NONE};
     pn_options_default(&o);
     o.topic_memory = UINT64_C(512) << 20;
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
@@ -233,7 +232,7 @@ static void take_and_die(int socket, void *arg)
     pn_consumer *consumer;
     pn_message_out m;
     pn_conn *own = connect_to(arg);
-    (void)socket;
+    (void) socket;
     must(pn_consumer_open(own, channel, &o, &consumer), "consumer");
     for (int i = 0; i < IN_FLIGHT; i++)
         if (must(pn_consumer_get(consumer, 0, &m), "get") != 1)
@@ -259,7 +258,7 @@ static double reaping(void)
 
 static void die_with_the_lock(int socket, void *arg)
 {
-    (void)socket;
+    (void) socket;
     pn_conn *own = connect_to(arg);
     must(pn_lock_acquire(own->seg, PN_LOCK_FOREVER), "lock");
     pn_topics_begin_locked(own->seg); /* in the middle of an operation of topics */
@@ -273,7 +272,7 @@ static double repairing(int messages)
     child c = start_child(die_with_the_lock, engine);
     waitpid(c.pid, NULL, 0);
     begin_watching(conn);
-    (void)pn_notify(conn, "c", 1, "x", 1);
+    (void) pn_notify(conn, "c", 1, "x", 1);
     publish_batches(BATCH);
     double ms = longest_ms();
     close_topic();

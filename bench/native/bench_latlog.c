@@ -90,7 +90,7 @@ static double pass(bool stamp, bool whole)
         struct pn_latrec rec = {.commit_seq = i, .chan_seq = i, .kind = PN_LAT_SEND, .peer = 1};
         if (stamp)
             now = now_ns();
-        rec.ts = (uint64_t)now;
+        rec.ts = (uint64_t) now;
         rec.channel = id;
         if (whole) {
             payload_number(payload, i);
@@ -101,10 +101,10 @@ static double pass(bool stamp, bool whole)
     }
     int64_t end = now_ns();
     if (pn_latlog_dropped(log) != 0)
-        die("%llu records were dropped", (unsigned long long)pn_latlog_dropped(log));
+        die("%llu records were dropped", (unsigned long long) pn_latlog_dropped(log));
     pn_latlog_close(log);
     empty_directory();
-    return (double)(end - begin) / RECORDS;
+    return (double) (end - begin) / RECORDS;
 }
 
 static double clock_alone(void)
@@ -113,18 +113,18 @@ static double clock_alone(void)
     int64_t begin = now_ns();
     for (unsigned i = 0; i < RECORDS; i++)
         last = now_ns();
-    return (double)(last - begin) / RECORDS;
+    return (double) (last - begin) / RECORDS;
 }
 
 static void print_writer(const char *name, const double *values, int n, double bar)
 {
-    print_figure(&(figure){.program = "bench_latlog",
-                           .name = name,
-                           .unit = "ns",
-                           .ours = values,
-                           .n = n,
-                           .bar = bar,
-                           .at_most = true});
+    print_figure(&(figure) {.program = "bench_latlog",
+                            .name = name,
+                            .unit = "ns",
+                            .ours = values,
+                            .n = n,
+                            .bar = bar,
+                            .at_most = true});
 }
 
 static void measure_writer(settings s)
@@ -152,7 +152,7 @@ static void measure_writer(settings s)
 enum { SENDERS = 2, RECEIVERS = 6, CHANNELS = 60, BATCH_MAX = 16 };
 
 #define EVERY_NS 500u /* between messages, on the logs' clock */
-#define START_NS ((uint64_t)1000000000000)
+#define START_NS ((uint64_t) 1000000000000)
 
 /* splitmix64: all that looks random follows from the number of a message or batch. */
 static uint64_t mix(uint64_t x)
@@ -184,8 +184,8 @@ static message stream_next(stream *s)
     uint64_t number = s->next++, x = mix(number);
     message m = {.number = number,
                  .at_ns = START_NS + number * EVERY_NS + (x >> 32) % EVERY_NS,
-                 .channel = (uint32_t)(x % CHANNELS),
-                 .sender = (uint32_t)(x >> 16) % SENDERS};
+                 .channel = (uint32_t) (x % CHANNELS),
+                 .sender = (uint32_t) (x >> 16) % SENDERS};
     m.sequence = s->sequence[m.channel]++;
     m.crc = pn_crc32c(s->name_crc[m.channel], &number, sizeof number);
     return m;
@@ -261,12 +261,15 @@ static uint64_t write_receiver(pn_latlog *log, const uint32_t *ids, stream *s, u
         if (held == 0 || (held < wanted && s->next < messages))
             continue;
         uint64_t x = mix(batches++ * RECEIVERS + self), slow = x % 4096 == 0 ? 20000 : 0;
-        uint64_t ts = batch[held - 1].at_ns + 1500 + (x >> 12) % 1024 +
-                      slow * 1024 / (1 + (x >> 32) % 1024);
+        uint64_t ts =
+            batch[held - 1].at_ns + 1500 + (x >> 12) % 1024 + slow * 1024 / (1 + (x >> 32) % 1024);
         ts = ts > last_ns + 100 ? ts : last_ns + 100;
         if (batches % 8 == 0) {
-            struct pn_latrec wake = {.ts = ts - 100, .batch = held, .kind = PN_LAT_WAKE,
-                                     .wake = PN_LATWAKE_SIGNAL, .flags = PN_LATREC_USEFUL};
+            struct pn_latrec wake = {.ts = ts - 100,
+                                     .batch = held,
+                                     .kind = PN_LAT_WAKE,
+                                     .wake = PN_LATWAKE_SIGNAL,
+                                     .flags = PN_LATREC_USEFUL};
             pn_latlog_append(log, &wake);
             written++;
         }
@@ -274,7 +277,7 @@ static uint64_t write_receiver(pn_latlog *log, const uint32_t *ids, stream *s, u
         written += held;
         last_ns = ts;
         held = 0;
-        wanted = 1 + (uint32_t)(x >> 48) % BATCH_MAX;
+        wanted = 1 + (uint32_t) (x >> 48) % BATCH_MAX;
     }
     return written;
 }
@@ -291,7 +294,7 @@ static void writer_main(int socket, void *arg)
     stream s = {0};
     uint32_t ids[CHANNELS];
     pn_latlog_limit(UINT64_MAX);
-    pn_latlog *log = open_log(p->dir, (int32_t)p->self + 1);
+    pn_latlog *log = open_log(p->dir, (int32_t) p->self + 1);
     for (uint32_t c = 0; c < CHANNELS; c++) {
         char name[32];
         channel_name(name, c);
@@ -303,7 +306,7 @@ static void writer_main(int socket, void *arg)
                            : write_receiver(log, ids, &s, p->self - SENDERS, p->messages);
     if (pn_latlog_dropped(log) != 0)
         die("%llu records were dropped: is the disk full?",
-            (unsigned long long)pn_latlog_dropped(log));
+            (unsigned long long) pn_latlog_dropped(log));
     pn_latlog_close(log);
     tell(socket, written);
     hear(socket);
@@ -323,8 +326,8 @@ static void write_logs(const char *dir, uint64_t records)
         end_child(children[i]);
     }
     printf("{\"records\": %llu, \"messages\": %llu, \"received\": %llu}\n",
-           (unsigned long long)written, (unsigned long long)p.messages,
-           (unsigned long long)(p.messages * (RECEIVERS / 2)));
+           (unsigned long long) written, (unsigned long long) p.messages,
+           (unsigned long long) (p.messages * (RECEIVERS / 2)));
 }
 
 int main(int argc, char **argv)

@@ -32,10 +32,10 @@
 
 #include "backend/conn.h"
 
-#define CHANNEL "bench"
+#define CHANNEL      "bench"
 #define FLOOR_STRIDE 104 /* 100 rounded up to 8 */
-#define PER_HELPER 500
-#define MANY 10000
+#define PER_HELPER   500
+#define MANY         10000
 
 static const char FLOOR[] = "robust mutex lock+unlock, clock_gettime, memcpy of 100 bytes";
 
@@ -105,7 +105,7 @@ static void verify_ours(pn_conn *conn, pn_batch *batch, uint64_t count)
     while (got < count) {
         int64_t n = must(pn_poll(conn, batch, 0), "pn_poll");
         if (n == 0)
-            die("%llu of %llu messages", (unsigned long long)got, (unsigned long long)count);
+            die("%llu of %llu messages", (unsigned long long) got, (unsigned long long) count);
         for (int64_t i = 0; i < n; i++) {
             uint64_t length = batch->offset[i + 1] - batch->offset[i];
             if (first) {
@@ -114,7 +114,7 @@ static void verify_ours(pn_conn *conn, pn_batch *batch, uint64_t count)
             }
             if (length != PAYLOAD_BYTES ||
                 !payload_is(batch->data + batch->offset[i], expected, got))
-                die("message %llu is not what was sent", (unsigned long long)got);
+                die("message %llu is not what was sent", (unsigned long long) got);
             got++;
         }
     }
@@ -130,7 +130,7 @@ static void verify_floor(const floor_ring *ring, uint64_t count)
     payload_init(expected);
     for (uint64_t i = 0; i < count; i++) {
         if (!payload_is(ring->data + at, expected, i))
-            die("floor: message %llu is not what was written", (unsigned long long)i);
+            die("floor: message %llu is not what was written", (unsigned long long) i);
         at = at + FLOOR_STRIDE == ring->bytes ? 0 : at + FLOOR_STRIDE;
     }
 }
@@ -167,7 +167,7 @@ static void helper_main(int socket, void *arg)
     for (uint64_t wanted; (wanted = hear(socket)) != QUIT; tell(socket, held)) {
         for (; held < wanted; held++) {
             char channel[32];
-            snprintf(channel, sizeof channel, "idle.%d.%u", (int)getpid(), (unsigned)held);
+            snprintf(channel, sizeof channel, "idle.%d.%u", (int) getpid(), (unsigned) held);
             conns[held] = connect_to(engine);
             listen_to(conns[held], channel);
         }
@@ -188,8 +188,8 @@ static void crowd_resize(idle_crowd *crowd, int wanted)
 {
     for (int i = 0; i < crowd->n; i++) {
         int here = wanted < PER_HELPER ? wanted : PER_HELPER;
-        tell(crowd->helpers[i].socket, (uint64_t)here);
-        if (hear(crowd->helpers[i].socket) != (uint64_t)here)
+        tell(crowd->helpers[i].socket, (uint64_t) here);
+        if (hear(crowd->helpers[i].socket) != (uint64_t) here)
             die("a helper has not as many connections as it should");
         wanted -= here;
     }
@@ -248,7 +248,7 @@ static double pass_ours(const notifier *n)
     if (signals_sent(n) != signals_before)
         die("the listener was not awake");
     ask(n, VERIFY_OURS);
-    return (double)(end - begin) / (double)n->count;
+    return (double) (end - begin) / (double) n->count;
 }
 
 /* ns per message. */
@@ -269,7 +269,7 @@ static double pass_floor(const notifier *n)
     }
     int64_t end = now_ns();
     ask(n, VERIFY_FLOOR);
-    return (double)(end - begin) / (double)n->count;
+    return (double) (end - begin) / (double) n->count;
 }
 
 /* ns per bump, each a transaction. */
@@ -285,7 +285,7 @@ static double pass_bump(const notifier *n)
     int64_t end = now_ns();
     if (pn_generation_value(n->engine, n->counter) != before + n->count)
         die("bumps were lost");
-    return (double)(end - begin) / (double)n->count;
+    return (double) (end - begin) / (double) n->count;
 }
 
 /* ns per reading of the counter. */
@@ -298,7 +298,7 @@ static double pass_read(const notifier *n)
     int64_t end = now_ns();
     if (sum != n->count * value)
         die("the counter moved by itself");
-    return (double)(end - begin) / (double)n->count;
+    return (double) (end - begin) / (double) n->count;
 }
 
 typedef double pass_function(const notifier *n);
@@ -323,7 +323,7 @@ static void notifier_start(notifier *n, pn_engine *engine, uint64_t ring_bytes, 
     pn_stat before, after;
     n->engine = engine;
     n->floor = floor_new(ring_bytes);
-    *plan = (pass_plan){.engine = engine, .floor = n->floor};
+    *plan = (pass_plan) {.engine = engine, .floor = n->floor};
     n->listener = start_child(listener_main, plan);
     hear(n->listener.socket);
     n->conn = connect_to(engine);
@@ -356,13 +356,13 @@ static void compare_with_notify(const notifier *n, const char *name, pass_functi
 {
     double ours[MAX_PASSES], plain[MAX_PASSES];
     measure_pairs(pass, n, ours, pass_ours, n, plain, pairs);
-    print_figure(&(figure){.program = "bench_notify",
-                           .name = name,
-                           .unit = "ns",
-                           .ours = ours,
-                           .floor = plain,
-                           .n = pairs,
-                           .against = "notify, 1 awake listener"});
+    print_figure(&(figure) {.program = "bench_notify",
+                            .name = name,
+                            .unit = "ns",
+                            .ours = ours,
+                            .floor = plain,
+                            .n = pairs,
+                            .against = "notify, 1 awake listener"});
 }
 
 static void part_one_listener(settings s)
@@ -375,18 +375,18 @@ static void part_one_listener(settings s)
 
     pn_options_default(&options);
     pn_engine *engine = open_segment("notify", &options);
-    uint64_t ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
+    uint64_t ring_bytes = (uint64_t) options.queue_pages * PAGE_BYTES;
     notifier_start(&n, engine, ring_bytes, &plan);
     measure_pairs(pass_ours, &n, ours, pass_floor, &n, floor, pairs);
-    print_figure(&(figure){.program = "bench_notify",
-                           .name = "notify, 1 awake listener, default segment",
-                           .unit = "ns",
-                           .ours = ours,
-                           .floor = floor,
-                           .n = pairs,
-                           .against = FLOOR,
-                           .bar = 2.2,
-                           .at_most = true});
+    print_figure(&(figure) {.program = "bench_notify",
+                            .name = "notify, 1 awake listener, default segment",
+                            .unit = "ns",
+                            .ours = ours,
+                            .floor = floor,
+                            .n = pairs,
+                            .against = FLOOR,
+                            .bar = 2.2,
+                            .at_most = true});
     compare_with_notify(&n, "generation counter, read", pass_read, pairs);
     compare_with_notify(&n, "generation counter, bump", pass_bump, pairs);
     notifier_stop(&n, ring_bytes);
@@ -406,30 +406,30 @@ static void print_crowds(const crowd_values *v)
 {
     double without[MAX_PASSES];
     char title[80];
-    print_figure(&(figure){.program = "bench_notify",
-                           .name = "notify, 1 awake listener, segment for 10,000",
-                           .unit = "ns",
-                           .ours = v->crowded[0],
-                           .floor = v->floor,
-                           .n = v->rounds,
-                           .against = FLOOR,
-                           .bar = 2.2,
-                           .at_most = true});
+    print_figure(&(figure) {.program = "bench_notify",
+                            .name = "notify, 1 awake listener, segment for 10,000",
+                            .unit = "ns",
+                            .ours = v->crowded[0],
+                            .floor = v->floor,
+                            .n = v->rounds,
+                            .against = FLOOR,
+                            .bar = 2.2,
+                            .at_most = true});
     for (int state = 1; state < STATES; state++) {
         for (int i = 0; i < v->rounds; i++)
             without[i] = v->crowded[0][i] * v->twin[state][i] / v->twin[0][i];
         snprintf(title, sizeof title, "notify, 1 awake listener and %d idle on other channels",
                  CROWDS[state]);
-        print_figure(&(figure){.program = "bench_notify",
-                               .name = title,
-                               .unit = "ns",
-                               .ours = v->crowded[state],
-                               .floor = without,
-                               .n = v->rounds,
-                               .against = "the same segment without idle listeners",
-                               .bar = 1.03,
-                               .at_most = true,
-                               .note = "one value a round: the median of its passes"});
+        print_figure(&(figure) {.program = "bench_notify",
+                                .name = title,
+                                .unit = "ns",
+                                .ours = v->crowded[state],
+                                .floor = without,
+                                .n = v->rounds,
+                                .against = "the same segment without idle listeners",
+                                .bar = 1.03,
+                                .at_most = true,
+                                .note = "one value a round: the median of its passes"});
     }
 }
 
@@ -458,7 +458,7 @@ static pn_engine *open_for_crowd(const char *what, uint64_t *ring_bytes)
     pn_options_default(&options);
     options.max_backends = MANY + 64;
     options.max_channels = options.max_subscriptions = 2 * MANY;
-    *ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
+    *ring_bytes = (uint64_t) options.queue_pages * PAGE_BYTES;
     return open_segment(what, &options);
 }
 
@@ -512,20 +512,20 @@ static void print_logging(const double *with, const double *without, int pairs, 
         more[i] = with[i] - without[i];
     snprintf(name[0], sizeof name[0], "notify with a latency log%s", where);
     snprintf(name[1], sizeof name[1], "what a latency log%s adds to a notify", where);
-    print_figure(&(figure){.program = "bench_notify",
-                           .name = name[0],
-                           .unit = "ns",
-                           .ours = with,
-                           .floor = without,
-                           .n = pairs,
-                           .against = "the same without"});
-    print_figure(&(figure){.program = "bench_notify",
-                           .name = name[1],
-                           .unit = "ns",
-                           .ours = more,
-                           .n = pairs,
-                           .bar = 30,
-                           .at_most = true});
+    print_figure(&(figure) {.program = "bench_notify",
+                            .name = name[0],
+                            .unit = "ns",
+                            .ours = with,
+                            .floor = without,
+                            .n = pairs,
+                            .against = "the same without"});
+    print_figure(&(figure) {.program = "bench_notify",
+                            .name = name[1],
+                            .unit = "ns",
+                            .ours = more,
+                            .n = pairs,
+                            .bar = 30,
+                            .at_most = true});
 }
 
 /* Passes with a log in that directory and without one. */
@@ -558,7 +558,7 @@ static void part_logging(settings s)
     atexit(remove_logs);
     pn_options_default(&options);
     pn_engine *engine = open_segment("logging", &options);
-    uint64_t ring_bytes = (uint64_t)options.queue_pages * PAGE_BYTES;
+    uint64_t ring_bytes = (uint64_t) options.queue_pages * PAGE_BYTES;
     notifier_start(&plain, engine, ring_bytes, &plan);
     measure_logging(&plain, "/dev/shm", "", pairs);
     measure_logging(&plain, disk != NULL ? disk : "/tmp", " on disk", pairs);

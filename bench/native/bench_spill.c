@@ -21,12 +21,12 @@
 
 #include <sys/stat.h>
 
-#define CHANNEL "bench"
-#define RING_PAGES 1024U /* 8 MiB */
-#define PAGE_BYTES 8192U
+#define CHANNEL              "bench"
+#define RING_PAGES           1024U /* 8 MiB */
+#define PAGE_BYTES           8192U
 #define ENTRY_BYTES(payload) ((56 + sizeof CHANNEL - 1 + (payload) + 7) / 8 * 8)
-#define MAX_PAYLOAD 1000
-#define READ_AT_ONCE 4096
+#define MAX_PAYLOAD          1000
+#define READ_AT_ONCE         4096
 
 static char directory[256];
 
@@ -41,7 +41,7 @@ static void make_directory(void)
     const char *parent = getenv("TMPDIR");
     int n = snprintf(directory, sizeof directory, "%s/pynotify-bench.XXXXXX",
                      parent != NULL ? parent : "/var/tmp");
-    if (n >= (int)sizeof directory || mkdtemp(directory) == NULL)
+    if (n >= (int) sizeof directory || mkdtemp(directory) == NULL)
         die("mkdtemp %s: %s", directory, strerror(errno));
     atexit(remove_directory);
 }
@@ -69,7 +69,7 @@ typedef struct one_process {
 static void start(one_process *p, const char *name, uint32_t max_queue_pages)
 {
     pn_options o = options_with(max_queue_pages);
-    *p = (one_process){.engine = open_segment(name, &o), .batch = pn_batch_new()};
+    *p = (one_process) {.engine = open_segment(name, &o), .batch = pn_batch_new()};
     p->listener = connect_to(p->engine);
     p->notifier = connect_to(p->engine);
     listen_to(p->listener, CHANNEL);
@@ -94,12 +94,12 @@ static double pass(one_process *p, uint64_t count, double *with_reading)
         int64_t n = must(pn_poll(p->listener, p->batch, 0), "pn_poll");
         for (int64_t i = 0; i < n; i++)
             if (!payload_is(p->batch->data + p->batch->offset[i], expected, p->got++))
-                die("message %llu is not what was sent", (unsigned long long)p->got - 1);
+                die("message %llu is not what was sent", (unsigned long long) p->got - 1);
     }
     if (p->got != p->sent)
-        die("%llu of %llu messages", (unsigned long long)p->got, (unsigned long long)p->sent);
-    *with_reading = (double)(now_ns() - begin) / (double)count;
-    return (double)notifying / (double)count;
+        die("%llu of %llu messages", (unsigned long long) p->got, (unsigned long long) p->sent);
+    *with_reading = (double) (now_ns() - begin) / (double) count;
+    return (double) notifying / (double) count;
 }
 
 static void end(one_process *p)
@@ -107,7 +107,7 @@ static void end(one_process *p)
     pn_stat stat;
     must(pn_engine_stat(p->engine, &stat, NULL, 0), "pn_engine_stat");
     if (stat.spilled_pages != 0)
-        die("%llu pages were written to files", (unsigned long long)stat.spilled_pages);
+        die("%llu pages were written to files", (unsigned long long) stat.spilled_pages);
     pn_batch_free(p->batch);
     pn_conn_close(p->listener);
     pn_conn_close(p->notifier);
@@ -131,22 +131,22 @@ static void measure_nothing_spilled(settings s)
         if (i % 2 == 0)
             floor[at] = pass(&without, count, &floor_read[at]);
     }
-    print_figure(&(figure){.program = "bench_spill",
-                           .name = "notify where pages may go to files and none does",
-                           .unit = "ns",
-                           .ours = ours,
-                           .floor = floor,
-                           .n = passes,
-                           .against = "a segment without max_queue_pages",
-                           .bar = 1.05,
-                           .at_most = true});
-    print_figure(&(figure){.program = "bench_spill",
-                           .name = "notify and read where pages may go to files and none does",
-                           .unit = "ns",
-                           .ours = ours_read,
-                           .floor = floor_read,
-                           .n = passes,
-                           .against = "a segment without max_queue_pages"});
+    print_figure(&(figure) {.program = "bench_spill",
+                            .name = "notify where pages may go to files and none does",
+                            .unit = "ns",
+                            .ours = ours,
+                            .floor = floor,
+                            .n = passes,
+                            .against = "a segment without max_queue_pages",
+                            .bar = 1.05,
+                            .at_most = true});
+    print_figure(&(figure) {.program = "bench_spill",
+                            .name = "notify and read where pages may go to files and none does",
+                            .unit = "ns",
+                            .ours = ours_read,
+                            .floor = floor_read,
+                            .n = passes,
+                            .against = "a segment without max_queue_pages"});
     end(&with);
     end(&without);
 }
@@ -156,7 +156,7 @@ static void measure_nothing_spilled(settings s)
 typedef struct catching_up {
     pn_engine *engine;
     uint64_t payload_bytes;
-    _Atomic int64_t ns;     /* W: listener */
+    _Atomic int64_t ns;      /* W: listener */
     _Atomic uint64_t kbytes; /* W: listener: its own memory, at the most */
 } catching_up;
 
@@ -175,18 +175,18 @@ static uint64_t own_memory(void)
 static void fill(uint8_t *payload, uint64_t bytes)
 {
     for (uint64_t i = 0; i < bytes; i++)
-        payload[i] = (uint8_t)(i * 37 + 11);
+        payload[i] = (uint8_t) (i * 37 + 11);
 }
 
 static uint64_t check_batch(const pn_batch *b, uint64_t next, uint8_t *expected, uint64_t bytes)
 {
     if (b->ngaps != 0)
-        die("a gap of %llu bytes", (unsigned long long)b->gap[0].missed_bytes);
+        die("a gap of %llu bytes", (unsigned long long) b->gap[0].missed_bytes);
     for (size_t i = 0; i < b->n; i++, next++) {
         memcpy(expected, &next, sizeof next);
         if (b->offset[i + 1] - b->offset[i] != bytes ||
             memcmp(b->data + b->offset[i], expected, bytes) != 0)
-            die("message %llu is not what was sent", (unsigned long long)next);
+            die("message %llu is not what was sent", (unsigned long long) next);
     }
     return next;
 }
@@ -227,23 +227,23 @@ static double segment_mib(void)
 {
     char path[384];
     struct stat st;
-    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned)geteuid(),
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(),
              segment_names[segments_used - 1]);
     must_os(stat(path, &st), path);
-    return (double)st.st_blocks * 512 / (1 << 20);
+    return (double) st.st_blocks * 512 / (1 << 20);
 }
 
 static void print_one(const char *name, const char *unit, const double *values, int n, double bar,
                       bool at_most)
 {
-    print_figure(&(figure){.program = "bench_spill",
-                           .name = name,
-                           .unit = unit,
-                           .ours = values,
-                           .n = n,
-                           .bar = bar,
-                           .at_most = at_most,
-                           .note = cpu_count() < 2 ? "one CPU only" : NULL});
+    print_figure(&(figure) {.program = "bench_spill",
+                            .name = name,
+                            .unit = unit,
+                            .ours = values,
+                            .n = n,
+                            .bar = bar,
+                            .at_most = at_most,
+                            .note = cpu_count() < 2 ? "one CPU only" : NULL});
 }
 
 static void measure_catching_up(settings s, uint64_t payload_bytes)
@@ -251,11 +251,11 @@ static void measure_catching_up(settings s, uint64_t payload_bytes)
     char name[128];
     double rate[MAX_PASSES], writing[MAX_PASSES], own[MAX_PASSES], segment[MAX_PASSES];
     int passes = s.quick ? 2 : 5;
-    uint64_t bytes = (uint64_t)(s.quick ? 256 : 1024) << 20;
+    uint64_t bytes = (uint64_t) (s.quick ? 256 : 1024) << 20;
     uint64_t count = bytes / ENTRY_BYTES(payload_bytes);
     uint8_t payload[MAX_PAYLOAD];
-    pn_options o = options_with((uint32_t)(bytes / PAGE_BYTES / 3 * 4));
-    snprintf(name, sizeof name, "behind-%llu", (unsigned long long)payload_bytes);
+    pn_options o = options_with((uint32_t) (bytes / PAGE_BYTES / 3 * 4));
+    snprintf(name, sizeof name, "behind-%llu", (unsigned long long) payload_bytes);
     pn_engine *engine = open_segment(name, &o);
     catching_up *c = shared_memory(sizeof *c);
     c->engine = engine;
@@ -273,18 +273,18 @@ static void measure_catching_up(settings s, uint64_t payload_bytes)
             if (rc < 0)
                 must(rc, "pn_notify");
         }
-        writing[i] = (double)bytes / (double)(now_ns() - begin);
+        writing[i] = (double) bytes / (double) (now_ns() - begin);
         segment[i] = segment_mib();
         tell(listener.socket, count);
         hear(listener.socket);
-        rate[i] = (double)bytes / (double)atomic_load(&c->ns);
-        own[i] = (double)atomic_load(&c->kbytes) / 1024;
+        rate[i] = (double) bytes / (double) atomic_load(&c->ns);
+        own[i] = (double) atomic_load(&c->kbytes) / 1024;
     }
     snprintf(name, sizeof name, "catching up with %llu MiB in files, payloads of %llu bytes",
-             (unsigned long long)(bytes >> 20), (unsigned long long)payload_bytes);
+             (unsigned long long) (bytes >> 20), (unsigned long long) payload_bytes);
     print_one(name, "GB/s", rate, passes, 1, false);
     snprintf(name, sizeof name, "notifies that go to files, payloads of %llu bytes",
-             (unsigned long long)payload_bytes);
+             (unsigned long long) payload_bytes);
     print_one(name, "GB/s", writing, passes, 0, false);
     print_one("memory of its own of the listener that catches up", "MiB", own, passes, 0, false);
     print_one("the segment in /dev/shm, ring of 8 MiB", "MiB", segment, passes, 0, false);

@@ -18,7 +18,7 @@
  */
 #include "measure.h"
 
-#define CHANNEL "bench"
+#define CHANNEL       "bench"
 #define PUBLISH_EVERY 64
 
 typedef struct progress {
@@ -46,7 +46,7 @@ static void read_some(reader *r, uint64_t max)
     for (int64_t i = 0; i < n; i++, r->got++)
         if (b->offset[i + 1] - b->offset[i] != PAYLOAD_BYTES ||
             !payload_is(b->data + b->offset[i], r->expected, r->got))
-            die("message %llu is not what was sent", (unsigned long long)r->got);
+            die("message %llu is not what was sent", (unsigned long long) r->got);
 }
 
 /* Leaves one message unread until the last 64. */
@@ -113,7 +113,7 @@ static double pass(pn_conn *conn, child listener, progress *p, uint64_t count)
     }
     atomic_store_explicit(&p->sent, count, memory_order_release);
     hear(listener.socket);
-    return (double)count * 1e3 / (double)(atomic_load(&p->end_ns) - begin);
+    return (double) count * 1e3 / (double) (atomic_load(&p->end_ns) - begin);
 }
 
 static void measure(settings s, bool reads_behind)
@@ -135,14 +135,15 @@ static void measure(settings s, bool reads_behind)
     pass(conn, listener, p, count);
     for (int i = 0; i < passes; i++)
         rates[i] = pass(conn, listener, p, count);
-    print_figure(&(figure){.program = "bench_throughput",
-                           .name = reads_behind ? "C to C, single notifies, listener reads behind"
-                                                : "C to C, single notifies, the loop of pynotify.h",
-                           .unit = "M messages/s",
-                           .ours = rates,
-                           .n = passes,
-                           .bar = reads_behind ? 8 : 0,
-                           .note = cpu_count() < 2 ? "one CPU only" : NULL});
+    print_figure(&(figure) {.program = "bench_throughput",
+                            .name = reads_behind
+                                        ? "C to C, single notifies, listener reads behind"
+                                        : "C to C, single notifies, the loop of pynotify.h",
+                            .unit = "M messages/s",
+                            .ours = rates,
+                            .n = passes,
+                            .bar = reads_behind ? 8 : 0,
+                            .note = cpu_count() < 2 ? "one CPU only" : NULL});
     end_child(listener);
     pn_conn_close(conn);
     pn_engine_close(engine);

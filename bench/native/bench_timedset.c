@@ -15,12 +15,12 @@
 
 #include "topic/timedset.h"
 
-#define ENTRIES 1000000U
-#define MESSAGES 2000000U
-#define HEAD 88U /* about what precedes a body */
+#define ENTRIES    1000000U
+#define MESSAGES   2000000U
+#define HEAD       88U /* about what precedes a body */
 #define BODY_BYTES 200U
-#define BEHIND 1000U
-#define PAGES (ENTRIES / 64 + ENTRIES / 256 + 2000)
+#define BEHIND     1000U
+#define PAGES      (ENTRIES / 64 + ENTRIES / 256 + 2000)
 
 static struct pn_arena memory;
 static uint32_t ref_of[ENTRIES];
@@ -39,14 +39,14 @@ static void make_memory(void)
 {
     size_t before = sizeof(struct pn_arena_control) + sizeof(struct pn_arena_owner);
     size_t table = before + PAGES * sizeof(struct pn_arena_page);
-    unsigned char *base = shared_memory((size_t)PAGES * PN_ARENA_PAGE);
-    memory = (struct pn_arena){.base = base,
-                               .ctl = (void *)base,
-                               .owner = (void *)(base + sizeof(struct pn_arena_control)),
-                               .owners = 1,
-                               .page = (void *)(base + before),
-                               .pages = PAGES,
-                               .first = (uint32_t)(table / PN_ARENA_PAGE + 1)};
+    unsigned char *base = shared_memory((size_t) PAGES * PN_ARENA_PAGE);
+    memory = (struct pn_arena) {.base = base,
+                                .ctl = (void *) base,
+                                .owner = (void *) (base + sizeof(struct pn_arena_control)),
+                                .owners = 1,
+                                .page = (void *) (base + before),
+                                .pages = PAGES,
+                                .first = (uint32_t) (table / PN_ARENA_PAGE + 1)};
     pn_arena_format_locked(&memory);
     for (uint32_t i = 0; i < ENTRIES; i++)
         if ((ref_of[i] = pn_arena_take_locked(&memory, 0, PN_PAGE_DELIVERY)) == 0)
@@ -57,12 +57,12 @@ static void make_memory(void)
 static void shuffle(void)
 {
     for (uint32_t i = ENTRIES - 1; i > 0; i--) {
-        uint32_t k = (uint32_t)(random_number() % (i + 1)), ref = ref_of[i];
+        uint32_t k = (uint32_t) (random_number() % (i + 1)), ref = ref_of[i];
         ref_of[i] = ref_of[k];
         ref_of[k] = ref;
     }
     for (uint32_t i = 0; i < ENTRIES; i++)
-        entry_of[i] = (struct pn_timed){(int64_t)(random_number() >> 1), ref_of[i], i};
+        entry_of[i] = (struct pn_timed) {(int64_t) (random_number() >> 1), ref_of[i], i};
 }
 
 static double fill(struct pn_timedset *set)
@@ -73,7 +73,7 @@ static double fill(struct pn_timedset *set)
             die("the arena is too small");
         pn_timedset_add_locked(&memory, set, entry_of[i]);
     }
-    return (double)(now_ns() - start) / ENTRIES;
+    return (double) (now_ns() - start) / ENTRIES;
 }
 
 static double empty_in_order(struct pn_timedset *set)
@@ -88,7 +88,7 @@ static double empty_in_order(struct pn_timedset *set)
     }
     if (n != ENTRIES)
         die("%u entries of %u", n, ENTRIES);
-    return (double)(now_ns() - start) / ENTRIES;
+    return (double) (now_ns() - start) / ENTRIES;
 }
 
 static double empty_at_random(struct pn_timedset *set)
@@ -99,7 +99,7 @@ static double empty_at_random(struct pn_timedset *set)
         pn_timedset_remove_locked(&memory, set, ref_of[i]);
     if (set->n != 0)
         die("%u entries are left", set->n);
-    return (double)(now_ns() - start) / ENTRIES;
+    return (double) (now_ns() - start) / ENTRIES;
 }
 
 static double messages(void)
@@ -121,13 +121,12 @@ static double messages(void)
         delivery[at] = pn_arena_take_locked(&memory, 0, PN_PAGE_DELIVERY);
         if (body[at] == 0 || delivery[at] == 0)
             die("the arena is too small");
-        pn_arena_write_body(&memory, body[at], HEAD, &(struct pn_piece){payload, BODY_BYTES}, 1);
-        if (i == MESSAGES / 2 &&
-            (!pn_arena_read(&memory, body[at], HEAD, 0, got, BODY_BYTES) ||
-             memcmp(got, payload, BODY_BYTES) != 0))
+        pn_arena_write_body(&memory, body[at], HEAD, &(struct pn_piece) {payload, BODY_BYTES}, 1);
+        if (i == MESSAGES / 2 && (!pn_arena_read(&memory, body[at], HEAD, 0, got, BODY_BYTES) ||
+                                  memcmp(got, payload, BODY_BYTES) != 0))
             die("a body is not what was written");
     }
-    return (double)(now_ns() - start) / MESSAGES;
+    return (double) (now_ns() - start) / MESSAGES;
 }
 
 int main(int argc, char **argv)

@@ -12,10 +12,10 @@
  */
 #include "measure.h"
 
-#define BODY_BYTES 200
+#define BODY_BYTES  200
 #define MAX_SAMPLES 4000
-#define DEFERRED 1000000
-#define HOUR_NS INT64_C(3600000000000)
+#define DEFERRED    1000000
+#define HOUR_NS     INT64_C(3600000000000)
 
 static const char NOTIFICATION[] = "a notification to a listener that slept";
 
@@ -33,13 +33,13 @@ static pn_ref channel_of(const char *name, pn_ref *topic)
 static void report(const char *name, const char *unit, const double *ours, int n, double bar,
                    bool at_most)
 {
-    print_figure(&(figure){.program = "bench_topic",
-                           .name = name,
-                           .unit = unit,
-                           .ours = ours,
-                           .n = n,
-                           .bar = bar,
-                           .at_most = at_most});
+    print_figure(&(figure) {.program = "bench_topic",
+                            .name = name,
+                            .unit = unit,
+                            .ours = ours,
+                            .n = n,
+                            .bar = bar,
+                            .at_most = at_most});
 }
 
 /* ---- publish, get, finish ----------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static void finish_all(pn_consumer *c, int n)
         if (must(pn_consumer_get(c, 0, &m), "pn_consumer_get") != 1)
             die("message %d is missing", i);
         if (m.body_len != BODY_BYTES)
-            die("message %d has %llu bytes", i, (unsigned long long)m.body_len);
+            die("message %d has %llu bytes", i, (unsigned long long) m.body_len);
         must(pn_message_answer(conn, NULL, m.delivery, m.tag, m.id, PN_ANSWER_FINISH, 0, NULL, 0),
              "finish");
     }
@@ -61,15 +61,15 @@ static void throughput(settings s)
 {
     int passes = s.quick ? 5 : 15, n = s.quick ? 20000 : 100000;
     double one[MAX_PASSES], many[MAX_PASSES], finished[MAX_PASSES];
-    char *bodies = malloc((size_t)n * BODY_BYTES);
-    uint32_t *lens = malloc((size_t)n * sizeof *lens);
+    char *bodies = malloc((size_t) n * BODY_BYTES);
+    uint32_t *lens = malloc((size_t) n * sizeof *lens);
     const pn_consumer_options o = {.max_in_flight = 100};
     pn_consumer *c;
     pn_ref topic, channel = channel_of("throughput", &topic);
     uint64_t id;
     if (bodies == NULL || lens == NULL)
         die("no memory");
-    memset(bodies, 'x', (size_t)n * BODY_BYTES);
+    memset(bodies, 'x', (size_t) n * BODY_BYTES);
     for (int i = 0; i < n; i++)
         lens[i] = BODY_BYTES;
     must(pn_consumer_open(conn, channel, &o, &c), "pn_consumer_open");
@@ -82,12 +82,12 @@ static void throughput(settings s)
         int64_t published = now_ns();
         finish_all(c, n);
         int64_t done = now_ns();
-        one[at] = (double)n * 1e9 / (double)(published - begin);
-        finished[at] = (double)n * 1e9 / (double)(done - published);
+        one[at] = (double) n * 1e9 / (double) (published - begin);
+        finished[at] = (double) n * 1e9 / (double) (done - published);
         begin = now_ns();
-        must(pn_topic_publish_many(conn, NULL, topic, bodies, lens, (size_t)n, NULL, &id),
+        must(pn_topic_publish_many(conn, NULL, topic, bodies, lens, (size_t) n, NULL, &id),
              "pn_topic_publish_many");
-        many[at] = (double)n * 1e9 / (double)(now_ns() - begin);
+        many[at] = (double) n * 1e9 / (double) (now_ns() - begin);
         finish_all(c, n);
     }
     report("publish 200 bytes, one at a time", "1/s", one, passes, 500000, false);
@@ -108,7 +108,7 @@ static void publish_deferred(pn_ref topic, int n, int64_t delay, uint64_t *rando
         *random ^= *random << 13;
         *random ^= *random >> 7;
         *random ^= *random << 17;
-        in.delay_ns = delay + (delay > 1 ? (int64_t)(*random % (uint64_t)HOUR_NS) : 0);
+        in.delay_ns = delay + (delay > 1 ? (int64_t) (*random % (uint64_t) HOUR_NS) : 0);
         must(pn_topic_publish(conn, NULL, topic, &in, &id), "pn_topic_publish");
     }
 }
@@ -124,13 +124,13 @@ static void deferred(settings s)
     for (int pass = 0; pass < passes; pass++) {
         int64_t begin = now_ns();
         publish_deferred(topic, n, HOUR_NS, &random);
-        add[pass] = (double)(now_ns() - begin) / n;
+        add[pass] = (double) (now_ns() - begin) / n;
         publish_deferred(topic, n, 1, &random); /* due at once: at the top of the heap */
         begin = now_ns();
         do /* a look fires so many and lets others have the lock */
             must(pn_topic_channel_stat(conn, channel, &stats), "pn_topic_channel_stat");
-        while (stats.depth < (uint64_t)n * (uint64_t)(pass + 1));
-        fire[pass] = (double)(now_ns() - begin) / n;
+        while (stats.depth < (uint64_t) n * (uint64_t) (pass + 1));
+        fire[pass] = (double) (now_ns() - begin) / n;
     }
     report("publish a deferred message, 1,000,000 there", "ns", add, passes, 2000, true);
     report("fire a deferred message, 1,000,000 there", "ns", fire, passes, 2000, true);
@@ -153,7 +153,7 @@ typedef struct plan {
 
 static void take(board *b, uint64_t i)
 {
-    b->sample_ns[i] = (double)(now_ns() - atomic_load(&b->sent_ns));
+    b->sample_ns[i] = (double) (now_ns() - atomic_load(&b->sent_ns));
     atomic_store(&b->taken, i + 1);
 }
 
@@ -216,7 +216,7 @@ static double pass(child c, int stat_fd, const plan *p, pn_ref topic, int count)
     uint64_t id;
     memset(body, 'x', sizeof body);
     const pn_message_in in = {.body = body, .body_len = sizeof body};
-    tell(c.socket, (uint64_t)count);
+    tell(c.socket, (uint64_t) count);
     hear(c.socket);
     for (int i = 0; i < count; i++) {
         while (!is_sleeping(stat_fd))
@@ -226,12 +226,12 @@ static double pass(child c, int stat_fd, const plan *p, pn_ref topic, int count)
             must(pn_topic_publish(conn, NULL, topic, &in, &id), "pn_topic_publish");
         else
             must(pn_notify_cstr(conn, "wake", body, sizeof body), "pn_notify");
-        while (atomic_load(&p->board->taken) != (uint64_t)i + 1)
+        while (atomic_load(&p->board->taken) != (uint64_t) i + 1)
             sched_yield();
     }
     hear(c.socket);
-    memcpy(sorted, p->board->sample_ns, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    memcpy(sorted, p->board->sample_ns, (size_t) count * sizeof *sorted);
+    qsort(sorted, (size_t) count, sizeof *sorted, compare_doubles);
     return sorted[count / 2];
 }
 
@@ -243,7 +243,7 @@ static void wakeup(settings s)
     child c[2];
     pn_ref topic, channel = channel_of("wakeup", &topic);
     for (int k = 0; k < 2; k++) {
-        plans[k] = (plan){.board = shared_memory(sizeof(board)), .consumes = k == 0};
+        plans[k] = (plan) {.board = shared_memory(sizeof(board)), .consumes = k == 0};
         plans[k].board->channel = channel;
         c[k] = start_child(sleeper, &plans[k]);
         hear(c[k].socket);
@@ -257,16 +257,16 @@ static void wakeup(settings s)
             if (i >= 0)
                 medians[k][i] = median;
         }
-    print_figure(&(figure){.program = "bench_topic",
-                           .name = "a sleeping consumer gets a message, one CPU",
-                           .unit = "ns",
-                           .ours = medians[0],
-                           .floor = medians[1],
-                           .n = pairs,
-                           .against = NOTIFICATION,
-                           .bar = 1.2,
-                           .at_most = true,
-                           .note = "one value a pass: the median of its messages"});
+    print_figure(&(figure) {.program = "bench_topic",
+                            .name = "a sleeping consumer gets a message, one CPU",
+                            .unit = "ns",
+                            .ours = medians[0],
+                            .floor = medians[1],
+                            .n = pairs,
+                            .against = NOTIFICATION,
+                            .bar = 1.2,
+                            .at_most = true,
+                            .note = "one value a pass: the median of its messages"});
     for (int k = 0; k < 2; k++)
         end_child(c[k]);
 }

@@ -30,7 +30,7 @@ static double seconds(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+    return (double) ts.tv_sec + (double) ts.tv_nsec * 1e-9;
 }
 
 static double start(void)
@@ -60,16 +60,15 @@ static void remove_files(const char *where)
 
 static void report(const char *what, double begin, long n)
 {
-    double each = (seconds() - begin) / (double)n;
-    double cpu = (double)(clock() - cpu_begin) / CLOCKS_PER_SEC / (double)n;
+    double each = (seconds() - begin) / (double) n;
+    double cpu = (double) (clock() - cpu_begin) / CLOCKS_PER_SEC / (double) n;
     printf("%-36s %8.0f ns  %10.0f a second; %6.0f ns of processor\n", what, each * 1e9, 1 / each,
            cpu * 1e9);
 }
 
-static int no_topic(void *arg, const struct pn_log_topic *t, const char *database,
-                    const char *name)
+static int no_topic(void *arg, const struct pn_log_topic *t, const char *database, const char *name)
 {
-    (void)arg, (void)t, (void)database, (void)name;
+    (void) arg, (void) t, (void) database, (void) name;
     return 0;
 }
 
@@ -85,9 +84,9 @@ static void bench_log(long n)
     double begin = start();
     for (long i = 0; i < n; i++) {
         struct pn_record_in record = {.type = PN_LOG_PUBLISH, .parts = 2};
-        message.id = (uint64_t)i + 1;
-        record.part[0] = (struct iovec){&message, sizeof message};
-        record.part[1] = (struct iovec){body, BODY};
+        message.id = (uint64_t) i + 1;
+        record.part[0] = (struct iovec) {&message, sizeof message};
+        record.part[1] = (struct iovec) {body, BODY};
         must(pn_topiclog_append(&log, &files, &record, 1, &seq));
     }
     report("log: append", begin, n);
@@ -97,7 +96,7 @@ static void bench_log(long n)
 
 static int take(void *arg, const struct pn_record_out *record)
 {
-    *(uint64_t *)arg += record->length;
+    *(uint64_t *) arg += record->length;
     return 1;
 }
 
@@ -107,7 +106,7 @@ static void bench_queue(long n)
     static struct pn_diskqueue_files files;
     struct pn_segfile_dir dir;
     uint64_t sum = 0;
-    must(pn_segfile_open_dir(&dir, path, (uint32_t)geteuid(), "bench", 1, 'd'));
+    must(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "bench", 1, 'd'));
     must(pn_diskqueue_open(&files, &dir, 1 << 20));
     pn_diskqueue_init(&queue, 0, 0);
     double begin = start();

@@ -19,7 +19,7 @@
 #include <sys/eventfd.h>
 #include <sys/pidfd.h>
 
-#define CHANNEL "bench"
+#define CHANNEL     "bench"
 #define MAX_SAMPLES 4000
 
 static const char FLOOR[] = "pidfd_send_signal, handler writes eventfd, ppoll, drain";
@@ -42,12 +42,12 @@ typedef struct listener_plan {
 /* What a listener is told: the nth CPU in the upper 32 bits, a number of messages in the lower. */
 static uint64_t command(int cpu, int count)
 {
-    return (uint64_t)cpu << 32 | (uint64_t)count;
+    return (uint64_t) cpu << 32 | (uint64_t) count;
 }
 
 static void take(board *b, uint64_t i)
 {
-    b->sample_ns[i] = (double)(now_ns() - atomic_load(&b->sent_ns));
+    b->sample_ns[i] = (double) (now_ns() - atomic_load(&b->sent_ns));
 }
 
 /* ---- ours -------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static void receive_ours(pn_conn *conn, pn_batch *batch, board *b, uint64_t coun
         take(b, i);
         if (n != 1 || batch->offset[1] - batch->offset[0] != PAYLOAD_BYTES ||
             !payload_is(batch->data + batch->offset[0], expected, i))
-            die("message %llu is not what was sent", (unsigned long long)i);
+            die("message %llu is not what was sent", (unsigned long long) i);
         atomic_store(&b->taken, ++i);
     }
 }
@@ -79,9 +79,9 @@ static void set_latch(int signo, siginfo_t *info, void *context)
 {
     const uint64_t one = 1;
     int saved = errno;
-    (void)signo;
-    (void)info;
-    (void)context;
+    (void) signo;
+    (void) info;
+    (void) context;
     if (write(latch, &one, sizeof one) < 0)
         _exit(3);
     errno = saved;
@@ -103,7 +103,7 @@ static void receive_floor(board *b, uint64_t count, bool twice)
         int rc = ppoll(&fd, 1, NULL, NULL);
         if (rc < 0 && twice)
             continue;
-        if (read(latch, &word, sizeof word) != (ssize_t)sizeof word)
+        if (read(latch, &word, sizeof word) != (ssize_t) sizeof word)
             continue;
         take(b, i);
         atomic_store(&b->taken, ++i);
@@ -126,7 +126,7 @@ static void listener_main(int socket, void *arg)
     }
     tell(socket, 0);
     for (uint64_t word; (word = hear(socket)) != QUIT; tell(socket, 0)) {
-        pin_to_cpu((int)(word >> 32));
+        pin_to_cpu((int) (word >> 32));
         atomic_store(&plan->board->taken, 0);
         tell(socket, 0);
         if (conn != NULL)
@@ -161,34 +161,34 @@ static double pass(const subject *s, pn_conn *conn, board *b, int cpu, int count
     hear(s->listener.socket);
     for (int i = 0; i < count; i++) {
         wait_until_asleep(s);
-        payload_number(payload, (uint64_t)i);
+        payload_number(payload, (uint64_t) i);
         atomic_store(&b->sent_ns, now_ns());
         if (s->kind == OURS)
             must(pn_notify(conn, CHANNEL, strlen(CHANNEL), payload, sizeof payload), "pn_notify");
         else
             must_os(pidfd_send_signal(s->pidfd, SIGUSR1, NULL, 0), "pidfd_send_signal");
-        while (atomic_load(&b->taken) != (uint64_t)i + 1)
+        while (atomic_load(&b->taken) != (uint64_t) i + 1)
             sched_yield();
     }
     hear(s->listener.socket);
-    memcpy(sorted, b->sample_ns, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    memcpy(sorted, b->sample_ns, (size_t) count * sizeof *sorted);
+    qsort(sorted, (size_t) count, sizeof *sorted, compare_doubles);
     return sorted[count / 2];
 }
 
 static void report(const char *name, double medians[KINDS][MAX_PASSES], enum kind floor, int n,
                    double bar)
 {
-    print_figure(&(figure){.program = "bench_wakeup",
-                           .name = name,
-                           .unit = "ns",
-                           .ours = medians[OURS],
-                           .floor = medians[floor],
-                           .n = n,
-                           .against = floor == FLOOR_ONCE ? FLOOR : FLOOR_TWICE,
-                           .bar = bar,
-                           .at_most = true,
-                           .note = "one value a pass: the median of its messages"});
+    print_figure(&(figure) {.program = "bench_wakeup",
+                            .name = name,
+                            .unit = "ns",
+                            .ours = medians[OURS],
+                            .floor = medians[floor],
+                            .n = n,
+                            .against = floor == FLOOR_ONCE ? FLOOR : FLOOR_TWICE,
+                            .bar = bar,
+                            .at_most = true,
+                            .note = "one value a pass: the median of its messages"});
 }
 
 static void measure(const subject subjects[KINDS], pn_conn *conn, board *b, settings s, int cpu)
@@ -220,13 +220,13 @@ int main(int argc, char **argv)
     pn_engine *engine = open_segment("wakeup", NULL);
     board *b = shared_memory(sizeof *b);
     for (int k = 0; k < KINDS; k++) {
-        plans[k] = (listener_plan){.kind = (enum kind)k, .board = b, .engine = engine};
+        plans[k] = (listener_plan) {.kind = (enum kind) k, .board = b, .engine = engine};
         child c = start_child(listener_main, &plans[k]);
         hear(c.socket);
-        subjects[k] = (subject){.kind = (enum kind)k,
-                                .listener = c,
-                                .pidfd = must_os(pidfd_open(c.pid, 0), "pidfd_open"),
-                                .stat_fd = open_stat(c.pid)};
+        subjects[k] = (subject) {.kind = (enum kind) k,
+                                 .listener = c,
+                                 .pidfd = must_os(pidfd_open(c.pid, 0), "pidfd_open"),
+                                 .stat_fd = open_stat(c.pid)};
     }
     pn_conn *conn = connect_to(engine);
     pin_to_cpu(0);

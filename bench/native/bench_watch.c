@@ -30,13 +30,13 @@ static board *b;
 /* `arg`: the longest period of the slow timer; it is there already, somewhere inside of one. */
 static void sleeper(int socket, void *arg)
 {
-    int64_t period = *(const int64_t *)arg;
+    int64_t period = *(const int64_t *) arg;
     pn_slow_timer_max_ns = period;
     pn_conn *conn = connect_to(engine);
     listen_to(conn, "idle");
     close(socket);
     conn->timer_step = 5;
-    conn->next_timer_ns = (uint64_t)(now_ns() + (int64_t)getpid() * 7919 % 1000 * period / 1000);
+    conn->next_timer_ns = (uint64_t) (now_ns() + (int64_t) getpid() * 7919 % 1000 * period / 1000);
     while (pn_wait(conn, 0) == -EINTR)
         ; /* walks */
     atomic_fetch_add(&b->ready, 1);
@@ -48,9 +48,9 @@ static double from_proc(pid_t pid, const char *file, const char *key)
 {
     char path[64], text[4096];
     double sum = 0;
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    snprintf(path, sizeof path, "/proc/%d/%s", (int) pid, file);
     int fd = must_os(open(path, O_RDONLY | O_CLOEXEC), path);
-    ssize_t n = must_os((int)read(fd, text, sizeof text - 1), path);
+    ssize_t n = must_os((int) read(fd, text, sizeof text - 1), path);
     close(fd);
     text[n] = '\0';
     if (key == NULL)
@@ -72,18 +72,18 @@ static void total(const child *c, int n, double *cpu_ns, double *switches)
 /* ms of processor time and context switches of all, for a minute. */
 static void sleep_pass(int n, int seconds, int64_t period, double *ms, double *switches)
 {
-    child *c = calloc((size_t)n, sizeof *c);
+    child *c = calloc((size_t) n, sizeof *c);
     double cpu[2], count[2];
     atomic_store(&b->ready, 0);
     for (int i = 0; i < n; i++) {
         c[i] = start_child(sleeper, &period);
         close(c[i].socket);
     }
-    while (atomic_load(&b->ready) < (uint32_t)n)
+    while (atomic_load(&b->ready) < (uint32_t) n)
         sleep(1);
     sleep(2); /* they have told each other by now */
     total(c, n, &cpu[0], &count[0]);
-    sleep((unsigned)seconds);
+    sleep((unsigned) seconds);
     total(c, n, &cpu[1], &count[1]);
     for (int i = 0; i < n; i++)
         kill(c[i].pid, SIGKILL);
@@ -120,7 +120,7 @@ static void measure_sleepers(settings s)
 
 static void last_listener(int socket, void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = connect_to(engine);
     pn_batch *batch = pn_batch_new();
     listen_to(conn, "death");
@@ -149,7 +149,7 @@ static void victim(int socket, void *arg)
 static double one_death(const char *label, int listener_stat)
 {
     int status;
-    child c = start_child(victim, (void *)(uintptr_t)label);
+    child c = start_child(victim, (void *) (uintptr_t) label);
     hear(c.socket);
     while (!is_sleeping(listener_stat)) /* it was told of a neighbour */
         sched_yield();
@@ -168,7 +168,7 @@ static double one_death(const char *label, int listener_stat)
     }
     waitpid(c.pid, NULL, 0);
     close(c.socket);
-    return (double)(at - from) / 1e3;
+    return (double) (at - from) / 1e3;
 }
 
 static void measure_deaths(settings s, const char *label, const char *what)

@@ -47,7 +47,7 @@
 #include "pynotify.h"
 
 #define PAYLOAD_BYTES 100
-#define MAX_PASSES 256
+#define MAX_PASSES    256
 
 /* ---- giving up --------------------------------------------------------------------------- */
 
@@ -66,7 +66,7 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const ch
 __attribute__((unused)) static int64_t must(int64_t rc, const char *what)
 {
     if (rc < 0)
-        die("%s: %lld: %s", what, (long long)rc, pn_error_message());
+        die("%s: %lld: %s", what, (long long) rc, pn_error_message());
     return rc;
 }
 
@@ -84,7 +84,7 @@ __attribute__((unused)) static int64_t now_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+    return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
 static cpu_set_t allowed_cpus; /* those this process was given at its start */
@@ -150,7 +150,7 @@ __attribute__((unused)) static child start_child(void (*body)(int socket, void *
         exit(0);
     }
     close(ends[1]);
-    return (child){.pid = pid, .socket = ends[0]};
+    return (child) {.pid = pid, .socket = ends[0]};
 }
 
 /* One number each way is all that these programs have to say to each other. */
@@ -160,7 +160,7 @@ __attribute__((unused)) static void tell(int socket, uint64_t word)
     do
         n = write(socket, &word, sizeof word);
     while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof word)
+    if (n != (ssize_t) sizeof word)
         die("write to the other process: %s", strerror(errno));
 }
 
@@ -171,7 +171,7 @@ __attribute__((unused)) static uint64_t hear(int socket)
     do
         n = read(socket, &word, sizeof word);
     while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof word)
+    if (n != (ssize_t) sizeof word)
         die("the other process has ended");
     return word;
 }
@@ -186,7 +186,7 @@ __attribute__((unused)) static void end_child(child c)
     must_os(waitpid(c.pid, &status, 0), "waitpid");
     close(c.socket);
     if (status != 0)
-        die("process %d ended with status %#x", (int)c.pid, (unsigned)status);
+        die("process %d ended with status %#x", (int) c.pid, (unsigned) status);
 }
 
 /* Blocked in the kernel: state S in /proc/PID/stat. */
@@ -204,7 +204,7 @@ __attribute__((unused)) static bool is_sleeping(int stat_fd)
 __attribute__((unused)) static int open_stat(pid_t pid)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int) pid);
     return must_os(open(path, O_RDONLY | O_CLOEXEC), path);
 }
 
@@ -214,7 +214,7 @@ __attribute__((unused)) static int open_stat(pid_t pid)
 __attribute__((unused)) static void payload_init(uint8_t payload[PAYLOAD_BYTES])
 {
     for (int i = 0; i < PAYLOAD_BYTES; i++)
-        payload[i] = (uint8_t)(i * 37 + 11);
+        payload[i] = (uint8_t) (i * 37 + 11);
 }
 
 static inline void payload_number(uint8_t payload[PAYLOAD_BYTES], uint64_t number)
@@ -237,7 +237,7 @@ typedef struct spread {
 
 __attribute__((unused)) static int compare_doubles(const void *a, const void *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    double x = *(const double *) a, y = *(const double *) b;
     return (x > y) - (x < y);
 }
 
@@ -246,10 +246,10 @@ __attribute__((unused)) static spread spread_of(const double *values, int n)
     double sorted[MAX_PASSES];
     if (n < 1 || n > MAX_PASSES)
         die("%d values", n);
-    memcpy(sorted, values, (size_t)n * sizeof *values);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    memcpy(sorted, values, (size_t) n * sizeof *values);
+    qsort(sorted, (size_t) n, sizeof *sorted, compare_doubles);
     double middle = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-    return (spread){middle, sorted[0], sorted[n - 1]};
+    return (spread) {middle, sorted[0], sorted[n - 1]};
 }
 
 typedef struct figure {
@@ -357,7 +357,7 @@ static inline void remove_segments(void)
     if (getpid() != segments_owner)
         return;
     for (int i = 0; i < segments_used; i++) {
-        snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), segment_names[i]);
+        snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned) geteuid(), segment_names[i]);
         shm_unlink(path);
         pn_remove_lock_files(segment_names[i]);
     }
@@ -373,7 +373,7 @@ __attribute__((unused)) static pn_engine *open_segment(const char *what, const p
         segments_owner = getpid();
         atexit(remove_segments);
     }
-    snprintf(name, sizeof segment_names[0], "bench-%s-%d", what, (int)segments_owner);
+    snprintf(name, sizeof segment_names[0], "bench-%s-%d", what, (int) segments_owner);
     must(pn_open(name, options, &engine), "pn_open");
     return engine;
 }

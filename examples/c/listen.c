@@ -21,7 +21,7 @@ static volatile sig_atomic_t stop;
 
 static void on_interrupt(int signo)
 {
-    (void)signo;
+    (void) signo;
     stop = 1; /* pn_wait() returns -EINTR: look at your flags, then call it again */
 }
 
@@ -50,8 +50,8 @@ static int listen_to(pn_conn *conn, int n, char **channels)
 static void print(pn_conn *conn, const pn_batch *b, size_t i)
 {
     printf("%s: %.*s (process %" PRId32 ", commit %" PRIu64 ")\n",
-           pn_conn_channel(conn, b->channel[i], NULL), (int)(b->offset[i + 1] - b->offset[i]),
-           (const char *)b->data + b->offset[i], b->pid[i], b->seq[i]);
+           pn_conn_channel(conn, b->channel[i], NULL), (int) (b->offset[i + 1] - b->offset[i]),
+           (const char *) b->data + b->offset[i], b->pid[i], b->seq[i]);
 }
 
 /* The right loop: wait, poll, handle.  One batch is used again and again. */
@@ -71,11 +71,11 @@ static int serve(pn_conn *conn, int only_one)
         if (n < 0)
             break;
         for (int64_t i = 0; i < n; i++)
-            print(conn, batch, (size_t)i);
+            print(conn, batch, (size_t) i);
         fflush(stdout);
     }
     pn_batch_free(batch);
-    return n < 0 ? (int)n : 0;
+    return n < 0 ? (int) n : 0;
 }
 
 int main(int argc, char **argv)
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     pn_engine *engine;
     pn_conn *conn;
 
-    snprintf(demo_name, sizeof demo_name, "example.%d", (int)getpid());
+    snprintf(demo_name, sizeof demo_name, "example.%d", (int) getpid());
     if (pn_open(demo ? demo_name : argv[1], NULL, &engine) < 0) /* NULL: the default options */
         return failed("open");
     if (pn_connect(engine, "example", 7, 0, NULL, &conn) < 0)
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     pn_conn_close(conn);
     pn_engine_close(engine);
     if (demo) { /* the segment stays until somebody removes it */
-        snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), demo_name);
+        snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned) geteuid(), demo_name);
         shm_unlink(path);
         pn_remove_lock_files(demo_name);
     }

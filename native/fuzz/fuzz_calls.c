@@ -53,8 +53,8 @@ static void expect(const struct call *call, int got, int wanted)
 
 static void open_connection(int c, uint8_t database)
 {
-    int rc = pn_connect(f.engine, databases[database], strlen(databases[database]), 0, NULL,
-                        &f.conn[c]);
+    int rc =
+        pn_connect(f.engine, databases[database], strlen(databases[database]), 0, NULL, &f.conn[c]);
     FUZZ_CHECK(rc == 0, "connect: %d: %s", rc, pn_error_message());
     model_open(&f.m, c, database, pn_conn_backend_id(f.conn[c]));
     f.hushed[c] = false;
@@ -205,7 +205,7 @@ static void notify(const struct call *call)
         return;
     }
     static struct model_txn alone;
-    alone = (struct model_txn){.open = true};
+    alone = (struct model_txn) {.open = true};
     model_notify(&alone, channel, content, length, false);
     rc = pn_notify_cstr(f.conn[call->c], channels[channel], payload, length);
     if (refused_for_room(call, rc))
@@ -223,13 +223,13 @@ static void notify_many(const struct call *call)
     uint32_t lens[5] = {10, 0, 10, 7, 10};
     bool dedup = (call->argument & 64) != 0;
     uint64_t queued = 0;
-    alone = (struct model_txn){.open = true};
+    alone = (struct model_txn) {.open = true};
     struct model_txn *target = t->open ? t : &alone;
     uint32_t before = target->nitems;
     memset(payload, call->argument & 3, 40);
-    int rc = pn_notify_many(f.conn[call->c], t->open ? f.txn[call->c][call->t] : NULL,
-                            channels[channel], strlen(channels[channel]), payload, lens, 5, dedup,
-                            &queued);
+    int rc =
+        pn_notify_many(f.conn[call->c], t->open ? f.txn[call->c][call->t] : NULL, channels[channel],
+                       strlen(channels[channel]), payload, lens, 5, dedup, &queued);
     if (t->open && t->prepared) {
         expect(call, rc, -PN_EPREPARED);
         return;
@@ -251,7 +251,7 @@ static void begin(const struct call *call)
     if (t->open)
         return;
     expect(call, pn_txn_begin(f.conn[call->c], &f.txn[call->c][call->t]), 0);
-    *t = (struct model_txn){.open = true};
+    *t = (struct model_txn) {.open = true};
 }
 
 static void listen_or_not(const struct call *call)
@@ -326,7 +326,7 @@ static void bump(const struct call *call)
     if (refused_for_room(call, rc))
         return;
     expect(call, rc & ~PN_NOTICE, 0);
-    alone = (struct model_txn){.open = true, .nitems = 1};
+    alone = (struct model_txn) {.open = true, .nitems = 1};
     alone.item[0] = item;
     model_commit(&f.m, call->c, &alone);
 }
@@ -439,7 +439,7 @@ static void end(void)
     char path[64];
     check_engine();
     for (int c = 0; c < MODEL_CONNECTIONS; c++) {
-        receive(&(struct call){.c = c});
+        receive(&(struct call) {.c = c});
         close_connection(c);
     }
     check_engine();

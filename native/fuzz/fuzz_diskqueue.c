@@ -111,8 +111,7 @@ static void damage(struct fuzz_input *in, const struct pn_segfile_dir *dir, uint
         int fd = open(name, O_RDWR | O_CLOEXEC | (how & 32 ? O_CREAT : 0), 0600);
         if (fd < 0)
             continue;
-        if (how % 4 == 2 ? ftruncate(fd, at) != 0
-                         : pwrite(fd, &bytes, 1 + (how >> 2 & 3), at) < 0)
+        if (how % 4 == 2 ? ftruncate(fd, at) != 0 : pwrite(fd, &bytes, 1 + (how >> 2 & 3), at) < 0)
             FUZZ_CHECK(errno == EFBIG, "%s: %s", name, strerror(errno));
         close(fd);
     }
@@ -189,16 +188,16 @@ static int tell_channel(void *arg, const struct pn_log_channel *c, const char *n
     return 0;
 }
 
-static int tell_message(void *arg, const struct pn_log_message *m,
-                        const struct pn_log_delivery *d, const uint8_t *headers,
-                        const uint8_t *body, uint32_t length)
+static int tell_message(void *arg, const struct pn_log_message *m, const struct pn_log_delivery *d,
+                        const uint8_t *headers, const uint8_t *body, uint32_t length)
 {
     uint64_t *last = arg;
     FUZZ_CHECK(m->id > *last && m->id <= RECORDS && m->deliveries <= 1, "message %u",
                (unsigned) m->id);
     FUZZ_CHECK(m->deliveries == 0 || d[0].attempts < 100, "attempts");
     FUZZ_CHECK(m->headers_len == 0 && headers == body && length == length_of((uint32_t) m->id) &&
-                   memcmp(body, body_of((uint32_t) m->id), length) == 0, "its body");
+                   memcmp(body, body_of((uint32_t) m->id), length) == 0,
+               "its body");
     *last = m->id;
     return 0;
 }

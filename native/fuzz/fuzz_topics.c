@@ -68,10 +68,9 @@ static struct tm_op *add_op(const struct call *call, struct tm_op op)
 
 static void expect(const struct call *call, int got, int wanted)
 {
-    FUZZ_CHECK(got == wanted,
-               "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
-               call->what, call->t, call->ch, call->c, call->argument, got, wanted,
-               pn_error_message());
+    FUZZ_CHECK(
+        got == wanted, "call %u on topic %d, channel %d, consumer %d, argument %u: %d, not %d: %s",
+        call->what, call->t, call->ch, call->c, call->argument, got, wanted, pn_error_message());
 }
 
 static bool there(const struct call *call)
@@ -91,12 +90,11 @@ static int64_t span_of(uint8_t argument)
 static void open_topic(const struct call *call)
 {
     bool deep = call->t == TM_DEEP;
-    const pn_topic_options o = {
-        .given = PN_TOPIC_OVERFLOW | PN_TOPIC_MAX_DEPTH,
-        .overflow = PN_OVERFLOW_DISK + (deep ? 0 : call->argument % 4),
-        .max_depth = deep                       ? call->argument / 64 + 1
-                     : call->argument % 16 < 4 ? 0
-                                               : call->argument / 16 + 1};
+    const pn_topic_options o = {.given = PN_TOPIC_OVERFLOW | PN_TOPIC_MAX_DEPTH,
+                                .overflow = PN_OVERFLOW_DISK + (deep ? 0 : call->argument % 4),
+                                .max_depth = deep                      ? call->argument / 64 + 1
+                                             : call->argument % 16 < 4 ? 0
+                                                                       : call->argument / 16 + 1};
     bool plain = call->t == TM_DEAD_LETTERS || call->argument % 16 == 3;
     struct tm_topic *t = &f.m.topic[call->t];
     bool others = !plain && t->exists && (t->overflow != o.overflow || t->max_depth != o.max_depth);
@@ -217,26 +215,26 @@ static void publish_with(const struct call *call, int64_t delay, int64_t ttl)
                (unsigned long long) f.m.next_id);
     keep_id(id + n - 1);
     for (uint32_t i = 0; txn != NULL && i < n; i++)
-        add_op(call, (struct tm_op){.kind = TM_PUBLISH,
-                                    .topic = call->t,
-                                    .generation = f.m.topic[call->t].generation,
-                                    .id = f.m.next_id++,
-                                    .len = lens[i],
-                                    .headers = headers_len,
-                                    .content = (uint8_t) (call->argument + i),
-                                    .delay = delay,
-                                    .ttl = ttl});
+        add_op(call, (struct tm_op) {.kind = TM_PUBLISH,
+                                     .topic = call->t,
+                                     .generation = f.m.topic[call->t].generation,
+                                     .id = f.m.next_id++,
+                                     .len = lens[i],
+                                     .headers = headers_len,
+                                     .content = (uint8_t) (call->argument + i),
+                                     .delay = delay,
+                                     .ttl = ttl});
     if (txn != NULL) {
         expect(call, rc, 0);
         return;
     }
     struct tm_publish p = {.topic = call->t,
-                                 .n = n,
-                                 .lens = lens,
-                                 .headers = headers_len,
-                                 .content = call->argument,
-                                 .delay = delay,
-                                 .ttl = ttl};
+                           .n = n,
+                           .lens = lens,
+                           .headers = headers_len,
+                           .content = call->argument,
+                           .delay = delay,
+                           .ttl = ttl};
     expect(call, rc, tm_publish(&f.m, &p));
 }
 
@@ -275,11 +273,11 @@ static void cancel(const struct call *call)
            : exists       ? on_disk || tm_find_deferred(&f.m, call->t, id) >= 0
                           : -PN_ETOPICDELETED);
     if (rc == 1)
-        add_op(call, (struct tm_op){.kind = TM_CANCEL,
-                                    .topic = call->t,
-                                    .generation = f.m.topic[call->t].generation,
-                                    .on_disk = on_disk,
-                                    .id = id});
+        add_op(call, (struct tm_op) {.kind = TM_CANCEL,
+                                     .topic = call->t,
+                                     .generation = f.m.topic[call->t].generation,
+                                     .on_disk = on_disk,
+                                     .id = id});
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */
@@ -297,24 +295,24 @@ static void open_consumer(const struct call *call)
                                    .dead_letter_len = strlen(topics[TM_DEAD_LETTERS])};
     if (c->open)
         return;
-    int rc = pn_consumer_open(conn_of(call), f.channel[call->t][call->ch], &o,
-                              &f.consumer[call->c]);
+    int rc =
+        pn_consumer_open(conn_of(call), f.channel[call->t][call->ch], &o, &f.consumer[call->c]);
     bool itself = o.dead_letter != NULL && call->t == TM_DEAD_LETTERS;
     expect(call, rc, !there(call) ? -PN_ETOPICDELETED : itself ? -PN_ETOPICOPTIONS : 0);
     if (rc != 0)
         return;
-    *c = (struct tm_consumer){.topic = call->t,
-                              .channel = call->ch,
-                              .max_in_flight = o.max_in_flight,
-                              .level = o.max_in_flight,
-                              .max_attempts = o.max_attempts,
-                              .sample_rate = o.sample_rate,
-                              .key = pn_consumer_ref(f.consumer[call->c]) - 1,
-                              .msg_timeout = o.msg_timeout_ns,
-                              .max_msg_timeout = o.max_msg_timeout_ns < o.msg_timeout_ns
-                                                     ? o.msg_timeout_ns
-                                                     : o.max_msg_timeout_ns,
-                              .dead_letter = o.dead_letter != NULL};
+    *c = (struct tm_consumer) {.topic = call->t,
+                               .channel = call->ch,
+                               .max_in_flight = o.max_in_flight,
+                               .level = o.max_in_flight,
+                               .max_attempts = o.max_attempts,
+                               .sample_rate = o.sample_rate,
+                               .key = pn_consumer_ref(f.consumer[call->c]) - 1,
+                               .msg_timeout = o.msg_timeout_ns,
+                               .max_msg_timeout = o.max_msg_timeout_ns < o.msg_timeout_ns
+                                                      ? o.msg_timeout_ns
+                                                      : o.max_msg_timeout_ns,
+                               .dead_letter = o.dead_letter != NULL};
     tm_open_consumer(&f.m, call->c);
 }
 
@@ -376,12 +374,12 @@ static void get(const struct call *call)
         return;
     const struct tm_delivery *d = &f.m.delivery[i];
     check_message(&out, d);
-    f.handle[f.nhandles++ % HANDLES] = (struct handle){.id = out.id,
-                                                       .delivery = out.delivery,
-                                                       .tag = out.tag,
-                                                       .claim = d->claim,
-                                                       .topic = d->topic,
-                                                       .channel = d->channel};
+    f.handle[f.nhandles++ % HANDLES] = (struct handle) {.id = out.id,
+                                                        .delivery = out.delivery,
+                                                        .tag = out.tag,
+                                                        .claim = d->claim,
+                                                        .topic = d->topic,
+                                                        .channel = d->channel};
 }
 
 static void answer_in_txn(const struct call *call, const struct handle *h, int answer,
@@ -404,13 +402,13 @@ static void answer_in_txn(const struct call *call, const struct handle *h, int a
             error = -PN_ENOTINFLIGHT;
     expect(call, rc, error);
     if (rc == 0)
-        add_op(call, (struct tm_op){.kind = TM_ANSWER,
-                                    .topic = h->topic,
-                                    .channel = h->channel,
-                                    .id = h->id,
-                                    .claim = h->claim,
-                                    .answer = answer,
-                                    .delay = delay});
+        add_op(call, (struct tm_op) {.kind = TM_ANSWER,
+                                     .topic = h->topic,
+                                     .channel = h->channel,
+                                     .id = h->id,
+                                     .claim = h->claim,
+                                     .answer = answer,
+                                     .delay = delay});
 }
 
 static void answer_with(const struct call *call, int answer, int64_t delay)
@@ -423,8 +421,8 @@ static void answer_with(const struct call *call, int answer, int64_t delay)
         answer_in_txn(call, h, answer, delay);
         return;
     }
-    int rc = pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why",
-                               3);
+    int rc =
+        pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why", 3);
     int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
         tm_time_out(&f.m, i);
@@ -462,7 +460,7 @@ static void begin_or_prepare(const struct call *call)
     struct tm_txn *t = &f.model_txn[c];
     if (!t->open) {
         expect(call, pn_txn_begin(f.conn[c], &f.txn[c]), 0);
-        *t = (struct tm_txn){.open = true};
+        *t = (struct tm_txn) {.open = true};
     } else if (t->prepared) {
         expect(call, pn_txn_prepare(f.txn[c]), -PN_EPREPARED);
     } else if (call->argument % 2 == 0) {
@@ -497,14 +495,38 @@ static void end_txn(const struct call *call)
 
 static void make_call(const struct call *call)
 {
-    static void (*const calls[32])(const struct call *) = {
-        publish,       publish,       publish_later, publish_later,    publish_mortal,
-        end_txn,       get,           get,           get,              get,
-        get,           end_txn,       finish,        finish,           answer_otherwise,
-        answer_otherwise, answer_otherwise, wait_a_while, wait_a_while, open_consumer,
-        open_consumer, open_channel,  open_channel,  open_topic,       close_consumer,
-        set_level,     pause_topic,   pause_channel, empty_one,        delete_one,
-        cancel,        begin_or_prepare};
+    static void (*const calls[32])(const struct call *) = {publish,
+                                                           publish,
+                                                           publish_later,
+                                                           publish_later,
+                                                           publish_mortal,
+                                                           end_txn,
+                                                           get,
+                                                           get,
+                                                           get,
+                                                           get,
+                                                           get,
+                                                           end_txn,
+                                                           finish,
+                                                           finish,
+                                                           answer_otherwise,
+                                                           answer_otherwise,
+                                                           answer_otherwise,
+                                                           wait_a_while,
+                                                           wait_a_while,
+                                                           open_consumer,
+                                                           open_consumer,
+                                                           open_channel,
+                                                           open_channel,
+                                                           open_topic,
+                                                           close_consumer,
+                                                           set_level,
+                                                           pause_topic,
+                                                           pause_channel,
+                                                           empty_one,
+                                                           delete_one,
+                                                           cancel,
+                                                           begin_or_prepare};
     bool rare = calls[call->what] == delete_one || calls[call->what] == empty_one;
     if (!rare || call->argument >= 128)
         calls[call->what](call);
@@ -559,11 +581,11 @@ static void begin(void)
         FUZZ_CHECK(rc == 0, "connect: %d: %s", rc, pn_error_message());
     }
     for (int t = 0; t < 2; t++) {
-        open_topic(&(struct call){.t = t, .argument = 3});
-        open_channel(&(struct call){.t = t, .ch = t});
+        open_topic(&(struct call) {.t = t, .argument = 3});
+        open_channel(&(struct call) {.t = t, .ch = t});
     }
-    open_topic(&(struct call){.t = TM_DEEP, .argument = 128});
-    open_channel(&(struct call){.t = TM_DEEP});
+    open_topic(&(struct call) {.t = TM_DEEP, .argument = 128});
+    open_channel(&(struct call) {.t = TM_DEEP});
     f.m.next_id = 1ULL << 40; /* not the time of day: what is sampled is a function of it */
     pn_store_relaxed(&pn_first_segment()->topics.ctl->next_id, f.m.next_id);
 }
@@ -579,13 +601,13 @@ static void end(void)
             check_refill();
         }
     for (int c = 0; c < TM_CONSUMERS; c++) {
-        close_consumer(&(struct call){.c = c});
+        close_consumer(&(struct call) {.c = c});
         check_refill();
     }
     check_engine();
-    open_topic(&(struct call){.t = TM_DEAD_LETTERS}); /* whoever makes one sweeps up */
+    open_topic(&(struct call) {.t = TM_DEAD_LETTERS}); /* whoever makes one sweeps up */
     for (int t = 0; t < TM_TOPICS; t++)
-        delete_one(&(struct call){.t = t});
+        delete_one(&(struct call) {.t = t});
     check_engine();
     const struct pn_arena *mem = &pn_first_segment()->topics.arena;
     FUZZ_CHECK(pn_arena_bytes_used(mem) == 0, "%llu bytes are left",

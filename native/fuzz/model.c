@@ -24,11 +24,11 @@ void model_notify(struct model_txn *t, uint8_t channel, uint8_t content, uint32_
             (item->content == content || length == 0))
             return;
     }
-    t->item[t->nitems++] = (struct model_item){.kind = MODEL_NOTIFY,
-                                               .level = t->level,
-                                               .length = length,
-                                               .channel = channel,
-                                               .content = content};
+    t->item[t->nitems++] = (struct model_item) {.kind = MODEL_NOTIFY,
+                                                .level = t->level,
+                                                .length = length,
+                                                .channel = channel,
+                                                .content = content};
 }
 
 void model_rollback_to(struct model_txn *t, int level)
@@ -68,8 +68,7 @@ void model_fold(struct model *m, int c, struct model_txn *t)
     }
 }
 
-static void apply_intents(struct model *m, struct model_connection *conn,
-                          const struct model_txn *t)
+static void apply_intents(struct model *m, struct model_connection *conn, const struct model_txn *t)
 {
     for (int route = 0; route < PN_ROUTES; route++)
         for (int ch = 0; ch < MODEL_CHANNELS; ch++) {
@@ -92,12 +91,12 @@ void model_commit(struct model *m, int c, struct model_txn *t)
         if (item->kind == MODEL_BUMP)
             m->counter[conn->database][item->counter]++;
         if (item->kind == MODEL_NOTIFY)
-            m->log[m->nlog++] = (struct model_event){.transaction = m->transactions,
-                                                     .length = item->length,
-                                                     .backend = conn->backend,
-                                                     .database = conn->database,
-                                                     .channel = item->channel,
-                                                     .content = item->content};
+            m->log[m->nlog++] = (struct model_event) {.transaction = m->transactions,
+                                                      .length = item->length,
+                                                      .backend = conn->backend,
+                                                      .database = conn->database,
+                                                      .channel = item->channel,
+                                                      .content = item->content};
     }
     t->open = false;
 }

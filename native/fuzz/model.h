@@ -53,9 +53,9 @@ struct model_connection {
     bool open;
     uint8_t database;
     int32_t backend;
-    uint32_t position;                         /* in the log */
-    int64_t since[PN_ROUTES][MODEL_CHANNELS];  /* place in the log; -1: not listening */
-    bool known[MODEL_CHANNELS];                /* it has said LISTEN there at some time */
+    uint32_t position;                        /* in the log */
+    int64_t since[PN_ROUTES][MODEL_CHANNELS]; /* place in the log; -1: not listening */
+    bool known[MODEL_CHANNELS];               /* it has said LISTEN there at some time */
     struct model_txn txn[MODEL_TXNS];
 };
 

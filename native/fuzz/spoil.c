@@ -209,8 +209,8 @@ void fuzz_seal_header(void)
 
 static int checked(int64_t rc)
 {
-    FUZZ_CHECK(rc >= 0 || rc > -4096 || (rc <= -PN_EQUEUEFULL && rc >= -PN_EQUEUEFULL - 99),
-               "%lld", (long long) rc);
+    FUZZ_CHECK(rc >= 0 || rc > -4096 || (rc <= -PN_EQUEUEFULL && rc >= -PN_EQUEUEFULL - 99), "%lld",
+               (long long) rc);
     return (int) rc;
 }
 

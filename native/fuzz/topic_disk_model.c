@@ -25,13 +25,13 @@ void tm_spill(struct topic_model *m, const struct tm_publish *p, uint32_t i)
 {
     struct tm_topic *t = &m->topic[p->topic];
     FUZZ_CHECK(t->ndisk < TM_ON_DISK, "the model is full");
-    t->disk[t->ndisk++] = (struct tm_spilled){.id = p->id + i,
-                                              .len = p->lens[i],
-                                              .headers = p->headers,
-                                              .content = (uint8_t) (p->content + i),
-                                              .since = m->now,
-                                              .delay = p->delay,
-                                              .ttl = p->ttl};
+    t->disk[t->ndisk++] = (struct tm_spilled) {.id = p->id + i,
+                                               .len = p->lens[i],
+                                               .headers = p->headers,
+                                               .content = (uint8_t) (p->content + i),
+                                               .since = m->now,
+                                               .delay = p->delay,
+                                               .ttl = p->ttl};
     t->message_count++;
     t->message_bytes += p->lens[i];
 }
@@ -56,8 +56,7 @@ struct tm_spilled *tm_find_spilled(struct topic_model *m, int topic, uint64_t id
     for (uint32_t i = 0; i < t->ndisk; i++) {
         struct tm_spilled *s = &t->disk[i];
         bool deferred = s->delay > 0 && s->since + s->delay > m->now;
-        if (s->id == id && deferred && !s->buried && !s->burying &&
-            (commits || !is_expired(m, s)))
+        if (s->id == id && deferred && !s->buried && !s->burying && (commits || !is_expired(m, s)))
             return s;
     }
     return NULL;

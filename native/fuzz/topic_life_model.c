@@ -5,17 +5,17 @@ void tm_open_topic(struct topic_model *m, int topic, uint32_t overflow, uint64_t
 {
     bool ephemeral = m->topic[topic].ephemeral;
     uint64_t generation = m->topic[topic].generation + 1;
-    m->topic[topic] = (struct tm_topic){.exists = true,
-                                        .ephemeral = ephemeral,
-                                        .generation = generation,
-                                        .overflow = overflow,
-                                        .max_depth = max_depth,
-                                        .channel[TM_OWN] = {.exists = true, .next_order = 1}};
+    m->topic[topic] = (struct tm_topic) {.exists = true,
+                                         .ephemeral = ephemeral,
+                                         .generation = generation,
+                                         .overflow = overflow,
+                                         .max_depth = max_depth,
+                                         .channel[TM_OWN] = {.exists = true, .next_order = 1}};
 }
 
 void tm_open_channel(struct topic_model *m, int topic, int channel)
 {
-    m->topic[topic].channel[channel] = (struct tm_channel){.exists = true, .next_order = 1};
+    m->topic[topic].channel[channel] = (struct tm_channel) {.exists = true, .next_order = 1};
     tm_pump(m, topic);
 }
 

@@ -47,14 +47,12 @@ static void check_topic(int t)
     if (rc != 0 || pn_topic_stat(f.conn[0], f.topic[t], &s) != 0)
         return;
     same("on_disk", t, TM_OWN, s.on_disk, tm_on_disk(&f.m, t));
-    same("depth", t, TM_OWN, s.depth,
-         tm_count(&f.m, t, TM_OWN, TM_READY) + tm_on_disk(&f.m, t));
+    same("depth", t, TM_OWN, s.depth, tm_count(&f.m, t, TM_OWN, TM_READY) + tm_on_disk(&f.m, t));
     same("unfinished", t, TM_OWN, s.unfinished, tm_unfinished(&f.m, t));
     same("message_count", t, TM_OWN, s.message_count, topic->message_count);
     same("message_bytes", t, TM_OWN, s.message_bytes, topic->message_bytes);
     same("dropped", t, TM_OWN, s.dropped, topic->dropped);
-    same("expired", t, TM_OWN, s.expired,
-         topic->expired + topic->channel[TM_OWN].expired);
+    same("expired", t, TM_OWN, s.expired, topic->expired + topic->channel[TM_OWN].expired);
     tm_refill(&f.m);
 }
 

@@ -216,14 +216,14 @@ static int deliver(struct topic_model *m, int message, int topic, int channel, i
     struct tm_channel *c = &m->topic[topic].channel[channel];
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind == TM_NONE) {
-            m->delivery[i] =
-                (struct tm_delivery){.kind = TM_STAGED,
-                                     .then = due != 0 && channel != TM_OWN ? TM_DEFERRED : TM_READY,
-                                     .message = message,
-                                     .topic = topic,
-                                     .channel = channel,
-                                     .order = c->next_order++,
-                                     .due = due};
+            m->delivery[i] = (struct tm_delivery) {
+                .kind = TM_STAGED,
+                .then = due != 0 && channel != TM_OWN ? TM_DEFERRED : TM_READY,
+                .message = message,
+                .topic = topic,
+                .channel = channel,
+                .order = c->next_order++,
+                .due = due};
             return i;
         }
     FUZZ_CHECK(false, "the model is full");
@@ -246,16 +246,16 @@ static int new_message(struct topic_model *m, const struct tm_publish *p, uint32
 {
     for (int k = 0; k < TM_MESSAGES; k++)
         if (!m->message[k].used) {
-            m->message[k] = (struct tm_message){.used = true,
-                                                .staged = true,
-                                                .generation = m->topic[p->topic].generation,
-                                                .id = p->id + i,
-                                                .dead = p->dead,
-                                                .len = p->lens[i],
-                                                .headers = p->headers,
-                                                .content = (uint8_t) (p->content + i),
-                                                .topic = p->topic,
-                                                .expires = p->ttl > 0 ? since(m, p) + p->ttl : 0};
+            m->message[k] = (struct tm_message) {.used = true,
+                                                 .staged = true,
+                                                 .generation = m->topic[p->topic].generation,
+                                                 .id = p->id + i,
+                                                 .dead = p->dead,
+                                                 .len = p->lens[i],
+                                                 .headers = p->headers,
+                                                 .content = (uint8_t) (p->content + i),
+                                                 .topic = p->topic,
+                                                 .expires = p->ttl > 0 ? since(m, p) + p->ttl : 0};
             return k;
         }
     FUZZ_CHECK(false, "the model is full");
@@ -407,11 +407,11 @@ static void dead_letter(struct topic_model *m, int delivery)
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_message *message = &m->message[d->message];
     struct tm_publish p = {.topic = TM_DEAD_LETTERS,
-                                 .n = 1,
-                                 .lens = &message->len,
-                                 .headers = message->headers,
-                                 .content = message->content,
-                                 .dead = message->id};
+                           .n = 1,
+                           .lens = &message->len,
+                           .headers = message->headers,
+                           .content = message->content,
+                           .dead = message->id};
     if (!m->topic[TM_DEAD_LETTERS].exists)
         tm_open_topic(m, TM_DEAD_LETTERS, PN_OVERFLOW_DISK, 0);
     FUZZ_CHECK(tm_publish(m, &p) == 0, "the topic for dead letters has a bound");
@@ -590,8 +590,8 @@ static int next_ahead(struct topic_model *m, int consumer)
     struct tm_consumer *c = &m->consumer[consumer];
     while (c->at < c->nahead) {
         int i = c->ahead[c->at].delivery;
-        bool ours = m->delivery[i].kind == TM_IN_FLIGHT &&
-                    m->delivery[i].claim == c->ahead[c->at].claim;
+        bool ours =
+            m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].claim == c->ahead[c->at].claim;
         bool late = ours && expired(m, &m->delivery[i]);
         if (late) {
             tm_back(m, i, true, 0, m->delivery[i].attempts - 1);
@@ -642,8 +642,7 @@ int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, ui
     for (int i = 0; i < TM_DELIVERIES; i++) {
         const struct tm_delivery *d = &m->delivery[i];
         bool flies = d->kind == TM_IN_FLIGHT || (d->kind == TM_HELD && !d->emptied);
-        if (!flies || d->topic != topic || d->channel != channel ||
-            m->message[d->message].id != id)
+        if (!flies || d->topic != topic || d->channel != channel || m->message[d->message].id != id)
             continue;
         if (d->claim == claim)
             return d->kind == TM_IN_FLIGHT ? i : -1;
@@ -687,8 +686,8 @@ void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay)
 void tm_level(struct topic_model *m, int consumer, int level)
 {
     struct tm_consumer *c = &m->consumer[consumer];
-    c->level = level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight
-                                                                 : (uint32_t) level;
+    c->level =
+        level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight : (uint32_t) level;
     if (c->level == 0)
         give_back_ahead(m, consumer);
 }

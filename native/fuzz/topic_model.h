@@ -17,8 +17,8 @@ enum {
     TM_TOPICS = 4,
     TM_DEAD_LETTERS = 2, /* the topic for them */
     TM_DEEP = 3,         /* one of few messages in memory, and the others on disk */
-    TM_CHANNELS = 3,  /* of a topic; the last one is ephemeral */
-    TM_OWN = 3,       /* the topic's own queue */
+    TM_CHANNELS = 3,     /* of a topic; the last one is ephemeral */
+    TM_OWN = 3,          /* the topic's own queue */
     TM_CONSUMERS = 4,
     TM_MESSAGES = 400,
     TM_DELIVERIES = 1600,
@@ -83,7 +83,7 @@ struct tm_topic {
     bool refilling; /* more may come back than did */
     uint32_t ndisk;
     struct tm_spilled disk[TM_ON_DISK]; /* the oldest first */
-    uint64_t generation; /* counts the times it was made */
+    uint64_t generation;                /* counts the times it was made */
     uint32_t overflow;
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
@@ -149,7 +149,7 @@ struct tm_publish {
     uint8_t content; /* of the first one; the next has one more */
     int64_t delay, ttl;
     uint64_t dead;
-    uint64_t id; /* of the first one */
+    uint64_t id;   /* of the first one */
     int64_t since; /* of what was on disk: from when delay and ttl count; 0: now */
 };
 

@@ -5,14 +5,14 @@
 
 static struct tm_publish what_of(const struct tm_op *op)
 {
-    return (struct tm_publish){.topic = op->topic,
-                               .n = 1,
-                               .lens = &op->len,
-                               .headers = op->headers,
-                               .content = op->content,
-                               .delay = op->delay,
-                               .ttl = op->ttl,
-                               .id = op->id};
+    return (struct tm_publish) {.topic = op->topic,
+                                .n = 1,
+                                .lens = &op->len,
+                                .headers = op->headers,
+                                .content = op->content,
+                                .delay = op->delay,
+                                .ttl = op->ttl,
+                                .id = op->id};
 }
 
 static void spill(struct topic_model *m, const struct tm_op *op)
@@ -152,8 +152,7 @@ static void undo(struct topic_model *m, struct tm_txn *t, int n)
         struct tm_op *op = &t->op[i];
         if (op->kind != TM_CANCEL && op->message >= 0)
             unstage(m, op->message);
-        if (op->kind == TM_ANSWER && op->delivery >= 0 &&
-            m->delivery[op->delivery].kind == TM_HELD)
+        if (op->kind == TM_ANSWER && op->delivery >= 0 && m->delivery[op->delivery].kind == TM_HELD)
             unhold(m, op->delivery);
     }
     forget(m);
@@ -195,8 +194,7 @@ static void revive(struct topic_model *m, struct tm_op *op)
     for (int i = 0; i < TM_DELIVERIES; i++)
         if (m->delivery[i].kind == TM_STAGED && m->delivery[i].message == op->message) {
             m->delivery[i].order = m->topic[what->topic].channel[TM_OWN].next_order++;
-            m->delivery[i].due =
-                op->kind == TM_PUBLISH && op->delay > 0 ? m->now + op->delay : 0;
+            m->delivery[i].due = op->kind == TM_PUBLISH && op->delay > 0 ? m->now + op->delay : 0;
         }
 }
 

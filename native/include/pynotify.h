@@ -71,25 +71,25 @@ extern "C" {
 
 /* Below -4096, so that they can never be a negated errno.  SQLSTATEs are PostgreSQL's. */
 enum pn_error {
-    PN_EQUEUEFULL = 5001,   /* 54000 */
-    PN_ETOOBIG = 5002,      /* 54000: the transaction does not fit an empty queue */
-    PN_ECHANNELNAME = 5003, /* 22023: empty, too long, or contains NUL */
-    PN_EPAYLOAD = 5004,     /* 22023: payload string too long */
-    PN_EBACKENDS = 5005,    /* 53300 */
-    PN_ECHANNELS = 5006,    /* 53200: channel or subscription table full */
-    PN_ELAYOUT = 5007,      /* another layout, version, libc, page size, pid namespace or owner */
-    PN_ECORRUPT = 5008,     /* poisoned, or a check of something read from the segment failed */
-    PN_EGONE = 5009,        /* the segment was unlinked under us */
-    PN_ELOCK = 5010,        /* the writer lock was not to be had in time; names its holder */
-    PN_EFORKED = 5011,      /* a connection that belongs to another process */
-    PN_ECLOSED = 5012,      /* the connection is closed */
-    PN_EPREPARED = 5013,    /* the transaction is prepared: only commit and abort are left */
-    PN_ESTALE = 5014,       /* segment of an earlier boot */
-    PN_EREAPED = 5015,      /* our slot was taken from us: the process lost its liveness locks */
-    PN_ELOCKBUSY = 5016,    /* pn_never_wait: PN_ELOCK without having waited */
-    PN_EROOMBUSY = 5017,    /* pn_never_wait: the queue is full, and on_full is to wait */
-    PN_EGENERATIONS = 5018, /* 53200: the table of shared counters is full */
-    PN_EENCODING = 5019,    /* 22021: the channel goes to a PostgreSQL, and this is no text */
+    PN_EQUEUEFULL = 5001,    /* 54000 */
+    PN_ETOOBIG = 5002,       /* 54000: the transaction does not fit an empty queue */
+    PN_ECHANNELNAME = 5003,  /* 22023: empty, too long, or contains NUL */
+    PN_EPAYLOAD = 5004,      /* 22023: payload string too long */
+    PN_EBACKENDS = 5005,     /* 53300 */
+    PN_ECHANNELS = 5006,     /* 53200: channel or subscription table full */
+    PN_ELAYOUT = 5007,       /* another layout, version, libc, page size, pid namespace or owner */
+    PN_ECORRUPT = 5008,      /* poisoned, or a check of something read from the segment failed */
+    PN_EGONE = 5009,         /* the segment was unlinked under us */
+    PN_ELOCK = 5010,         /* the writer lock was not to be had in time; names its holder */
+    PN_EFORKED = 5011,       /* a connection that belongs to another process */
+    PN_ECLOSED = 5012,       /* the connection is closed */
+    PN_EPREPARED = 5013,     /* the transaction is prepared: only commit and abort are left */
+    PN_ESTALE = 5014,        /* segment of an earlier boot */
+    PN_EREAPED = 5015,       /* our slot was taken from us: the process lost its liveness locks */
+    PN_ELOCKBUSY = 5016,     /* pn_never_wait: PN_ELOCK without having waited */
+    PN_EROOMBUSY = 5017,     /* pn_never_wait: the queue is full, and on_full is to wait */
+    PN_EGENERATIONS = 5018,  /* 53200: the table of shared counters is full */
+    PN_EENCODING = 5019,     /* 22021: the channel goes to a PostgreSQL, and this is no text */
     PN_ETOPICNAME = 5020,    /* a topic's or channel's name */
     PN_ETOPICFULL = 5021,    /* 54000 */
     PN_ENOTINFLIGHT = 5022,  /* the message is not in flight any more */
@@ -100,10 +100,10 @@ enum pn_error {
     PN_EBODYLONG = 5027,     /* 22023: larger than max_body, or headers too long */
     PN_ECONSUMERS = 5028,    /* the channel's max_consumers */
     PN_ETOPICOPTIONS = 5029, /* it was made with other options */
-    PN_ESYNC = 5030,    /* 58030: it happened; a durable topic's log is not written or synced */
-    PN_EDATADIR = 5031, /* 55006: the log of durable topics is another segment's */
+    PN_ESYNC = 5030,     /* 58030: it happened; a durable topic's log is not written or synced */
+    PN_EDATADIR = 5031,  /* 55006: the log of durable topics is another segment's */
     PN_EDISKFULL = 5032, /* 53100: the disk of data_dir; nothing has happened */
-    PN_EUSER = 5033 /* the process has another effective user than when it connected */
+    PN_EUSER = 5033      /* the process has another effective user than when it connected */
 };
 
 enum pn_notice { PN_NOTICE = 1 << 20 };
@@ -131,11 +131,11 @@ typedef struct pn_options {
     uint64_t full_timeout_ns;   /* bound of PN_FULL_BLOCK */
     uint32_t max_queue_pages;   /* beyond queue_pages they are files in data_dir; 0: queue_pages */
     char data_dir[PN_DATA_DIR_SIZE]; /* ours alone to write to; kept as an absolute path */
-    uint64_t topic_memory;       /* bytes for the messages of all topics */
-    uint32_t max_body;           /* bytes of a message of a topic */
-    uint32_t max_topics;         /* at most 65536 */
-    uint32_t max_topic_channels; /* of all topics together; at most 65536 */
-    uint32_t max_consumers;      /* of all channels together; at most 65535 */
+    uint64_t topic_memory;           /* bytes for the messages of all topics */
+    uint32_t max_body;               /* bytes of a message of a topic */
+    uint32_t max_topics;             /* at most 65536 */
+    uint32_t max_topic_channels;     /* of all topics together; at most 65536 */
+    uint32_t max_consumers;          /* of all channels together; at most 65535 */
 } pn_options;
 
 typedef struct pn_engine pn_engine;
@@ -170,10 +170,10 @@ int pn_open(const char *name, const pn_options *opts, pn_engine **out);
 void pn_engine_close(pn_engine *engine);
 
 void pn_engine_options(const pn_engine *engine, pn_options *out);
-uint64_t pn_engine_size(const pn_engine *engine);       /* bytes */
-int64_t pn_engine_created_ns(const pn_engine *engine);  /* CLOCK_REALTIME */
-int pn_engine_owner_euid(const pn_engine *engine);      /* euid that opened it */
-int pn_engine_gone(const pn_engine *engine);            /* 1: its name was removed */
+uint64_t pn_engine_size(const pn_engine *engine);      /* bytes */
+int64_t pn_engine_created_ns(const pn_engine *engine); /* CLOCK_REALTIME */
+int pn_engine_owner_euid(const pn_engine *engine);     /* euid that opened it */
+int pn_engine_gone(const pn_engine *engine);           /* 1: its name was removed */
 
 /*
  * Processes that hold a backend slot in any segment called `name`, whatever its layout: proved by
@@ -396,13 +396,13 @@ typedef struct pn_batch {
     size_t ngaps;        /* with PN_FULL_DROP_SLOWEST, pages in files, or a bridge */
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
-    uint64_t max_data; /* the caller's: with so many bytes in data nothing more is read; 0: any */
+    uint64_t max_data;   /* the caller's: with so many bytes in data nothing more is read; 0: any */
     size_t nrenamed;    /* numbers in it that this batch did not have before, or for another name */
     uint32_t *renamed;  /* [nrenamed] */
     size_t renamed_cap; /* room in renamed */
     uint64_t *known;    /* the core's own */
     size_t known_cap;
-    void *life;         /* likewise */
+    void *life; /* likewise */
 } pn_batch;
 
 pn_batch *pn_batch_new(void); /* NULL: no memory */
@@ -498,16 +498,16 @@ typedef struct pn_stat {
     uint64_t signals_sent, signals_elided, wakeups_useful, wakeups_useless, slot_writes;
     uint64_t signals_unsent; /* could not be sent: the sleeper comes by its slow timer */
     uint64_t handler_reinstalls, recoveries;
-    uint64_t evictions;     /* how often the slowest listener lost its place */
-    uint64_t spilled_pages; /* written to files, ever */
+    uint64_t evictions;            /* how often the slowest listener lost its place */
+    uint64_t spilled_pages;        /* written to files, ever */
     uint64_t head, tail, mem_tail; /* queue positions, bytes; [tail, mem_tail) is in files */
     double queue_usage;
     int32_t tail_holder_pid; /* 0: nobody */
     uint32_t queue_pages, max_queue_pages;
-    uint32_t backends;       /* how many rows there are */
-    uint32_t channels;       /* entries of the channel table in use */
+    uint32_t backends; /* how many rows there are */
+    uint32_t channels; /* entries of the channel table in use */
     uint32_t subscriptions;
-    uint32_t generations;    /* shared counters that exist */
+    uint32_t generations; /* shared counters that exist */
 } pn_stat;
 
 /* What a backend is to its database (pn_conn_bridge()). */
@@ -521,7 +521,7 @@ typedef struct pn_backend_stat {
     int32_t backend_id, pid;
     uint32_t channels;
     uint32_t asleep, in_transaction;
-    int32_t signo; /* what it is woken by; -1: it polls */
+    int32_t signo;   /* what it is woken by; -1: it polls */
     uint32_t bridge; /* enum pn_bridge_kind */
     uint64_t lag_bytes;
     char database[256];

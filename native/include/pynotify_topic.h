@@ -129,10 +129,10 @@ int pn_topic_channel_delete(pn_conn *conn, pn_ref channel);
 typedef struct pn_consumer pn_consumer;
 
 typedef struct pn_consumer_options {
-    uint32_t max_in_flight; /* 1 to 65535; 0: 1 */
-    uint32_t max_attempts;  /* deliveries; 0: no limit */
-    uint32_t sample_rate;   /* percent, 1 to 99; 0: all */
-    int64_t msg_timeout_ns; /* 0: 60 s */
+    uint32_t max_in_flight;     /* 1 to 65535; 0: 1 */
+    uint32_t max_attempts;      /* deliveries; 0: no limit */
+    uint32_t sample_rate;       /* percent, 1 to 99; 0: all */
+    int64_t msg_timeout_ns;     /* 0: 60 s */
     int64_t max_msg_timeout_ns; /* 0: 900 s; touch extends to at most this after delivery */
     const char *dead_letter;    /* name of a topic, made when it is needed; NULL: none */
     size_t dead_letter_len;
@@ -224,8 +224,8 @@ typedef struct pn_topic_stats {
     uint64_t message_count, message_bytes; /* ever published */
     uint64_t dropped; /* by `overflow`, each once; counted in each channel, too */
     uint64_t expired;
-    uint64_t on_disk;   /* messages */
-    char error[128]; /* the last write error, or empty */
+    uint64_t on_disk; /* messages */
+    char error[128];  /* the last write error, or empty */
     char database[256];
 } pn_topic_stats;
 
@@ -257,8 +257,7 @@ int pn_consumer_stat(pn_consumer *consumer, pn_consumer_stats *out);
  * Publish to finish, over the last five to ten minutes: the quantiles q[0 .. n-1], in (0, 1], in
  * seconds.  Returns 1, or 0 when nothing was finished in that time.
  */
-int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, size_t n,
-                         double *seconds);
+int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, size_t n, double *seconds);
 
 /*
  * The same for who only looks: of all databases, without a connection, and so without a slot.

@@ -20,7 +20,7 @@ static bool begins(const char *label, const char *prefix)
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_EQ(setpgid(0, 0), 0); /* its children can be waited for when it is dead */
     CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
     now.victim();
@@ -95,17 +95,18 @@ static void finish_job(struct job *job)
     int status = reap(job->pid); /* it has a watchdog of its own */
     bool exited = WIFEXITED(status);
     if (exited && WEXITSTATUS(status) == NOT_HIT) {
-        fprintf(stderr,
-                "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in "
-                VICTIMS_H ", and job_of() the way to it\n",
-                job->c.label, action_names[job->c.action], job->c.nth);
+        fprintf(
+            stderr,
+            "crash label %s (%s, hit %u) was reached by no victim: give it a scenario in " VICTIMS_H
+            ", and job_of() the way to it\n",
+            job->c.label, action_names[job->c.action], job->c.nth);
         not_hit++;
     } else if (!exited || WEXITSTATUS(status) != HIT) {
         fprintf(stderr, "FAILED: %s, hit %u, %s\n", job->c.label, job->c.nth,
                 action_names[job->c.action]);
         failures++;
         for (int i = 0; i < 4; i++) { /* what it could not remove itself */
-            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int)job->pid, i);
+            snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int) job->pid, i);
             test_segment_remove(leftover);
         }
     }
@@ -137,7 +138,7 @@ static int run_jobs(struct job *jobs, size_t n, void (*prepare_journal)(void))
             start_job(&jobs[i], prepare_journal);
     }
     printf("%u cases, %u failed, %u not reached; %.1f s\n", done, failures, not_hit,
-           (double)(test_now_ns() - began) / 1e9);
+           (double) (test_now_ns() - began) / 1e9);
     return failures + not_hit != 0;
 }
 

@@ -16,7 +16,7 @@ enum { MOST = 6 }; /* so many are published at a time; these in a transaction */
 static struct shared {
     _Atomic(int) begun, told;         /* the last number that was being published, that had been */
     _Atomic(int) finishing, finished; /* and finished */
-} * shared;
+} *shared;
 static const char *label;
 static uint32_t nth;
 static const char *segment;
@@ -50,7 +50,7 @@ static void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
         const pn_message_in in = {.body = bodies, .body_len = 4};
         CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
     } else {
-        CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens, (size_t)n, NULL, &id));
+        CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens, (size_t) n, NULL, &id));
     }
     atomic_store(&shared->told, first + n - 1);
 }

@@ -11,12 +11,11 @@
 
 static inline bool is_topic_label(const char *label)
 {
-    static const char *const prefixes[] = {"topic:",    "topic-recover:",  "publish:",
-                                           "answer:",   "arena:",          "prepare:",
-                                           "claim:due", "claim:in-flight", "claim:listed",
-                                           "claim:handed", "claim:copying",
-                                           "commit:staged", "commit:answered", "commit:cancelled",
-                                           "commit:topics", "commit:undone"};
+    static const char *const prefixes[] = {
+        "topic:",          "topic-recover:",   "publish:",      "answer:",
+        "arena:",          "prepare:",         "claim:due",     "claim:in-flight",
+        "claim:listed",    "claim:handed",     "claim:copying", "commit:staged",
+        "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(label, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
@@ -26,10 +25,9 @@ static inline bool is_topic_label(const char *label)
 /* Those of the engine that a transaction with messages reaches are worth a second look. */
 static inline bool is_ours(const char *label)
 {
-    static const char *const commits[] = {"commit:before-head", "commit:after-head",
-                                          "commit:applied", "commit:before-woken",
-                                          "commit:after-woken", "recover:applied",
-                                          "recover:woken"};
+    static const char *const commits[] = {
+        "commit:before-head", "commit:after-head", "commit:applied", "commit:before-woken",
+        "commit:after-woken", "recover:applied",   "recover:woken"};
     for (size_t i = 0; i < sizeof commits / sizeof commits[0]; i++)
         if (strcmp(label, commits[i]) == 0)
             return true;

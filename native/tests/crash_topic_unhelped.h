@@ -8,7 +8,7 @@
 /* Sleeps in get(), or (kind 1) on its descriptor.  It never ends by itself. */
 static void endless_consumer(void *arg)
 {
-    uintptr_t kind = (uintptr_t)arg & 1, who = (uintptr_t)arg >> 1;
+    uintptr_t kind = (uintptr_t) arg & 1, who = (uintptr_t) arg >> 1;
     pn_consumer_slow_ns = INT64_C(3600000000000);
     pn_conn *conn = connect_with(0);
     pn_consumer *consumer = consumer_of(conn, work_a, 1, 0);
@@ -20,8 +20,8 @@ static void endless_consumer(void *arg)
     for (;;) {
         if (kind == 1 && poll(&fd, 1, -1) < 0)
             CHECK_EQ(errno, EINTR);
-        if (take(consumer, (uint32_t)who, WORK, 0, kind == 1 ? 0 : -1, &h))
-            finish(conn, &h, (uint32_t)who);
+        if (take(consumer, (uint32_t) who, WORK, 0, kind == 1 ? 0 : -1, &h))
+            finish(conn, &h, (uint32_t) who);
     }
 }
 
@@ -38,7 +38,7 @@ static bool waits(uint32_t n)
 
 static pid_t start_endless(enum writer who, uintptr_t kind)
 {
-    pid_t pid = spawn(endless_consumer, (void *)((uintptr_t)who << 1 | kind));
+    pid_t pid = spawn(endless_consumer, (void *) ((uintptr_t) who << 1 | kind));
     REQUIRE(hear(0, 1, TEST_PATIENCE_MS), "a consumer did not start");
     return pid;
 }
@@ -78,7 +78,7 @@ static void end_unhelped(pid_t pid)
 
 static void last_words(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = connect_with(0);
     bool in_twos = strcmp(now.label, "publish:after-all") == 0;
     check_label(now.label);
@@ -87,14 +87,14 @@ static void last_words(void *arg)
         if (in_twos)
             publish_many(conn, HELPER, WORK, work, 2);
         else
-            publish(conn, HELPER, WORK, work, &(struct manner){.size = 40});
+            publish(conn, HELPER, WORK, work, &(struct manner) {.size = 40});
 }
 
 /* One sleeping consumer, a publisher that dies, and nobody else at all. */
 static void run_last_words(void *arg)
 {
     begin_unhelped();
-    pid_t pid = start_endless(CONSUMER, (uintptr_t)arg);
+    pid_t pid = start_endless(CONSUMER, (uintptr_t) arg);
     CHECK_SOON(waits(1));
     CHECK_KILLED(spawn(last_words, NULL), SIGKILL);
     await_all();
@@ -104,7 +104,7 @@ static void run_last_words(void *arg)
 static bool is_dead(pid_t pid)
 {
     siginfo_t dead = {.si_pid = 0};
-    CHECK_EQ(waitid(P_PID, (id_t)pid, &dead, WEXITED | WNOHANG | WNOWAIT), 0);
+    CHECK_EQ(waitid(P_PID, (id_t) pid, &dead, WEXITED | WNOHANG | WNOWAIT), 0);
     return dead.si_pid != 0;
 }
 
@@ -112,8 +112,8 @@ static bool is_dead(pid_t pid)
 static void run_heir(void *arg)
 {
     begin_unhelped();
-    pid_t heir = start_endless(CONSUMER, (uintptr_t)arg);
-    pid_t dies = start_endless(HELPER, (uintptr_t)arg);
+    pid_t heir = start_endless(CONSUMER, (uintptr_t) arg);
+    pid_t dies = start_endless(HELPER, (uintptr_t) arg);
     for (;;) {
         uint32_t before = atomic_load(&j->next);
         CHECK_SOON(waits(2) || is_dead(dies));
@@ -131,10 +131,10 @@ static void run_heir(void *arg)
 static void run_timekeeper(void *arg)
 {
     begin_unhelped();
-    pid_t heir = start_endless(CONSUMER, (uintptr_t)arg);
-    pid_t dies = start_endless(HELPER, (uintptr_t)arg);
+    pid_t heir = start_endless(CONSUMER, (uintptr_t) arg);
+    pid_t dies = start_endless(HELPER, (uintptr_t) arg);
     CHECK_SOON(waits(2));
-    publish(mine, PARENT, WORK, work, &(struct manner){.size = 40, .delay_ns = 200 * MS});
+    publish(mine, PARENT, WORK, work, &(struct manner) {.size = 40, .delay_ns = 200 * MS});
     CHECK_SOON(waits(2));
     kill(dies, SIGKILL);
     CHECK_KILLED(dies, SIGKILL);
@@ -144,7 +144,7 @@ static void run_timekeeper(void *arg)
 
 static void first_channel(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = connect_with(0);
     check_label(now.label);
     CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
@@ -154,13 +154,13 @@ static void first_channel(void *arg)
 /* Emptied, then two kept messages; who makes the first channel dies in handing them over. */
 static void run_late_channel(void *arg)
 {
-    (void)arg;
+    (void) arg;
     begin_unhelped();
     pn_ref own = topic_named(mine, "own");
     throw_away(mine, own, 6);
     CHECK_OK(pn_topic_empty(mine, own));
-    publish(mine, PARENT, OWN, own, &(struct manner){.size = 40});
-    publish(mine, PARENT, OWN, own, &(struct manner){.size = 40});
+    publish(mine, PARENT, OWN, own, &(struct manner) {.size = 40});
+    publish(mine, PARENT, OWN, own, &(struct manner) {.size = 40});
     CHECK_KILLED(spawn(first_channel, NULL), SIGKILL);
     check_segment("after the death");
     finish_what_is_left(OWN, own, "x", 0);

@@ -35,7 +35,7 @@ static bool going_on(void)
 
 static void survivor(void *arg)
 {
-    uint32_t me = (uint32_t)(uintptr_t)arg, quits = 0;
+    uint32_t me = (uint32_t) (uintptr_t) arg, quits = 0;
     int which = me == CONSUMER + 2;
     pn_conn *conn = connect_with(0);
     pn_consumer *consumer = consumer_of(conn, which == 0 ? work_a : work_b, 1 + me % 2, 0);
@@ -61,10 +61,10 @@ static bool hear(int which, int n, int ms)
     char c[8];
     while (n > 0) {
         int64_t left = (until - test_now_ns()) / 1000000;
-        if (left < 0 || (poll(&p, 1, (int)left + 1) < 1 && errno != EINTR))
+        if (left < 0 || (poll(&p, 1, (int) left + 1) < 1 && errno != EINTR))
             return false;
-        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t)n) : 0;
-        n -= (int)k;
+        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t) n) : 0;
+        n -= (int) k;
     }
     return true;
 }
@@ -77,7 +77,7 @@ static void a_day(uint32_t me, int round)
     answering(&v);
     timing(&v);
     for (int end = COMMIT; end <= PREPARE_ABORT; end++)
-        in_transaction(&v, (enum end_of_txn)end);
+        in_transaction(&v, (enum end_of_txn) end);
     refused_transaction(&v);
     pausing(&v);
     deleting(&v, round);
@@ -101,13 +101,13 @@ static void dead_consumer(void *arg)
     pn_txn *txn;
     uint64_t id;
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
-    open_mortal(&v, HELPER + (uint32_t)(uintptr_t)arg);
+    open_mortal(&v, HELPER + (uint32_t) (uintptr_t) arg);
     publish_many(v.conn, v.me, OWN, v.own, 4);
     CHECK(take(v.cx, v.me, OWN, 0, 20 * MS, &h));
     CHECK(take(v.cx, v.me, OWN, 0, 20 * MS, &h));
     CHECK_OK(pn_txn_begin(v.conn, &txn));
     uint32_t serial = about_to_publish(v.me, WORK, 1);
-    CHECK_OK(send_one(v.conn, txn, v.work, serial, &(struct manner){.size = 40}, &id));
+    CHECK_OK(send_one(v.conn, txn, v.work, serial, &(struct manner) {.size = 40}, &id));
     CHECK_OK(pn_message_answer(v.conn, txn, h.out.delivery, h.out.tag, h.out.id, PN_ANSWER_FINISH,
                                0, NULL, 0));
     CHECK_OK(pn_txn_prepare(txn));
@@ -122,18 +122,29 @@ static void reaping(void)
     pn_ref topic = topic_named(conn, "work");
     for (int round = 0; round < 8 && going_on(); round++) {
         atomic_fetch_add(&j->deaths, 1);
-        CHECK_KILLED(spawn(dead_consumer, (void *)(uintptr_t)round), SIGKILL);
+        CHECK_KILLED(spawn(dead_consumer, (void *) (uintptr_t) round), SIGKILL);
         CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
-        publish(conn, VICTIM, WORK, topic, &(struct manner){.size = 40});
+        publish(conn, VICTIM, WORK, topic, &(struct manner) {.size = 40});
     }
     pn_conn_close(conn);
 }
 
-static const char *const holding[] = {
-    "publish:delivery-state", "publish:after-live", "publish:one-of-many", "claim:in-flight",
-    "answer:back",            "answer:redo-valid",  "topic:pump",         "topic:emptied",
-    "commit:after-head",      "arena:taken",        "topic:returned",     "prepare:held",
-    "topic:channel-deleted",  "answer:free",        "commit:after-head",  "publish:live"};
+static const char *const holding[] = {"publish:delivery-state",
+                                      "publish:after-live",
+                                      "publish:one-of-many",
+                                      "claim:in-flight",
+                                      "answer:back",
+                                      "answer:redo-valid",
+                                      "topic:pump",
+                                      "topic:emptied",
+                                      "commit:after-head",
+                                      "arena:taken",
+                                      "topic:returned",
+                                      "prepare:held",
+                                      "topic:channel-deleted",
+                                      "answer:free",
+                                      "commit:after-head",
+                                      "publish:live"};
 enum { HOLDING = sizeof holding / sizeof holding[0] };
 
 static void check_label(const char *label)
@@ -146,18 +157,18 @@ static void check_label(const char *label)
 
 static void die_holding_the_lock(void *arg)
 {
-    uint32_t round = (uint32_t)(uintptr_t)arg;
+    uint32_t round = (uint32_t) (uintptr_t) arg;
     CHECK_OK(pn_crash_arm(holding[round % HOLDING], 1 + round / HOLDING, PN_CRASH_KILL));
     for (int i = 0; i < 3; i++)
-        a_day(HELPER + round, 1000 * (int)round + i);
+        a_day(HELPER + round, 1000 * (int) round + i);
 }
 
 static void die_in_recovery(void *arg)
 {
-    static const char *const labels[] = {"recover:begin", "topic-recover:begin", "recover:applied",
-                                         "topic-recover:deliveries", "topic-recover:lists",
-                                         "topic-recover:messages"};
-    uint32_t i = (uint32_t)(uintptr_t)arg;
+    static const char *const labels[] = {"recover:begin",       "topic-recover:begin",
+                                         "recover:applied",     "topic-recover:deliveries",
+                                         "topic-recover:lists", "topic-recover:messages"};
+    uint32_t i = (uint32_t) (uintptr_t) arg;
     pn_stat stat;
     CHECK_OK(pn_crash_arm(i % 2 == 0 ? now.label : labels[i / 2 % 6], 1, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
@@ -171,10 +182,10 @@ static void recovering(void)
         pn_conn *conn = connect_with(0);
         pn_ref topic = topic_named(conn, "work");
         atomic_fetch_add(&j->deaths, 1);
-        reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
+        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
         for (uint32_t i = 0; i < now.recoverers; i++)
-            reap(spawn(die_in_recovery, (void *)(uintptr_t)(round + i)));
-        publish(conn, VICTIM, WORK, topic, &(struct manner){.size = 40});
+            reap(spawn(die_in_recovery, (void *) (uintptr_t) (round + i)));
+        publish(conn, VICTIM, WORK, topic, &(struct manner) {.size = 40});
         pn_conn_close(conn);
     }
 }

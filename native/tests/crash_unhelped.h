@@ -27,12 +27,12 @@ static void await_all(const struct listener_log *log)
 /* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and nobody else at all. */
 static void run_without_help(void *arg)
 {
-    uintptr_t kind = (uintptr_t)arg;
+    uintptr_t kind = (uintptr_t) arg;
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     open_segment();
     without_timer = true;
-    pid_t pid = spawn(listener, (void *)kind);
+    pid_t pid = spawn(listener, (void *) kind);
     REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
     const struct pn_segment *seg = inside();
     CHECK_SOON((pn_load_acquire(&seg->backend[0].pos) & PN_ASLEEP) != 0);
@@ -50,7 +50,7 @@ static void run_without_help(void *arg)
 
 static void watcher_that_dies(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_batch *batch = pn_batch_new();
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", NULL);
@@ -75,23 +75,23 @@ static void notifier_that_dies(void *arg)
 static void run_chain_of_deaths(void *arg)
 {
     static const char *const last_label[] = {"commit:want", "commit:unslept", "commit:unlocked"};
-    uintptr_t kind = (uintptr_t)arg % 4;
+    uintptr_t kind = (uintptr_t) arg % 4;
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     open_segment();
     without_timer = true;
     pid_t watchers[2], pid = 0;
     for (int i = 0; i < 3; i++) { /* the survivor's slot is before, between or behind theirs */
-        if (i == (int)now.nth - 1)
-            pid = spawn(listener, (void *)kind);
+        if (i == (int) now.nth - 1)
+            pid = spawn(listener, (void *) kind);
         else
-            watchers[i < (int)now.nth - 1 ? i : i - 1] = spawn(watcher_that_dies, NULL);
+            watchers[i < (int) now.nth - 1 ? i : i - 1] = spawn(watcher_that_dies, NULL);
         REQUIRE(hear(1, TEST_PATIENCE_MS), "a listener did not start");
         const struct pn_segment *seg = inside();
         CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
                    (pn_load_acquire(&seg->backend[i].pos) & PN_ASLEEP) != 0);
     }
-    const char *label = last_label[(uintptr_t)arg / 4];
+    const char *label = last_label[(uintptr_t) arg / 4];
     CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);
     await_all(&j->log[kind]);
     for (int i = 0; i < 2; i++) {
@@ -112,12 +112,12 @@ static void run_chain_of_deaths(void *arg)
 static void run_far_away(void *arg)
 {
     pid_t others[3], pid;
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     CHECK_EQ(pipe(pipe_to_parent), 0);
     open_segment();
     without_timer = true;
-    pid = spawn(listener, (void *)0);
+    pid = spawn(listener, (void *) 0);
     REQUIRE(hear(1, TEST_PATIENCE_MS), "the listener did not start");
     for (int i = 0; i < 3; i++) {
         others[i] = spawn(watcher_that_dies, NULL); /* at a label that is not reached */

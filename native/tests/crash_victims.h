@@ -38,7 +38,7 @@ static struct shared {
     _Atomic(uint32_t) stray_signals; /* to who listens to nothing */
     struct journal_txn txn[MAX_TXNS];
     struct listener_log log[3];
-} * j;
+} *j;
 
 static uint32_t journal_begin(uint32_t writer, uint32_t n)
 {
@@ -67,7 +67,7 @@ static struct crash_case {
     const char *label;
     uint32_t nth;
     scenario *victim;
-    int action;           /* enum pn_crash_action */
+    int action;          /* enum pn_crash_action */
     uint32_t recoverers; /* who die in the recovery before the victim does */
 } now;
 
@@ -216,7 +216,7 @@ static void stop_slow_timer(pn_conn *conn)
 /* 0: sleeps in pn_wait(); 1: is never signalled; 2: sleeps on the descriptor, reads by two */
 static void listener(void *arg)
 {
-    uint32_t me = (uint32_t)(uintptr_t)arg;
+    uint32_t me = (uint32_t) (uintptr_t) arg;
     pn_conn *conn = connect_with(me == 1 ? -1 : 0);
     pn_batch *batch = pn_batch_new();
     struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
@@ -241,10 +241,10 @@ static void listener(void *arg)
         for (int k = 0; k < 2; k++) {
             after = pn_generation_value(engine, counter[k]);
             REQUIRE(after >= sums.bumps[k], "listener %u was told of %llu bumps, and reads %llu",
-                    me, (unsigned long long)sums.bumps[k], (unsigned long long)after);
+                    me, (unsigned long long) sums.bumps[k], (unsigned long long) after);
             REQUIRE(me == 2 || sums.bumps[k] >= before[k],
                     "listener %u reads %llu, and was told of %llu bumps", me,
-                    (unsigned long long)before[k], (unsigned long long)sums.bumps[k]);
+                    (unsigned long long) before[k], (unsigned long long) sums.bumps[k]);
         }
     }
     pn_conn_close(conn);
@@ -260,10 +260,10 @@ static bool hear(int n, int ms)
     char c[8];
     while (n > 0) {
         int64_t left = (until - test_now_ns()) / 1000000;
-        if (left < 0 || (poll(&p, 1, (int)left + 1) < 1 && errno != EINTR))
+        if (left < 0 || (poll(&p, 1, (int) left + 1) < 1 && errno != EINTR))
             return false;
-        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t)n) : 0;
-        n -= (int)k;
+        ssize_t k = p.revents != 0 ? read(p.fd, c, (size_t) n) : 0;
+        n -= (int) k;
     }
     return true;
 }
@@ -279,13 +279,13 @@ static void in_transactions(pn_conn *conn, int round)
     pn_txn *txn;
 
     int len = snprintf(own, sizeof own, "counter%d", round);
-    CHECK_OK(pn_generation(conn, own, (size_t)len, &index));
+    CHECK_OK(pn_generation(conn, own, (size_t) len, &index));
     len = snprintf(own, sizeof own, "own%d", round % 5);
     CHECK_OK(pn_txn_begin(conn, &txn));
     id = journal_begin(VICTIM, 3);
-    CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
+    CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
     add_messages(txn, id, 3, 64);
-    CHECK_OK(pn_txn_notify(txn, own, (size_t)len, "x", 1));
+    CHECK_OK(pn_txn_notify(txn, own, (size_t) len, "x", 1));
     CHECK_EQ(pn_txn_savepoint(txn), 1);
     CHECK_OK(pn_txn_notify(txn, "all", 3, "never", 5));
     CHECK_OK(pn_txn_bump(txn, counter[0]));
@@ -349,7 +349,7 @@ static void dead_listener(void *arg)
     CHECK_OK(pn_txn_listen(txn, "e", 1));
     CHECK_OK(pn_txn_notify(txn, "all", 3, "reserved", 8));
     CHECK_OK(pn_txn_prepare(txn));
-    (void)arg;
+    (void) arg;
     raise(SIGKILL);
 }
 
@@ -367,10 +367,10 @@ static void reaping(void)
 
 static void die_holding_the_lock(void *arg)
 {
-    static const char *const labels[] = {"commit:after-head", "listen:bit",   "commit:want",
-                                         "unlisten:sub",      "commit:entry", "listen:entry",
+    static const char *const labels[] = {"commit:after-head", "listen:bit",       "commit:want",
+                                         "unlisten:sub",      "commit:entry",     "listen:entry",
                                          "commit:unslept",    "commit:generation"};
-    uint32_t round = (uint32_t)(uintptr_t)arg;
+    uint32_t round = (uint32_t) (uintptr_t) arg;
     pn_txn *txn;
     char own[16];
     int len = snprintf(own, sizeof own, "r%u", round % 4);
@@ -381,7 +381,7 @@ static void die_holding_the_lock(void *arg)
     for (int i = 0; i < 3; i++) {
         uint32_t id = journal_begin(HELPER, 2);
         CHECK_OK(pn_txn_begin(conn, &txn));
-        CHECK_OK(pn_txn_listen(txn, own, (size_t)len));
+        CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
         CHECK_OK(pn_txn_unlisten(txn, "d", 1));
         add_messages(txn, id, 2, 40);
         add_bumps(txn, id, 2);
@@ -394,7 +394,7 @@ static void recovering(void)
     for (uint32_t round = 0; round < 30 && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", NULL);
-        reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
+        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
         notify(conn, VICTIM, PLAIN, 40);
         pn_conn_close(conn);
     }
@@ -403,11 +403,11 @@ static void recovering(void)
 /* The same, but others die in the recovery before we do: at our label, and at all the others. */
 static void die_in_recovery(void *arg)
 {
-    static const char *const labels[] = {"recover:begin",   "recover:applied",    "recover:from",
-                                         "recover:want",    "recover:generation", "recover:unslept",
-                                         "recover:woken",   "recover:before-woken",
-                                         "recover:index",   "recover:consistent"};
-    uint32_t i = (uint32_t)(uintptr_t)arg;
+    static const char *const labels[] = {
+        "recover:begin",      "recover:applied",   "recover:from",  "recover:want",
+        "recover:generation", "recover:unslept",   "recover:woken", "recover:before-woken",
+        "recover:index",      "recover:consistent"};
+    uint32_t i = (uint32_t) (uintptr_t) arg;
     pn_stat stat;
     CHECK_OK(pn_crash_arm(i % 2 == 0 ? now.label : labels[i / 2 % 10], 1, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
@@ -418,9 +418,9 @@ static void recovering_again(void)
     for (uint32_t round = 0; round < 30 && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", NULL);
-        reap(spawn(die_holding_the_lock, (void *)(uintptr_t)round));
+        reap(spawn(die_holding_the_lock, (void *) (uintptr_t) round));
         for (uint32_t i = 0; i < now.recoverers; i++)
-            reap(spawn(die_in_recovery, (void *)(uintptr_t)(round + i)));
+            reap(spawn(die_in_recovery, (void *) (uintptr_t) (round + i)));
         notify(conn, VICTIM, PLAIN, 40);
         pn_conn_close(conn);
     }
@@ -433,7 +433,7 @@ static void watching(void)
     pn_batch *batch = pn_batch_new();
     listen_to(conn, "all", NULL);
     for (uint32_t round = 0; round < 30; round++) {
-        pid_t pid = spawn(die_holding_the_lock, (void *)(uintptr_t)round);
+        pid_t pid = spawn(die_holding_the_lock, (void *) (uintptr_t) round);
         do {
             int rc = pn_wait(conn, 20000000);
             CHECK(rc >= 0 || rc == -EINTR);
@@ -458,7 +458,7 @@ static void blocked_writer(void)
 /* The helper writes until the ring is full; we hold it, then read, and so wake the helper. */
 static void endless_writer(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = connect_with(0);
     while (atomic_load(&j->stop) == 0)
         notify(conn, HELPER, PLAIN, 4000);
@@ -502,10 +502,10 @@ static volatile sig_atomic_t race_round;
 
 static void arm_for_real(int signo)
 {
-    (void)signo;
+    (void) signo;
     atomic_store(&j->scripted, 0);
-    if (now.nth > (uint32_t)race_round)
-        pn_crash_arm(now.label, now.nth - (uint32_t)race_round, now.action);
+    if (now.nth > (uint32_t) race_round)
+        pn_crash_arm(now.label, now.nth - (uint32_t) race_round, now.action);
 }
 
 static void rewoken(void)
@@ -532,7 +532,7 @@ static void slow_notifier(void *arg)
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
     pn_conn *conn = connect_with(0);
     CHECK_OK(pn_crash_arm("commit:want", 4, PN_CRASH_STOP)); /* three listeners, and the victim */
-    (void)arg;
+    (void) arg;
     notify(conn, HELPER, PLAIN, 40);
 }
 
@@ -561,7 +561,7 @@ static void chained_sleeper(void *arg)
 {
     pn_batch *batch = pn_batch_new();
     pn_conn *conn = connect_with(0);
-    (void)arg;
+    (void) arg;
     listen_to(conn, "all", NULL);
     CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
     while (atomic_load(&j->stop) == 0) {
@@ -578,7 +578,7 @@ static void chained(void)
 
 static void paced_writer(void *arg)
 {
-    (void)arg;
+    (void) arg;
     const struct timespec pace = {.tv_nsec = 100000}; /* a stream, and yet they sleep again */
     pn_conn *conn = connect_with(0);
     for (int i = 0; i < 20000 && atomic_load(&j->stop) == 0; i++) {

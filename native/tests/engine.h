@@ -92,9 +92,9 @@ static inline void check_poll(const char *file, int line, pn_conn *conn, const c
     pn_batch *b = pn_batch_new();
     int64_t n = pn_poll(conn, b, 0);
     if (n < 0)
-        FAIL("%s:%d: poll: %lld: %s", file, line, (long long)n, pn_error_message());
+        FAIL("%s:%d: poll: %lld: %s", file, line, (long long) n, pn_error_message());
     for (size_t i = 0; i < b->n; i++) {
-        size_t len = (size_t)(b->offset[i + 1] - b->offset[i]);
+        size_t len = (size_t) (b->offset[i + 1] - b->offset[i]);
         CHECK(used + len + 2 < sizeof text);
         if (i > 0)
             text[used++] = ' ';
@@ -158,7 +158,7 @@ static inline void test_hear(const int pipe_fds[2])
 static inline bool is_blocked(pid_t pid)
 {
     char path[32], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int) pid);
     FILE *f = fopen(path, "r");
     CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
     fclose(f);

@@ -13,7 +13,7 @@
 
 #include "queue/queue.h"
 
-#define PAGE      ((uint64_t)PN_QUEUE_PAGE)
+#define PAGE      ((uint64_t) PN_QUEUE_PAGE)
 #define HALF_PAGE (PAGE / 2 - PN_ENTRY_HEADER - 1) /* payload of an entry of half a page on "c" */
 
 static unsigned char payload[300000];
@@ -38,7 +38,7 @@ static inline const char *test_data_dir(void)
 {
     if (data_dir[0] == '\0') {
         test_segment_name(); /* registers the clean-up that comes last */
-        snprintf(data_dir, sizeof data_dir, "/tmp/pynotify-test-full.%d", (int)getpid());
+        snprintf(data_dir, sizeof data_dir, "/tmp/pynotify-test-full.%d", (int) getpid());
         CHECK_EQ(mkdir(data_dir, 0700), 0);
         atexit(remove_data_dir);
     }
@@ -81,7 +81,7 @@ static inline size_t make(uint64_t i, size_t n)
 {
     if (n < 16)
         n = 16;
-    memset(payload, (int)(i * 31 % 251), n);
+    memset(payload, (int) (i * 31 % 251), n);
     memcpy(payload, &i, sizeof i);
     memcpy(payload + 8, &n, sizeof n);
     return n;
@@ -105,15 +105,15 @@ static inline int fill_up(pn_conn *conn, uint64_t *sent, size_t n)
 static inline uint64_t number_at(const pn_batch *b, size_t k)
 {
     uint64_t i;
-    size_t n, len = (size_t)(b->offset[k + 1] - b->offset[k]);
+    size_t n, len = (size_t) (b->offset[k + 1] - b->offset[k]);
     const unsigned char *p = b->data + b->offset[k];
     CHECK(len >= 16);
     memcpy(&i, p, sizeof i);
     memcpy(&n, p + 8, sizeof n);
     CHECK_EQ(n, len);
     for (size_t at = 16; at < len; at++)
-        if (p[at] != (unsigned char)(i * 31 % 251))
-            FAIL("message %llu is garbage at byte %zu", (unsigned long long)i, at);
+        if (p[at] != (unsigned char) (i * 31 % 251))
+            FAIL("message %llu is garbage at byte %zu", (unsigned long long) i, at);
     return i;
 }
 
@@ -141,15 +141,15 @@ static inline int64_t hear(pn_conn *conn, struct heard *h, uint64_t max)
             break;
         uint64_t i = number_at(b, k);
         if (!h->jumps && i != h->next)
-            FAIL("message %llu instead of %llu, and no gap", (unsigned long long)i,
-                 (unsigned long long)h->next);
+            FAIL("message %llu instead of %llu, and no gap", (unsigned long long) i,
+                 (unsigned long long) h->next);
         CHECK(i >= h->next);
         h->next = i + 1;
         h->jumps = false;
         h->messages++;
     }
     CHECK_EQ(g, b->ngaps);
-    int64_t n = (int64_t)(b->n + b->ngaps);
+    int64_t n = (int64_t) (b->n + b->ngaps);
     pn_batch_free(b);
     return n;
 }

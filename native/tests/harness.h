@@ -48,7 +48,7 @@ static unsigned tests_run; /* one test program is one translation unit */
 /* Integers of any type; both values are shown. */
 #define CHECK_EQ(got, want)                                                                        \
     do {                                                                                           \
-        long long got_ = (long long)(got), want_ = (long long)(want);                              \
+        long long got_ = (long long) (got), want_ = (long long) (want);                            \
         if (got_ != want_)                                                                         \
             FAIL("%s is %lld, not %s = %lld", #got, got_, #want, want_);                           \
     } while (0)
@@ -63,7 +63,7 @@ static unsigned tests_run; /* one test program is one translation unit */
 /* A call of ours that has to succeed (0 or positive); shows its error message. */
 #define CHECK_OK(call)                                                                             \
     do {                                                                                           \
-        long long rc_ = (long long)(call);                                                         \
+        long long rc_ = (long long) (call);                                                        \
         if (rc_ < 0)                                                                               \
             FAIL("%s: %lld: %s", #call, rc_, pn_error_message());                                  \
     } while (0)
@@ -88,7 +88,7 @@ static unsigned tests_run; /* one test program is one translation unit */
         int64_t t0_ = test_now_ns();                                                               \
         test();                                                                                    \
         tests_run++;                                                                               \
-        printf("ok %u - %s (%.1f ms)\n", tests_run, #test, (double)(test_now_ns() - t0_) / 1e6);   \
+        printf("ok %u - %s (%.1f ms)\n", tests_run, #test, (double) (test_now_ns() - t0_) / 1e6);  \
         fflush(stdout);                                                                            \
     } while (0)
 
@@ -96,12 +96,12 @@ static inline int64_t test_now_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+    return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
 static inline void test_sleep_ms(int ms)
 {
-    struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
+    struct timespec ts = {ms / 1000, (long) (ms % 1000) * 1000000};
     nanosleep(&ts, NULL);
 }
 
@@ -133,7 +133,7 @@ static inline pid_t spawn(void (*body)(void *), void *arg)
 static inline int reap(pid_t pid)
 {
     int status = -1;
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = (int) syscall(SYS_pidfd_open, pid, 0);
     CHECK(fd >= 0);
     struct pollfd ended = {.fd = fd, .events = POLLIN};
     int64_t until = test_now_ns() + TEST_PATIENCE_MS * INT64_C(1000000);
@@ -144,7 +144,7 @@ static inline int reap(pid_t pid)
     if (rc <= 0) {
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
-        FAIL("child %d did not end within %d ms", (int)pid, TEST_PATIENCE_MS);
+        FAIL("child %d did not end within %d ms", (int) pid, TEST_PATIENCE_MS);
     }
     while (waitpid(pid, &status, 0) < 0)
         CHECK(errno == EINTR);
@@ -165,7 +165,7 @@ static struct {
 static inline void test_segment_remove(const char *name)
 {
     char path[128];
-    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), name);
+    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned) geteuid(), name);
     shm_unlink(path);
     pn_remove_lock_files(name);
 }
@@ -191,7 +191,7 @@ static inline const char *test_segment_name(void)
     }
     CHECK(test_segments.n < TEST_SEGMENTS);
     char *name = test_segments.name[test_segments.n];
-    snprintf(name, sizeof test_segments.name[0], "ctest.%d.%u", (int)getpid(), test_segments.n);
+    snprintf(name, sizeof test_segments.name[0], "ctest.%d.%u", (int) getpid(), test_segments.n);
     test_segments.n++;
     test_segment_remove(name);
     return name;
@@ -200,7 +200,7 @@ static inline const char *test_segment_name(void)
 static inline void test_too_late(int signo)
 {
     static const char message[] = "the watchdog barked: a test hangs\n";
-    (void)signo;
+    (void) signo;
     if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
         _exit(2);
     test_segments_remove();

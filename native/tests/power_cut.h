@@ -234,9 +234,9 @@ static inline void cut_tear(unsigned file, unsigned k, unsigned synced, struct c
     for (unsigned i = synced; i < k && !whole; i++) {
         if (cut.op[i].file != file || cut.op[i].kind > CUT_LENGTH)
             continue;
-        had = cut.op[i].kind == CUT_LENGTH                  ? cut.op[i].at
+        had = cut.op[i].kind == CUT_LENGTH       ? cut.op[i].at
               : cut.op[i].at + cut.op[i].n > had ? cut.op[i].at + cut.op[i].n
-                                                            : had;
+                                                 : had;
         if (cut_random(++lengths) == 0)
             length = had;
     }

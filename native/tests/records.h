@@ -18,7 +18,7 @@ static uint64_t max_file = 4096;
 /* What record `i` holds: 8 bytes of its number at least. */
 static inline uint32_t length_of(uint64_t i)
 {
-    return i % 97 == 96 ? 20000 + (uint32_t)(i % 1000) * 200 : 8 + (uint32_t)(i * 7919 % 300);
+    return i % 97 == 96 ? 20000 + (uint32_t) (i % 1000) * 200 : 8 + (uint32_t) (i * 7919 % 300);
 }
 
 static inline const uint8_t *body_of(uint64_t i, uint32_t length)
@@ -27,16 +27,16 @@ static inline const uint8_t *body_of(uint64_t i, uint32_t length)
     memcpy(body, &i, sizeof i);
     uint64_t word = i * 2654435761U + 1;
     for (uint32_t at = 8; at < length; at++, word = word * 6364136223846793005U + 1)
-        body[at] = (uint8_t)(word >> 56);
+        body[at] = (uint8_t) (word >> 56);
     return body;
 }
 
 static inline int put_sized(uint64_t i, uint32_t length)
 {
     const uint8_t *body = body_of(i, length);
-    struct pn_record_in record = {.type = (uint32_t)i, .parts = 2};
-    record.part[0] = (struct iovec){(void *)(uintptr_t)body, 5};
-    record.part[1] = (struct iovec){(void *)(uintptr_t)(body + 5), length - 5};
+    struct pn_record_in record = {.type = (uint32_t) i, .parts = 2};
+    record.part[0] = (struct iovec) {(void *) (uintptr_t) body, 5};
+    record.part[1] = (struct iovec) {(void *) (uintptr_t) (body + 5), length - 5};
     return pn_diskqueue_put(q, &files, &record, 1);
 }
 
@@ -59,7 +59,7 @@ static inline int take(void *arg, const struct pn_record_out *record)
         return 0;
     CHECK(record->length >= sizeof i);
     memcpy(&i, record->body, sizeof i);
-    CHECK_EQ(record->type, (uint32_t)i);
+    CHECK_EQ(record->type, (uint32_t) i);
     if (!t->sized)
         CHECK_EQ(record->length, length_of(i));
     CHECK(memcmp(body_of(i, record->length), record->body, record->length) == 0);
@@ -86,10 +86,10 @@ static inline void get_these(uint64_t first, uint64_t n)
 {
     struct taken t = {0};
     while (t.n < n) {
-        int64_t rc = pn_diskqueue_get(q, &files, (uint32_t)(n - t.n), take, &t);
+        int64_t rc = pn_diskqueue_get(q, &files, (uint32_t) (n - t.n), take, &t);
         if (rc != -EAGAIN && rc <= 0)
-            FAIL("%lld after %llu of %llu: %s", (long long)rc, (unsigned long long)t.n,
-                 (unsigned long long)n, pn_error_message());
+            FAIL("%lld after %llu of %llu: %s", (long long) rc, (unsigned long long) t.n,
+                 (unsigned long long) n, pn_error_message());
     }
     CHECK_EQ(t.first, first);
     CHECK_EQ(t.last, first + n - 1);

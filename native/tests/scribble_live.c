@@ -77,8 +77,8 @@ struct body {
 static size_t make_body(struct body *b, uint64_t n)
 {
     b->n = n;
-    b->len = (uint32_t)(offsetof(struct body, fill) + n * 37 % FILL);
-    memset(b->fill, (int)n, sizeof b->fill);
+    b->len = (uint32_t) (offsetof(struct body, fill) + n * 37 % FILL);
+    memset(b->fill, (int) n, sizeof b->fill);
     b->crc = pn_crc32c(0, &b->len, b->len - sizeof b->crc);
     return b->len;
 }
@@ -223,7 +223,7 @@ static bool publish_and_consume(int worker, pn_conn *conn, pn_consumer *consumer
     struct body b;
     pn_message_out m;
     size_t len = make_body(&b, n);
-    bool goes_on = counted(worker, pn_topic_publish_body(conn, topic, (const char *)&b, len));
+    bool goes_on = counted(worker, pn_topic_publish_body(conn, topic, (const char *) &b, len));
     if (goes_on && n % 8 == 0) {
         const pn_message_in later = {.body = &b, .body_len = make_body(&b, n), .delay_ns = 3 * MS};
         uint64_t id;
@@ -295,7 +295,7 @@ static void (*const worker[WORKERS])(int, pn_engine *) = {reads, notifies, chang
 
 static void crashed(int signo, siginfo_t *info, void *context)
 {
-    (void)context;
+    (void) context;
     void *frames[40];
     fprintf(stderr, "signal %d at %p\n", signo, info->si_addr);
     backtrace_symbols_fd(frames, backtrace(frames, 40), 2);
@@ -305,7 +305,7 @@ static void crashed(int signo, siginfo_t *info, void *context)
 
 static void run_worker(void *arg)
 {
-    int i = *(const int *)arg;
+    int i = *(const int *) arg;
     pn_engine *engine;
 #if !defined(__SANITIZE_ADDRESS__)
     const struct sigaction sa = {.sa_sigaction = crashed, .sa_flags = SA_SIGINFO};
@@ -314,7 +314,7 @@ static void run_worker(void *arg)
     sigaction(SIGABRT, &sa, NULL);
     sigaction(SIGFPE, &sa, NULL);
 #else
-    (void)crashed;
+    (void) crashed;
 #endif
     while (!stopped()) {
         if (!counted(i, pn_open(segment_name, NULL, &engine)))
@@ -337,13 +337,13 @@ struct area {
 #define AREA(name, p, n, w)                                                                        \
     (struct area)                                                                                  \
     {                                                                                              \
-        name, (uint64_t)((const unsigned char *)(p) - seg->base), (n), (w)                         \
+        name, (uint64_t) ((const unsigned char *) (p) - seg->base), (n), (w)                       \
     }
 
 static size_t find_areas(const struct pn_segment *seg, struct area *areas)
 {
     size_t n = 0;
-    uint64_t bits = (uint64_t)seg->words * 8, ring = (uint64_t)(seg->ring - seg->base);
+    uint64_t bits = (uint64_t) seg->words * 8, ring = (uint64_t) (seg->ring - seg->base);
     uint64_t head = pn_load_relaxed(&seg->ctl->head) % seg->ring_bytes;
     uint64_t tail = pn_load_relaxed(&seg->ctl->tail) % seg->ring_bytes;
     const struct pn_header *h = seg->hdr;
@@ -358,27 +358,28 @@ static size_t find_areas(const struct pn_segment *seg, struct area *areas)
     areas[n++] = AREA("lock files", seg->lock_ino, 16, 1);
     areas[n++] = AREA("databases", seg->database, 2 * sizeof *seg->database, 2);
     areas[n++] = AREA("buckets", seg->bucket, seg->buckets * 4ULL, 4);
-    areas[n++] = AREA("channels", seg->channels,
-                      (uint64_t)seg->max_channels * seg->channel_entry_size, 10);
+    areas[n++] =
+        AREA("channels", seg->channels, (uint64_t) seg->max_channels * seg->channel_entry_size, 10);
     areas[n++] = AREA("subscriptions", seg->subscription, 48 * sizeof *seg->subscription, 10);
     areas[n++] = AREA("counters", seg->generations, 2ULL * seg->generation_size, 2);
-    areas[n++] = (struct area){"topic control", h->topics_off, sizeof(struct pn_topic_control), 10};
-    areas[n++] = (struct area){"topic", h->topic_off, 2 * sizeof(struct pn_topic), 10};
-    areas[n++] = (struct area){"topic channels", h->topic_channel_off,
-                               8 * sizeof(struct pn_topic_channel), 10};
-    areas[n++] = (struct area){"consumers", h->consumer_off,
-                               3 * sizeof(struct pn_consumer_slot), 6};
-    areas[n++] = (struct area){"arena's pages", h->arena_owner_off,
-                               h->arena_off - h->arena_owner_off, 6};
+    areas[n++] =
+        (struct area) {"topic control", h->topics_off, sizeof(struct pn_topic_control), 10};
+    areas[n++] = (struct area) {"topic", h->topic_off, 2 * sizeof(struct pn_topic), 10};
+    areas[n++] = (struct area) {"topic channels", h->topic_channel_off,
+                                8 * sizeof(struct pn_topic_channel), 10};
+    areas[n++] =
+        (struct area) {"consumers", h->consumer_off, 3 * sizeof(struct pn_consumer_slot), 6};
+    areas[n++] =
+        (struct area) {"arena's pages", h->arena_owner_off, h->arena_off - h->arena_owner_off, 6};
     if (run_.lock)
         areas[n++] = AREA("lock", seg->lock, 24, 3);
     if (!run_.contents)
         return n;
-    areas[n++] = (struct area){"entries", ring + head - head % 4096, 4096, 10};
-    areas[n++] = (struct area){"entries", ring + tail - tail % 4096, 4096, 10};
-    areas[n++] = (struct area){"arena", h->arena_off, 64 << 10, 20};
-    areas[n++] = (struct area){"anywhere", PN_OS_PAGE * 2ULL, seg->size - PN_OS_PAGE * 2ULL, 10};
-    areas[n++] = (struct area){"header", 0, sizeof *seg->hdr, 2};
+    areas[n++] = (struct area) {"entries", ring + head - head % 4096, 4096, 10};
+    areas[n++] = (struct area) {"entries", ring + tail - tail % 4096, 4096, 10};
+    areas[n++] = (struct area) {"arena", h->arena_off, 64 << 10, 20};
+    areas[n++] = (struct area) {"anywhere", PN_OS_PAGE * 2ULL, seg->size - PN_OS_PAGE * 2ULL, 10};
+    areas[n++] = (struct area) {"header", 0, sizeof *seg->hdr, 2};
     return n;
 }
 
@@ -417,7 +418,7 @@ static void scribble(struct pn_segment *seg)
     for (uint64_t pick = below(sum); pick >= areas[i].weight; i++)
         pick -= areas[i].weight;
     struct scribble s = {.what = areas[i].what, .size = sizes[below(6)]};
-    s.at = (areas[i].at + below(areas[i].size)) & ~(uint64_t)(s.size - 1);
+    s.at = (areas[i].at + below(areas[i].size)) & ~(uint64_t) (s.size - 1);
     if (s.at + s.size > seg->size)
         return;
     memcpy(&s.old, seg->base + s.at, s.size);
@@ -434,11 +435,11 @@ static void tell(const char *what, int i)
     const struct pn_header *hdr = test_inside()->hdr;
     fprintf(stderr, "state %u: %.128s\n", pn_load_relaxed(&hdr->state), hdr->poison_reason);
     fprintf(stderr, "round %llu: worker %d %s, after these words:\n",
-            (unsigned long long)run_.rounds, i, what);
+            (unsigned long long) run_.rounds, i, what);
     for (uint32_t k = 0; k < round_->scribbles && k < LOG; k++)
         fprintf(stderr, "  %s, %llu: %llx, was %llx (%u)\n", round_->log[k].what,
-                (unsigned long long)round_->log[k].at, (unsigned long long)round_->log[k].new,
-                (unsigned long long)round_->log[k].old, round_->log[k].size);
+                (unsigned long long) round_->log[k].at, (unsigned long long) round_->log[k].new,
+                (unsigned long long) round_->log[k].old, round_->log[k].size);
 }
 
 static uint64_t done_by_all(void)
@@ -462,7 +463,7 @@ static bool let_them_work(uint64_t calls)
 static void ask_where(pid_t pid)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/task", (int) pid);
     DIR *tasks = opendir(path);
     for (const struct dirent *e; tasks != NULL && (e = readdir(tasks)) != NULL;)
         if (e->d_name[0] != '.') {
@@ -476,7 +477,7 @@ static void ask_where(pid_t pid)
 
 static void await(pid_t *pids)
 {
-    int64_t until = test_now_ns() + (int64_t)run_.patience * 1000 * MS;
+    int64_t until = test_now_ns() + (int64_t) run_.patience * 1000 * MS;
     for (int i = 0; i < WORKERS; i++) {
         int status;
         pid_t ended;
@@ -489,16 +490,16 @@ static void await(pid_t *pids)
         }
         if (status != 0) {
             tell("crashed", i);
-            FAIL("status %x", (unsigned)status);
+            FAIL("status %x", (unsigned) status);
         }
     }
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
 {
-    (void)st;
-    (void)type;
-    (void)at;
+    (void) st;
+    (void) type;
+    (void) at;
     return remove(path);
 }
 
@@ -508,7 +509,7 @@ static void remove_segment(void)
     if (directory[0] != '\0')
         nftw(directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     directory[0] = '\0';
-    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned)geteuid(), segment_name);
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), segment_name);
     unlink(path);
     pn_remove_lock_files(segment_name);
 }
@@ -524,7 +525,7 @@ static pn_options choose_options(void)
     run_.contents = below(2) == 0;
     round_->disk = below(3) == 0;
     if (round_->disk) {
-        snprintf(directory, sizeof directory, "/tmp/pynotify-scribble.%d", (int)getpid());
+        snprintf(directory, sizeof directory, "/tmp/pynotify-scribble.%d", (int) getpid());
         CHECK_EQ(mkdir(directory, 0700), 0);
         snprintf(o.data_dir, sizeof o.data_dir, "%s", directory);
         o.max_queue_pages = 4 * o.queue_pages;
@@ -570,8 +571,9 @@ static void test_scribbles_beside_everything(void)
     while (run_.scribbles != 0)
         one_round();
     printf("# %llu words in %llu segments; %llu errors, %llu messages, %llu damaged ones\n",
-           (unsigned long long)n, (unsigned long long)run_.rounds, (unsigned long long)run_.errors,
-           (unsigned long long)run_.messages, (unsigned long long)run_.wrong_allowed);
+           (unsigned long long) n, (unsigned long long) run_.rounds,
+           (unsigned long long) run_.errors, (unsigned long long) run_.messages,
+           (unsigned long long) run_.wrong_allowed);
 }
 
 int main(int argc, char **argv)
@@ -584,8 +586,8 @@ int main(int argc, char **argv)
         run_.lock |= strcmp(argv[i], "-lock") == 0;
     }
     if (run_.seed == 0)
-        run_.seed = (uint64_t)test_now_ns() ^ (uint64_t)getpid() << 40;
-    printf("# seed %llu\n", (unsigned long long)run_.seed);
+        run_.seed = (uint64_t) test_now_ns() ^ (uint64_t) getpid() << 40;
+    printf("# seed %llu\n", (unsigned long long) run_.seed);
     run_.seed = run_.seed * 0x9e3779b97f4a7c15ULL + 1;
     segment_name = test_segment_name();
     round_ = mmap(NULL, sizeof *round_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

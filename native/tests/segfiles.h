@@ -67,7 +67,7 @@ static inline void fill_page(unsigned char *page, uint64_t number, uint32_t i)
 
 static inline uint32_t tag_of(uint64_t number, uint32_t i)
 {
-    return (uint32_t)(number % 97 * 64 + i + 1);
+    return (uint32_t) (number % 97 * 64 + i + 1);
 }
 
 static inline int write_pages(const struct pn_segfile_dir *dir, uint64_t number, uint32_t first,
@@ -98,8 +98,8 @@ static inline int read_pages(int fd, uint64_t number, uint32_t first, uint32_t n
 
 static inline void path_of(const struct pn_segfile_dir *dir, uint64_t number, char path[512])
 {
-    int n = snprintf(path, 512, "%s/%s%016llx", dir->path, dir->prefix,
-                     (unsigned long long)number);
+    int n =
+        snprintf(path, 512, "%s/%s%016llx", dir->path, dir->prefix, (unsigned long long) number);
     CHECK(n < 512);
 }
 

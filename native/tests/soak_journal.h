@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 enum journal_kind {
-    JOURNAL_INTENT = 'B',    /* txn, count: how many parts follow; time: before the call */
-    JOURNAL_EVENT = 'E',     /* channel, index: a notification */
-    JOURNAL_LISTEN = 'L',    /* channel */
-    JOURNAL_UNLISTEN = 'U',  /* channel */
+    JOURNAL_INTENT = 'B',   /* txn, count: how many parts follow; time: before the call */
+    JOURNAL_EVENT = 'E',    /* channel, index: a notification */
+    JOURNAL_LISTEN = 'L',   /* channel */
+    JOURNAL_UNLISTEN = 'U', /* channel */
     JOURNAL_UNLISTEN_ALL = 'A',
     JOURNAL_BUMP = 'G',      /* index: whose counter, count: how often */
     JOURNAL_COMMITTED = 'C', /* time: after the call */
@@ -24,8 +24,8 @@ enum journal_kind {
     JOURNAL_DRAINED = 'D',   /* everything is received that was committed before `time` */
     JOURNAL_GAP = 'Y',       /* seq: the bytes missed */
     JOURNAL_CLOSED = 'Q',
-    JOURNAL_ENDED = 'Z',     /* the supervisor's last message has been received */
-    JOURNAL_ERROR = 'X',     /* seq: an error that must not be */
+    JOURNAL_ENDED = 'Z', /* the supervisor's last message has been received */
+    JOURNAL_ERROR = 'X', /* seq: an error that must not be */
 };
 
 /* flag of JOURNAL_RECEIVED */

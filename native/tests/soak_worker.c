@@ -121,7 +121,7 @@ static struct journal_record *record(struct connection *c, enum journal_kind kin
     if (pending == sizeof pages / sizeof pages[0])
         flush(c);
     struct journal_record *r = &pages[pending++];
-    *r = (struct journal_record){
+    *r = (struct journal_record) {
         .kind = (uint8_t) kind, .connection = c->number, .txn = c->txn_number};
     return r;
 }
@@ -365,7 +365,7 @@ static bool begin(struct connection *c)
 {
     int rc = pn_txn_begin(c->conn, &c->txn);
     c->txn_number++;
-    c->plan = (struct plan){0};
+    c->plan = (struct plan) {0};
     c->level = 0;
     c->prepared = false;
     if (rc != 0)
@@ -480,7 +480,7 @@ static void notify_alone(struct connection *c)
     if (c->txn != NULL)
         return;
     c->txn_number++;
-    c->plan = (struct plan){0};
+    c->plan = (struct plan) {0};
     uint32_t length = plan_event(c, channel);
     write_intent(c);
     write_outcome(c, "notify", pn_notify(c->conn, name, name_len, payload, length));
@@ -497,7 +497,7 @@ static void notify_many(struct connection *c)
     if (c->txn != NULL)
         return;
     c->txn_number++;
-    c->plan = (struct plan){0};
+    c->plan = (struct plan) {0};
     for (uint32_t i = 0; i < n; i++) {
         lens[i] = plan_event(c, channel);
         if (used + lens[i] > sizeof all) {

@@ -37,7 +37,7 @@ static struct common {
     _Atomic(uint32_t) stray_signals;
     _Atomic(uint32_t) heard; /* of the sleeper's log */
     struct note log[LOG];
-} * common;
+} *common;
 
 static const char *segment;
 static pn_engine *engine;
@@ -47,7 +47,7 @@ static pid_t sleeper_pid, bystander_pid;
 static uint32_t sleeper_slot, counter, this_kill;
 static const char *this_scene;
 static uint32_t this_point; /* instructions that the victim was left */
-static uint64_t bumps; /* of counter, by what was committed */
+static uint64_t bumps;      /* of counter, by what was committed */
 static pn_batch *batch;
 static unsigned nudges; /* times that a second notification was needed */
 static int ready[2];
@@ -65,7 +65,7 @@ static const char *payload_of(uint32_t kind, uint32_t i, uint32_t n, size_t size
     static char payload[20000];
     const struct note note = {.kind = kind, .kill = this_kill, .i = i, .n = n};
     CHECK(size <= sizeof payload && size >= sizeof note);
-    memset(payload, (int)(this_kill + i), size);
+    memset(payload, (int) (this_kill + i), size);
     memcpy(payload, &note, sizeof note);
     return payload;
 }
@@ -82,7 +82,7 @@ static struct note note_at(const pn_batch *b, size_t i)
     CHECK(size >= sizeof note);
     memcpy(&note, b->data + b->offset[i], sizeof note);
     for (uint64_t at = b->offset[i] + sizeof note; at < b->offset[i + 1]; at++)
-        if (b->data[at] != (uint8_t)(note.kill + note.i))
+        if (b->data[at] != (uint8_t) (note.kill + note.i))
             FAIL("message %u of kill %u is garbled", note.i, note.kill);
     return note;
 }
@@ -92,7 +92,7 @@ static struct note note_at(const pn_batch *b, size_t i)
 static void sleeper(void *arg)
 {
     pn_conn *conn = test_connect(engine);
-    (void)arg;
+    (void) arg;
     test_listen(conn, "all");
     test_listen(conn, "one");
     conn->next_timer_ns = INT64_MAX;
@@ -115,13 +115,13 @@ static void sleeper(void *arg)
 
 static void count_stray(int signo)
 {
-    (void)signo;
+    (void) signo;
     atomic_fetch_add(&common->stray_signals, 1);
 }
 
 static void bystander(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_connect(engine);
     signal(SIGUSR1, count_stray);
     test_tell(ready);
@@ -191,7 +191,7 @@ static bool quiet(uint32_t slot)
     do {                                                                                           \
         for (int64_t until_ = test_now_ns() + PATIENCE_MS * INT64_C(1000000); !(cond);) {          \
             if (test_now_ns() > until_)                                                            \
-                FAIL_HERE("not within %d ms: %s", PATIENCE_MS, #cond);              \
+                FAIL_HERE("not within %d ms: %s", PATIENCE_MS, #cond);                             \
             sched_yield();                                                                         \
         }                                                                                          \
     } while (0)
@@ -214,7 +214,7 @@ static void settle_scene(uint32_t offset)
 {
     uint64_t head = pn_load_relaxed(&seg->ctl->head);
     uint32_t at = QUEUE_POS_OFFSET(head);
-    uint32_t header = (uint32_t)pn_entry_length(3, sizeof(struct note));
+    uint32_t header = (uint32_t) pn_entry_length(3, sizeof(struct note));
     while (offset != 0 && at != offset) {
         uint32_t gap = at < offset ? offset - at : PAGE - at;
         uint32_t length = gap < header ? header : gap; /* header: once more round, then */
@@ -236,8 +236,7 @@ static uint32_t count_notes(const char *whose, const struct note *log, uint32_t 
 {
     for (uint32_t i = 0; i + 1 < used; i++) {
         if (log[i].kind != TEXT || log[i].kill != this_kill || log[i].i != i)
-            FAIL_HERE("%s got message %u of kill %u in place %u", whose, log[i].i,
-                 log[i].kill, i);
+            FAIL_HERE("%s got message %u of kill %u in place %u", whose, log[i].i, log[i].kill, i);
         if (log[i].n != used - 1)
             FAIL_HERE("%s got %u of %u messages", whose, used - 1, log[i].n);
     }
@@ -263,7 +262,7 @@ static uint32_t heard_by_ear(void)
 static uint32_t heard_by_lazy(void)
 {
     CHECK_OK(pn_poll(lazy, batch, 0));
-    uint32_t n = (uint32_t)batch->n;
+    uint32_t n = (uint32_t) batch->n;
     for (uint32_t i = 0; i < n; i++) {
         struct note note = note_at(batch, i);
         CHECK(note.kind == TEXT && note.kill == this_kill && note.i == i && note.n == n);
@@ -310,7 +309,7 @@ static void check_all_is_to_be_had(void)
         pn_txn *txn = test_begin(more[i]);
         for (int k = 0; k < CHANNELS - 2 && left > 0; k++, left--) {
             int len = snprintf(name, sizeof name, "leak%d", k);
-            CHECK_OK(pn_txn_listen(txn, name, (size_t)len));
+            CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
         }
         CHECK_OK(pn_txn_commit(txn));
     }

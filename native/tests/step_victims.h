@@ -88,7 +88,7 @@ static void abort_prepared(void)
 
 static void wake(void *arg)
 {
-    uint32_t slot = (uint32_t)(uintptr_t)arg;
+    uint32_t slot = (uint32_t) (uintptr_t) arg;
     pn_conn *conn = test_connect(engine);
     AWAIT(quiet(slot));
     CHECK_OK(send_note(conn, "all", FILL, 40));
@@ -111,7 +111,7 @@ static pn_conn *awake_listener(void)
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "all");
     conn->next_timer_ns = INT64_MAX;
-    pid_t pid = spawn(wake, (void *)(uintptr_t)conn->slot);
+    pid_t pid = spawn(wake, (void *) (uintptr_t) conn->slot);
     while (sleep_through(conn, -1) != 1)
         ;
     CHECK_CHILD(pid, 0);
@@ -261,7 +261,7 @@ static void advance_tail(void)
 
 static void die_listening(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_listen(test_connect(engine), "all");
     raise(SIGKILL);
 }

@@ -89,10 +89,10 @@ static pid_t step_start(void (*body)(void), char **why)
     while (step_wait(pid, &status)) {
         int signo = WSTOPSIG(status);
         if (signo == SIGSTOP && *step_phase == STEP_INSIDE) {
-            ptrace(PTRACE_SETOPTIONS, pid, NULL, (void *)PTRACE_O_EXITKILL);
+            ptrace(PTRACE_SETOPTIONS, pid, NULL, (void *) PTRACE_O_EXITKILL);
             return pid;
         }
-        CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, (void *)(uintptr_t)signo), 0);
+        CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, (void *) (uintptr_t) signo), 0);
     }
     *why = WIFEXITED(status) && WEXITSTATUS(status) == 77 ? "ptrace is refused" : "it ended";
     return -1;
@@ -101,9 +101,9 @@ static pid_t step_start(void (*body)(void), char **why)
 static uint64_t step_place(pid_t pid)
 {
 #if defined(__x86_64__)
-    return (uint64_t)ptrace(PTRACE_PEEKUSER, pid, (void *)offsetof(struct user, regs.rip), NULL);
+    return (uint64_t) ptrace(PTRACE_PEEKUSER, pid, (void *) offsetof(struct user, regs.rip), NULL);
 #else
-    (void)pid;
+    (void) pid;
     return 0;
 #endif
 }
@@ -112,12 +112,12 @@ static uint64_t step_place(pid_t pid)
 static bool step_will_poll(pid_t pid)
 {
 #if defined(__x86_64__)
-    long text = ptrace(PTRACE_PEEKTEXT, pid, (void *)step_place(pid), NULL);
-    long number = ptrace(PTRACE_PEEKUSER, pid, (void *)offsetof(struct user, regs.rax), NULL);
+    long text = ptrace(PTRACE_PEEKTEXT, pid, (void *) step_place(pid), NULL);
+    long number = ptrace(PTRACE_PEEKUSER, pid, (void *) offsetof(struct user, regs.rax), NULL);
     return (text & 0xffff) == 0x050f &&
            (number == SYS_epoll_pwait2 || number == SYS_ppoll || number == SYS_poll);
 #else
-    (void)pid;
+    (void) pid;
     return false;
 #endif
 }
@@ -128,34 +128,34 @@ static bool step_once(pid_t pid)
     uintptr_t signo = 0;
     int status;
     do {
-        CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, (void *)signo), 0);
+        CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, (void *) signo), 0);
         if (!step_wait(pid, &status))
-            FAIL("the stepped process ended with status %x", (unsigned)status);
-        signo = WSTOPSIG(status) == SIGTRAP ? 0 : (uintptr_t)WSTOPSIG(status);
+            FAIL("the stepped process ended with status %x", (unsigned) status);
+        signo = WSTOPSIG(status) == SIGTRAP ? 0 : (uintptr_t) WSTOPSIG(status);
     } while (signo != 0);
     return *step_phase != STEP_DONE;
 }
 
 enum step_condition { /* of debug register 0, as register 7 wants it */
-    STEP_NEVER = 0,
-    STEP_EXECUTED = 1,
-    STEP_WRITTEN4 = 0xd0001,
-    STEP_WRITTEN8 = 0x90001
+                      STEP_NEVER = 0,
+                      STEP_EXECUTED = 1,
+                      STEP_WRITTEN4 = 0xd0001,
+                      STEP_WRITTEN8 = 0x90001
 };
 
 /* Stop where `place` is come to, or after it was written to. */
 static bool step_register(pid_t pid, uint64_t place, enum step_condition when)
 {
 #if defined(__x86_64__)
-    if (place != 0 && ptrace(PTRACE_POKEUSER, pid, (void *)offsetof(struct user, u_debugreg[0]),
-                             (void *)place) != 0)
+    if (place != 0 && ptrace(PTRACE_POKEUSER, pid, (void *) offsetof(struct user, u_debugreg[0]),
+                             (void *) place) != 0)
         return false;
-    return ptrace(PTRACE_POKEUSER, pid, (void *)offsetof(struct user, u_debugreg[7]),
-                  (void *)(uintptr_t)when) == 0;
+    return ptrace(PTRACE_POKEUSER, pid, (void *) offsetof(struct user, u_debugreg[7]),
+                  (void *) (uintptr_t) when) == 0;
 #else
-    (void)pid;
-    (void)place;
-    (void)when;
+    (void) pid;
+    (void) place;
+    (void) when;
     return false;
 #endif
 }
@@ -165,7 +165,7 @@ static pid_t step_running;
 
 static void step_bound(int signo)
 {
-    (void)signo;
+    (void) signo;
     kill(step_running, SIGSTOP);
 }
 
@@ -183,10 +183,10 @@ static bool step_run(pid_t pid)
     uintptr_t signo = 0;
     int status;
     do {
-        CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, (void *)signo), 0);
+        CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, (void *) signo), 0);
         if (!step_wait(pid, &status))
-            FAIL("the stepped process ended with status %x", (unsigned)status);
-        signo = (uintptr_t)WSTOPSIG(status);
+            FAIL("the stepped process ended with status %x", (unsigned) status);
+        signo = (uintptr_t) WSTOPSIG(status);
         if (signo == SIGSTOP)
             return false;
     } while (signo != SIGTRAP);
@@ -197,7 +197,7 @@ static bool step_run(pid_t pid)
 static void step_until(pid_t pid, bool (*holds)(void), const void *word, size_t size)
 {
     enum step_condition written = size == 4 ? STEP_WRITTEN4 : STEP_WRITTEN8;
-    bool watched = step_register(pid, (uint64_t)(uintptr_t)word, written);
+    bool watched = step_register(pid, (uint64_t) (uintptr_t) word, written);
     while (!holds())
         CHECK(watched ? step_run(pid) : step_once(pid));
 }

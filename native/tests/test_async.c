@@ -300,7 +300,7 @@ static void test_partial_polls(void)
             CHECK_OK(test_notify(b, "c", "x"));
         for (int left = 7; left > 0;) {
             CHECK_EQ(poll(&fd, 1, 0), 1); /* readable as long as something is unread (R5) */
-            left -= (int)pn_poll(a, batch, 2);
+            left -= (int) pn_poll(a, batch, 2);
             CHECK(batch->n > 0 && batch->n <= 2 && left >= 0);
         }
         int looks = 0; /* and at most once or twice in vain */

@@ -16,8 +16,8 @@ static void test_checksums_of_the_standard(void)
     uint8_t zeros[32] = {0}, ones[32], up[32], down[32];
     memset(ones, 0xff, sizeof ones);
     for (int i = 0; i < 32; i++) {
-        up[i] = (uint8_t)i;
-        down[i] = (uint8_t)(31 - i);
+        up[i] = (uint8_t) i;
+        down[i] = (uint8_t) (31 - i);
     }
     uint32_t (*const ways[])(uint32_t, const void *, size_t) = {pn_crc32c, pn_crc32c_portable};
     for (int i = 0; i < 2; i++) {
@@ -36,7 +36,7 @@ static void test_checksums_do_not_depend_on_the_way(void)
     enum { MOST = 600 };
     uint8_t bytes[MOST + 8];
     for (unsigned i = 0; i < sizeof bytes; i++)
-        bytes[i] = (uint8_t)(i * 2654435761u >> 24);
+        bytes[i] = (uint8_t) (i * 2654435761u >> 24);
     for (unsigned from = 0; from < 8; from++)
         for (unsigned n = 0; n <= MOST; n++) {
             const uint8_t *p = bytes + from;
@@ -48,7 +48,7 @@ static void test_checksums_do_not_depend_on_the_way(void)
 
 static void fail_in_a_child(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_EQ(pn_fail(PN_ELOCK, "%s", "of the child"), -PN_ELOCK);
     CHECK_STR(pn_error_message(), "of the child");
 }
@@ -80,7 +80,7 @@ static void test_locks_tell_their_holder(void)
         int own = open(path, O_RDWR);
         int rc = pn_os_lock_take(own, 3) | pn_os_lock_take_ofd(own, 5);
         close(over[1]);
-        byte = (char)(rc == 0);
+        byte = (char) (rc == 0);
         if (write(ready[1], &byte, 1) != 1 || read(over[0], &byte, 1) != 0)
             _exit(2);
         _exit(0);
@@ -111,7 +111,7 @@ static void test_locks_tell_their_holder(void)
 static void wait_for_the_end(void *arg)
 {
     char byte;
-    CHECK(read(*(int *)arg, &byte, 1) >= 0);
+    CHECK(read(*(int *) arg, &byte, 1) >= 0);
 }
 
 static void test_a_pidfd_knows_the_dead(void)

@@ -30,7 +30,7 @@ static void test_one_to_a_database(void)
     CHECK_OK(pn_conn_bridge(first));
     CHECK_EQ(pn_bridge_pid(second), getpid());
     CHECK_EQ(pn_conn_bridge(second), -EBUSY);
-    snprintf(pid, sizeof pid, "PID %d", (int)getpid());
+    snprintf(pid, sizeof pid, "PID %d", (int) getpid());
     CHECK(strstr(pn_error_message(), pid) != NULL);
     CHECK_OK(pn_connect(engine, "other", 5, 0, NULL, &other));
     CHECK_EQ(pn_bridge_pid(other), 0);
@@ -118,10 +118,17 @@ static int send_bytes(pn_conn *conn, const char *channel, const char *bytes, siz
 
 static void test_what_postgresql_refuses_is_refused(void)
 {
-    static const char *const bad[] = {"\x80", "a\xff", "\xc3", "\xc0\x80", "\xed\xa0\x80",
-                                      "\xf4\x90\x80\x80", "\xe2\x82", "\xf0\x8f\xbf\xbf"};
-    static const char *const good[] = {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x90\x98",
-                                       "\xed\x9f\xbf", "\xee\x80\x80", "\xf4\x8f\xbf\xbf"};
+    static const char *const bad[] = {"\x80",     "a\xff",           "\xc3",
+                                      "\xc0\x80", "\xed\xa0\x80",    "\xf4\x90\x80\x80",
+                                      "\xe2\x82", "\xf0\x8f\xbf\xbf"};
+    static const char *const good[] = {"",
+                                       "a",
+                                       "\xc3\xa9",
+                                       "\xe2\x82\xac",
+                                       "\xf0\x9f\x90\x98",
+                                       "\xed\x9f\xbf",
+                                       "\xee\x80\x80",
+                                       "\xf4\x8f\xbf\xbf"};
     static char large[8001];
     pn_engine *engine = test_engine(NULL);
     pn_conn *conn = bridge(engine), *us = test_connect(engine);
@@ -196,7 +203,7 @@ static void test_a_gap_takes_its_place(void)
         CHECK_EQ(b->gap[i].reason, PN_GAP_UPSTREAM);
         CHECK_EQ(b->gap[i].missed_bytes, 0);
         CHECK_EQ(b->gap[i].routes, 1 << PN_ROUTE_LISTEN);
-        CHECK_STR(pn_conn_channel(ear, (uint32_t)b->gap[i].channel, NULL), i == 0 ? "c" : "d");
+        CHECK_STR(pn_conn_channel(ear, (uint32_t) b->gap[i].channel, NULL), i == 0 ? "c" : "d");
     }
     CHECK_EQ(pn_poll(deaf, b, 0), 0);
     CHECK_EQ(b->ngaps, 0);

@@ -104,7 +104,7 @@ static void test_chains(void)
     pretend_backends(seg);
     for (int i = 0, n = 0; n < N; i++) {
         snprintf(names[n], sizeof names[n], "chan%d", i);
-        uint32_t b = (uint32_t)(hash_of(names[n]) >> 32) & mask;
+        uint32_t b = (uint32_t) (hash_of(names[n]) >> 32) & mask;
         if (n == 0)
             bucket = b;
         n += b == bucket;
@@ -150,13 +150,13 @@ static void test_subscriptions_run_out_and_come_back(void)
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 5; i++) {
             snprintf(name, sizeof name, "s%d", i);
-            CHECK_OK(listen_slot(seg, (uint32_t)i % 3, name, &sub[i]));
+            CHECK_OK(listen_slot(seg, (uint32_t) i % 3, name, &sub[i]));
         }
         CHECK_EQ(stage(seg, 0, "s9", &sub[5]), -PN_ECHANNELS);
         CHECK(strstr(pn_error_message(), "max_subscriptions is 5") != NULL);
         check_tables(seg);
         for (int i = 0; i < 5; i++)
-            unlisten_slot(seg, (uint32_t)i % 3, sub[i]);
+            unlisten_slot(seg, (uint32_t) i % 3, sub[i]);
         check_tables(seg);
         CHECK_EQ(seg->ctl->subscriptions_used, 0);
     }
@@ -246,8 +246,8 @@ static void test_staged_entries_are_not_evicted(void)
 /* Everything derived, as bytes, but for the links, whose order is free. */
 static unsigned char *snapshot(struct pn_segment *seg, size_t *size)
 {
-    size_t words = (size_t)(seg->words + seg->summary_words) * 8, used = 0;
-    unsigned char *copy = calloc(seg->max_channels + 1, words + 32 + (size_t)seg->words * 8);
+    size_t words = (size_t) (seg->words + seg->summary_words) * 8, used = 0;
+    unsigned char *copy = calloc(seg->max_channels + 1, words + 32 + (size_t) seg->words * 8);
     CHECK(copy != NULL);
 #define KEEP(bytes, n) (memcpy(copy + used, (bytes), (n)), used += (n))
     for (uint32_t i = 0; i < seg->max_channels; i++) {
@@ -260,7 +260,7 @@ static unsigned char *snapshot(struct pn_segment *seg, size_t *size)
         KEEP(&e->staged, sizeof e->staged);
         KEEP(&e->next_chan_seq, sizeof e->next_chan_seq);
     }
-    KEEP((void *)seg->listeners, (size_t)seg->words * 8);
+    KEEP((void *) seg->listeners, (size_t) seg->words * 8);
     KEEP(&seg->ctl->channels_used, 4);
     KEEP(&seg->ctl->subscriptions_used, 4);
 #undef KEEP
@@ -270,12 +270,12 @@ static unsigned char *snapshot(struct pn_segment *seg, size_t *size)
 
 static void scribble_index(struct pn_segment *seg)
 {
-    memset(seg->bucket, 0xff, (size_t)seg->buckets * 4);
+    memset(seg->bucket, 0xff, (size_t) seg->buckets * 4);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
         pn_fetch_or(&seg->listeners[slot / 64], 1ULL << (slot % 64));
     for (uint32_t i = 0; i < seg->max_channels; i++) {
         struct GlobalChannelEntry *e = pn_channel_at(seg, i);
-        memset(e->words, 0x5a, (size_t)(seg->words + seg->summary_words) * 8);
+        memset(e->words, 0x5a, (size_t) (seg->words + seg->summary_words) * 8);
         e->numListeners = e->staged = e->next = 0x5a5a5a5a;
     }
     seg->ctl->free_channel = seg->ctl->free_subscription = 0xffffffff;
@@ -326,9 +326,9 @@ static void random_listening(uint32_t backends, uint32_t channels, int steps)
     pretend_backends(seg);
     for (int i = 0; i < steps; i++) {
         uint64_t r = test_random(&seed);
-        uint32_t slot = (uint32_t)(r >> 8) % backends;
+        uint32_t slot = (uint32_t) (r >> 8) % backends;
         if (r % 5 < 3 && n < MAX) {
-            snprintf(name, sizeof name, "c%u", (uint32_t)(r >> 40) % (channels * 2));
+            snprintf(name, sizeof name, "c%u", (uint32_t) (r >> 40) % (channels * 2));
             if (has_already(seg, slot, name))
                 continue;
             int rc = r % 11 == 0 ? stage(seg, slot, name, &sub[n])
@@ -337,7 +337,7 @@ static void random_listening(uint32_t backends, uint32_t channels, int steps)
             owner[n] = slot;
             n += rc == 0;
         } else if (n > 0) {
-            uint32_t k = (uint32_t)(r >> 40) % n;
+            uint32_t k = (uint32_t) (r >> 40) % n;
             unlisten_slot(seg, owner[k], sub[k]);
             sub[k] = sub[--n];
             owner[k] = owner[n];
@@ -404,7 +404,7 @@ static void broken_list(void *arg)
     pretend_backends(seg);
     CHECK_OK(listen_slot(seg, 3, "a", &a));
     CHECK_OK(listen_slot(seg, 3, "b", &b));
-    seg->subscription[a].next = (uint32_t)(uintptr_t)arg == 0 ? b + 1 : 0x7fffffff;
+    seg->subscription[a].next = (uint32_t) (uintptr_t) arg == 0 ? b + 1 : 0x7fffffff;
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     CHECK_EQ(pn_channel_rebuild_locked(seg), -PN_ECORRUPT);
     pn_lock_release(seg);
@@ -415,8 +415,8 @@ static void broken_list(void *arg)
 
 static void test_broken_lists_poison(void)
 {
-    CHECK_CHILD(spawn(broken_list, (void *)0), 0);
-    CHECK_CHILD(spawn(broken_list, (void *)1), 0);
+    CHECK_CHILD(spawn(broken_list, (void *) 0), 0);
+    CHECK_CHILD(spawn(broken_list, (void *) 1), 0);
 }
 
 /* UNLISTEN looks at its neighbours in the list, and not at what else the backend listens to. */

@@ -58,7 +58,7 @@ enum {
 
 static void count_stray(int signo)
 {
-    (void)signo;
+    (void) signo;
     atomic_fetch_add(&j->stray_signals, 1);
 }
 
@@ -89,7 +89,7 @@ static bool released; /* listener 0, which holds up a blocked writer */
 static void start_listeners(void)
 {
     for (uintptr_t i = 0; i < 3; i++)
-        listeners[i] = spawn(listener, (void *)i);
+        listeners[i] = spawn(listener, (void *) i);
     REQUIRE(hear(3, TEST_PATIENCE_MS), "the listeners did not start");
 }
 
@@ -163,7 +163,7 @@ static void check_sequences(void)
         for (uint32_t k = 1; k < 3; k++)
             REQUIRE(memcmp(g, &j->log[k].got[i], sizeof *g) == 0,
                     "message %u: listener 0 got %u.%u of commit %llu, listener %u %u.%u", i,
-                    g->m.txn, g->m.i, (unsigned long long)g->seq, k, j->log[k].got[i].m.txn,
+                    g->m.txn, g->m.i, (unsigned long long) g->seq, k, j->log[k].got[i].m.txn,
                     j->log[k].got[i].m.i);
         if (g->m.i != 0) {
             REQUIRE(before != NULL && before->m.txn == g->m.txn && before->m.i + 1 == g->m.i &&
@@ -171,7 +171,7 @@ static void check_sequences(void)
                     "message %u: transaction %u is torn", i, g->m.txn);
         } else {
             REQUIRE(before == NULL || (before->seq < g->seq && before->m.i + 1 == before->m.n),
-                    "message %u: commit %llu is out of order", i, (unsigned long long)g->seq);
+                    "message %u: commit %llu is out of order", i, (unsigned long long) g->seq);
             REQUIRE(last[t->writer] == 0 || last[t->writer] < g->m.txn,
                     "message %u: writer %u's transaction %u comes late or twice", i, t->writer,
                     g->m.txn);
@@ -232,8 +232,8 @@ static void check_counters(void)
     for (int k = 0; k < 2; k++)
         REQUIRE(pn_generation_value(engine, counter[k]) == sums.bumps[k],
                 "counter %d is %llu, the transactions that arrived make %llu", k,
-                (unsigned long long)pn_generation_value(engine, counter[k]),
-                (unsigned long long)sums.bumps[k]);
+                (unsigned long long) pn_generation_value(engine, counter[k]),
+                (unsigned long long) sums.bumps[k]);
 }
 
 static void check_segment(void)
@@ -258,19 +258,19 @@ static void check_nothing_leaked(void)
     REQUIRE(stat.backends == 4, "%u backends are left instead of 4", stat.backends);
     REQUIRE(stat.subscriptions == 3, "%u subscriptions are left instead of 3", stat.subscriptions);
     REQUIRE(inside()->ctl->reserved == 0, "%llu bytes are still reserved",
-            (unsigned long long)inside()->ctl->reserved);
+            (unsigned long long) inside()->ctl->reserved);
     for (int i = 0; i < BACKENDS - 4; i++)
         more[i] = connect_with(0);
     CHECK_OK(pn_txn_begin(more[0], &txn));
     for (int i = 0; i < CHANNELS - 1; i++) {
         int len = snprintf(name, sizeof name, "leak%d", i);
-        CHECK_OK(pn_txn_listen(txn, name, (size_t)len));
+        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
     }
     CHECK_OK(pn_txn_commit(txn));
     CHECK_OK(pn_txn_begin(more[1], &txn));
     for (int i = 0; i < SUBSCRIPTIONS - 3 - (CHANNELS - 1); i++) {
         int len = snprintf(name, sizeof name, "leak%d", i);
-        CHECK_OK(pn_txn_listen(txn, name, (size_t)len));
+        CHECK_OK(pn_txn_listen(txn, name, (size_t) len));
     }
     CHECK_OK(pn_txn_commit(txn));
     check_segment();
@@ -297,7 +297,7 @@ static void check_end(void)
 /* A case in a process of its own.  Exits with one of the above. */
 static void run_case(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     CHECK_EQ(pipe(pipe_to_parent), 0);
@@ -362,7 +362,7 @@ static void run_creation(void *arg)
     const char *names[4];
     char problems[512];
     pn_options o;
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     for (int i = 0; i < 4; i++)
         names[i] = test_segment_name();
@@ -401,11 +401,12 @@ static void run_creation(void *arg)
 static bool tested_elsewhere(const char *label)
 {
     static const char *const others[] = {
-        "copy:",           "evict:",   "spill:",   "block:ticket", "block:passed-on",
-        "recover:mem-tail", /* test_crash_full.c */
-        "segfile:",        "recfile:", "diskqueue:", "topiclog:", /* test_crash_<module>.c */
-        "spilled:",        "refill:",  "durable:",   "tombstone:",
-        "rest:",           /* test_crash_topic_*.c, */
+        "copy:",        "evict:",          "spill:",
+        "block:ticket", "block:passed-on", "recover:mem-tail", /* test_crash_full.c */
+        "segfile:",     "recfile:",        "diskqueue:",
+        "topiclog:", /* test_crash_<module>.c */
+        "spilled:",     "refill:",         "durable:",
+        "tombstone:",   "rest:", /* test_crash_topic_*.c, */
         "dirlock:" /* test_crash_topic_durable.c among them */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)
@@ -444,12 +445,12 @@ static size_t add_unhelped(struct job *jobs, size_t n)
                                            "commit:unlocked", "signal:flag"};
     for (size_t i = 0; i < 5; i++)
         for (uintptr_t kind = 0; kind <= 2; kind += 2)
-            jobs[n++] = (struct job){.c = {.label = unhelped[i],
-                                           .nth = 1,
-                                           .victim = last_words,
-                                           .action = PN_CRASH_KILL},
-                                     .run = run_without_help,
-                                     .arg = (void *)kind};
+            jobs[n++] = (struct job) {.c = {.label = unhelped[i],
+                                            .nth = 1,
+                                            .victim = last_words,
+                                            .action = PN_CRASH_KILL},
+                                      .run = run_without_help,
+                                      .arg = (void *) kind};
     return n;
 }
 
@@ -470,12 +471,12 @@ static size_t add_chains_of_deaths(struct job *jobs, size_t n)
 {
     static const char *const taking_over[] = {"watch:dead", "watch:locked", "watch:unlocked",
                                               "signal:flag"};
-    for (uintptr_t i = 0; i < 4 * 3; i++) /* where the watchers die, and the notifier */
+    for (uintptr_t i = 0; i < 4 * 3; i++)       /* where the watchers die, and the notifier */
         for (uint32_t nth = 1; nth <= 3; nth++) /* where in the ring the survivor is */
-            jobs[n++] = (struct job){.c = {.label = taking_over[i % 4], .nth = nth},
-                                     .run = run_chain_of_deaths,
-                                     .arg = (void *)(i / 4 * 4 + (i + nth) % 2 * 2)};
-    jobs[n++] = (struct job){.c = {.label = "nothing", .nth = 1}, .run = run_far_away};
+            jobs[n++] = (struct job) {.c = {.label = taking_over[i % 4], .nth = nth},
+                                      .run = run_chain_of_deaths,
+                                      .arg = (void *) (i / 4 * 4 + (i + nth) % 2 * 2)};
+    jobs[n++] = (struct job) {.c = {.label = "nothing", .nth = 1}, .run = run_far_away};
     return n;
 }
 

@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 
 static struct shared {
-    _Atomic(uint64_t) begun, told; /* how many were being put, and how many had been put */
-    _Atomic(uint64_t) took;        /* how many were taken */
+    _Atomic(uint64_t) begun, told;       /* how many were being put, and how many had been put */
+    _Atomic(uint64_t) took;              /* how many were taken */
     _Atomic(uint64_t) emptying, emptied; /* no record below is to be found (any more) */
-} * shared;
+} *shared;
 static const char *label;
 static uint32_t nth;
 
@@ -30,9 +30,9 @@ static int put_some(uint64_t first, size_t n, bool instead)
     for (size_t i = 0; i < n; i++) {
         uint32_t length = length_of(first + i);
         memcpy(bodies[i], body_of(first + i, length), length);
-        records[i].type = (uint32_t)(first + i);
+        records[i].type = (uint32_t) (first + i);
         records[i].parts = 1;
-        records[i].part[0] = (struct iovec){bodies[i], length};
+        records[i].part[0] = (struct iovec) {bodies[i], length};
     }
     if (!instead)
         return pn_diskqueue_put(q, &files, records, n);
@@ -44,14 +44,14 @@ static int put_some(uint64_t first, size_t n, bool instead)
 
 static int take_told(void *arg, const struct pn_record_out *record)
 {
-    (void)arg;
-    atomic_store(&shared->took, (uint64_t)record->type + 1);
+    (void) arg;
+    atomic_store(&shared->took, (uint64_t) record->type + 1);
     return 1;
 }
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t first = atomic_load(&shared->told), n = 1 + round % 8;
@@ -63,7 +63,7 @@ static void victim(void *arg)
         atomic_store(&shared->told, first + n);
         if (instead)
             atomic_store(&shared->emptied, first);
-        uint32_t max = (uint32_t)(round % 5 + round / 4);
+        uint32_t max = (uint32_t) (round % 5 + round / 4);
         CHECK_OK(pn_diskqueue_get(q, &files, max, take_told, NULL));
         if (round % 10 == 9) {
             atomic_store(&shared->emptying, first + n);

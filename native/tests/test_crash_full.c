@@ -157,8 +157,8 @@ static void hear_but_for(pn_conn *conn, struct heard *h, uint64_t doubtful)
             uint64_t i = number_at(b, k);
             bool gap = h->jumps || (h->next == doubtful && i == doubtful + 1);
             if (i < h->next || (i > h->next && !gap))
-                FAIL("%s, hit %u: message %llu instead of %llu", label, nth, (unsigned long long)i,
-                     (unsigned long long)h->next);
+                FAIL("%s, hit %u: message %llu instead of %llu", label, nth, (unsigned long long) i,
+                     (unsigned long long) h->next);
             h->next = i + 1;
             h->messages++;
             h->jumps = false;
@@ -213,12 +213,12 @@ static bool kill_a_writer(const pn_options *o, const char *at, uint32_t hit)
 
 static void test_writers_killed_while_they_make_room(void)
 {
-    static const char *const evicting[] = {"evict:floor", "evict:tail", "tail:scanned",
-                                           "tail:stored", "commit:room", "commit:before-head",
+    static const char *const evicting[] = {"evict:floor",      "evict:tail",  "tail:scanned",
+                                           "tail:stored",      "commit:room", "commit:before-head",
                                            "commit:after-head"};
-    static const char *const moving[] = {
-        "spill:file",    "spill:written", "spill:mem-tail",    "segfile:created", "segfile:header",
-        "segfile:pages", "tail:stored",   "segfile:checksums", "commit:entry"};
+    static const char *const moving[] = {"spill:file",      "spill:written",     "spill:mem-tail",
+                                         "segfile:created", "segfile:header",    "segfile:pages",
+                                         "tail:stored",     "segfile:checksums", "commit:entry"};
     static const uint32_t hits[] = {1, 2, 7};
     pn_options drop = test_options(), spill = spilling(8192), both = spilling(160);
     drop.on_full = both.on_full = PN_FULL_DROP_SLOWEST;

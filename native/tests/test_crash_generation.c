@@ -73,7 +73,7 @@ static void commit_and_stop(void *arg)
 {
     pn_conn *conn = test_connect(engine);
     pn_txn *txn = test_begin(conn);
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_txn_notify(txn, "c", 1, "bumped", 6));
     CHECK_OK(pn_txn_bump(txn, h));
     CHECK_OK(pn_txn_bump(txn, g));
@@ -324,7 +324,7 @@ static void test_the_stopped_committer_dies(void)
 static void repair_and_stop(void *arg)
 {
     pn_stat stat;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(stop_at, stop_at_nth, PN_CRASH_STOP));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
 }

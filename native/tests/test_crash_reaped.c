@@ -37,7 +37,7 @@ static void stopped_at(const char *label)
     CHECK_EQ(pipe(down), 0);
     engine = test_engine(&two);
     pn_conn *mine = test_connect(engine);
-    pid_t pid = spawn(reader, (void *)(uintptr_t)label);
+    pid_t pid = spawn(reader, (void *) (uintptr_t) label);
     test_hear(up);
     CHECK_OK(test_notify(mine, "c", "1"));
     test_tell(down);

@@ -60,7 +60,7 @@ static int send_message(pn_conn *conn, enum writer writer, enum kind kind, uint6
                         size_t size)
 {
     struct message m = {.writer = writer, .kind = kind, .number = number, .size = size};
-    memset(payload, (int)(number * 31 % 251), size);
+    memset(payload, (int) (number * 31 % 251), size);
     memcpy(payload, &m, sizeof m);
     return pn_notify(conn, "c", 1, payload, size);
 }
@@ -73,7 +73,7 @@ struct account {
 #define BLAME(cond, ...)                                                                           \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
-            fprintf(stderr, "%s, policy %d, hit %u, action %d: ", now.label, (int)now.policy,      \
+            fprintf(stderr, "%s, policy %d, hit %u, action %d: ", now.label, (int) now.policy,     \
                     now.nth, now.action);                                                          \
             FAIL(__VA_ARGS__);                                                                     \
         }                                                                                          \
@@ -82,19 +82,19 @@ struct account {
 /* One message into the account.  A number that the victim died with may be missing. */
 static void book(struct account *a, const pn_batch *b, size_t k, struct message *m)
 {
-    size_t len = (size_t)(b->offset[k + 1] - b->offset[k]);
+    size_t len = (size_t) (b->offset[k + 1] - b->offset[k]);
     const unsigned char *p = b->data + b->offset[k];
     CHECK(len >= sizeof *m);
     memcpy(m, p, sizeof *m);
     BLAME(m->size == len && m->writer < WRITERS, "a message of %zu bytes says %llu", len,
-          (unsigned long long)m->size);
+          (unsigned long long) m->size);
     for (size_t at = sizeof *m; at < len; at++)
-        BLAME(p[at] == (unsigned char)(m->number * 31 % 251), "garbage at byte %zu", at);
+        BLAME(p[at] == (unsigned char) (m->number * 31 % 251), "garbage at byte %zu", at);
     uint64_t *next = &a->next[m->writer];
     BLAME(m->number == *next || (m->number > *next && a->jumps[m->writer]),
-          "message %llu of writer %u instead of %llu", (unsigned long long)m->number, m->writer,
-          (unsigned long long)*next);
-    BLAME(b->seq[k] > a->seq, "commit %llu comes late", (unsigned long long)b->seq[k]);
+          "message %llu of writer %u instead of %llu", (unsigned long long) m->number, m->writer,
+          (unsigned long long) *next);
+    BLAME(b->seq[k] > a->seq, "commit %llu comes late", (unsigned long long) b->seq[k]);
     *next = m->number + 1;
     a->jumps[m->writer] = false;
     a->seq = b->seq[k];
@@ -119,7 +119,7 @@ static bool read_on(pn_conn *conn, pn_batch *b, struct account *a, uint64_t max,
             CHECK_EQ(write(heard_ping[1], "p", 1), 1);
         go_on = go_on && m.kind != QUIT;
     }
-    *n += (int64_t)b->ngaps;
+    *n += (int64_t) b->ngaps;
     BLAME(a->gaps == 0 || now.policy == DROP || now.policy == DROP_AND_SPILL, "a gap");
     return go_on;
 }
@@ -132,7 +132,7 @@ static void sleeper(void *arg)
     pn_conn *conn = test_connect(engine);
     pn_batch *b = pn_batch_new();
     int64_t n;
-    (void)arg;
+    (void) arg;
     test_listen(conn, "c");
     CHECK_EQ(write(heard_ping[1], "r", 1), 1);
     bool go_on;
@@ -142,8 +142,8 @@ static void sleeper(void *arg)
     } while (go_on);
     if (now.policy == SPILL || now.policy == BLOCK)
         BLAME(a.next[VICTIM] == atomic_load(&journal->sent), "%llu of %llu messages",
-              (unsigned long long)a.next[VICTIM],
-              (unsigned long long)atomic_load(&journal->sent));
+              (unsigned long long) a.next[VICTIM],
+              (unsigned long long) atomic_load(&journal->sent));
     pn_conn_close(conn);
     pn_batch_free(b);
 }
@@ -152,7 +152,7 @@ static void helper(void *arg)
 {
     pn_conn *conn = test_connect(engine);
     uint64_t number = 0;
-    (void)arg;
+    (void) arg;
     while (atomic_load(&journal->stop) == 0) {
         int rc = send_message(conn, HELPER, PLAIN, number, 9000);
         CHECK(rc == -PN_EQUEUEFULL || rc >= 0);
@@ -168,7 +168,7 @@ static void victim(void *arg)
     pn_conn *conn = test_connect(engine);
     pn_batch *b = pn_batch_new();
     int64_t n;
-    (void)arg;
+    (void) arg;
     test_listen(conn, "c");
     memset(a.jumps, true, sizeof a.jumps); /* the helper may have begun before */
     CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
@@ -198,7 +198,7 @@ static bool hear_ping(int count, int ms)
         int64_t left = (until - test_now_ns()) / 1000000;
         if (left < 0)
             return false;
-        if (poll(&p, 1, (int)left + 1) == 1 && read(p.fd, &c, 1) == 1)
+        if (poll(&p, 1, (int) left + 1) == 1 && read(p.fd, &c, 1) == 1)
             count--;
     }
     return true;
@@ -207,7 +207,7 @@ static bool hear_ping(int count, int ms)
 static void die_in_recovery(void *arg)
 {
     pn_stat stat;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(now.again, 1, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
 }
@@ -239,7 +239,7 @@ static void look_at_the_stopped(pn_conn *conn, uint64_t *number)
     CHECK_OK(rc);
     pn_lock_release(seg);
     if (now.policy == BLOCK)
-        return; /* the queue may be full */
+        return;                   /* the queue may be full */
     for (int i = 0; i < 200; i++) /* once round the ring: what it was copying is overwritten */
         CHECK_OK(send_message(conn, OURSELVES, PLAIN, (*number)++, 6000));
     CHECK_OK(send_message(conn, OURSELVES, PING, (*number)++, 64));
@@ -292,8 +292,8 @@ static void check_slow(pn_conn *slow, struct account *a)
         atomic_store(&journal->sent, a->next[VICTIM]);
     if (now.policy == SPILL || now.policy == BLOCK)
         BLAME(a->next[VICTIM] == atomic_load(&journal->sent), "the slow one has %llu of %llu",
-              (unsigned long long)a->next[VICTIM],
-              (unsigned long long)atomic_load(&journal->sent));
+              (unsigned long long) a->next[VICTIM],
+              (unsigned long long) atomic_load(&journal->sent));
     BLAME(a->next[VICTIM] <= atomic_load(&journal->sent), "a message that was never committed");
 }
 
@@ -313,7 +313,7 @@ static void run_case(void *arg)
     struct account a = {.seq = 0};
     uint64_t number = 0;
     pid_t helping = 0;
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     open_case();
     pid_t listening = spawn(sleeper, NULL);
@@ -401,7 +401,7 @@ static unsigned finish(struct job *job)
             job->c.label, job->c.nth, policies[job->c.policy]);
     for (int i = 0; i < 2; i++) { /* what it could not remove itself */
         char leftover[64];
-        snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int)job->pid, i);
+        snprintf(leftover, sizeof leftover, "ctest.%d.%d", (int) job->pid, i);
         test_segment_remove(leftover);
     }
     return 1;
@@ -410,8 +410,8 @@ static unsigned finish(struct job *job)
 static void start(struct job *job)
 {
     now = job->c;
-    job->journal = journal = mmap(NULL, sizeof *journal, PROT_READ | PROT_WRITE,
-                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    job->journal = journal =
+        mmap(NULL, sizeof *journal, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(journal != MAP_FAILED);
     job->pid = spawn(run_case, NULL);
 }
@@ -421,20 +421,20 @@ static unsigned add_deaths_in_recovery(struct job *jobs)
 {
     static const struct {
         const char *first, *again;
-    } deaths[] = {{"evict:floor", "recover:begin"},      {"evict:floor", "recover:consistent"},
-                  {"evict:tail", "recover:consistent"},  {"tail:stored", "recover:begin"},
-                  {"tail:stored", "recover:mem-tail"},   {"tail:stored", "recover:consistent"},
-                  {"spill:file", "recover:consistent"},  {"segfile:pages", "recover:consistent"},
-                  {"spill:written", "recover:begin"},    {"spill:mem-tail", "recover:begin"},
+    } deaths[] = {{"evict:floor", "recover:begin"},       {"evict:floor", "recover:consistent"},
+                  {"evict:tail", "recover:consistent"},   {"tail:stored", "recover:begin"},
+                  {"tail:stored", "recover:mem-tail"},    {"tail:stored", "recover:consistent"},
+                  {"spill:file", "recover:consistent"},   {"segfile:pages", "recover:consistent"},
+                  {"spill:written", "recover:begin"},     {"spill:mem-tail", "recover:begin"},
                   {"spill:removed", "recover:consistent"}};
     unsigned n = 0;
     for (size_t i = 0; i < sizeof deaths / sizeof deaths[0]; i++)
         for (uint32_t nth = 1; nth <= 5; nth += 4)
-            jobs[n++].c = (struct crash_case){.label = deaths[i].first,
-                                              .policy = DROP_AND_SPILL,
-                                              .nth = nth,
-                                              .action = PN_CRASH_KILL,
-                                              .again = deaths[i].again};
+            jobs[n++].c = (struct crash_case) {.label = deaths[i].first,
+                                               .policy = DROP_AND_SPILL,
+                                               .nth = nth,
+                                               .action = PN_CRASH_KILL,
+                                               .again = deaths[i].again};
     return n;
 }
 
@@ -450,10 +450,10 @@ int main(int argc, char **argv)
                     if ((policies_of(pn_crash_label(i)) >> policy & 1U) != 0 &&
                         (argc < 2 || strcmp(argv[1], pn_crash_label(i)) == 0)) {
                         CHECK(n < sizeof jobs / sizeof jobs[0]);
-                        jobs[n++].c = (struct crash_case){.label = pn_crash_label(i),
-                                                          .policy = policy,
-                                                          .nth = nth,
-                                                          .action = actions[k]};
+                        jobs[n++].c = (struct crash_case) {.label = pn_crash_label(i),
+                                                           .policy = policy,
+                                                           .nth = nth,
+                                                           .action = actions[k]};
                     }
     if (argc < 2)
         n += add_deaths_in_recovery(jobs + n);

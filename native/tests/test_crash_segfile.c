@@ -42,7 +42,7 @@ static void check_told(void)
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     umask(mask);
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     write_on();
@@ -56,7 +56,7 @@ static void victim(void *arg)
 
 static void crash_case(void *arg)
 {
-    (void)arg;
+    (void) arg;
     if (geteuid() == 0) {
         CHECK_EQ(chown(data_dir, NOBODY, NOBODY), 0);
         if (setgroups(0, NULL) != 0 || setresgid(NOBODY, NOBODY, NOBODY) != 0 ||

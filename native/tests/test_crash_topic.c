@@ -88,14 +88,14 @@ static void start_consumers(void)
     CHECK_OK(pn_txn_listen(txn, "news", 4));
     CHECK_OK(pn_txn_commit(txn));
     for (uintptr_t i = 0; i < 3; i++)
-        consumers[i] = spawn(survivor, (void *)(CONSUMER + i));
+        consumers[i] = spawn(survivor, (void *) (CONSUMER + i));
     REQUIRE(hear(0, 2, TEST_PATIENCE_MS) && hear(1, 1, TEST_PATIENCE_MS),
             "the consumers did not start");
 }
 
 static void say(uint32_t kind)
 {
-    publish(mine, PARENT, WORK, work, &(struct manner){.size = 40, .kind = kind});
+    publish(mine, PARENT, WORK, work, &(struct manner) {.size = 40, .kind = kind});
 }
 
 /* Never with the lock in hand. */
@@ -173,7 +173,7 @@ static void end_case(void)
 /* A case in a process of its own.  Exits with one of the above. */
 static void run_case(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     CHECK_EQ(pipe(heard_from[0]), 0);
@@ -200,7 +200,7 @@ static void run_case(void *arg)
 
 static void first_user(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(now.label, now.nth, now.action));
     pn_conn *conn = connect_with(0);
     throw_away(conn, topic_named(conn, "first"), 1);
@@ -209,7 +209,7 @@ static void first_user(void *arg)
 
 static void run_first_use(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_watchdog(60);
     open_segment();
     int status;
@@ -286,29 +286,28 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
 
 static size_t add_unhelped(struct job *jobs, size_t n)
 {
-    static const char *const publisher[] = {"publish:after-live", "publish:linked",
-                                            "topic:wait",         "topic:notified",
-                                            "publish:done",       "topic:unlocked",
-                                            "publish:after-all",  "signal:flag"};
+    static const char *const publisher[] = {
+        "publish:after-live", "publish:linked", "topic:wait",        "topic:notified",
+        "publish:done",       "topic:unlocked", "publish:after-all", "signal:flag"};
     static const char *const consumer[] = {"claim:in-flight", "claim:listed", "claim:handed",
                                            "lock:acquired", "topic:wait"};
     static const char *const pump[] = {"topic:pump", "topic:pump-order", "topic:pump-kind",
                                        "topic:pumped"};
     for (size_t i = 0; i < sizeof publisher / sizeof publisher[0]; i++)
         for (uintptr_t kind = 0; kind < 2; kind++)
-            jobs[n++] = (struct job){.c = {.label = publisher[i], .nth = 1},
-                                     .run = run_last_words,
-                                     .arg = (void *)kind};
+            jobs[n++] = (struct job) {.c = {.label = publisher[i], .nth = 1},
+                                      .run = run_last_words,
+                                      .arg = (void *) kind};
     for (size_t i = 0; i < sizeof consumer / sizeof consumer[0]; i++)
         for (uintptr_t kind = 0; kind < 2; kind++)
-            jobs[n++] = (struct job){
-                .c = {.label = consumer[i], .nth = 2}, .run = run_heir, .arg = (void *)kind};
+            jobs[n++] = (struct job) {
+                .c = {.label = consumer[i], .nth = 2}, .run = run_heir, .arg = (void *) kind};
     for (uintptr_t kind = 0; kind < 2; kind++)
-        jobs[n++] = (struct job){
-            .c = {.label = "nothing", .nth = 1}, .run = run_timekeeper, .arg = (void *)kind};
+        jobs[n++] = (struct job) {
+            .c = {.label = "nothing", .nth = 1}, .run = run_timekeeper, .arg = (void *) kind};
     for (size_t i = 0; i < sizeof pump / sizeof pump[0]; i++)
         for (uint32_t nth = 1; nth <= 2; nth++)
-            jobs[n++] = (struct job){.c = {.label = pump[i], .nth = nth}, .run = run_late_channel};
+            jobs[n++] = (struct job) {.c = {.label = pump[i], .nth = nth}, .run = run_late_channel};
     return n;
 }
 
@@ -323,7 +322,7 @@ int main(int argc, char **argv)
         if (argc < 2 ? is_ours(pn_crash_label(i)) : strcmp(argv[1], pn_crash_label(i)) == 0)
             n = add_label(jobs, n, pn_crash_label(i));
     if (argc == 4) {
-        jobs[0] = job_of(argv[1], (uint32_t)atoi(argv[2]), atoi(argv[3]));
+        jobs[0] = job_of(argv[1], (uint32_t) atoi(argv[2]), atoi(argv[3]));
         n = 1;
     }
     return run_jobs(jobs, n, doom);

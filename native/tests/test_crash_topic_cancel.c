@@ -23,7 +23,7 @@ static struct shared {
         _Atomic(int) fate, group; /* group: of one transaction, 0: none */
     } m[MESSAGES];
     _Atomic(int) n, groups;
-} * j;
+} *j;
 static const char *label, *dies_before;
 static uint32_t nth;
 static const char *segment;
@@ -85,7 +85,7 @@ static void work(const char *dies_at, uint32_t hit)
             publish_one(conn, topic);
         cancel_one(conn, topic, first + 9); /* of one on disk, behind others that stay there */
         for (int end = COMMIT; end < ENDS; end++)
-            cancel_two(conn, topic, first + 10 + 2 * end, first + 11 + 2 * end, (enum end)end);
+            cancel_two(conn, topic, first + 10 + 2 * end, first + 11 + 2 * end, (enum end) end);
         for (int i = first; i < first + 9; i++)
             cancel_one(conn, topic, i); /* in memory, and then the rest comes back or is passed */
         for (int i = first + 9; i < first + 18; i++)
@@ -96,7 +96,7 @@ static void work(const char *dies_at, uint32_t hit)
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     work(dies_before != NULL ? dies_before : label, dies_before != NULL ? 3 : nth);
 }
 
@@ -104,7 +104,7 @@ static void dies_in_recovery(void *arg)
 {
     pn_engine *engine;
     pn_stat stat;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
@@ -124,7 +124,7 @@ static void crash_case(void *arg)
     pn_stat stat;
     int groups[MESSAGES] = {0}; /* of each transaction: 1, it has happened; -1, it has not */
     uint64_t there = 0;
-    (void)arg;
+    (void) arg;
     memset(j, 0, sizeof *j);
     segment = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
@@ -142,7 +142,7 @@ static void crash_case(void *arg)
         int fate = atomic_load(&j->m[i].fate), group = atomic_load(&j->m[i].group);
         int rc = pn_topic_cancel(conn, NULL, topic, atomic_load(&j->m[i].id));
         CHECK_OK(rc);
-        there += (uint64_t)rc;
+        there += (uint64_t) rc;
         if (fate != ASKED && rc != (fate == THERE))
             FAIL("%s, hit %u: message %d has fate %d, and cancel says %d", label, nth, i, fate, rc);
         if (group != 0 && fate == ASKED && groups[group] == 0)
@@ -177,9 +177,9 @@ static void run_label(const char *text, const char *before, unsigned *cases)
 
 int main(void)
 {
-    static const char *const commits[] = {"commit:topics-staged", "commit:before-head",
-                                          "commit:after-head", "commit:applied", "refill:passed",
-                                          "refill:done", "diskqueue:committed"};
+    static const char *const commits[] = {
+        "commit:topics-staged", "commit:before-head", "commit:after-head",  "commit:applied",
+        "refill:passed",        "refill:done",        "diskqueue:committed"};
     unsigned cases = 0;
     data_dir_make();
     test_watchdog(110);

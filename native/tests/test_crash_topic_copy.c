@@ -21,7 +21,7 @@ static void slow_consumer(void *arg)
     const pn_consumer_options o = {.max_in_flight = 1, .msg_timeout_ns = MS};
     pn_engine *engine;
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     pn_consumer *consumer = consumer_with(conn, channel_of(conn, topic_of(conn, "t"), "c"), &o);
@@ -44,7 +44,7 @@ static void test_stopped_before_it_copies(void)
     CHECK_OK(pn_open(segment, &o, &engine));
     pn_conn *conn = test_connect(engine);
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
-    const struct pn_topic_channel *ch = &test_inside()->topics.channel[(uint32_t)channel - 1];
+    const struct pn_topic_channel *ch = &test_inside()->topics.channel[(uint32_t) channel - 1];
     CHECK_OK(publish_in(conn, NULL, topic, "keeps their pages", 3600000 * MS, 0, NULL));
     publish(conn, topic, "first one");
     uint32_t cell = pn_delivery_at(test_inside(), ch->first)->message;

@@ -33,7 +33,7 @@ static void victim(void *arg)
 {
     const pn_consumer_options o = {.max_in_flight = 1, .dead_letter = "dead", .dead_letter_len = 4};
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     pn_consumer *consumer = consumer_with(conn, channel_of(conn, topic_of(conn, "t"), "c"), &o);
@@ -65,7 +65,7 @@ static void crash_case(void *arg)
     pn_options o = test_options();
     pn_engine *engine;
     int seen[MESSAGES + 1] = {0};
-    (void)arg;
+    (void) arg;
     segment = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     CHECK_OK(pn_open(segment, &o, &engine));
@@ -96,9 +96,9 @@ static void crash_case(void *arg)
 int main(void)
 {
     static const char *const labels[] = {
-        "answer:redo",   "answer:redo-valid",    "answer:dead",       "spilled:staged",
-        "spilled:told",  "spilled:committed",    "diskqueue:committed", "publish:redone",
-        "topic:delivery-ended"};
+        "answer:redo",         "answer:redo-valid", "answer:dead",
+        "spilled:staged",      "spilled:told",      "spilled:committed",
+        "diskqueue:committed", "publish:redone",    "topic:delivery-ended"};
     static const uint32_t hits[] = {1, IN_MEMORY, IN_MEMORY + 1, MESSAGES - IN_MEMORY};
     data_dir_make();
     test_watchdog(110);

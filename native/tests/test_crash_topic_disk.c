@@ -14,7 +14,7 @@ enum { ROUNDS = 60, MAX_DEPTH = 5 };
 static void victim(void *arg)
 {
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
@@ -59,7 +59,7 @@ static void crash_case(void *arg)
 {
     pn_options o = test_options();
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     memset(shared, 0, sizeof *shared);
     segment = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
@@ -71,8 +71,8 @@ static void crash_case(void *arg)
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
         FAIL("%s was not reached %u times", label, nth);
     CHECK_ENGINE(engine);
-    bool emptying = strcmp(label, "diskqueue:emptied") == 0 ||
-                    strcmp(label, "diskqueue:removed") == 0;
+    bool emptying =
+        strcmp(label, "diskqueue:emptied") == 0 || strcmp(label, "diskqueue:removed") == 0;
     check_left(conn, channel, emptying);
     CHECK_ENGINE(engine);
     CHECK_EQ(topic_stat(conn, topic).on_disk, 0);

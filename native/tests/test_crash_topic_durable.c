@@ -14,7 +14,7 @@ enum { ROUNDS = 30, MAX_DEPTH = 8, NOT_REACHED = 77 };
 static void victim(void *arg)
 {
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
@@ -63,8 +63,8 @@ static void remove_log(void)
 /* arg: does the segment go, too? */
 static void crash_case(void *arg)
 {
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH |
-                                               PN_TOPIC_FSYNC,
+    const pn_topic_options durable = {.given =
+                                          PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH | PN_TOPIC_FSYNC,
                                       .durable = 1,
                                       .fsync = PN_FSYNC_INTERVAL,
                                       .max_depth = MAX_DEPTH};
@@ -109,14 +109,13 @@ static void crash_case(void *arg)
 /* Killed before `head`, with the log about to be compacted: only the log is left. */
 static void move_victim(void *arg)
 {
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                                      .durable = 1,
-                                      .fsync = PN_FSYNC_NONE};
+    const pn_topic_options durable = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = PN_FSYNC_NONE};
     pn_engine *engine;
     pn_ref from, to;
     pn_message_out m;
     pn_txn *txn;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     CHECK_OK(pn_topic_open(conn, "from", 4, &durable, &from));
@@ -144,7 +143,7 @@ static void test_a_move_that_is_compacted_is_whole(void *arg)
 {
     pn_options o = test_options();
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     segment = test_segment_name();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     CHECK_OK(pn_open(segment, &o, &engine));
@@ -163,9 +162,9 @@ static void test_a_move_that_is_compacted_is_whole(void *arg)
 
 int main(void)
 {
-    static const char *const modules[] = {"dirlock:", "durable:", "topiclog:", "diskqueue:",
-                                          "recfile:", "publish:", "commit:topics",
-                                          "commit:after-head", "commit:before-head"};
+    static const char *const modules[] = {
+        "dirlock:", "durable:",      "topiclog:",         "diskqueue:",        "recfile:",
+        "publish:", "commit:topics", "commit:after-head", "commit:before-head"};
     unsigned cases = 0, reached = 0;
     data_dir_make();
     test_watchdog(110);

@@ -11,11 +11,10 @@
 
 enum { MESSAGES = 40, SPILL_FROM = 12 };
 
-static const char *const labels[] = {"topic:allocated",   "topic:formatted",   "dirlock:locked",
-                                     "dirlock:owned",     "publish:cells",     "publish:staged",
-                                     "publish:delivery",  "publish:linked",    "arena:fresh",
-                                     "topiclog:opened",   "durable:ready",     "topic:restored",
-                                     "topic:ready",       "topiclog:described"};
+static const char *const labels[] = {
+    "topic:allocated", "topic:formatted",  "dirlock:locked", "dirlock:owned",     "publish:cells",
+    "publish:staged",  "publish:delivery", "publish:linked", "arena:fresh",       "topiclog:opened",
+    "durable:ready",   "topic:restored",   "topic:ready",    "topiclog:described"};
 static const char *label;
 static const char *segment;
 enum { LABELS = sizeof labels / sizeof labels[0] };
@@ -46,9 +45,8 @@ static void publish_number(pn_conn *conn, pn_ref topic, int i)
 /* A log of durable messages, and the segment of it unlinked. */
 static void leave_a_log(void)
 {
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH,
-                                      .durable = 1,
-                                      .max_depth = SPILL_FROM};
+    const pn_topic_options durable = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH, .durable = 1, .max_depth = SPILL_FROM};
     pn_conn *conn;
     pn_ref topic;
     pn_engine *engine = engine_of(&conn);
@@ -109,7 +107,7 @@ static void clean_up(pn_engine *engine, pn_conn *conn)
 static void test_the_opener_is_killed(void *arg)
 {
     pn_conn *conn;
-    (void)arg;
+    (void) arg;
     segment = test_segment_name();
     leave_a_log();
     pn_engine *engine = engine_of(&conn);
@@ -134,7 +132,7 @@ static void check_others_wait_for(pn_conn *conn, pid_t pid)
     pn_ref topic;
     int64_t limit = pn_set_lock_timeout(20 * MS);
     CHECK_EQ(pn_topic_open(conn, "t", 1, NULL, &topic), -PN_ELOCK);
-    snprintf(name, sizeof name, "PID %d ", (int)pid);
+    snprintf(name, sizeof name, "PID %d ", (int) pid);
     CHECK(strstr(pn_error_message(), name) != NULL);
     pn_set_lock_timeout(limit);
     pn_set_never_wait(1);
@@ -146,7 +144,7 @@ static void waiter(void *arg)
 {
     pn_conn *conn;
     pn_engine *engine = engine_of(&conn);
-    CHECK_EQ(write(*(int *)arg, "w", 1), 1);
+    CHECK_EQ(write(*(int *) arg, "w", 1), 1);
     topic_of(conn, "t");
     pn_conn_close(conn);
     pn_engine_close(engine);
@@ -157,7 +155,7 @@ static void test_beside_a_stopped_opener(void *arg)
     int began[2];
     char byte;
     pn_conn *conn;
-    (void)arg;
+    (void) arg;
     segment = test_segment_name();
     leave_a_log();
     pn_engine *engine = engine_of(&conn);
@@ -183,7 +181,7 @@ static void test_the_awaited_dies(void *arg)
     int began[2];
     char byte;
     pn_conn *conn;
-    (void)arg;
+    (void) arg;
     segment = test_segment_name();
     leave_a_log();
     pn_engine *engine = engine_of(&conn);

@@ -33,7 +33,7 @@ static void finish_slow(pn_conn *conn, pn_consumer *consumer)
 static void victim(void *arg)
 {
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_open(segment, NULL, &engine));
     pn_conn *conn = test_connect(engine);
     pn_ref topic = topic_of(conn, "t"), abandoned = channel_of(conn, topic, "slow");
@@ -139,8 +139,8 @@ static void crash_case(void *arg)
 
 int main(void)
 {
-    static const char *const modules[] = {"rest:", "diskqueue:c", "diskqueue:w", "diskqueue:s",
-                                          "publish:redone", "publish:live"};
+    static const char *const modules[] = {"rest:",       "diskqueue:c",    "diskqueue:w",
+                                          "diskqueue:s", "publish:redone", "publish:live"};
     static const uint32_t hits[] = {1, 2, 5, 11, 23};
     unsigned cases = 0;
     data_dir_make();

@@ -18,7 +18,7 @@ static int *emptying; /* channel b; in memory that outlives SIGKILL */
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     attach(LITTLE);
     finish_some(6);
@@ -95,9 +95,9 @@ static void crash_case(void *arg)
 
 static bool is_ours(void)
 {
-    static const char *const modules[] = {"durable:", "topiclog:", "diskqueue:", "recfile:",
-                                          "spilled:", "refill:",   "publish:",   "topic:",
-                                          "rest:"};
+    static const char *const modules[] = {
+        "durable:", "topiclog:", "diskqueue:", "recfile:", "spilled:",
+        "refill:",  "publish:",  "topic:",     "rest:"};
     bool ours = false;
     for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++)
         ours |= strncmp(label, modules[k], strlen(modules[k])) == 0;
@@ -121,8 +121,8 @@ int main(void)
     data_dir_make();
     test_watchdog(110);
     make_left();
-    emptying = mmap(NULL, sizeof *emptying, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                    -1, 0);
+    emptying =
+        mmap(NULL, sizeof *emptying, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(emptying != MAP_FAILED);
     for (int i = 0; i < 2 * pn_crash_label_count(); i++) {
         label = pn_crash_label(i / 2);
@@ -135,7 +135,7 @@ int main(void)
                 there = status != W_EXITCODE(NOT_REACHED, 0);
                 if (there && status != 0)
                     FAIL("%s, hit %u, %s: %x", label, nth, gone ? "reboot" : "same segment",
-                         (unsigned)status);
+                         (unsigned) status);
                 if (hit == 0 && !there && is_needed())
                     FAIL("%s was not reached", label);
                 reached += there;

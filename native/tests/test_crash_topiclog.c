@@ -15,7 +15,7 @@ static struct shared {
     struct plain before, after; /* without and with the batch that is being written */
     _Atomic(uint64_t) random, next_id;
     _Atomic(uint64_t) seq; /* of the log with that batch */
-} * shared;
+} *shared;
 static const char *label;
 static uint32_t nth;
 static struct told told;
@@ -37,7 +37,7 @@ static void one_batch(void)
 
 static void victim(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
     for (int i = 0; i < BATCHES; i++) {
         one_batch();
@@ -63,7 +63,7 @@ static void crash_case(void *arg)
 {
     bool alive = arg != NULL;
     log_max_file = FILE_SIZE;
-    op_random = nth * 77 + (uint64_t)label[10];
+    op_random = nth * 77 + (uint64_t) label[10];
     log_make();
     tlog->compact_from = 4000;
     int status = reap(spawn(victim, NULL));

@@ -21,7 +21,7 @@ static bool claimed(uint32_t i)
 
 static void bystander(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_connect(engine);
     test_tell(up);
     pause();
@@ -43,7 +43,7 @@ static void end_process(pid_t pid)
 /* Meets a dead one in its first walk, and is stopped before it takes over. */
 static void walker(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
     conn->next_timer_ns = INT64_MAX;

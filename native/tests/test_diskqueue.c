@@ -59,15 +59,15 @@ static void TestDiskQueueRoll(void)
 
 static int refuse(void *arg, const struct pn_record_out *record)
 {
-    (void)arg;
-    (void)record;
+    (void) arg;
+    (void) record;
     return 0;
 }
 
 static int fail_to_take(void *arg, const struct pn_record_out *record)
 {
     int *first = arg;
-    (void)record;
+    (void) record;
     return first != NULL && (*first)-- > 0 ? 1 : -ENOMEM;
 }
 
@@ -85,7 +85,7 @@ static void TestDiskQueuePeek(void)
         CHECK_EQ(pn_diskqueue_depth(q), 300 - at);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, refuse, NULL), 0);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, fail_to_take, NULL), -ENOMEM);
-        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 9, fail_to_take, &(int){5}), -ENOMEM);
+        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 9, fail_to_take, &(int) {5}), -ENOMEM);
         get_these(at, 50);
     }
     queue_end();
@@ -166,7 +166,7 @@ static struct torture *torture;
 
 static void torture_write(void *arg)
 {
-    (void)arg;
+    (void) arg;
     for (int n = 0; n < 250; n++) {
         pthread_mutex_lock(&torture->lock);
         CHECK_OK(put(torture->put));
@@ -178,7 +178,7 @@ static void torture_write(void *arg)
 static void torture_read(void *arg)
 {
     bool more = true;
-    (void)arg;
+    (void) arg;
     while (more) {
         pthread_mutex_lock(&torture->lock);
         struct taken t = get(7);
@@ -291,22 +291,22 @@ static off_t few_records(void)
     for (uint64_t i = 0; i < FEW; i++)
         CHECK_OK(put_sized(i, SIZE));
     file_path(1, path);
-    return (off_t)pn_diskqueue_now(q)->write_at;
+    return (off_t) pn_diskqueue_now(q)->write_at;
 }
 
 /* Which record a byte of the file belongs to; -1: none, and nothing is lost with it. */
 static int owner_of(off_t at)
 {
-    off_t size = (off_t)pn_record_size(SIZE), in = (at - PN_RECFILE_START) % size;
+    off_t size = (off_t) pn_record_size(SIZE), in = (at - PN_RECFILE_START) % size;
     return at < PN_RECFILE_START || in >= PN_RECORD_HEADER + SIZE
                ? -1
-               : (int)((at - PN_RECFILE_START) / size);
+               : (int) ((at - PN_RECFILE_START) / size);
 }
 
 static int note(void *arg, const struct pn_record_out *record)
 {
     struct taken t = {.sized = true};
-    *(unsigned *)arg |= 1U << record->type;
+    *(unsigned *) arg |= 1U << record->type;
     return take(&t, record);
 }
 
@@ -350,7 +350,7 @@ static void test_each_byte_that_is_flipped_costs_its_record_without_the_segment(
     CHECK_EQ(pread(fd, whole, sizeof whole, 0), end);
     for (off_t at = 0; at < end; at++) {
         int owner = owner_of(at);
-        CHECK_EQ(pwrite(fd, whole, (size_t)end, 0), end);
+        CHECK_EQ(pwrite(fd, whole, (size_t) end, 0), end);
         CHECK_EQ(ftruncate(fd, end), 0);
         flip_byte(fd, at, 0xff);
         queue_recover();
@@ -368,7 +368,7 @@ static void test_a_file_that_was_cut_at_any_length_keeps_what_is_whole(void)
 {
     for (int recovered = 0; recovered < 2; recovered++)
         for (off_t length = 0;; length++) {
-            off_t end = few_records(), size = (off_t)pn_record_size(SIZE);
+            off_t end = few_records(), size = (off_t) pn_record_size(SIZE);
             if (length > end)
                 break;
             CHECK_EQ(truncate(path, length), 0);
@@ -416,7 +416,7 @@ static void test_a_long_damaged_part_is_passed_in_steps(void)
     static const uint8_t noise[NOISE] = {1};
     int fd = open(path, O_RDWR), again = 0;
     for (uint64_t at = PN_RECFILE_START; at + NOISE < end; at += NOISE)
-        CHECK_EQ(pwrite(fd, noise, NOISE, (off_t)at), NOISE);
+        CHECK_EQ(pwrite(fd, noise, NOISE, (off_t) at), NOISE);
     close(fd);
     struct taken t = {.sized = true};
     while (pn_diskqueue_get(q, &files, 1, take, &t) == -EAGAIN)
@@ -452,7 +452,7 @@ static void check_no_room(int error)
 static void limited(void *arg)
 {
     struct rlimit limit;
-    (void)arg;
+    (void) arg;
     q->max_file = max_file = 1 << 20;
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
     limit.rlim_cur = 50000;
@@ -477,7 +477,7 @@ enum { MAY_NOT_MOUNT = 77 };
 
 static void on_a_small_disk(void *arg)
 {
-    (void)arg;
+    (void) arg;
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", data_dir, "tmpfs", MS_NOSUID | MS_NODEV, "size=300k,mode=0700") != 0)
         _exit(MAY_NOT_MOUNT);
@@ -501,7 +501,7 @@ static void without_descriptors(void *arg)
 {
     struct rlimit limit, none = {0, 0};
     struct taken t = {0};
-    (void)arg;
+    (void) arg;
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
     none.rlim_max = limit.rlim_max;
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
@@ -565,8 +565,8 @@ static int put_batch(uint64_t first, size_t n, bool staged)
     uint64_t seq;
     for (size_t i = 0; i < n; i++) {
         memcpy(bodies[i], body_of(first + i, SIZE), SIZE);
-        records[i] = (struct pn_record_in){
-            .type = (uint32_t)(first + i), .parts = 1, .part = {{bodies[i], SIZE}}};
+        records[i] = (struct pn_record_in) {
+            .type = (uint32_t) (first + i), .parts = 1, .part = {{bodies[i], SIZE}}};
     }
     return staged ? pn_diskqueue_stage(q, &files, records, n, &seq)
                   : pn_diskqueue_put(q, &files, records, n);
@@ -576,11 +576,11 @@ static int put_batch(uint64_t first, size_t n, bool staged)
 static void test_records_within_a_damaged_record_are_not_taken(void)
 {
     static uint8_t fake[2048];
-    off_t end = few_records(), length = 3 * (off_t)pn_record_size(SIZE);
+    off_t end = few_records(), length = 3 * (off_t) pn_record_size(SIZE);
     int fd = open(path, O_RDWR);
     CHECK_OK(put_batch(20, 3, true));
-    CHECK_EQ(pread(fd, fake, (size_t)length, end), length);
-    struct pn_record_in record = {.type = 9, .parts = 1, .part = {{fake, (size_t)length}}};
+    CHECK_EQ(pread(fd, fake, (size_t) length, end), length);
+    struct pn_record_in record = {.type = 9, .parts = 1, .part = {{fake, (size_t) length}}};
     CHECK_OK(pn_diskqueue_put(q, &files, &record, 1));
     CHECK_OK(put_sized(6, SIZE));
     flip_byte(fd, end + 4, 0xff); /* its length */
@@ -597,7 +597,7 @@ static void test_a_batch_is_there_whole_or_not_at_all(void)
     CHECK_OK(put_batch(0, 3, false));
     CHECK_OK(put_batch(3, 300, false));
     file_path(1, path);
-    off_t end = (off_t)pn_diskqueue_now(q)->write_at, size = (off_t)pn_record_size(SIZE);
+    off_t end = (off_t) pn_diskqueue_now(q)->write_at, size = (off_t) pn_record_size(SIZE);
     for (int cut = 1; cut < 300; cut += 29) {
         CHECK_EQ(truncate(path, end - cut * size), 0);
         queue_recover();
@@ -621,7 +621,7 @@ static void test_what_was_staged_and_not_committed_is_never_seen(void)
     CHECK_EQ(pn_diskqueue_depth(q), 2);
     CHECK_EQ(all_records(), 1U | 1U << 4);
     struct pn_record_in record = {.type = 5, .parts = 1};
-    record.part[0] = (struct iovec){(void *)(uintptr_t)body_of(5, SIZE), SIZE};
+    record.part[0] = (struct iovec) {(void *) (uintptr_t) body_of(5, SIZE), SIZE};
     CHECK_OK(pn_diskqueue_stage(q, &files, &record, 1, &seq));
     CHECK_EQ(pn_diskqueue_depth(q), 0);
     for (int again = 0; again < 3; again++) {
@@ -643,10 +643,10 @@ static void test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved(voi
     const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
     const uint64_t at = now->write_at;
     path_of(&files.dir, now->write_file, path);
-    CHECK_OK(truncate(path, (off_t)at + 100));
+    CHECK_OK(truncate(path, (off_t) at + 100));
     CHECK_OK(pn_recfile_reserve(&files.dir, &files.writer, now->write_file, at, at + 50, at + 500));
     CHECK_OK(stat(path, &st));
-    CHECK_EQ((uint64_t)st.st_size, at);
+    CHECK_EQ((uint64_t) st.st_size, at);
     CHECK_OK(put_sized(1, SIZE));
     CHECK_EQ(all_records(), 3);
     queue_end();
@@ -664,9 +664,9 @@ static void test_what_is_staged_can_take_the_place_of_all(void)
             get_these(0, 3);
             uint64_t depth = pn_diskqueue_depth(q), bytes = 0;
             for (uint64_t i = 500; i < 510; i++) {
-                struct pn_record_in record = {.type = (uint32_t)i, .parts = 1};
-                record.part[0] = (struct iovec){(void *)(uintptr_t)body_of(i, length_of(i)),
-                                                length_of(i)};
+                struct pn_record_in record = {.type = (uint32_t) i, .parts = 1};
+                record.part[0] =
+                    (struct iovec) {(void *) (uintptr_t) body_of(i, length_of(i)), length_of(i)};
                 CHECK_OK(seq == 0 ? pn_diskqueue_stage(q, &files, &record, 1, &seq)
                                   : pn_diskqueue_stage_more(q, &files, &record, 1, &seq));
                 bytes += length_of(i);

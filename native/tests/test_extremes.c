@@ -94,7 +94,7 @@ static const char *shared_name;
 
 static void notify_once(void *arg)
 {
-    (void)arg;
+    (void) arg;
     signal(SIGBUS, SIG_DFL); /* a sanitizer would make an error report of it */
     pn_conn *conn = test_connect(shared);
     CHECK_OK(test_notify(conn, "c", "x"));
@@ -105,7 +105,7 @@ static void attach_anew(void *arg)
 {
     pn_engine *again;
     int rc;
-    (void)arg;
+    (void) arg;
     pn_engine_close(shared);
     CHECK(pn_first_segment() == NULL);
     rc = pn_open(shared_name, NULL, &again);
@@ -120,7 +120,7 @@ static void test_a_file_made_shorter(void)
     pn_options o = test_options();
     shared_name = test_segment_name();
     CHECK_OK(pn_open(shared_name, &o, &shared));
-    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned)geteuid(), shared_name);
+    snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned) geteuid(), shared_name);
     int fd = shm_open(path, O_RDWR | O_CLOEXEC, 0);
     CHECK(fd >= 0);
     CHECK_EQ(ftruncate(fd, 2 * PN_OS_PAGE), 0);

@@ -132,7 +132,7 @@ static void test_a_reservation_evicts_and_its_commit_does_not(void)
     CHECK_EQ(test_stat(engine).evictions, 0);
     pn_txn *txn = test_begin(conn);
     for (int i = 0; i < 10; i++) {
-        size_t n = make(1000 + (uint64_t)i, 20000);
+        size_t n = make(1000 + (uint64_t) i, 20000);
         CHECK_OK(pn_txn_notify(txn, "c", 1, payload, n));
     }
     CHECK_OK(pn_txn_prepare(txn));
@@ -176,7 +176,7 @@ static void test_spilled_pages_come_back_in_order_once(void)
         size_t n = r % 32 == 0 ? (r >> 8) % 250000 : (r >> 8) % 9000;
         int rc = send_number(conn, "c", sent, n);
         if (rc < 0)
-            FAIL("commit %llu: %d: %s", (unsigned long long)sent, rc, pn_error_message());
+            FAIL("commit %llu: %d: %s", (unsigned long long) sent, rc, pn_error_message());
         sent++;
         if (round % 50 == 0)
             CHECK_OK(hear(slow[0], &h[0], 0)); /* never far behind */
@@ -355,7 +355,7 @@ static void each_file(void (*act)(int dirfd, const char *name))
 static void flip_a_byte_of_page_3(int dirfd, const char *name)
 {
     unsigned char byte;
-    off_t at = (off_t)(PN_SEGFILE_HEADER + 3 * PAGE + 100);
+    off_t at = (off_t) (PN_SEGFILE_HEADER + 3 * PAGE + 100);
     int fd = openat(dirfd, name, O_RDWR);
     CHECK(fd >= 0);
     CHECK_EQ(pread(fd, &byte, 1, at), 1);
@@ -391,8 +391,8 @@ static void test_a_damaged_page_is_a_gap(void)
     CHECK_EQ(s.next, sent);
     CHECK_EQ(s.gaps, files);
     CHECK_EQ(s.reason, PN_GAP_DAMAGED);
-    CHECK(s.missed >= (uint64_t)files * PAGE && s.missed <= (uint64_t)files * 4 * PAGE);
-    CHECK(s.messages >= sent - 2 * (uint64_t)files);
+    CHECK(s.missed >= (uint64_t) files * PAGE && s.missed <= (uint64_t) files * 4 * PAGE);
+    CHECK(s.messages >= sent - 2 * (uint64_t) files);
     CHECK_ENGINE(engine);
     for (; sent < 400; sent++)
         CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
@@ -483,9 +483,9 @@ static void test_an_impossible_entry_in_a_file_is_a_gap(void)
     test_listen(slow, "c");
     for (; sent < 20; sent++)
         CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
-    AsyncQueueEntry *qe = (void *)pn_ring_at(test_inside(), 3 * PAGE + PAGE / 2);
+    AsyncQueueEntry *qe = (void *) pn_ring_at(test_inside(), 3 * PAGE + PAGE / 2);
     qe->length = 4; /* number 7 */
-    qe = (void *)pn_ring_at(test_inside(), 5 * PAGE + PAGE / 2);
+    qe = (void *) pn_ring_at(test_inside(), 5 * PAGE + PAGE / 2);
     qe->kind = 77; /* number 11 */
     for (; sent < 200; sent++)
         CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));

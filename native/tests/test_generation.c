@@ -149,7 +149,7 @@ static void test_a_database_with_counters_is_not_forgotten(void)
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < ROWS; i++) {
             int len = snprintf(name, sizeof name, "db%d", i);
-            CHECK_OK(pn_connect(engine, name, (size_t)len, 0, NULL, &conn));
+            CHECK_OK(pn_connect(engine, name, (size_t) len, 0, NULL, &conn));
             CHECK_OK(pn_bump(conn, counter(conn, "g")));
             CHECK_EQ(value(counter(conn, "g")), round + 1);
             pn_conn_close(conn);
@@ -167,9 +167,9 @@ static void *look_up(void *arg)
 {
     uint32_t index;
     pn_set_never_wait(1);
-    CHECK_EQ(counter(b, "there"), *(uint32_t *)arg);
+    CHECK_EQ(counter(b, "there"), *(uint32_t *) arg);
     CHECK_EQ(pn_generation(b, "not there", 9, &index), -PN_ELOCKBUSY);
-    CHECK_EQ(pn_bump(b, *(uint32_t *)arg), -PN_ELOCKBUSY);
+    CHECK_EQ(pn_bump(b, *(uint32_t *) arg), -PN_ELOCKBUSY);
     return NULL;
 }
 
@@ -263,7 +263,7 @@ static void test_savepoints_at_random(void)
         memcpy(level[0], want, sizeof want);
         for (int step = 0; step < 60; step++) {
             uint64_t what = test_random(&seed) % 10;
-            uint32_t i = (uint32_t)(test_random(&seed) % COUNTERS);
+            uint32_t i = (uint32_t) (test_random(&seed) % COUNTERS);
             if (what < 6) {
                 bump(txn, g[i], 1);
                 level[depth][i]++;
@@ -440,7 +440,7 @@ static void test_reading_around_bumps(void)
     test_listen(b, "c");
     uint32_t g = counter(a, "g");
     for (int i = 0; i < 6; i++) {
-        char text[2] = {(char)('0' + i), '\0'};
+        char text[2] = {(char) ('0' + i), '\0'};
         pn_txn *txn = test_begin(i % 2 == 0 ? a : b);
         bump(txn, g, 1);
         CHECK_OK(pn_txn_notify(txn, "c", 1, text, 1));
@@ -476,17 +476,17 @@ struct news {
 
 static void *write_news(void *arg)
 {
-    uint64_t seed = (uint64_t)(uintptr_t)arg + 99;
+    uint64_t seed = (uint64_t) (uintptr_t) arg + 99;
     pn_conn *conn = test_connect(engine);
     for (int i = 0; i < TRANSACTIONS; i++) {
         struct news news;
         int rc;
-        news.bumped[0] = (uint32_t)(test_random(&seed) % 3);
-        news.bumped[1] = (uint32_t)(test_random(&seed) % 2);
+        news.bumped[0] = (uint32_t) (test_random(&seed) % 3);
+        news.bumped[1] = (uint32_t) (test_random(&seed) % 2);
         do {
             pn_txn *txn = test_begin(conn);
-            bump(txn, both[0], (int)news.bumped[0]);
-            bump(txn, both[1], (int)news.bumped[1]);
+            bump(txn, both[0], (int) news.bumped[0]);
+            bump(txn, both[1], (int) news.bumped[1]);
             CHECK_OK(pn_txn_notify(txn, "news", 4, &news, sizeof news));
             rc = pn_txn_commit(txn);
             if (rc == -PN_EQUEUEFULL)
@@ -506,8 +506,8 @@ static void *read_news(void *arg)
     pn_batch *batch = pn_batch_new();
     uint64_t sum[2] = {0}, n = 0;
     test_listen(conn, "news");
-    atomic_fetch_add((_Atomic(int) *)arg, 1);
-    while (n < (uint64_t)WRITERS * TRANSACTIONS) {
+    atomic_fetch_add((_Atomic(int) *) arg, 1);
+    while (n < (uint64_t) WRITERS * TRANSACTIONS) {
         uint64_t before[2] = {value(both[0]), value(both[1])};
         CHECK_OK(pn_poll(conn, batch, 0));
         for (size_t i = 0; i < batch->n; i++) {
@@ -521,8 +521,8 @@ static void *read_news(void *arg)
             uint64_t after = value(both[k]);
             if (sum[k] < before[k] || after < sum[k])
                 FAIL("counter %d: read %llu, was told of %llu, then read %llu", k,
-                     (unsigned long long)before[k], (unsigned long long)sum[k],
-                     (unsigned long long)after);
+                     (unsigned long long) before[k], (unsigned long long) sum[k],
+                     (unsigned long long) after);
         }
         if (batch->n == 0) {
             int rc = pn_wait(conn, 1000000);
@@ -548,7 +548,7 @@ static void test_readers_and_writers_at_once(void)
         CHECK_EQ(pthread_create(&thread[i], NULL, read_news, &listening), 0);
     CHECK_SOON(atomic_load(&listening) == READERS);
     for (intptr_t i = 0; i < WRITERS; i++)
-        CHECK_EQ(pthread_create(&thread[READERS + i], NULL, write_news, (void *)i), 0);
+        CHECK_EQ(pthread_create(&thread[READERS + i], NULL, write_news, (void *) i), 0);
     for (int i = 0; i < WRITERS + READERS; i++)
         CHECK_EQ(pthread_join(thread[i], NULL), 0);
     CHECK_EQ(atomic_load(&writing), 0);
@@ -561,7 +561,7 @@ static _Atomic(uint32_t) made[64];
 static void *make_all(void *arg)
 {
     pn_conn *conn = test_connect(engine);
-    (void)arg;
+    (void) arg;
     for (int i = 0; i < 64; i++) {
         char name[16];
         snprintf(name, sizeof name, "shared%d", i);
@@ -628,7 +628,7 @@ static void test_impossible_entries_poison(void)
 {
     poisoned_by(PN_ENTRY_GENERATION, 1u << 20, 1, "counter 1048576, which is not");
     poisoned_by(PN_ENTRY_GENERATION, 0, UINT64_MAX, "is behind its entries");
-    poisoned_by((enum pn_entry_kind)77, 0, 1, "unknown kind 77");
+    poisoned_by((enum pn_entry_kind) 77, 0, 1, "unknown kind 77");
 }
 
 static void test_check_finds_what_is_wrong(void)

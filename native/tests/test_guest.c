@@ -56,7 +56,7 @@ static void check_routes(int line, pn_conn *conn, const char *want)
     CHECK_OK(pn_poll(conn, batch, 0));
     CHECK(batch->n < sizeof got);
     for (size_t i = 0; i < batch->n; i++)
-        got[i] = (char)('0' + batch->routes[i]);
+        got[i] = (char) ('0' + batch->routes[i]);
     pn_batch_free(batch);
     if (strcmp(got, want) != 0)
         FAIL("line %d: routes \"%s\", not \"%s\"", line, got, want);
@@ -140,7 +140,7 @@ static int up[2], down[2];
 /* The lock of a stopped process: held, and not to be had. */
 static void holder(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER));
     test_tell(up);
     test_hear(down);
@@ -161,7 +161,7 @@ static void test_never_waiting_for_the_lock(void)
     CHECK_EQ(pn_set_never_wait(1), 0);
     CHECK_EQ(test_notify(b, "c", "x"), -PN_ELOCKBUSY);
     char want[32];
-    snprintf(want, sizeof want, "PID %d", (int)pid);
+    snprintf(want, sizeof want, "PID %d", (int) pid);
     CHECK(strstr(pn_error_message(), want) != NULL);
     CHECK_EQ(pn_txn_commit(txn), -PN_ELOCKBUSY); /* and is still there */
     CHECK_POLL(a, "");
@@ -286,7 +286,7 @@ static void print(int signo)
 
 static void asked(void *arg)
 {
-    (void)arg;
+    (void) arg;
     struct sigaction mine = {.sa_handler = print}, now;
     CHECK_EQ(pn_keep_disposition(SIGRTMAX), 0);
     CHECK_EQ(sigaction(SIGRTMAX, &mine, NULL), 0);
@@ -327,7 +327,7 @@ static void test_asking_for_a_stack(void)
 static void listens_until_end(void *arg)
 {
     int rc;
-    (void)arg;
+    (void) arg;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
     conn->next_timer_ns = INT64_MAX;
@@ -348,7 +348,7 @@ static void test_no_other_signal_is_sent_than_one_that_wakes(void)
     struct QueueBackendStatus *slot = &test_inside()->backend[2];
     CHECK_EQ(slot->pid, pid);
     for (size_t i = 0; i < sizeof scribbled / sizeof scribbled[0]; i++) {
-        uint64_t now = (uint64_t)pn_now_coarse_ns() & ~UINT64_C(0xff);
+        uint64_t now = (uint64_t) pn_now_coarse_ns() & ~UINT64_C(0xff);
         pn_store_relaxed(&slot->caught_at, now | SIGUSR1);
         pn_store_relaxed(&slot->signo, scribbled[i]);
         CHECK(!pn_procsignal_send(test_inside(), 2, PROCSIG_NOTIFY_INTERRUPT));

@@ -55,7 +55,7 @@ static void check_number(const pn_batch *batch, int i)
 
 static void pong(void *arg)
 {
-    enum way way = (enum way)(uintptr_t)arg;
+    enum way way = (enum way)(uintptr_t) arg;
     pn_conn *conn = test_connect(engine);
     pn_batch *batch = pn_batch_new();
     test_listen(conn, "ping");
@@ -72,7 +72,7 @@ static void pong(void *arg)
 static void ping_pong(enum way way)
 {
     engine = test_engine(NULL);
-    pid_t pid = spawn(pong, (void *)(uintptr_t)way);
+    pid_t pid = spawn(pong, (void *) (uintptr_t) way);
     pn_conn *conn = test_connect(engine);
     pn_batch *batch = pn_batch_new();
     test_listen(conn, "pong");
@@ -110,9 +110,9 @@ static void test_ping_pong_by_descriptor_one_by_one(void)
 /* Several notifiers at once, bursts of any length, a listener that dawdles now and then. */
 static void burst_writer(void *arg)
 {
-    uint64_t seed = (uint64_t)(uintptr_t)arg * 77 + 1;
+    uint64_t seed = (uint64_t) (uintptr_t) arg * 77 + 1;
     pn_conn *conn = test_connect(engine);
-    int message[2] = {(int)(uintptr_t)arg, 0}; /* whose, which */
+    int message[2] = {(int) (uintptr_t) arg, 0}; /* whose, which */
     while (message[1] < PINGS / 10) {
         uint64_t burst = test_random(&seed) % 30;
         for (uint64_t i = 0; i < burst && message[1] < PINGS / 10; message[1]++, i++)
@@ -136,8 +136,8 @@ static void bursts(enum way way)
     test_listen(conn, "c");
     no_slow_timer(conn);
     for (uintptr_t i = 0; i < WRITERS; i++)
-        pid[i] = spawn(burst_writer, (void *)i);
-    for (int64_t left = (int64_t)WRITERS * (PINGS / 10); left > 0;) {
+        pid[i] = spawn(burst_writer, (void *) i);
+    for (int64_t left = (int64_t) WRITERS * (PINGS / 10); left > 0;) {
         no_slow_timer(conn);
         int rc = way == BY_WAIT ? pn_wait(conn, -1) : poll(&fd, 1, -1);
         CHECK(rc >= 0 || rc == -EINTR || errno == EINTR);
@@ -176,7 +176,7 @@ static void sleeper(void *arg)
 {
     pn_conn *conn = test_connect(engine);
     pn_batch *batch = pn_batch_new();
-    (void)arg;
+    (void) arg;
     test_listen(conn, "c");
     test_tell(to_parent);
     for (int round = 0; round < 10; round++) {
@@ -228,7 +228,7 @@ static void test_one_signal_for_each_sleep(void)
 static void idler(void *arg)
 {
     pn_conn *conn = test_connect(engine);
-    (void)arg;
+    (void) arg;
     test_listen(conn, "other");
     test_tell(to_parent);
     for (;;) {
@@ -256,7 +256,7 @@ static void test_the_uninterested_are_left_alone(void)
     for (uint32_t i = 0; i < IDLERS; i++) /* they watch, and know of the two newcomers */
         CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
                    pn_load_acquire(&seg->backend[i].pss_signalFlags[PROCSIG_NEIGHBOUR]) == 0);
-    memcpy((void *)before, (const void *)seg->backend, sizeof before);
+    memcpy((void *) before, (const void *) seg->backend, sizeof before);
     pn_stat was = test_stat(engine);
     for (int i = 0; i < 20000; i++) { /* many times around the ring, so the tail moves too */
         CHECK_OK(test_notify(conn, "c", "for the reader, who reads it now and then"));
@@ -267,7 +267,7 @@ static void test_the_uninterested_are_left_alone(void)
             pn_batch_free(batch);
         }
     }
-    CHECK(memcmp((const void *)before, (const void *)seg->backend, sizeof before) == 0);
+    CHECK(memcmp((const void *) before, (const void *) seg->backend, sizeof before) == 0);
     pn_stat now = test_stat(engine);
     CHECK_EQ(now.slot_writes, was.slot_writes + 20000); /* the reader's */
     CHECK(now.head > 2 * seg->ring_bytes);
@@ -379,7 +379,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     struct QueueBackendStatus *slot = &seg->backend[0];
     int64_t long_ago = test_now_ns() - 20000000;
-    pn_store_relaxed(&slot->signalled_at, (uint64_t)long_ago);
+    pn_store_relaxed(&slot->signalled_at, (uint64_t) long_ago);
     pn_fetch_or(&seg->owed[0], 1);
     uint64_t pos = pn_load_relaxed(&slot->pos);
     CHECK(pn_cas_u64(&slot->pos, &pos, pn_load_relaxed(&seg->ctl->head)));
@@ -402,7 +402,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
 
 static void idle(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_connect(engine);
     test_tell(to_parent);
     for (;;)
@@ -423,7 +423,7 @@ static void test_owed_signals_are_sent_by_the_slow_timer(void)
     CHECK_SOON(asleep(1) && is_blocked(pid));
     struct QueueBackendStatus *slot = &seg->backend[1];
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
-    pn_store_relaxed(&slot->signalled_at, (uint64_t)(test_now_ns() - INT64_C(10000000000)));
+    pn_store_relaxed(&slot->signalled_at, (uint64_t) (test_now_ns() - INT64_C(10000000000)));
     pn_fetch_or(&seg->owed[0], 2);
     uint64_t pos = pn_load_relaxed(&slot->pos);
     CHECK(pn_cas_u64(&slot->pos, &pos, pn_load_relaxed(&seg->ctl->head)));
@@ -452,8 +452,8 @@ enum { HEADS = 3, SLEEPERS = 8 };
 static void headed(void *arg)
 {
     pn_conn *conn;
-    CHECK_OK(
-        pn_connect(engine, "db", 2, (enum trouble)(uintptr_t)arg == POLLING ? -1 : 0, NULL, &conn));
+    CHECK_OK(pn_connect(engine, "db", 2, (enum trouble)(uintptr_t) arg == POLLING ? -1 : 0, NULL,
+                        &conn));
     test_listen(conn, "c");
     CHECK_POLL(conn, "");
     test_tell(to_parent);
@@ -463,7 +463,7 @@ static void headed(void *arg)
 
 static void one_of_many(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = test_connect(engine);
     pn_batch *batch = pn_batch_new();
     test_listen(conn, "c");
@@ -490,7 +490,7 @@ static void broadcast_past(enum trouble trouble, int burst)
     int64_t worst = 0;
     engine = test_engine(NULL);
     for (int i = 0; i < HEADS; i++) {
-        head[i] = spawn(headed, (void *)(uintptr_t)trouble);
+        head[i] = spawn(headed, (void *) (uintptr_t) trouble);
         test_hear(to_parent);
     }
     for (int i = 0; i < SLEEPERS; i++) {
@@ -528,7 +528,7 @@ static void broadcast_past(enum trouble trouble, int burst)
     pn_conn_close(conn);
     pn_engine_close(engine);
     if (worst > 250000000)
-        FAIL("a broadcast took %d ms", (int)(worst / 1000000));
+        FAIL("a broadcast took %d ms", (int) (worst / 1000000));
 }
 
 static void test_a_broadcast_reaches_all_at_once(void)
@@ -561,7 +561,7 @@ static int64_t cpu_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+    return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
 /* A setter whose write comes after its flag was taken: one look in vain, not a busy loop. */

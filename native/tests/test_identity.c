@@ -38,7 +38,7 @@ static void end(void)
 
 static void listens_meanwhile(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
     test_tell(up);
@@ -74,7 +74,7 @@ static void check_untouched(int fd, const struct stat *before)
 /* Done by another process: does it find us alive? */
 static void finds_us_alive(void *arg)
 {
-    (void)arg;
+    (void) arg;
     struct pn_segment *seg = test_inside();
     CHECK_EQ(pn_backend_verdict(seg, 0), PN_ALIVE);
     CHECK_EQ(pn_os_lock_holder(pn_segment_lock_file(seg, 0), PN_OFD_BYTE, 1, NULL, NULL),
@@ -155,7 +155,7 @@ static void test_another_file_under_the_segments_number(void)
     check_untouched(file, &foreign);
     struct stat st;
     CHECK_EQ(fstat(pn_segment_file(test_inside()), &st), 0);
-    CHECK(st.st_blocks * 512 > (int64_t)test_inside()->topics.memory);
+    CHECK(st.st_blocks * 512 > (int64_t) test_inside()->topics.memory);
     end();
     check_untouched(file, &foreign);
     close(file);
@@ -165,7 +165,7 @@ static void test_another_file_under_the_segments_number(void)
 
 static void looks_from_inside(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn;
     CHECK_EQ(pn_connect(engine, "db", 2, 0, NULL, &conn), -PN_ELAYOUT);
     CHECK(strstr(pn_error_message(), "pid namespace") != NULL);

@@ -50,7 +50,7 @@ static bool claimed(uint32_t i)
 
 static void *interrupt(void *conn)
 {
-    CHECK_SOON(pn_load_acquire(&((pn_conn *)conn)->waiters) != 0);
+    CHECK_SOON(pn_load_acquire(&((pn_conn *) conn)->waiters) != 0);
     pn_conn_interrupt(conn);
     return NULL;
 }
@@ -95,7 +95,7 @@ static pn_conn *listener(void)
 
 static void sleeper(void *arg)
 {
-    const enum way way = *(const enum way *)arg;
+    const enum way way = *(const enum way *) arg;
     const struct rlimit none = {.rlim_cur = 3, .rlim_max = 3};
     pthread_t thread;
     if (way == REFUSED_UNKNOWN)
@@ -120,7 +120,7 @@ static void sleeper(void *arg)
 
 static void bystander(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_connect(engine);
     test_tell(up);
     pause();

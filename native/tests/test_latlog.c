@@ -49,7 +49,7 @@ static struct pn_latrec view_record(const struct view *v, uint64_t i)
 {
     struct pn_latrec r;
 
-    memcpy(&r, (const char *)v->h + PN_LATLOG_HEADER + i * PN_LATLOG_RECORD, sizeof(r));
+    memcpy(&r, (const char *) v->h + PN_LATLOG_HEADER + i * PN_LATLOG_RECORD, sizeof(r));
     return r;
 }
 
@@ -86,7 +86,7 @@ static int views_open(const char *dir, struct view *views, int max)
         }
         CHECK(st.st_size >= PN_LATLOG_HEADER);
         CHECK((st.st_mode & 0777) == 0600);
-        views[n].size = (size_t)st.st_size;
+        views[n].size = (size_t) st.st_size;
         views[n].h = mmap(NULL, views[n].size, PROT_READ, MAP_SHARED, fd, 0);
         snprintf(views[n].name, sizeof(views[n].name), "%s", e->d_name);
         close(fd);
@@ -109,7 +109,7 @@ static void views_close(const char *dir, struct view *views, int n)
     char path[512];
 
     for (int i = 0; i < n; i++) {
-        munmap((void *)(uintptr_t)views[i].h, views[i].size);
+        munmap((void *) (uintptr_t) views[i].h, views[i].size);
         snprintf(path, sizeof(path), "%s/%s", dir, views[i].name);
         unlink(path);
     }
@@ -124,13 +124,13 @@ static void check_header(const struct view *v)
     CHECK(memcmp(h->magic, PN_LATLOG_MAGIC, 8) == 0);
     CHECK(h->endian == PN_LATLOG_ENDIAN && h->header_len == 4096 && h->record_len == 64);
     CHECK(h->header_crc == pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc)));
-    CHECK(h->schema_id == pn_crc32c(0, (const char *)h + h->schema_off, h->schema_len));
+    CHECK(h->schema_id == pn_crc32c(0, (const char *) h + h->schema_off, h->schema_len));
     CHECK(h->schema[0] == '{' && h->schema[h->schema_len - 1] == '}');
     CHECK(h->anchors[0].crc == pn_crc32c(0, &h->anchors[0], 24));
     CHECK(h->anchors[0].monotonic_ns > 0 && h->anchors[0].realtime_ns > 0);
     CHECK(h->starttime > 0 && strlen(h->boot_id) == 36);
     snprintf(expected, sizeof(expected), "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id, h->pid,
-             (unsigned long long)h->starttime, h->segno);
+             (unsigned long long) h->starttime, h->segno);
     CHECK(strcmp(expected, v->name) == 0);
 }
 
@@ -163,13 +163,13 @@ static uint64_t check_records(const struct view *v, uint8_t kind, uint64_t *next
 
 static struct pn_latrec a_send(uint32_t channel, uint64_t seq)
 {
-    return (struct pn_latrec){.ts = 1000000 + seq,
-                              .commit_seq = seq,
-                              .chan_seq = seq,
-                              .channel = channel,
-                              .bytes = 5,
-                              .kind = PN_LAT_SEND,
-                              .aux = pn_crc32c(0, "jobshello", 9)};
+    return (struct pn_latrec) {.ts = 1000000 + seq,
+                               .commit_seq = seq,
+                               .chan_seq = seq,
+                               .channel = channel,
+                               .bytes = 5,
+                               .kind = PN_LAT_SEND,
+                               .aux = pn_crc32c(0, "jobshello", 9)};
 }
 
 static char *a_dir(const char *name)
@@ -208,7 +208,7 @@ static void test_crc_vectors(void)
 
     memset(ones, 0xff, sizeof(ones));
     for (size_t i = 0; i < sizeof(text); i++)
-        text[i] = (unsigned char)(i * i / 7);
+        text[i] = (unsigned char) (i * i / 7);
     CHECK(pn_crc32c(0, "123456789", 9) == 0xe3069283u);
     CHECK(pn_crc32c(0, zeros, 32) == 0x8a9136aau); /* RFC 3720 B.4 */
     CHECK(pn_crc32c(0, ones, 32) == 0x62a8ab43u);
@@ -259,7 +259,7 @@ static void test_channels_describe_themselves(void)
     CHECK(pn_latlog_channel(log, 9, name, sizeof(name), &longest) == 0);
     r.channel = longest;
     pn_latlog_append(log, &r);
-    CHECK((uint32_t)r.aux == pn_crc32c(0, "jobshello", 9));
+    CHECK((uint32_t) r.aux == pn_crc32c(0, "jobshello", 9));
     pn_latlog_append(log, &r);
     r.channel = 1000;
     pn_latlog_append(log, &r);
@@ -275,7 +275,7 @@ static void test_channels_describe_themselves(void)
 
             CHECK(d.kind == PN_LAT_CHANDEF && d.channel == longest && d.peer == 9);
             CHECK(d.bytes == 255 && d.lag == 8 && d.batch == i && record_ok(&d));
-            memcpy(read_back + (size_t)i * 32, &d, i == 7 ? 31 : 32);
+            memcpy(read_back + (size_t) i * 32, &d, i == 7 ? 31 : 32);
         }
         CHECK(memcmp(read_back, name, sizeof(name)) == 0);
     }
@@ -293,7 +293,7 @@ static void test_fields_lie_where_the_format_says(void)
     CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
     for (unsigned i = 0; i < 512; i++) {
         memset(&r, 0, sizeof(r));
-        ((unsigned char *)&r)[i / 8] = (unsigned char)(1u << i % 8);
+        ((unsigned char *) &r)[i / 8] = (unsigned char) (1u << i % 8);
         r.channel = 0;
         pn_latlog_append(log, &r);
     }
@@ -303,10 +303,10 @@ static void test_fields_lie_where_the_format_says(void)
             struct pn_latrec got = view_record(&v[0], i);
 
             memset(&r, 0, sizeof(r));
-            ((unsigned char *)&r)[i / 8] = (unsigned char)(1u << i % 8);
+            ((unsigned char *) &r)[i / 8] = (unsigned char) (1u << i % 8);
             r.channel = 0;
             CHECK(record_ok(&got));
-            r.aux = (uint32_t)r.aux | (got.aux & ~(uint64_t)UINT32_MAX);
+            r.aux = (uint32_t) r.aux | (got.aux & ~(uint64_t) UINT32_MAX);
             CHECK(memcmp(&r, &got, sizeof(r)) == 0);
         }
     views_close(dir, v, 1);
@@ -356,7 +356,7 @@ static void test_rotation(void)
 
         check_header(&v[i]);
         total += check_records(&v[i], PN_LAT_SEND, &next);
-        CHECK(v[i].h->part == (uint32_t)i && v[i].h->log_id == v[0].h->log_id);
+        CHECK(v[i].h->part == (uint32_t) i && v[i].h->log_id == v[0].h->log_id);
         CHECK(v[i].h->capacity == (size - 4096) / 64);
         CHECK(v[i].h->sealed == (i < n - 1) && (i == 0 || v[i].h->segno != v[i - 1].h->segno));
     }
@@ -528,7 +528,7 @@ static void fill_a_file_system(const char *dir)
         written += check_records(&v[k], PN_LAT_SEND, &next);
     CHECK(written == refused && n == 3 && v[2].h->dropped == 1);
     snprintf(path, sizeof(path), "%s/%s", dir, v[0].name);
-    munmap((void *)(uintptr_t)v[0].h, v[0].size);
+    munmap((void *) (uintptr_t) v[0].h, v[0].size);
     CHECK(unlink(path) == 0);
     for (i = 0; i < 1000; i++) { /* there is room again, which is found a second later */
         struct pn_latrec r = a_send(0, refused + i);
@@ -536,7 +536,7 @@ static void fill_a_file_system(const char *dir)
         pn_latlog_append(log, &r);
     }
     CHECK(pn_latlog_dropped(log) == 1);
-    CHECK(check_records(&v[2], PN_LAT_SEND, &(uint64_t){refused - v[2].h->committed + 1000}) ==
+    CHECK(check_records(&v[2], PN_LAT_SEND, &(uint64_t) {refused - v[2].h->committed + 1000}) ==
           v[2].h->committed);
     pn_latlog_close(log);
 }

@@ -7,7 +7,7 @@
 #include "queue/queue.h"
 #include "segment/segment.h"
 
-#define PAGE ((uint64_t)PN_QUEUE_PAGE)
+#define PAGE ((uint64_t) PN_QUEUE_PAGE)
 
 static void test_parts_do_not_overlap(void)
 {
@@ -28,7 +28,7 @@ static void test_parts_do_not_overlap(void)
         CHECK(h->lock_ino_off >= h->backends_off + 256ULL * backends[i]);
         CHECK(h->databases_off >= h->lock_ino_off + words * 8);
         CHECK(h->buckets_off >=
-              h->databases_off + (uint64_t)h->max_databases * sizeof(struct pn_database));
+              h->databases_off + (uint64_t) h->max_databases * sizeof(struct pn_database));
         CHECK(h->channels_off >= h->buckets_off + 4ULL * h->buckets);
         CHECK(h->subscriptions_off >= h->channels_off + 7ULL * h->channel_entry_size);
         CHECK(h->ring_off >= h->subscriptions_off + 256 * sizeof(struct pn_subscription));
@@ -38,7 +38,7 @@ static void test_parts_do_not_overlap(void)
         CHECK(h->topic_off >= h->topics_off + sizeof(struct pn_topic_control));
         CHECK(h->topic_channel_off >= h->topic_off + h->max_topics * sizeof(struct pn_topic));
         CHECK(h->consumer_off >=
-              h->topic_channel_off + ((uint64_t)h->max_topics + h->max_topic_channels) *
+              h->topic_channel_off + ((uint64_t) h->max_topics + h->max_topic_channels) *
                                          sizeof(struct pn_topic_channel));
         CHECK(h->arena_owner_off >=
               h->consumer_off + h->max_consumers * sizeof(struct pn_consumer_slot));
@@ -59,8 +59,8 @@ static void test_parts_do_not_overlap(void)
 static struct pn_segment ring_of(uint64_t pages)
 {
     uint64_t bytes = pages * PAGE;
-    return (struct pn_segment){.ring_bytes = bytes,
-                               .ring_mask = (bytes & (bytes - 1)) == 0 ? bytes - 1 : 0};
+    return (struct pn_segment) {.ring_bytes = bytes,
+                                .ring_mask = (bytes & (bytes - 1)) == 0 ? bytes - 1 : 0};
 }
 
 static void test_entries_are_placed_in_pages(void)
@@ -126,7 +126,7 @@ static void move_queue(struct pn_segment *seg, QueuePosition pos)
 static void fill(unsigned char *p, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++)
-        p[i] = (unsigned char)(test_random(&seed) >> 24);
+        p[i] = (unsigned char) (test_random(&seed) >> 24);
 }
 
 /* What is written is read, byte for byte, at positions from the first to beyond any in use. */
@@ -144,19 +144,19 @@ static void write_and_read(uint32_t queue_pages, QueuePosition start)
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
     while (sent < 3000) {
-        int n = (int)(test_random(&seed) % 8);
+        int n = (int) (test_random(&seed) % 8);
         for (int i = 0; i < n; i++, sent++) {
             uint64_t r = test_random(&seed);
-            uint32_t size = (uint32_t)(r % 16 == 0 ? (r >> 8) % 50000 : (r >> 8) % 700);
+            uint32_t size = (uint32_t) (r % 16 == 0 ? (r >> 8) % 50000 : (r >> 8) % 700);
             if (r % 16 == 1)
-                size = (uint32_t)(PAGE - 64 + (r >> 8) % 3); /* around a whole page */
+                size = (uint32_t) (PAGE - 64 + (r >> 8) % 3); /* around a whole page */
             fill(out, size, sent + 1);
             sizes[sent % 64] = size;
             CHECK_OK(pn_notify(conn, "c", 1, out, size));
         }
         CHECK_OK(pn_poll(conn, batch, 0));
         for (size_t i = 0; i < batch->n; i++, got++) {
-            size_t len = (size_t)(batch->offset[i + 1] - batch->offset[i]);
+            size_t len = (size_t) (batch->offset[i + 1] - batch->offset[i]);
             CHECK_EQ(len, sizes[got % 64]);
             fill(want, len, got + 1);
             CHECK(len == 0 || memcmp(want, batch->data + batch->offset[i], len) == 0);
@@ -191,10 +191,10 @@ static void test_padding_is_a_dummy(void)
     test_listen(conn, "c");
     CHECK_OK(pn_notify(conn, "c", 1, payload, PAGE - 57 - 8)); /* 8 bytes of the page are left */
     CHECK_OK(pn_notify(conn, "c", 1, payload, 1));
-    const AsyncQueueEntry *dummy = (const void *)pn_ring_at(seg, PAGE - 8);
+    const AsyncQueueEntry *dummy = (const void *) pn_ring_at(seg, PAGE - 8);
     CHECK_EQ(dummy->length, 8);
     CHECK_EQ(dummy->dboid, 0);
-    const AsyncQueueEntry *second = (const void *)pn_ring_at(seg, PAGE);
+    const AsyncQueueEntry *second = (const void *) pn_ring_at(seg, PAGE);
     CHECK_EQ(second->payload_len, 1);
     CHECK_EQ(second->xid, 2);
     CHECK_EQ(second->chan_seq, 2);
@@ -206,14 +206,14 @@ static void test_padding_is_a_dummy(void)
 /* Nothing that cannot be an entry is believed. */
 static void scribbled_length(void *arg)
 {
-    uint32_t length = (uint32_t)(uintptr_t)arg;
+    uint32_t length = (uint32_t) (uintptr_t) arg;
     pn_engine *engine = test_engine(NULL);
     struct pn_segment *seg = test_inside();
     pn_conn *conn = test_connect(engine);
     pn_batch *batch = pn_batch_new();
     test_listen(conn, "c");
     CHECK_OK(test_notify(conn, "c", "hello"));
-    AsyncQueueEntry *qe = (void *)pn_ring_at(seg, 0);
+    AsyncQueueEntry *qe = (void *) pn_ring_at(seg, 0);
     qe->length = length;
     CHECK_EQ(pn_poll(conn, batch, 0), -PN_ECORRUPT);
     CHECK_EQ(pn_notify(conn, "c", 1, "x", 1), -PN_ECORRUPT); /* poisoned for everybody */
@@ -228,7 +228,7 @@ static void test_impossible_entries_poison(void)
 {
     static const uint32_t lengths[] = {0, 4, 7, 48, 56, 63, 72, 8200, 0xfffffff8, 0x80000000};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
-        CHECK_CHILD(spawn(scribbled_length, (void *)(uintptr_t)lengths[i]), 0);
+        CHECK_CHILD(spawn(scribbled_length, (void *) (uintptr_t) lengths[i]), 0);
 }
 
 int main(void)

@@ -185,7 +185,7 @@ static void test_a_prepared_transaction_keeps_its_names(void)
             pn_txn_abort(unlistens);
             pn_txn_abort(listens);
         }
-        CHECK_EQ(named(a), 1 + (unsigned)commits);
+        CHECK_EQ(named(a), 1 + (unsigned) commits);
         CHECK_EQ(pn_conn_listening(a, NULL, 0), 1 + commits);
         CHECK_OK(test_notify(b, "new", "n"));
         CHECK_EQ(pn_poll(a, batch, 0), commits);
@@ -206,9 +206,9 @@ static void test_names_by_chance(void)
     memset(number, 0xff, sizeof number);
     for (int step = 0; step < 200000; step++) {
         state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-        unsigned i = (unsigned)(state >> 33) % 200;
-        size_t len = (size_t)snprintf(name[i], sizeof name[i], "n%u", i);
-        uint64_t hash = i % 7 + (uint64_t)i / 50 * 1000; /* many meet in the table */
+        unsigned i = (unsigned) (state >> 33) % 200;
+        size_t len = (size_t) snprintf(name[i], sizeof name[i], "n%u", i);
+        uint64_t hash = i % 7 + (uint64_t) i / 50 * 1000; /* many meet in the table */
         struct pn_local_channel *found = pn_local_find(&l, hash, name[i], len);
         if (found == NULL) {
             CHECK_EQ(number[i], UINT32_MAX);

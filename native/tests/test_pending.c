@@ -128,18 +128,18 @@ static void test_arena_growth(void)
 {
     static char big[300000];
     for (int i = 0; i < 200; i++) {
-        size_t n = (size_t)(i * i * 7);
+        size_t n = (size_t) (i * i * 7);
         memset(big, 'a' + i % 26, n);
         char name[16];
         int len = snprintf(name, sizeof name, "chan%d", i % 50);
-        CHECK_EQ(pn_pending_notify(&list, name, (size_t)len, big, n, true), 1);
+        CHECK_EQ(pn_pending_notify(&list, name, (size_t) len, big, n, true), 1);
     }
     CHECK_EQ(list.nevents, 200);
     for (size_t i = 0; i < 200; i++) {
         const struct pn_pending_event *e = &list.events[i];
         const struct pn_pending_channel *c = &list.channels[e->channel];
         char name[16];
-        snprintf(name, sizeof name, "chan%d", (int)i % 50);
+        snprintf(name, sizeof name, "chan%d", (int) i % 50);
         CHECK_EQ(c->name_len, strlen(name));
         CHECK(memcmp(list.arena + c->name_off, name, c->name_len) == 0);
         CHECK_EQ(e->payload_len, i * i * 7);
@@ -195,7 +195,7 @@ static void test_random_transactions_against_a_model(void)
             uint64_t r = test_random(&seed);
             if (r % 16 == 0 && model.levels < LEVELS) {
                 model.mark[model.levels++] = model.n;
-                CHECK_EQ(pn_pending_push(&list), (int)model.levels);
+                CHECK_EQ(pn_pending_push(&list), (int) model.levels);
             } else if (r % 16 == 1 && model.levels > 0) {
                 model.levels = (r >> 8) % model.levels;
                 model.n = model.mark[model.levels];
@@ -204,7 +204,7 @@ static void test_random_transactions_against_a_model(void)
                 model.levels = (r >> 8) % model.levels;
                 pn_pending_release(&list, model.levels + 1);
             } else {
-                uint32_t key = (uint32_t)(r >> 8) % range;
+                uint32_t key = (uint32_t) (r >> 8) % range;
                 text_of(key, channel, payload);
                 CHECK_EQ(notify(channel, payload), model_notify(key));
             }

@@ -74,9 +74,8 @@ static size_t any_length(void)
 
 static void open_all(const char *segment)
 {
-    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                                .durable = 1,
-                                .fsync = PN_FSYNC_ALWAYS};
+    const pn_topic_options o = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = PN_FSYNC_ALWAYS};
     const pn_consumer_options all = {.max_in_flight = 65535};
     pn_options options = test_options();
     snprintf(options.data_dir, sizeof options.data_dir, "%s", data_dir);

@@ -19,14 +19,14 @@ static volatile sig_atomic_t host_calls, host_pid;
 
 static void host_handler(int signo)
 {
-    (void)signo;
+    (void) signo;
     host_calls++;
 }
 
 static void host_action(int signo, siginfo_t *info, void *context)
 {
-    (void)signo;
-    (void)context;
+    (void) signo;
+    (void) context;
     host_calls++;
     host_pid = info->si_pid;
 }
@@ -87,7 +87,7 @@ static sigset_t host_mask;
 
 static void note_mask(int signo)
 {
-    (void)signo;
+    (void) signo;
     pthread_sigmask(SIG_SETMASK, NULL, &host_mask);
 }
 
@@ -95,7 +95,7 @@ static void note_mask(int signo)
 static void host_with_a_mask(void *arg)
 {
     struct sigaction sa = {.sa_handler = note_mask}, ours;
-    (void)arg;
+    (void) arg;
     sigaddset(&sa.sa_mask, SIGHUP);
     CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
     pn_conn *conn = listening(0);
@@ -142,7 +142,7 @@ static void test_foreign_signals_go_to_the_hosts_handler(void)
 {
     begin();
     for (uintptr_t siginfo = 0; siginfo < 2; siginfo++) {
-        pid_t pid = spawn(host_with_handler, (void *)siginfo);
+        pid_t pid = spawn(host_with_handler, (void *) siginfo);
         test_hear(up);
         CHECK_SOON(asleep(1) && is_blocked(pid));
         notify("1");
@@ -182,7 +182,7 @@ static void test_foreign_signals_do_what_the_host_had_chosen(void)
     CHECK_SOON(asleep(1));
     kill(pid, SIGUSR1); /* SIG_DFL: as if we were not there */
     CHECK_KILLED(pid, SIGUSR1);
-    pid = spawn(plain_listener, (void *)1);
+    pid = spawn(plain_listener, (void *) 1);
     test_hear(up);
     for (int i = 0; i < 10; i++)
         kill(pid, SIGUSR1); /* SIG_IGN */
@@ -195,7 +195,7 @@ static void test_foreign_signals_do_what_the_host_had_chosen(void)
 
 static void closed(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = listening(0), *other = listening(0);
     pn_conn_close(conn);
     struct sigaction now;
@@ -223,7 +223,7 @@ static void test_after_the_last_close_a_late_signal_does_not_kill(void)
 static void replacing_host(void *arg)
 {
     char text[512];
-    (void)arg;
+    (void) arg;
     pn_conn *conn = listening(0);
     signal(SIGUSR1, host_handler); /* a library that does not ask */
     CHECK_EQ(pn_wait(conn, 0) & PN_NOTICE, PN_NOTICE);
@@ -259,7 +259,7 @@ static void test_a_replaced_handler_is_installed_again(void)
 /* Nobody signals a process that does not catch it, even for a moment; its own timer finds it. */
 static void careless(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = listening(0);
     signal(SIGUSR1, SIG_DFL);
     test_tell(up);
@@ -284,7 +284,7 @@ static void test_who_does_not_catch_it_is_not_signalled(void)
 
 static void real_time(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = listening(SIGRTMIN + 3);
     struct sigaction now;
     CHECK_EQ(sigaction(SIGUSR1, NULL, &now), 0);
@@ -297,7 +297,7 @@ static void real_time(void *arg)
 static void blocked(void *arg)
 {
     sigset_t set;
-    (void)arg;
+    (void) arg;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
     sigprocmask(SIG_BLOCK, &set, NULL);
@@ -330,7 +330,7 @@ static void test_real_time_and_blocked_signals(void)
 static void no_pending(void *arg)
 {
     const struct rlimit none = {0, 0};
-    (void)arg;
+    (void) arg;
     CHECK_EQ(setrlimit(RLIMIT_SIGPENDING, &none), 0);
     pn_conn *conn = listening(0);
     test_tell(up);
@@ -365,20 +365,20 @@ static void test_without_room_for_pending_signals(void)
 
 static void execs(void *arg)
 {
-    (void)arg;
+    (void) arg;
     listening(0);
     CHECK_EQ(dup2(down[0], STDIN_FILENO), STDIN_FILENO);
     fcntl(up[1], F_SETFD, FD_CLOEXEC);
     test_tell(up);
     close(down[1]);
-    execl("/bin/cat", "cat", (char *)NULL);
+    execl("/bin/cat", "cat", (char *) NULL);
     _exit(9);
 }
 
 static bool has_execd(pid_t pid)
 {
     char path[32], text[32] = "";
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int) pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || read(fd, text, sizeof text - 1) < 0)
         text[0] = '\0';
@@ -452,7 +452,7 @@ static void test_a_forked_child_touches_nothing_of_its_parents(void)
 
 static void listen_and_stay(void *arg)
 {
-    (void)arg;
+    (void) arg;
     listening(0);
     test_tell(up);
     for (;;)
@@ -468,7 +468,7 @@ static void test_zombies_are_dead(void)
     siginfo_t info;
     test_hear(up);
     kill(pid, SIGKILL);
-    CHECK_EQ(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0); /* still a zombie */
+    CHECK_EQ(waitid(P_PID, (id_t) pid, &info, WEXITED | WNOWAIT), 0); /* still a zombie */
     for (int i = 0; i < 200; i++)
         CHECK_OK(pn_notify(mine, "c", 1, payload, sizeof payload));
     CHECK_EQ(test_stat(engine).backends, 1);
@@ -501,9 +501,9 @@ static void loses_its_locks(void *arg)
     char path[320];
     const struct pn_segment *seg = test_inside();
     pn_conn *conn = listening(0);
-    (void)arg;
+    (void) arg;
     snprintf(path, sizeof path, "/dev/shm/pynotify-lock.%u.%s.%016llx.0", seg->uid, seg->name,
-             (unsigned long long)seg->instance);
+             (unsigned long long) seg->instance);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0);
     close(fd);
@@ -550,11 +550,11 @@ static pid_t spawn_with_pid(pid_t wanted, void (*body)(void *))
     wanted_pid = wanted;
     for (int tries = 0; tries < 200; tries++) {
         char text[16];
-        int len = snprintf(text, sizeof text, "%d", (int)wanted - 1);
+        int len = snprintf(text, sizeof text, "%d", (int) wanted - 1);
         int fd = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
         if (fd < 0)
             return -1;
-        ssize_t n = write(fd, text, (size_t)len);
+        ssize_t n = write(fd, text, (size_t) len);
         close(fd);
         if (n != len)
             return -1;
@@ -568,7 +568,7 @@ static pid_t spawn_with_pid(pid_t wanted, void (*body)(void *))
 
 static void stranger(void *arg)
 {
-    (void)arg;
+    (void) arg;
     if (!got_it())
         return;
     signal(SIGUSR1, SIG_DFL);
@@ -577,7 +577,7 @@ static void stranger(void *arg)
 
 static void stranger_with_a_slot(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn;
     if (!got_it())
         return;

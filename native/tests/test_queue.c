@@ -11,7 +11,7 @@
 #include "segment/lock.h"
 #include "queue/queue.h"
 
-#define PAGE      ((uint64_t)PN_QUEUE_PAGE)
+#define PAGE      ((uint64_t) PN_QUEUE_PAGE)
 #define HALF_PAGE (PAGE / 2 - PN_ENTRY_HEADER - 1) /* payload of an entry of half a page on "c" */
 
 static char payload[200000];
@@ -49,7 +49,7 @@ static void test_capacity_is_all_pages(void)
     /* "first" takes 64 bytes, so the first page takes one entry of half a page, then padding */
     CHECK_EQ(fill_up(conn, HALF_PAGE), 127);
     CHECK(strstr(pn_error_message(), "too many notifications in the NOTIFY queue\n") != NULL);
-    snprintf(pid, sizeof pid, "PID %d ", (int)getpid());
+    snprintf(pid, sizeof pid, "PID %d ", (int) getpid());
     CHECK(strstr(pn_error_message(), pid) != NULL);
     CHECK_EQ(fill_up(conn, 7), 1); /* a small one still fits: 64 bytes, the place of "first" */
     pn_stat stat = test_stat(engine);
@@ -85,7 +85,7 @@ static void test_full_is_all_or_nothing(void)
     pn_txn *txn = test_begin(conn);
     CHECK_OK(pn_txn_listen(txn, "d", 1));
     for (int i = 0; i < 100; i++)
-        CHECK_OK(pn_txn_notify(txn, "c", 1, payload, (size_t)i));
+        CHECK_OK(pn_txn_notify(txn, "c", 1, payload, (size_t) i));
     CHECK_EQ(pn_txn_commit(txn), -PN_EQUEUEFULL);
     pn_stat stat = test_stat(engine);
     CHECK_EQ(stat.head, head);
@@ -137,7 +137,7 @@ static void test_an_awake_listener_that_has_read_all_holds_nothing(void)
     test_listen(reader, "c");
     for (int round = 0; round < 5; round++) {
         CHECK_OK(test_notify(conn, "other", "taken"));
-        CHECK_POLL(awake, "taken"); /* and no second, empty poll(): it stays awake */
+        CHECK_POLL(awake, "taken");        /* and no second, empty poll(): it stays awake */
         for (int i = 0; i < 3 * 64; i++) { /* more than the ring */
             CHECK_EQ(send_bytes(conn, HALF_PAGE) & ~PN_NOTICE, 0);
             CHECK_EQ(pn_poll(reader, batch, 0), 1);
@@ -158,7 +158,7 @@ static int pipe_up[2];
 static void lag_and_die(void *arg)
 {
     pn_conn *conn = laggard(arg);
-    (void)conn;
+    (void) conn;
     test_tell(pipe_up);
     for (;;)
         pause();
@@ -276,7 +276,7 @@ static void test_warning_at_half_once_in_five_seconds(void)
     CHECK_EQ(sscanf(text, "NOTIFY queue is %d%% full\n", &percent), 1);
     if (percent < 50 || percent > 53)
         FAIL("warned at %d%%", percent);
-    snprintf(pid, sizeof pid, "process with PID %d ", (int)getpid());
+    snprintf(pid, sizeof pid, "process with PID %d ", (int) getpid());
     CHECK(strstr(text, pid) != NULL);
     CHECK_EQ(pn_conn_notice(conn, text, sizeof text), 0);
     seg->ctl->lastQueueFillWarn -= 5100000000; /* five seconds later */
@@ -298,7 +298,7 @@ static void test_too_big_is_refused_before_the_lock(void)
     for (int prepare = 0; prepare < 2; prepare++) {
         pn_txn *txn = test_begin(conn);
         for (int i = 0; i < 5; i++) {
-            payload[0] = (char)i;
+            payload[0] = (char) i;
             CHECK_OK(pn_txn_notify(txn, "c", 1, payload, 120000));
         }
         CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER));
@@ -317,7 +317,7 @@ static void test_too_big_is_refused_before_the_lock(void)
         pn_batch *batch = pn_batch_new();
         CHECK_OK(pn_notify(other, "c", 1, most, o.max_payload));
         CHECK_EQ(pn_poll(other, batch, 0), 1);
-        CHECK_OK(pn_notify(other, "c", 1, most, (size_t)(i * 97 % 8000)));
+        CHECK_OK(pn_notify(other, "c", 1, most, (size_t) (i * 97 % 8000)));
         CHECK_EQ(pn_poll(other, batch, 0), 1);
         pn_batch_free(batch);
     }
@@ -354,7 +354,7 @@ static void test_block_until_a_reader_comes(void)
     pn_conn *slow = laggard(engine);
     pn_batch *batch = pn_batch_new();
     pid_t pid = spawn(writer_of_300, engine);
-    for (int64_t got = 0; got < 300; got += (int64_t)batch->n) {
+    for (int64_t got = 0; got < 300; got += (int64_t) batch->n) {
         if (got < 150) /* twice it has to wait until we read */
             CHECK_SOON(pn_load_relaxed(&seg->ctl->room_waiters) != 0);
         CHECK_OK(pn_poll(slow, batch, 0));
@@ -470,7 +470,7 @@ static size_t random_size(uint64_t *seed)
 static pn_txn *random_txn(pn_conn *conn, uint64_t *seed)
 {
     pn_txn *txn = test_begin(conn);
-    int n = 1 + (int)(test_random(seed) % 12);
+    int n = 1 + (int) (test_random(seed) % 12);
     for (int i = 0; i < n; i++) {
         memcpy(payload, seed, sizeof *seed);
         CHECK_OK(pn_txn_notify(txn, "c", 1, payload, random_size(seed)));

@@ -73,7 +73,7 @@ static void calls_everything(void *arg)
     pn_conn *conn = loses_its_locks();
     pn_batch *batch = pn_batch_new();
     pn_txn *txn;
-    (void)arg;
+    (void) arg;
     CHECK_REAPED(pn_poll(conn, batch, 0), "is free");
     CHECK_REAPED(pn_wait(conn, 0), "is free");
     CHECK_REAPED(test_notify(conn, "c", "x"), "is free");
@@ -88,7 +88,7 @@ static void calls_everything(void *arg)
     CHECK_OK(pn_txn_begin(conn, &txn));
     pn_txn_abort(txn);
     pn_txn_abort(early);
-    raise(SIGUSR1); /* its handler takes no flags of the new owner's */
+    raise(SIGUSR1);      /* its handler takes no flags of the new owner's */
     pn_conn_close(conn); /* nor does it free his slot */
     pn_batch_free(batch);
 }
@@ -132,7 +132,7 @@ static void test_a_reader_that_pins_nothing_does_not_poison(void)
     struct pn_segment *seg = test_inside();
     pn_batch *batch = pn_batch_new();
     QueuePosition head = pn_load_relaxed(&seg->ctl->head), pos = 0;
-    AsyncQueueEntry *qe = (void *)pn_ring_at(seg, pos), was = *qe;
+    AsyncQueueEntry *qe = (void *) pn_ring_at(seg, pos), was = *qe;
     qe->length = 12345;
     pn_store_release(&conn->me->state, PN_SLOT_FREE);
     CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10), "is free");
@@ -202,7 +202,7 @@ static void test_positions_of_a_later_owner_stay(void)
 /* A process that had the slot signals its new owner, and not its own connection. */
 static void notifies_its_heir(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = loses_its_locks(), *other = test_connect(engine);
     CHECK(conn->slot != other->slot);
     CHECK_OK(test_notify(other, "d", "1"));

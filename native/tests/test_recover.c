@@ -150,7 +150,7 @@ static void test_what_was_committed_is_announced(void)
     CHECK_EQ(pn_poll(conn, batch, 0), 1);
     CHECK_EQ(batch->seq[0], xid + 1);
     const AsyncQueueEntry *qe =
-        (const void *)pn_ring_at(seg, pn_load_relaxed(&seg->ctl->head) - 64);
+        (const void *) pn_ring_at(seg, pn_load_relaxed(&seg->ctl->head) - 64);
     CHECK_EQ(qe->chan_seq, 4);
     pn_batch_free(batch);
     pn_conn_close(other);
@@ -161,7 +161,7 @@ static void test_what_was_committed_is_announced(void)
 
 static void keep_the_lock(void *arg)
 {
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
     test_tell(up);
     for (;;)
@@ -170,7 +170,7 @@ static void keep_the_lock(void *arg)
 
 static void waiting_notifier(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *mine;
     test_tell(up);
     CHECK_OK(pn_connect(engine, "db", 2, 0, NULL, &mine));
@@ -224,7 +224,7 @@ static void test_a_stopped_holder_is_named(void)
     int64_t start = test_now_ns();
     CHECK_EQ(pn_lock_acquire(seg, 100000000), -PN_ELOCK);
     CHECK(test_now_ns() - start >= 100000000);
-    snprintf(pid_text, sizeof pid_text, "PID %d\n", (int)pid);
+    snprintf(pid_text, sizeof pid_text, "PID %d\n", (int) pid);
     CHECK(strstr(pn_error_message(), pid_text) != NULL);
     CHECK_POLL(conn, ""); /* readers need no lock */
     CHECK_EQ(pn_lock_try(seg), -EBUSY);
@@ -270,7 +270,7 @@ static void impossible_positions(void)
 
 static void unknown_kind(void)
 {
-    AsyncQueueEntry *qe = (void *)pn_ring_at(seg, 0);
+    AsyncQueueEntry *qe = (void *) pn_ring_at(seg, 0);
     qe->kind = 77;
     pn_store_relaxed(&seg->ctl->woken, 0);
 }
@@ -311,7 +311,7 @@ static void test_impossible_states_poison(void)
 static void sleep_until_poisoned(void *arg)
 {
     int rc;
-    (void)arg;
+    (void) arg;
     pn_conn *mine = test_connect(engine);
     test_listen(mine, "c");
     test_tell(up);
@@ -344,7 +344,7 @@ static uint64_t mapped_bytes(void)
     FILE *f = fopen("/proc/self/statm", "r");
     CHECK(f != NULL && fscanf(f, "%llu", &pages) == 1);
     fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return pages * (uint64_t) sysconf(_SC_PAGESIZE);
 }
 
 /* Whoever has no memory for the repair must not let anybody else see the segment unrepaired. */

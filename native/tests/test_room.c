@@ -44,7 +44,7 @@ static void begin_block(uint64_t timeout_ns)
     CHECK_EQ(fill_up(blocked.conn, &blocked.sent, HALF_PAGE), -PN_EROOMBUSY);
     pn_set_never_wait(0);
     blocked.large = spawn(send_large, blocked.engine);
-    CHECK_SOON(((volatile struct AsyncQueueControl *)blocked.seg->ctl)->tickets == 1);
+    CHECK_SOON(((volatile struct AsyncQueueControl *) blocked.seg->ctl)->tickets == 1);
 }
 
 static void end_block(void)
@@ -167,7 +167,7 @@ static void test_what_fits_is_not_refused_at_the_deadline(void)
     pn_engine *engine = test_engine(&o);
     pn_conn *conn = test_connect(engine);
     struct AsyncQueueControl *ctl = test_inside()->ctl;
-    ctl->room_ticket[3] = (struct pn_room_ticket){.number = 1, .until = INT64_MAX};
+    ctl->room_ticket[3] = (struct pn_room_ticket) {.number = 1, .until = INT64_MAX};
     ctl->last_ticket = ctl->tickets = 1;
     test_listen(conn, "c");
     CHECK_OK(test_notify(conn, "c", "in the end"));

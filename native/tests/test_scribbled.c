@@ -25,7 +25,7 @@ static void check_poisoned(pn_engine *engine)
 
 static void unlistens(void *arg)
 {
-    uint32_t channel = *(const uint32_t *)arg;
+    uint32_t channel = *(const uint32_t *) arg;
     pn_engine *engine = test_engine(NULL);
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "a");
@@ -48,7 +48,7 @@ static void commits_a_prepared_listen(void *arg)
     pn_txn *txn = test_begin(conn);
     CHECK_OK(pn_txn_listen(txn, "a", 1));
     CHECK_OK(pn_txn_prepare(txn));
-    test_inside()->subscription[0].channel = *(const uint32_t *)arg;
+    test_inside()->subscription[0].channel = *(const uint32_t *) arg;
     CHECK_EQ(pn_txn_commit(txn), -PN_ECORRUPT);
     check_poisoned(engine);
     pn_conn_close(conn);
@@ -61,7 +61,7 @@ static void closes(void *arg)
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "a");
     test_listen(conn, "b");
-    test_inside()->subscription[1].channel = *(const uint32_t *)arg;
+    test_inside()->subscription[1].channel = *(const uint32_t *) arg;
     pn_conn_close(conn);
     check_poisoned(engine);
     pn_engine_close(engine);
@@ -72,7 +72,7 @@ static void test_a_subscription_to_no_channel(void)
     void (*const bodies[])(void *) = {unlistens, commits_a_prepared_listen, closes};
     for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++)
         for (size_t k = 0; k < sizeof bodies / sizeof bodies[0]; k++)
-            CHECK_CHILD(spawn(bodies[k], (void *)(uintptr_t)&wild[i]), 0);
+            CHECK_CHILD(spawn(bodies[k], (void *) (uintptr_t) &wild[i]), 0);
 }
 
 /* ---- lengths inside of an entry -------------------------------------------------------------- */
@@ -94,9 +94,9 @@ static void reads(void *arg)
     pn_batch *batch = pn_batch_new();
     test_listen(conn, "c");
     CHECK_OK(test_notify(conn, "c", "hello"));
-    AsyncQueueEntry *qe = (void *)pn_ring_at(test_inside(), 0);
+    AsyncQueueEntry *qe = (void *) pn_ring_at(test_inside(), 0);
     CHECK_EQ(qe->length, 64);
-    qe->channel_len = (uint16_t)l->channel_len;
+    qe->channel_len = (uint16_t) l->channel_len;
     qe->payload_len = l->payload_len;
     CHECK_EQ(pn_poll(conn, batch, 0), -PN_ECORRUPT);
     check_poisoned(engine);
@@ -108,7 +108,7 @@ static void reads(void *arg)
 static void test_lengths_that_reach_beyond_the_entry(void)
 {
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
-        CHECK_CHILD(spawn(reads, (void *)(uintptr_t)&impossible[i]), 0);
+        CHECK_CHILD(spawn(reads, (void *) (uintptr_t) &impossible[i]), 0);
 }
 
 /* ---- numbers of spill files ------------------------------------------------------------------ */
@@ -148,7 +148,7 @@ static void closes_a_consumer_of_no_backend(void *arg)
     pn_conn *conn = test_connect(engine);
     pn_ref channel = channel_of(conn, topic_of(conn, "t"), "c");
     pn_consumer *consumer = consumer_of(conn, channel, 1);
-    test_inside()->topics.consumer[0].slot = *(const uint32_t *)arg;
+    test_inside()->topics.consumer[0].slot = *(const uint32_t *) arg;
     pn_consumer_close(consumer);
     check_poisoned(engine);
     pn_conn_close(conn);
@@ -160,7 +160,7 @@ static void looks_at_a_list_that_leads_round(void *arg)
     pn_engine *engine = test_engine(NULL);
     pn_conn *conn = test_connect(engine);
     pn_topic_channel_stats rows[4];
-    (void)arg;
+    (void) arg;
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     pn_consumer *consumer = consumer_of(conn, channel, 1);
     test_inside()->topics.consumer[0].next = 1; /* its own number */
@@ -174,7 +174,7 @@ static void looks_at_a_list_that_leads_round(void *arg)
 
 static void test_consumers(void)
 {
-    CHECK_CHILD(spawn(closes_a_consumer_of_no_backend, (void *)(uintptr_t)&wild[2]), 0);
+    CHECK_CHILD(spawn(closes_a_consumer_of_no_backend, (void *) (uintptr_t) &wild[2]), 0);
     CHECK_CHILD(spawn(looks_at_a_list_that_leads_round, NULL), 0);
 }
 

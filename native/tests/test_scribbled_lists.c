@@ -48,7 +48,7 @@ static void polls_up_to_no_head(void *arg)
 {
     pn_engine *engine;
     pn_conn *conn = reader_in_a_full_ring(&engine);
-    (void)arg;
+    (void) arg;
     pn_fetch_add_relaxed(&test_inside()->ctl->head, 1ULL << 50);
     check_poll_finds_it(engine, conn);
 }
@@ -58,7 +58,7 @@ static void polls_behind_an_impossible_word(void *arg)
     pn_engine *engine;
     pn_conn *conn = reader_in_a_full_ring(&engine);
     struct AsyncQueueControl *ctl = test_inside()->ctl;
-    int which = *(const int *)arg;
+    int which = *(const int *) arg;
     pn_atomic_u64 *word = which % 2 == 0 ? &ctl->floor : &ctl->mem_tail;
     pn_store_relaxed(word, which < 2 ? pn_load_relaxed(&ctl->head) + PN_QUEUE_PAGE
                                      : pn_load_relaxed(word) + 4);
@@ -83,10 +83,8 @@ static struct {
 
 static void make_a_topic(void)
 {
-    const pn_consumer_options o = {.max_in_flight = 4,
-                                   .max_attempts = 1,
-                                   .dead_letter = "dead",
-                                   .dead_letter_len = 4};
+    const pn_consumer_options o = {
+        .max_in_flight = 4, .max_attempts = 1, .dead_letter = "dead", .dead_letter_len = 4};
     has.engine = test_engine(NULL);
     has.conn = test_connect(has.engine);
     has.topic = topic_of(has.conn, "t");
@@ -104,7 +102,7 @@ static void close_all(void)
 
 static struct pn_topic_channel *inside(pn_ref channel)
 {
-    return &test_inside()->topics.channel[(uint32_t)channel - 1];
+    return &test_inside()->topics.channel[(uint32_t) channel - 1];
 }
 
 static void check_it_is_found(int rc)
@@ -120,7 +118,7 @@ static void gets_what_never_leaves_the_timed_set(void *arg)
     struct pn_timed entry;
     pn_message_out m;
     int rc;
-    (void)arg;
+    (void) arg;
     make_a_topic();
     seg = test_inside();
     CHECK_OK(publish_in(has.conn, NULL, has.topic, "later", 20 * MS, 0, NULL));
@@ -138,7 +136,7 @@ static void gets_beside_what_never_times_out(void *arg)
 {
     const struct pn_segment *seg;
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     make_a_topic();
     seg = test_inside();
     publish(has.conn, has.topic, "flies");
@@ -157,7 +155,7 @@ static void cancels_what_has_no_deliveries(void *arg)
     const struct pn_segment *seg;
     struct pn_timed entry;
     uint64_t id;
-    (void)arg;
+    (void) arg;
     make_a_topic();
     seg = test_inside();
     CHECK_OK(publish_in(has.conn, NULL, has.topic, "later", 3600000 * MS, 0, &id));
@@ -173,8 +171,8 @@ static void goes_along_channels_that_lead_round(void *arg)
     pn_topic_stats stats;
     pn_topic_channel_stats rows[4];
     make_a_topic();
-    inside(has.channel)->sibling = (uint32_t)has.channel;
-    switch (*(const int *)arg) {
+    inside(has.channel)->sibling = (uint32_t) has.channel;
+    switch (*(const int *) arg) {
     case 0:
         pn_topic_stat(has.conn, has.topic, &stats);
         break;
@@ -192,7 +190,7 @@ static void peeks_at_a_list_that_leads_round(void *arg)
 {
     static uint8_t bodies[64];
     pn_peeked rows[16];
-    (void)arg;
+    (void) arg;
     make_a_topic();
     publish(has.conn, has.topic, "void");
     struct pn_topic_channel *ch = inside(has.channel);
@@ -206,7 +204,7 @@ static void peeks_at_a_list_that_leads_round(void *arg)
 /* The number of topics with a share, and one, was 0. */
 static void deletes_among_too_many_owners(void *arg)
 {
-    (void)arg;
+    (void) arg;
     make_a_topic();
     test_inside()->topics.arena.owner[5].counts = UINT32_MAX;
     pn_consumer_close(has.consumer);
@@ -220,11 +218,11 @@ static void deletes_among_too_many_owners(void *arg)
 static void buries_with_a_name_without_end(void *arg)
 {
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     make_a_topic();
     publish(has.conn, has.topic, "dies");
     GET(has.consumer, &m, "dies");
-    struct pn_topic *t = &test_inside()->topics.topic[(uint32_t)has.topic - 1];
+    struct pn_topic *t = &test_inside()->topics.topic[(uint32_t) has.topic - 1];
     t->name_len = UINT32_MAX;
     inside(has.channel)->name_len = UINT32_MAX;
     CHECK_OK(answer(has.conn, NULL, &m, PN_ANSWER_REQUEUE, 0));

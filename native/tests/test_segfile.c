@@ -19,7 +19,8 @@ static char path[512];
 #define CHECK_SAYS(text)                                                                           \
     do {                                                                                           \
         if (strstr(pn_error_message(), text) == NULL)                                              \
-            FAIL("the error is \"%s\", without \"%s\"", pn_error_message(), (const char *)(text)); \
+            FAIL("the error is \"%s\", without \"%s\"", pn_error_message(),                        \
+                 (const char *) (text));                                                           \
     } while (0)
 
 static void start(void)
@@ -134,9 +135,9 @@ static void test_a_removed_file_of_the_same_number_is_not_taken_for_the_new_one(
 static void with_umask(void *arg)
 {
     struct stat st;
-    umask((mode_t)(uintptr_t)arg);
-    CHECK_OK(write_pages(&dir, (uintptr_t)arg, 0, 1));
-    path_of(&dir, (uintptr_t)arg, path);
+    umask((mode_t) (uintptr_t) arg);
+    CHECK_OK(write_pages(&dir, (uintptr_t) arg, 0, 1));
+    path_of(&dir, (uintptr_t) arg, path);
     CHECK_EQ(lstat(path, &st), 0);
     CHECK_EQ(st.st_mode & 07777, 0600);
 }
@@ -145,10 +146,10 @@ static void test_files_have_mode_0600_under_any_umask(void)
 {
     start();
     path_of(&dir, 0777, path);
-    CHECK_CHILD(spawn(with_umask, (void *)0), 0);
-    CHECK_CHILD(spawn(with_umask, (void *)0777), 0);
+    CHECK_CHILD(spawn(with_umask, (void *) 0), 0);
+    CHECK_CHILD(spawn(with_umask, (void *) 0777), 0);
     CHECK_EQ(chmod(path, 0644), 0); /* the last one; of whatever history */
-    CHECK_CHILD(spawn(with_umask, (void *)0777), 0);
+    CHECK_CHILD(spawn(with_umask, (void *) 0777), 0);
 }
 
 enum { MANY = 40 * PAGES };
@@ -157,7 +158,7 @@ static _Atomic(uint32_t) *told; /* so many pages; W: writer */
 static void read_what_was_told(void *arg)
 {
     int fd = -1;
-    (void)arg;
+    (void) arg;
     for (uint32_t at = 0; at < MANY; sched_yield())
         for (uint32_t end = atomic_load(told); at < end; at++) {
             if (fd >= 0 && at % PAGES == 0) {
@@ -194,7 +195,7 @@ static void flip(int fd, off_t at)
 {
     unsigned char byte;
     CHECK_EQ(pread(fd, &byte, 1, at), 1);
-    byte = (unsigned char)(byte ^ 1U << (at % 8));
+    byte = (unsigned char) (byte ^ 1U << (at % 8));
     CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
 }
 
@@ -233,8 +234,8 @@ static void test_a_flipped_bit_costs_its_page_and_in_the_header_its_file(void)
     }
     for (uint32_t i = 0; i < PAGES; i++)
         for (off_t part = 0; part < 5; part++) {
-            off_t in_page = PN_SEGFILE_HEADER + (off_t)i * PAGE;
-            off_t at = part == 0 ? 64 + (off_t)i * 12 + 3 : in_page + (part - 1) * (PAGE - 1) / 3;
+            off_t in_page = PN_SEGFILE_HEADER + (off_t) i * PAGE;
+            off_t at = part == 0 ? 64 + (off_t) i * 12 + 3 : in_page + (part - 1) * (PAGE - 1) / 3;
             flip(fd, at);
             CHECK_EQ(readable(9), UINT32_MAX & ~(1U << i));
             flip(fd, at);
@@ -252,12 +253,12 @@ static void test_a_damaged_tag_reads_as_0_and_costs_no_page(void)
     int fd = open(path, O_RDWR);
     for (uint32_t i = 0; i < PAGES; i++)
         for (off_t byte = 4; byte < 12; byte++) {
-            flip(fd, 64 + (off_t)i * 12 + byte);
+            flip(fd, 64 + (off_t) i * 12 + byte);
             CHECK_OK(pn_segfile_tags(fd, tags));
             for (uint32_t k = 0; k < PAGES; k++)
                 CHECK_EQ(tags[k], k == i ? 0 : tag_of(9, k));
             CHECK_EQ(readable(9), UINT32_MAX);
-            flip(fd, 64 + (off_t)i * 12 + byte);
+            flip(fd, 64 + (off_t) i * 12 + byte);
         }
     close(fd);
 }
@@ -268,7 +269,7 @@ static void test_a_truncated_file_keeps_the_pages_that_are_whole(void)
     CHECK_OK(write_pages(&dir, 9, 0, PAGES));
     path_of(&dir, 9, path);
     for (uint32_t left = PAGES; left-- > 0;) {
-        CHECK_EQ(truncate(path, PN_SEGFILE_HEADER + (off_t)(left + 1) * PAGE - 1), 0);
+        CHECK_EQ(truncate(path, PN_SEGFILE_HEADER + (off_t) (left + 1) * PAGE - 1), 0);
         CHECK_EQ(readable(9), (1U << left) - 1);
     }
     for (off_t size = 448; size >= 0; size -= 64) {
@@ -310,11 +311,11 @@ static void test_a_page_is_valid_in_its_own_place_only(void)
     path_of(&dir, 9, path);
     int fd = open(path, O_RDWR);
     for (int i = 0; i < 2; i++) {
-        CHECK_EQ(pread(fd, page[i], PAGE, PN_SEGFILE_HEADER + (off_t)(1 + i) * PAGE), PAGE);
+        CHECK_EQ(pread(fd, page[i], PAGE, PN_SEGFILE_HEADER + (off_t) (1 + i) * PAGE), PAGE);
         CHECK_EQ(pread(fd, entry[i], ENTRY, 64 + (1 + i) * ENTRY), ENTRY);
     }
     for (int i = 0; i < 2; i++) { /* each with its checksum */
-        CHECK_EQ(pwrite(fd, page[i], PAGE, PN_SEGFILE_HEADER + (off_t)(2 - i) * PAGE), PAGE);
+        CHECK_EQ(pwrite(fd, page[i], PAGE, PN_SEGFILE_HEADER + (off_t) (2 - i) * PAGE), PAGE);
         CHECK_EQ(pwrite(fd, entry[i], ENTRY, 64 + (2 - i) * ENTRY), ENTRY);
     }
     close(fd);
@@ -359,11 +360,11 @@ static bool squat(enum squatter kind, const char *elsewhere)
 
 static void test_a_squatted_name_is_refused_and_its_owner_named(void)
 {
-    static const char *const words[] = {"symbolic link", "symbolic link", "not a regular file",
-                                        "not a regular file", "second name", "user 12345"};
+    static const char *const words[] = {"symbolic link",      "symbolic link", "not a regular file",
+                                        "not a regular file", "second name",   "user 12345"};
     char elsewhere[512], owner[32], bytes[8] = "";
     snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", data_dir);
-    snprintf(owner, sizeof owner, "user %u", (unsigned)geteuid());
+    snprintf(owner, sizeof owner, "user %u", (unsigned) geteuid());
     for (enum squatter kind = 0; kind < SQUATTERS; kind++) {
         start();
         path_of(&dir, 9, path);
@@ -445,7 +446,7 @@ static void check_no_room(int error)
 static void limited(void *arg)
 {
     struct rlimit limit;
-    (void)arg;
+    (void) arg;
     CHECK_OK(write_pages(&dir, 9, 0, 4));
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
     limit.rlim_cur = PN_SEGFILE_HEADER + 10 * PAGE + 100;
@@ -474,9 +475,8 @@ enum { MAY_NOT_MOUNT = 77 };
 static void on_a_small_disk(void *arg)
 {
     char ballast[160];
-    (void)arg;
-    if (unshare(CLONE_NEWNS) != 0 ||
-        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+    (void) arg;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", data_dir, "tmpfs", MS_NOSUID | MS_NODEV, "size=400k,mode=0700") != 0)
         _exit(MAY_NOT_MOUNT);
     CHECK_OK(write_pages(&dir, 9, 0, 4));
@@ -518,12 +518,13 @@ static void test_a_removed_file_is_gone_and_removing_it_again_is_no_error(void)
 
 static void test_remove_all_takes_the_segments_own_files_only(void)
 {
-    static const char *const kept[] = {
-        "pynotify.%u.seg.0123456789abcdef.q.0123456789abcdef.more", "pynotify.%u.segment",
-        "pynotify.%u.seg.x.0123456789abcdef.q.0123456789abcdef",
-        "pynotify.%u.seg.0123456789abcdeF.q.0123456789abcdef",
-        "pynotify.%u.seg.0123456789abcdef.qq0123456789abcdef",
-        "xpynotify.%u.seg.0123456789abcdef.q.0123456789abcdef", "pynotify.%u.seg."};
+    static const char *const kept[] = {"pynotify.%u.seg.0123456789abcdef.q.0123456789abcdef.more",
+                                       "pynotify.%u.segment",
+                                       "pynotify.%u.seg.x.0123456789abcdef.q.0123456789abcdef",
+                                       "pynotify.%u.seg.0123456789abcdeF.q.0123456789abcdef",
+                                       "pynotify.%u.seg.0123456789abcdef.qq0123456789abcdef",
+                                       "xpynotify.%u.seg.0123456789abcdef.q.0123456789abcdef",
+                                       "pynotify.%u.seg."};
     char name[128];
     struct pn_segfile_dir living;
     start();
@@ -533,7 +534,7 @@ static void test_remove_all_takes_the_segments_own_files_only(void)
         CHECK_OK(write_pages(&dir, number, 0, 1));
     int root = open(data_dir, O_RDONLY | O_DIRECTORY);
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
-        snprintf(name, sizeof name, kept[i], (unsigned)geteuid());
+        snprintf(name, sizeof name, kept[i], (unsigned) geteuid());
         CHECK_EQ(close(openat(root, name, O_CREAT | O_EXCL | O_WRONLY, 0600)), 0);
     }
     close(root);

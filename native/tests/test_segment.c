@@ -18,7 +18,7 @@ static int up[2], down[2];
 
 static void path_of(const char *name, char *path, size_t cap)
 {
-    snprintf(path, cap, "/dev/shm/pynotify.%u.%s", (unsigned)geteuid(), name);
+    snprintf(path, cap, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), name);
 }
 
 static int shm_of(const char *name)
@@ -61,7 +61,7 @@ static void racer(void *arg)
     pn_engine *engine;
     pn_options o = test_options();
     char c;
-    (void)arg;
+    (void) arg;
     close(down[1]);
     test_tell(up);
     CHECK_EQ(read(down[0], &c, 1), 0); /* the end of the pipe is the start of the race */
@@ -112,7 +112,7 @@ static char doomed[160];
 
 static void remove_the_doomed(int signo)
 {
-    (void)signo;
+    (void) signo;
     unlink(doomed);
 }
 
@@ -151,8 +151,8 @@ static void test_create_and_open(void)
     CHECK_EQ(st.st_mode & 07777, 0600);
     CHECK_OK(pn_open(name, NULL, &engine)); /* the options of who made it */
     /* allocated, so that nobody gets a SIGBUS; but for the topics, which nobody has used yet */
-    CHECK((uint64_t)st.st_blocks * 512 >= test_inside()->topics.offset);
-    CHECK((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size);
+    CHECK((uint64_t) st.st_blocks * 512 >= test_inside()->topics.offset);
+    CHECK((uint64_t) st.st_blocks * 512 < (uint64_t) st.st_size);
     pn_engine_options(engine, &got);
     CHECK_EQ(got.queue_pages, o.queue_pages);
     CHECK_EQ(got.max_backends, o.max_backends);
@@ -223,7 +223,7 @@ static void without_room(void *arg)
 {
     pn_options o = test_options();
     pn_engine *engine;
-    (void)arg;
+    (void) arg;
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0)
         _exit(77);
@@ -246,7 +246,7 @@ static void over_the_limit(void *arg)
 {
     const struct rlimit limit = {100000, 100000};
     pn_options o = test_options();
-    (void)arg;
+    (void) arg;
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     CHECK(pn_create("ctest.limit", &o) < 0);
     CHECK_EQ(files_like("ctest.limit"), 0);
@@ -274,10 +274,10 @@ static int attach_changed(size_t at, const void *bytes, size_t n, bool with_chec
     int fd = shm_of(name);
     CHECK(fd >= 0);
     CHECK_EQ(pread(fd, &h, sizeof h, 0), sizeof h);
-    memcpy((char *)&h + at, bytes, n);
+    memcpy((char *) &h + at, bytes, n);
     if (with_checksum) {
         h.checksum = 0;
-        h.checksum = pn_channel_hash(0, (const char *)&h, offsetof(struct pn_header, state));
+        h.checksum = pn_channel_hash(0, (const char *) &h, offsetof(struct pn_header, state));
     }
     CHECK_EQ(pwrite(fd, &h, sizeof h, 0), sizeof h);
     close(fd);
@@ -287,9 +287,9 @@ static int attach_changed(size_t at, const void *bytes, size_t n, bool with_chec
     return rc;
 }
 
-#define FIELD(field) (((struct pn_header *)0)->field)
+#define FIELD(field) (((struct pn_header *) 0)->field)
 #define CHANGED(field, value)                                                                      \
-    attach_changed(offsetof(struct pn_header, field), &(__typeof__(FIELD(field))){value},          \
+    attach_changed(offsetof(struct pn_header, field), &(__typeof__(FIELD(field))) {value},         \
                    sizeof FIELD(field), true)
 
 static void test_foreign_and_scribbled_headers(void)
@@ -328,12 +328,12 @@ static void test_every_bit_of_the_header_counts(void)
     CHECK_OK(pn_create(name, &o));
     int fd = shm_of(name);
     CHECK_EQ(pread(fd, &h, sizeof h, 0), sizeof h);
-    for (off_t at = 0; at < (off_t)offsetof(struct pn_header, state); at++) {
-        unsigned char was = ((unsigned char *)&h)[at];
-        unsigned char turned = was ^ (unsigned char)(1 << at % 8);
+    for (off_t at = 0; at < (off_t) offsetof(struct pn_header, state); at++) {
+        unsigned char was = ((unsigned char *) &h)[at];
+        unsigned char turned = was ^ (unsigned char) (1 << at % 8);
         CHECK_EQ(pwrite(fd, &turned, 1, at), 1);
         if (try_attach(name) == 0)
-            FAIL("byte %d of the header may be anything", (int)at);
+            FAIL("byte %d of the header may be anything", (int) at);
         CHECK_EQ(pwrite(fd, &was, 1, at), 1);
     }
     close(fd);
@@ -369,10 +369,10 @@ static void test_files_that_are_no_segments(void)
     unlink(other);
     CHECK_OK(try_attach(name));
     if (geteuid() == 0) {
-        CHECK_EQ(chown(path, 12345, (gid_t)-1), 0);
+        CHECK_EQ(chown(path, 12345, (gid_t) -1), 0);
         CHECK_EQ(try_attach(name), -EACCES);
         CHECK(strstr(pn_error_message(), "belongs to user 12345") != NULL);
-        CHECK_EQ(chown(path, 0, (gid_t)-1), 0);
+        CHECK_EQ(chown(path, 0, (gid_t) -1), 0);
     }
     unlink(path);
     CHECK_EQ(mkdir(path, 0700), 0);
@@ -417,7 +417,7 @@ static void test_unlink_under_a_sleeper(void)
         pn_options o = test_options();
         pn_engine *engine, *fresh;
         CHECK_OK(pn_open(name, &o, &engine));
-        pid_t pid = spawn(attached, (void *)(uintptr_t)name);
+        pid_t pid = spawn(attached, (void *) (uintptr_t) name);
         test_hear(up);
         const struct pn_segment *seg = test_inside();
         CHECK_SOON((pn_load_acquire(&seg->backend[0].pos) & PN_ASLEEP) != 0);
@@ -485,9 +485,9 @@ static void test_live_pids(void)
     CHECK_EQ(files_like(name), 3); /* the segment, and a lock file for each 64 slots in use */
     CHECK_EQ(pn_live_pids(name, pids, 8), 1);
     CHECK(contains(pids, 1, getpid()));
-    pid_t a = spawn(connected, (void *)(uintptr_t)name);
+    pid_t a = spawn(connected, (void *) (uintptr_t) name);
     test_hear(up);
-    pid_t b = spawn(connected, (void *)(uintptr_t)name);
+    pid_t b = spawn(connected, (void *) (uintptr_t) name);
     test_hear(up);
     CHECK_EQ(pn_live_pids(name, pids, 8), 3);
     CHECK(contains(pids, 3, a) && contains(pids, 3, b) && contains(pids, 3, getpid()));
@@ -560,7 +560,7 @@ static void test_slots_run_out_and_are_reaped(void)
     CHECK_EQ(pipe(up), 0);
     CHECK_OK(pn_open(name, &o, &engine));
     conn = test_connect(engine);
-    pid_t pid = spawn(take_all_slots, (void *)(uintptr_t)name);
+    pid_t pid = spawn(take_all_slots, (void *) (uintptr_t) name);
     test_hear(up);
     CHECK_EQ(pn_connect(engine, "db", 2, 0, NULL, &none), -PN_EBACKENDS);
     CHECK(strstr(pn_error_message(), "16") != NULL);
@@ -594,7 +594,7 @@ static void test_database_rows_are_used_again(void)
     for (int i = 0; i < 300; i++) {
         pn_conn *conn;
         int len = snprintf(text, sizeof text, "db%d", i);
-        CHECK_OK(pn_connect(engine, text, (size_t)len, 0, NULL, &conn));
+        CHECK_OK(pn_connect(engine, text, (size_t) len, 0, NULL, &conn));
         pn_conn_close(conn);
     }
     pn_conn *before;

@@ -45,7 +45,8 @@ static pid_t begin_child(void (*body)(void))
 static void kill_holder(const struct scene *scene)
 {
     pid_t pid = begin_child(scene->holder);
-    step_until(pid, scene->holder_dies, (const char *)seg->ctl + scene->stored, scene->stored_size);
+    step_until(pid, scene->holder_dies, (const char *) seg->ctl + scene->stored,
+               scene->stored_size);
     step_kill(pid);
 }
 
@@ -107,7 +108,7 @@ static struct run {
     _Atomic(uint32_t) next; /* job */
     struct result result[SCENES];
     struct result race[8];
-} * run;
+} *run;
 
 /* Kill at every stride-th point from `first` on; in a recovery a third process, too. */
 static void run_scene(const struct scene *scene, uint32_t first, uint32_t stride,
@@ -307,7 +308,7 @@ static void report(const char *name, const struct result *r)
            atomic_load(&r->kills));
     if (atomic_load(&r->committed) != 0)
         printf(", %u committed", atomic_load(&r->committed));
-    printf("; %u strayed; %.1f s\n", atomic_load(&r->strayed), (double)atomic_load(&r->ns) / 1e9);
+    printf("; %u strayed; %.1f s\n", atomic_load(&r->strayed), (double) atomic_load(&r->ns) / 1e9);
     fflush(stdout);
 }
 
@@ -330,7 +331,7 @@ static void run_job(uint32_t job, const char *only)
     else
         run_scene(&scenes[i], first, stride, result);
     close_scene();
-    atomic_fetch_add(&result->ns, (uint64_t)(test_now_ns() - began));
+    atomic_fetch_add(&result->ns, (uint64_t) (test_now_ns() - began));
     if (atomic_load(&result->steps) < trace.n)
         atomic_store(&result->steps, trace.n);
     if (atomic_fetch_add(&result->halves, 1) == 1 || !full)
@@ -340,8 +341,7 @@ static void run_job(uint32_t job, const char *only)
 static void worker(void *arg)
 {
     step_init();
-    common =
-        mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(common != MAP_FAILED);
     created = test_segment_name();
     sleep_ns = 1000000;
@@ -382,7 +382,7 @@ int main(int argc, char **argv)
     uint64_t total = 0, raced = 0;
     int64_t began = test_now_ns();
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    int workers = cpus > 16 ? 16 : (int)cpus, status = 0;
+    int workers = cpus > 16 ? 16 : (int) cpus, status = 0;
 
     again_with_environment(argv);
     test_watchdog(argc > 1 ? 1500 : 110);
@@ -393,7 +393,7 @@ int main(int argc, char **argv)
     step_record(probe, &trace);
     step_kill(probe);
     full = argc > 1 && strcmp(argv[1], "full") == 0;
-    seed = (uint32_t)(test_now_ns() / 1000 % 1000003);
+    seed = (uint32_t) (test_now_ns() / 1000 % 1000003);
     run = mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(run != MAP_FAILED);
     if (!full)
@@ -410,8 +410,8 @@ int main(int argc, char **argv)
         total += atomic_load(&run->result[i].kills);
     for (int i = 0; i < RACES; i++)
         raced += atomic_load(&run->race[i].kills);
-    printf("%llu kills, %llu races; %.1f s; %s\n", (unsigned long long)total,
-           (unsigned long long)raced, (double)(test_now_ns() - began) / 1e9,
+    printf("%llu kills, %llu races; %.1f s; %s\n", (unsigned long long) total,
+           (unsigned long long) raced, (double) (test_now_ns() - began) / 1e9,
            status == 0 ? "all is well" : "FAILED");
     return status != 0;
 }

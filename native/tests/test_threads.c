@@ -25,7 +25,7 @@ static pn_engine *engine;
 static pn_conn *shared_conn;
 static _Atomic(int) started, finished, received, sent, stop;
 
-static void in_threads(int n, void *(*body)(void *))
+static void in_threads(int n, void *(*body)(void *) )
 {
     pthread_t thread[32];
     atomic_store(&finished, 0);
@@ -34,7 +34,7 @@ static void in_threads(int n, void *(*body)(void *))
     atomic_store(&sent, 0);
     atomic_store(&received, 0);
     for (intptr_t i = 0; i < n; i++)
-        CHECK_EQ(pthread_create(&thread[i], NULL, body, (void *)i), 0);
+        CHECK_EQ(pthread_create(&thread[i], NULL, body, (void *) i), 0);
     for (int i = 0; i < n; i++)
         CHECK_EQ(pthread_join(thread[i], NULL), 0);
 }
@@ -52,9 +52,9 @@ static void toggle(pn_conn *conn, int me, int round)
     char name[16];
     int len = snprintf(name, sizeof name, "own%d", (me + round) % 4);
     pn_txn *txn = test_begin(conn);
-    CHECK_OK(round % 2 == 0 ? pn_txn_listen(txn, name, (size_t)len)
-                            : pn_txn_unlisten(txn, name, (size_t)len));
-    CHECK_OK(pn_txn_notify(txn, name, (size_t)len, "x", 1));
+    CHECK_OK(round % 2 == 0 ? pn_txn_listen(txn, name, (size_t) len)
+                            : pn_txn_unlisten(txn, name, (size_t) len));
+    CHECK_OK(pn_txn_notify(txn, name, (size_t) len, "x", 1));
     CHECK_OK(pn_txn_commit(txn));
 }
 
@@ -62,7 +62,7 @@ static int send_all(pn_conn *conn, int me, int round)
 {
     char payload[32];
     int len = snprintf(payload, sizeof payload, "%d %d", me, round), rc;
-    while ((rc = pn_notify(conn, "all", 3, payload, (size_t)len)) == -PN_EQUEUEFULL)
+    while ((rc = pn_notify(conn, "all", 3, payload, (size_t) len)) == -PN_EQUEUEFULL)
         sched_yield();
     CHECK_OK(rc);
     return atomic_fetch_add(&sent, 1);
@@ -82,7 +82,7 @@ static int count_all(pn_conn *conn, const pn_batch *batch)
 
 static void *everything_on_one(void *arg)
 {
-    int me = (int)(intptr_t)arg;
+    int me = (int) (intptr_t) arg;
     pn_conn *conn = shared_conn;
     pn_batch *batch = pn_batch_new();
     char text[512];
@@ -136,7 +136,7 @@ static void test_eight_threads_on_one_connection(void)
 /* Some wait, some write; every message is taken by one of them, and nobody waits for the timer. */
 static void *waiters_and_writers(void *arg)
 {
-    int me = (int)(intptr_t)arg;
+    int me = (int) (intptr_t) arg;
     pn_batch *batch = pn_batch_new();
     meet(THREADS);
     if (me < 4) {
@@ -151,7 +151,7 @@ static void *waiters_and_writers(void *arg)
         CHECK(rc >= 0 || rc == -EINTR);
         int64_t n = pn_poll(shared_conn, batch, me == 4 ? 1 : 0);
         CHECK_OK(n);
-        if (atomic_fetch_add(&received, (int)n) + (int)n == 4 * ROUNDS + 4)
+        if (atomic_fetch_add(&received, (int) n) + (int) n == 4 * ROUNDS + 4)
             atomic_store(&stop, 1);
     }
     pn_batch_free(batch);
@@ -175,7 +175,7 @@ static pn_conn *of_thread[THREADS];
 
 static void *one_each(void *arg)
 {
-    int me = (int)(intptr_t)arg, got = 0, last[THREADS];
+    int me = (int) (intptr_t) arg, got = 0, last[THREADS];
     pn_conn *conn = of_thread[me];
     pn_batch *batch = pn_batch_new();
     memset(last, 0xff, sizeof last);
@@ -196,7 +196,7 @@ static void *one_each(void *arg)
         for (size_t i = 0; i < batch->n; i++) {
             int who, number;
             char text[32] = "";
-            size_t len = (size_t)(batch->offset[i + 1] - batch->offset[i]);
+            size_t len = (size_t) (batch->offset[i + 1] - batch->offset[i]);
             memcpy(text, batch->data + batch->offset[i], len < 31 ? len : 31);
             if (sscanf(text, "%d %d", &who, &number) != 2)
                 continue;
@@ -233,7 +233,7 @@ static const char *name;
 
 static void *come_and_go(void *arg)
 {
-    int me = (int)(intptr_t)arg;
+    int me = (int) (intptr_t) arg;
     pn_batch *batch = pn_batch_new();
     meet(THREADS);
     for (int i = 0; i < ROUNDS / 10; i++) {
@@ -278,7 +278,7 @@ static void test_engines_and_connections_come_and_go(void)
 
 static void *work_until_stopped(void *arg)
 {
-    int me = (int)(intptr_t)arg;
+    int me = (int) (intptr_t) arg;
     pn_batch *batch = pn_batch_new();
     pn_conn *conn = of_thread[me];
     for (int i = 0; atomic_load(&stop) == 0; i++) {
@@ -294,7 +294,7 @@ static void *work_until_stopped(void *arg)
 
 static void in_child(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "all");
     CHECK_OK(test_notify(conn, "all", "from a child"));
@@ -316,7 +316,7 @@ static void test_fork_among_threads(void)
         test_listen(of_thread[i], "all");
     }
     for (intptr_t i = 0; i < 3; i++)
-        CHECK_EQ(pthread_create(&thread[i], NULL, work_until_stopped, (void *)i), 0);
+        CHECK_EQ(pthread_create(&thread[i], NULL, work_until_stopped, (void *) i), 0);
     for (int i = 0; i < 20; i++)
         CHECK_CHILD(spawn(in_child, NULL), 0);
     atomic_store(&stop, 1);

@@ -12,7 +12,7 @@ static uint32_t ref_of[MAX]; /* deliveries */
 
 static uint32_t *timed_of(const struct pn_arena *mem, uint32_t ref)
 {
-    return (uint32_t *)((char *)pn_arena_at(mem, ref) + PN_TIMED_OFFSET);
+    return (uint32_t *) ((char *) pn_arena_at(mem, ref) + PN_TIMED_OFFSET);
 }
 
 static struct pn_arena arena_with(uint32_t deliveries, uint32_t pages)
@@ -26,7 +26,7 @@ static struct pn_arena arena_with(uint32_t deliveries, uint32_t pages)
 static void add(struct pn_arena *mem, struct pn_timedset *set, uint32_t i, int64_t due)
 {
     CHECK(pn_timedset_reserve_locked(mem, 0, set, 1));
-    pn_timedset_add_locked(mem, set, (struct pn_timed){due, ref_of[i], i});
+    pn_timedset_add_locked(mem, set, (struct pn_timed) {due, ref_of[i], i});
 }
 
 #define CHECK_SET(mem, set) CHECK_EQ(pn_timedset_check(mem, set, arena_problem, NULL), 0)
@@ -86,7 +86,7 @@ static void TestUnsortedInsert(void)
     uint64_t seed = 100;
     int64_t dues[100];
     for (uint32_t i = 0; i < c; i++) {
-        dues[i] = (int64_t)test_random(&seed);
+        dues[i] = (int64_t) test_random(&seed);
         add(&mem, &set, i, dues[i]);
     }
     CHECK_SET(&mem, &set);
@@ -102,10 +102,10 @@ static void TestRemove(void)
     struct pn_timedset set = {0};
     uint64_t seed = 1;
     for (uint32_t i = 0; i < c; i++)
-        add(&mem, &set, i, (int64_t)(test_random(&seed) % 100000000));
+        add(&mem, &set, i, (int64_t) (test_random(&seed) % 100000000));
     for (uint32_t i = 0; i < 10; i++) {
         struct pn_timed entry;
-        CHECK(pn_timedset_entry(&mem, &set, (uint32_t)test_random(&seed) % (c - i), &entry));
+        CHECK(pn_timedset_entry(&mem, &set, (uint32_t) test_random(&seed) % (c - i), &entry));
         pn_timedset_remove_locked(&mem, &set, entry.ref);
         CHECK_EQ(*timed_of(&mem, entry.ref), 0);
         CHECK_EQ(pn_timedset_find(&mem, &set, entry.low, 0), set.n);
@@ -163,9 +163,10 @@ static void test_random_use_against_a_sorted_array(void)
     for (int i = 0; i < 60000; i++) {
         uint64_t r = test_random(&seed);
         bool growing = i / 5000 % 2 == 0;
-        uint32_t which = (uint32_t)(r >> 8) % 3000;
+        uint32_t which = (uint32_t) (r >> 8) % 3000;
         int64_t range = i % 20000 < 10000 ? 50 : INT64_MAX;
-        struct pn_timed entry = {(int64_t)((r >> 16) % (uint64_t)range) - 20, ref_of[which], which};
+        struct pn_timed entry = {(int64_t) ((r >> 16) % (uint64_t) range) - 20, ref_of[which],
+                                 which};
         if (*timed_of(&mem, entry.ref) == 0 && r % 4 < (growing ? 4 : 1)) {
             add(&mem, &set, which, entry.due);
             model_add(entry);
@@ -205,7 +206,7 @@ static void test_those_that_are_due(void)
     uint32_t at = 0;
     CHECK(!pn_timedset_next_due(&mem, &set, INT64_MAX, &at, &entry));
     for (uint32_t i = 0; i < n; i++)
-        add(&mem, &set, i, (int64_t)i * 2654435761U % 1000);
+        add(&mem, &set, i, (int64_t) i * 2654435761U % 1000);
     for (int64_t now = -1; now <= 1000; now += 77) {
         memset(seen, 0, sizeof seen);
         for (at = 0; pn_timedset_next_due(&mem, &set, now, &at, &entry);) {
@@ -214,7 +215,7 @@ static void test_those_that_are_due(void)
             seen[entry.low] = true;
         }
         for (uint32_t i = 0; i < n; i++)
-            CHECK_EQ(seen[i], (int64_t)i * 2654435761U % 1000 <= now);
+            CHECK_EQ(seen[i], (int64_t) i * 2654435761U % 1000 <= now);
     }
     CHECK_EQ(pop_all(&mem, &set), n);
     check_empty(&mem, &set);
@@ -230,7 +231,7 @@ static void test_some_are_swept_out(void)
         struct pn_timed entry;
         uint32_t left = 0;
         for (uint32_t i = 0; i < 15 * round; i++)
-            add(&mem, &set, i, (int64_t)(test_random(&seed) % 1000));
+            add(&mem, &set, i, (int64_t) (test_random(&seed) % 1000));
         for (uint32_t i = set.n; i-- > 0;)
             if (pn_timedset_entry(&mem, &set, i, &entry) && entry.low % 100 < round) {
                 pn_timedset_remove_locked(&mem, &set, entry.ref);
@@ -254,7 +255,7 @@ static void test_pages_come_and_go(void)
     struct pn_timedset set = {0};
     uint32_t most = 0;
     for (uint32_t i = 0; i < MAX; i++) {
-        add(&mem, &set, i, (int64_t)(i * 2654435761U));
+        add(&mem, &set, i, (int64_t) (i * 2654435761U));
         CHECK_EQ(set.pages, (i + 1 + 3 + 255) / 256);
         if (i % 8192 == 0 || set.pages < 15)
             CHECK_EQ(mem.ctl->cells_used[PN_PAGE_WHOLE], pn_timedset_pages(&set));
@@ -266,7 +267,7 @@ static void test_pages_come_and_go(void)
     for (uint32_t i = 0; i < MAX; i++) {
         if (i % 2 == 0)
             CHECK(pn_timedset_pop_locked(&mem, &set, &entry));
-        else if (pn_timedset_entry(&mem, &set, (uint32_t)i * 31 % set.n, &entry))
+        else if (pn_timedset_entry(&mem, &set, (uint32_t) i * 31 % set.n, &entry))
             pn_timedset_remove_locked(&mem, &set, entry.ref);
         CHECK(set.pages <= (set.n + 3 + 255) / 256 + 1);
         if (i % 8192 == 0 || set.pages < 15)
@@ -285,7 +286,7 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     uint64_t pages = mem.ctl->pages_free;
     uint32_t most = 0;
     CHECK(!pn_timedset_reserve_locked(&mem, 0, &set, UINT32_MAX));
-    CHECK(!pn_timedset_reserve_locked(&mem, 0, &set, (uint32_t)pages * 256));
+    CHECK(!pn_timedset_reserve_locked(&mem, 0, &set, (uint32_t) pages * 256));
     CHECK_EQ(mem.ctl->pages_free, pages);
     CHECK_EQ(set.pages + set.reserved, 0);
     while (pn_timedset_reserve_locked(&mem, 0, &set, 100))
@@ -295,7 +296,8 @@ static void test_a_promise_that_cannot_be_kept_is_not_made(void)
     CHECK(!pn_timedset_reserve_locked(&mem, 0, &other, 1));
     CHECK_SET(&mem, &set);
     for (uint32_t i = 0; i < 4000; i++) /* nothing is needed any more */
-        pn_timedset_add_locked(&mem, &set, (struct pn_timed){(int64_t)i * 77 % 4001, ref_of[i], i});
+        pn_timedset_add_locked(&mem, &set,
+                               (struct pn_timed) {(int64_t) i * 77 % 4001, ref_of[i], i});
     CHECK_SET(&mem, &set);
     CHECK_EQ(set.reserved, most - 4000);
     pn_timedset_unreserve_locked(&mem, &set, set.reserved);
@@ -357,7 +359,7 @@ static void test_what_is_lent_can_come_back(void)
     while (pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE) != 0)
         ;
     for (uint32_t i = 0; i < 700; i++)
-        pn_timedset_add_locked(&mem, &set, (struct pn_timed){-(int64_t)i, ref_of[i], i});
+        pn_timedset_add_locked(&mem, &set, (struct pn_timed) {-(int64_t) i, ref_of[i], i});
     CHECK_EQ(pop_all(&mem, &set), 700);
     CHECK_EQ(set.pages, 0);
     CHECK(!arena_was_poisoned());
@@ -370,7 +372,7 @@ static void test_rebuild(void)
     struct pn_arena mem = arena_with(3500, 20);
     struct pn_timedset set = {0};
     for (uint32_t i = 0; i < 3500; i++)
-        add(&mem, &set, i, (int64_t)i * 7919 % 3500);
+        add(&mem, &set, i, (int64_t) i * 7919 % 3500);
     while (pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0) /* the memory is full */
         ;
     pn_arena_rebuild_begin_locked(&mem);
@@ -381,7 +383,7 @@ static void test_rebuild(void)
     CHECK_EQ(mem.ctl->cells_used[PN_PAGE_WHOLE], 0);
     for (uint32_t i = 0; i < 3500; i++) {
         *timed_of(&mem, ref_of[i]) = 0;
-        add(&mem, &set, i, (int64_t)i * 7919 % 3500);
+        add(&mem, &set, i, (int64_t) i * 7919 % 3500);
     }
     CHECK_SET(&mem, &set);
     CHECK_EQ(pop_all(&mem, &set), 3500);
@@ -396,7 +398,7 @@ static void test_contradictions_poison(void)
     struct pn_arena mem = arena_with(100, 10);
     struct pn_timedset set = {0};
     struct pn_timed entry;
-    pn_timedset_add_locked(&mem, &set, (struct pn_timed){1, ref_of[0], 0}); /* nobody promised */
+    pn_timedset_add_locked(&mem, &set, (struct pn_timed) {1, ref_of[0], 0}); /* nobody promised */
     CHECK(arena_was_poisoned());
     pn_timedset_unreserve_locked(&mem, &set, 1);
     CHECK(arena_was_poisoned());
@@ -420,8 +422,8 @@ static void test_contradictions_poison(void)
 static void scribble(struct pn_arena *mem, struct pn_timedset *set, const struct pn_timedset *good,
                      uint64_t r)
 {
-    uint32_t *words = (uint32_t *)set;
-    uint32_t value = (r >> 50) % 2 == 0 ? (uint32_t)(r >> 20) : (uint32_t)(r >> 20) % 5000;
+    uint32_t *words = (uint32_t *) set;
+    uint32_t value = (r >> 50) % 2 == 0 ? (uint32_t) (r >> 20) : (uint32_t) (r >> 20) % 5000;
     switch (r % 4) {
     case 0:
         words[(r >> 8) % 16] = value;
@@ -449,16 +451,16 @@ static void test_scribbled_all_over(void)
         struct pn_timedset set = {0};
         struct pn_timed entry;
         for (uint32_t i = 0; i < 3900; i++)
-            add(&mem, &set, i, (int64_t)(test_random(&seed) % 5000));
+            add(&mem, &set, i, (int64_t) (test_random(&seed) % 5000));
         struct pn_timedset good = set;
         for (int i = 0; i < 1 + round % 5; i++) {
             scribble(&mem, &set, &good, test_random(&seed));
             for (int k = 0; k < 20; k++) {
-                uint32_t which = (uint32_t)test_random(&seed) % 4000;
+                uint32_t which = (uint32_t) test_random(&seed) % 4000;
                 pn_timedset_pop_locked(&mem, &set, &entry);
                 pn_timedset_remove_locked(&mem, &set, ref_of[which]);
                 if (pn_timedset_reserve_locked(&mem, 0, &set, 1))
-                    pn_timedset_add_locked(&mem, &set, (struct pn_timed){k, ref_of[which], which});
+                    pn_timedset_add_locked(&mem, &set, (struct pn_timed) {k, ref_of[which], which});
             }
         }
         pn_timedset_check(&mem, &set, arena_silent, NULL);

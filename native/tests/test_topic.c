@@ -281,8 +281,8 @@ static void test_ephemeral_ones_go_with_their_last_user(void)
 
 static void test_names(void)
 {
-    static const char *const bad[] = {"", "a b", "a#", "#ephemeral", "a#ephemera",
-                                      "a#ephemeral#ephemeral", "\xc3\xa4"};
+    static const char *const bad[] = {
+        "", "a b", "a#", "#ephemeral", "a#ephemera", "a#ephemeral#ephemeral", "\xc3\xa4"};
     char name[66];
     pn_ref r;
     open_scene();
@@ -302,7 +302,7 @@ static void test_options_of_a_topic_are_compared(void)
     pn_topic_options o = {.given = PN_TOPIC_MAX_DEPTH, .max_depth = 11};
     CHECK_EQ(topic_of(conn, "t"), topic);
     CHECK_EQ(pn_topic_open(conn, "t", 1, &o, &r), -PN_ETOPICOPTIONS);
-    o = (pn_topic_options){.given = PN_TOPIC_DURABLE, .durable = 0};
+    o = (pn_topic_options) {.given = PN_TOPIC_DURABLE, .durable = 0};
     CHECK_OK(pn_topic_open(conn, "t", 1, &o, &r));
     CHECK_EQ(r, topic);
     close_scene();
@@ -319,7 +319,7 @@ static void test_bodies_of_any_length(void)
     uint64_t id;
     CHECK(body != NULL);
     for (size_t i = 0; i < (1 << 20) + 1; i++)
-        body[i] = (unsigned char)(i * 7 + i / 251);
+        body[i] = (unsigned char) (i * 7 + i / 251);
     pn_message_in in = {.body = body, .headers = "{\"a\":1}", .headers_len = 7};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         in.body_len = lengths[i];
@@ -486,7 +486,7 @@ static void test_dead_letters(void)
     CHECK_EQ(topic_stat(conn, dead).depth, 1);
     d = consumer_of(conn, channel_of(conn, dead, "all"), 1);
     GET(d, &letter, "x");
-    snprintf(headers, sizeof headers, want, (unsigned long long)id, 1);
+    snprintf(headers, sizeof headers, want, (unsigned long long) id, 1);
     CHECK_EQ(letter.headers_len, strlen(headers));
     CHECK(memcmp(letter.headers, headers, letter.headers_len) == 0);
     FINISH(conn, &letter);

@@ -74,7 +74,7 @@ static void test_a_message_on_disk_is_cancelled_and_counted_no_more(void)
     open_with(1);
     publish(conn, topic, "first");
     for (int i = 0; i < 4; i++)
-        id[i] = publish_later((const char *[]){"a", "b", "c", "d"}[i], 300 * MS);
+        id[i] = publish_later((const char *[]) {"a", "b", "c", "d"}[i], 300 * MS);
     check_counts(1, 4);
     CANCEL(NULL, id[1], 1);
     check_counts(1, 3);
@@ -343,7 +343,7 @@ static void test_a_long_queue_is_looked_through_in_steps(void)
     for (int i = 0; i < N; i++)
         publish_in_an_hour("z");
     last = publish_in_an_hour("last");
-    d = (struct pn_deferred){.begun = false};
+    d = (struct pn_deferred) {.begun = false};
     for (rc = -EAGAIN, steps = 0; rc == -EAGAIN; steps++) {
         CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
         rc = pn_deferred_find_locked(seg, t, last, &d);

@@ -305,8 +305,8 @@ static void test_a_later_consumers_slot_stays(void)
 
 static void test_what_the_latency_log_says(void)
 {
-    static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ,     PN_LAT_DELIVER,
-                                    PN_LAT_TIMEOUT, PN_LAT_DELIVER, PN_LAT_FIN,     PN_LAT_PUBLISH,
+    static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ, PN_LAT_DELIVER,
+                                    PN_LAT_TIMEOUT, PN_LAT_DELIVER, PN_LAT_FIN, PN_LAT_PUBLISH,
                                     PN_LAT_DELIVER, PN_LAT_PUBLISH, PN_LAT_FIN};
     static const uint8_t attempts[] = {0, 1, 1, 2, 2, 3, 3, 0, 1, 0, 1};
     char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
@@ -339,7 +339,7 @@ static void test_what_the_latency_log_says(void)
         CHECK_EQ(logged[i].attempts, attempts[swapped ? 2 * n - 3 - i : i]);
         CHECK(i > 6 || logged[i].commit_seq == id);
         CHECK((logged[i].ref_ts != 0) == (logged[i].kind != PN_LAT_PUBLISH));
-        at[logged[i].kind != PN_LAT_PUBLISH] = (int)logged[i].channel;
+        at[logged[i].kind != PN_LAT_PUBLISH] = (int) logged[i].channel;
     }
     CHECK(at[0] > 0 && at[1] > 0 && at[0] != at[1]);
 }

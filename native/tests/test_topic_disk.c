@@ -323,7 +323,7 @@ static void test_what_was_published_stays_counted(void)
 static void limited(void *arg)
 {
     struct rlimit limit;
-    (void)arg;
+    (void) arg;
     open_with(1, 0);
     publish_numbers(1, 3);
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -338,11 +338,11 @@ static void limited(void *arg)
     }
     CHECK_EQ(rc, -EFBIG);
     CHECK(strlen(topic_stat(conn, topic).error) > 0);
-    check_counts(1, (uint64_t)n - 1);
+    check_counts(1, (uint64_t) n - 1);
     pn_txn *txn = test_begin(conn);
     CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
     CHECK_EQ(pn_txn_commit(txn), -EFBIG);
-    check_counts(1, (uint64_t)n - 1);
+    check_counts(1, (uint64_t) n - 1);
     limit.rlim_cur = limit.rlim_max;
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     publish_numbers(n + 1, n + 5);
@@ -367,7 +367,7 @@ static void test_a_damaged_record_is_counted_and_the_others_come(void)
             snprintf(name, sizeof name, "%s/%s", data_dir, d->d_name);
     closedir(dir);
     int fd = open(name, O_RDWR);
-    off_t each = (off_t)pn_record_size(57), ten = PN_RECFILE_START + 8 * each;
+    off_t each = (off_t) pn_record_size(57), ten = PN_RECFILE_START + 8 * each;
     CHECK_EQ(pread(fd, &byte, 1, ten + PN_RECORD_HEADER), 1);
     byte ^= 1; /* of its id, which may have any value */
     CHECK_EQ(pwrite(fd, &byte, 1, ten + PN_RECORD_HEADER), 1);
@@ -382,7 +382,7 @@ static void test_a_damaged_record_is_counted_and_the_others_come(void)
 
 static void finish_all(void *arg)
 {
-    const int last = *(const int *)arg;
+    const int last = *(const int *) arg;
     pn_message_out m;
     pn_conn *mine = test_connect(engine);
     pn_consumer *c = consumer_of(mine, channel_of(mine, topic_of(mine, "t"), "c"), 3);

@@ -339,9 +339,8 @@ static struct pn_topiclog *the_log(void)
 
 static void open_synced(void)
 {
-    const pn_topic_options o = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                                .durable = 1,
-                                .fsync = PN_FSYNC_ALWAYS};
+    const pn_topic_options o = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = PN_FSYNC_ALWAYS};
     data_dir_empty();
     name = test_segment_name();
     attach();
@@ -428,7 +427,7 @@ static void test_what_was_committed_late_is_in_the_new_log(void)
     reboot();
     CHECK_EQ(topic_stat(conn, topic).unfinished, 4);
     for (const char *text = "abcd"; *text != '\0'; text++)
-        finish_text((const char[]){*text, '\0'});
+        finish_text((const char[]) {*text, '\0'});
     close_scene();
 }
 

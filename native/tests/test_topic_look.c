@@ -134,7 +134,7 @@ static void test_consumers_and_latencies(void)
     CHECK(memcmp(seconds, same, sizeof same) == 0);
     CHECK_EQ(pn_engine_topic_channel_e2e(engine, channel, &wrong, 1, seconds), -EINVAL);
     /* Of the half before this one, five minutes later, and nothing another five minutes later. */
-    struct pn_topic_channel *ch = pn_queue_at(test_inside(), (uint32_t) channel - 1);
+    struct pn_topic_channel *ch = pn_topic_channel_at(test_inside(), (uint32_t) channel - 1);
     ch->histogram_since -= 400000 * MS;
     LOOKING(CHECK_EQ(pn_engine_topic_channel_e2e(engine, channel, q, 2, seconds), 1));
     CHECK(memcmp(seconds, same, sizeof same) == 0);
@@ -192,7 +192,7 @@ static void test_the_age_of_the_first_in_line(void)
     struct pn_segment *seg = test_inside();
     CHECK_EQ(look_at(topic).oldest_ready_ns, -1);
     publish(conn, topic, "an hour ago");
-    struct pn_topic_channel *ch = pn_queue_at(seg, (uint32_t) channel - 1);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, (uint32_t) channel - 1);
     pn_message_at(seg, pn_delivery_at(seg, ch->first)->message)->published_ns -= 3600000 * MS;
     publish(conn, topic, "now");
     CHECK(look_at(topic).oldest_ready_ns > 3600000 * MS);
@@ -217,7 +217,7 @@ static void test_what_is_void_is_passed_over(void)
     open_scene();
     pn_conn *conn = connect_to("db");
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
-    struct pn_topic_channel *ch = pn_queue_at(test_inside(), (uint32_t) channel - 1);
+    struct pn_topic_channel *ch = pn_topic_channel_at(test_inside(), (uint32_t) channel - 1);
     publish(conn, topic, "a");
     ch->void_below = ch->next_order;
     CHECK_EQ(look_at(topic).oldest_ready_ns, -1);

@@ -66,7 +66,7 @@ static int get_patiently(pn_consumer *c, pn_message_out *m)
 
 static void work(void *arg)
 {
-    int worker = (int)(intptr_t)arg;
+    int worker = (int) (intptr_t) arg;
     pn_conn *mine;
     pn_consumer *c = child_consumer(&mine);
     pn_message_out m;
@@ -87,9 +87,9 @@ static void test_each_message_goes_to_one_of_them(void)
     pid_t pid[WORKERS];
     int got = 0;
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 4};
+    shared->options = (pn_consumer_options) {.max_in_flight = 4};
     for (int i = 0; i < WORKERS; i++)
-        pid[i] = spawn(work, (void *)(intptr_t)i);
+        pid[i] = spawn(work, (void *) (intptr_t) i);
     for (int i = 0; i < WORKERS; i++)
         test_hear(shared->done);
     for (int i = 0; i < 3000; i++)
@@ -113,7 +113,7 @@ static void get_one_message(void *arg)
     pn_conn *mine;
     pn_consumer *c = child_consumer(&mine);
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     CHECK_EQ(get_patiently(c, &m), 1);
     shared->at = test_now_ns();
     shared->id = m.id;
@@ -135,7 +135,7 @@ static bool sleeps(void)
 static void test_a_sleeper_is_woken(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     pid_t pid = spawn(get_one_message, NULL);
     CHECK_SOON(sleeps());
     uint64_t id = publish(conn, topic, "x");
@@ -147,21 +147,21 @@ static void test_a_sleeper_is_woken(void)
 static void test_a_deferred_message_wakes_a_sleeper_when_it_is_due(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     pid_t pid = spawn(get_one_message, NULL);
     CHECK_SOON(sleeps());
     int64_t before = test_now_ns();
     CHECK_OK(publish_in(conn, NULL, topic, "x", 50 * MS, 0, NULL));
     CHECK_CHILD(pid, 0);
     CHECK(shared->at >= before + 50 * MS);
-    printf("#  fired %.3f ms late\n", (double)(shared->at - before - 50 * MS) / 1e6);
+    printf("#  fired %.3f ms late\n", (double) (shared->at - before - 50 * MS) / 1e6);
     close_scene();
 }
 
 static void test_deleting_the_channel_ends_a_sleep(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
@@ -186,7 +186,7 @@ static void get_two_and_die(void *arg)
     pn_conn *mine;
     pn_consumer *c = child_consumer(&mine);
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     GET(c, &m, "1");
     GET(c, &m, "2");
     test_tell(shared->done);
@@ -198,7 +198,7 @@ static void test_what_a_dead_one_had_goes_back_in_order_at_once(void)
 {
     pn_message_out m;
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 3};
+    shared->options = (pn_consumer_options) {.max_in_flight = 3};
     pid_t pid = spawn(get_two_and_die, NULL);
     test_hear(shared->done);
     publish(conn, topic, "1");
@@ -221,7 +221,7 @@ static void test_what_a_dead_one_had_goes_back_in_order_at_once(void)
 static void test_a_sleeper_notices_a_death(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 3};
+    shared->options = (pn_consumer_options) {.max_in_flight = 3};
     pid_t victim = spawn(get_two_and_die, NULL);
     test_hear(shared->done);
     publish(conn, topic, "1");
@@ -242,7 +242,7 @@ static void prepare_and_die(void *arg)
     pn_conn *mine;
     pn_consumer *c = child_consumer(&mine);
     pn_message_out m;
-    (void)arg;
+    (void) arg;
     GET(c, &m, "1");
     pn_txn *txn = test_begin(mine);
     CHECK_OK(answer(mine, txn, &m, PN_ANSWER_FINISH, 0));
@@ -257,7 +257,7 @@ static void test_what_a_dead_one_had_prepared_did_not_happen(void)
 {
     pn_message_out m;
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     publish(conn, topic, "1");
     pid_t pid = spawn(prepare_and_die, NULL);
     test_hear(shared->done);
@@ -313,7 +313,7 @@ static void test_a_limit_of_consumers_does_not_count_the_dead(void)
     open_scene();
     CHECK_OK(pn_topic_channel_open(conn, topic, "limited", 7, 1, &limited));
     channel = limited;
-    shared->options = (pn_consumer_options){.max_in_flight = 3};
+    shared->options = (pn_consumer_options) {.max_in_flight = 3};
     pid_t pid = spawn(get_two_and_die, NULL);
     test_hear(shared->done);
     pn_consumer *c;
@@ -331,13 +331,13 @@ static volatile sig_atomic_t told_to_end;
 
 static void note_end(int signo)
 {
-    (void)signo;
+    (void) signo;
     told_to_end = 1;
 }
 
 static void get_until_told(void *arg)
 {
-    (void)arg;
+    (void) arg;
     const struct sigaction sa = {.sa_handler = note_end};
     pn_conn *mine;
     pn_message_out m;
@@ -359,7 +359,7 @@ static bool waits(uint32_t slot)
 static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     pid_t pid = spawn(get_until_told, NULL);
     test_hear(shared->done);
     CHECK_SOON(waits(1) && is_blocked(pid));
@@ -378,7 +378,7 @@ static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
 static void test_who_polls_returns_now_and_then(void)
 {
     open_scene();
-    shared->options = (pn_consumer_options){.max_in_flight = 1};
+    shared->options = (pn_consumer_options) {.max_in_flight = 1};
     pn_conn *mine;
     pn_message_out m;
     CHECK_OK(pn_connect(engine, "db", 2, -1, NULL, &mine));

@@ -30,8 +30,8 @@ static struct pn_topiclog *the_log(void)
 
 static void open_with(uint64_t max_depth)
 {
-    const pn_topic_options o = {.given = PN_TOPIC_MAX_DEPTH | PN_TOPIC_OVERFLOW |
-                                         PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_DEPTH | PN_TOPIC_OVERFLOW | PN_TOPIC_DURABLE |
+                                         PN_TOPIC_FSYNC,
                                 .overflow = PN_OVERFLOW_DISK,
                                 .max_depth = max_depth,
                                 .durable = durable,

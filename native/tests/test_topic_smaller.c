@@ -130,7 +130,7 @@ static void test_a_channel_made_anew_is_another_one(void)
     pn_ref before = channel[1];
     CHECK_OK(pn_topic_channel_delete(conn, channel[1]));
     channel[1] = channel_of(conn, topic, "b");
-    CHECK_EQ((uint32_t)channel[1], (uint32_t)before);
+    CHECK_EQ((uint32_t) channel[1], (uint32_t) before);
     CHECK(channel[1] != before);
     consumer[1] = consumer_of(conn, channel[1], 1);
     memset(left[1], 0, sizeof left[1]);
@@ -184,7 +184,7 @@ static void test_what_expires_on_disk_expires_for_its_channels(void)
     for (int c = 0; c < CHANNELS; c++)
         NOTHING(consumer[c]);
     CHECK_EQ(unfinished(), 0);
-    CHECK_EQ(topic_stat(conn, topic).message_count + before, count_left(&(uint64_t){0}));
+    CHECK_EQ(topic_stat(conn, topic).message_count + before, count_left(&(uint64_t) {0}));
     for (int c = 0; c < CHANNELS; c++) {
         expired += channel_stat(conn, channel[c]).expired;
         for (int i = 1; i <= LAST; i++)
@@ -214,8 +214,8 @@ static void test_a_time_to_live_is_kept(void)
 
 static void test_attempts_go_on_to_the_dead_letter(void)
 {
-    const pn_consumer_options strict = {.max_in_flight = 1, .max_attempts = 2,
-                                        .dead_letter = "dead", .dead_letter_len = 4};
+    const pn_consumer_options strict = {
+        .max_in_flight = 1, .max_attempts = 2, .dead_letter = "dead", .dead_letter_len = 4};
     pn_message_out m;
     open_with_little();
     CHECK_OK(pn_consumer_close(consumer[1]));

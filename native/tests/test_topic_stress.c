@@ -92,7 +92,7 @@ static void draining(struct mortal *v)
 static void something(struct mortal *v, uint32_t *random)
 {
     uint32_t r = next_random(random);
-    v->sleeps_on = (int)(r >> 16 & 1);
+    v->sleeps_on = (int) (r >> 16 & 1);
     switch (r % 12) {
     case 0:
         publishing(v);
@@ -113,7 +113,7 @@ static void something(struct mortal *v, uint32_t *random)
         pausing(v);
         break;
     case 7:
-        deleting(v, (int)(r >> 8 & 0xffff));
+        deleting(v, (int) (r >> 8 & 0xffff));
         break;
     case 8:
         sleeping(v);
@@ -137,7 +137,7 @@ static bool is_full(void)
 static void worker(void *arg)
 {
     struct mortal v;
-    uint32_t me = (uint32_t)(uintptr_t)arg, random = (seed + round_no * 7919) * 2654435761U + me;
+    uint32_t me = (uint32_t) (uintptr_t) arg, random = (seed + round_no * 7919) * 2654435761U + me;
     random |= 1;
     open_mortal(&v, me);
     while (atomic_load(&j->stop) == 0 && !is_full())
@@ -238,7 +238,7 @@ static void end_round(void)
         CHECK_EQ(files_in(data_dir), 0);
     printf("round %u: %u messages, %u transactions, %u killed, %llu on disk\n", round_no,
            atomic_load(&j->next), atomic_load(&j->next_txn), atomic_load(&j->deaths),
-           (unsigned long long)most_on_disk);
+           (unsigned long long) most_on_disk);
     most_on_disk = 0;
     fflush(stdout);
     pn_conn_close(mine);
@@ -254,11 +254,11 @@ static void supervise(void)
     uint32_t id[WORKERS], next = HELPER, random = seed * 2246822519U + round_no * 2 + 1;
     int64_t until = test_now_ns() + ROUND_MS * INT64_C(1000000);
     for (int i = 0; i < WORKERS; i++)
-        pid[i] = spawn(worker, (void *)(uintptr_t)(id[i] = next++));
+        pid[i] = spawn(worker, (void *) (uintptr_t) (id[i] = next++));
     while (test_now_ns() < until && next < MAX_WRITERS && !is_full()) {
         uint32_t r = next_random(&random);
-        int i = (int)(r >> 8) % WORKERS, status;
-        struct timespec pause = {.tv_nsec = (long)(r >> 12) % 12 * MS};
+        int i = (int) (r >> 8) % WORKERS, status;
+        struct timespec pause = {.tv_nsec = (long) (r >> 12) % 12 * MS};
         nanosleep(&pause, NULL);
         hear_news();
         if (r % 16 == 0) {
@@ -269,9 +269,9 @@ static void supervise(void)
         atomic_fetch_add(&j->deaths, 1);
         kill(pid[i], SIGKILL);
         status = reap(pid[i]);
-        REQUIRE(WIFSIGNALED(status) || is_full(),
-                "a worker ended by itself, with status %x", status);
-        pid[i] = spawn(worker, (void *)(uintptr_t)(id[i] = next++));
+        REQUIRE(WIFSIGNALED(status) || is_full(), "a worker ended by itself, with status %x",
+                status);
+        pid[i] = spawn(worker, (void *) (uintptr_t) (id[i] = next++));
     }
     atomic_store(&j->stop, 1);
     for (int i = 0; i < WORKERS; i++)
@@ -282,7 +282,7 @@ static void run_threads(void)
 {
     pthread_t thread[WORKERS];
     for (uintptr_t i = 0; i < WORKERS; i++)
-        CHECK_EQ(pthread_create(&thread[i], NULL, worker_thread, (void *)(HELPER + i)), 0);
+        CHECK_EQ(pthread_create(&thread[i], NULL, worker_thread, (void *) (HELPER + i)), 0);
     for (int i = 0; i < ROUND_MS / 10; i++) {
         test_sleep_ms(10);
         hear_news();
@@ -295,7 +295,7 @@ static void run_threads(void)
 int main(int argc, char **argv)
 {
     int64_t began = test_now_ns(), seconds = argc > 1 ? atoll(argv[1]) : 0;
-    seed = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : (uint32_t)getpid();
+    seed = argc > 2 ? (uint32_t) strtoul(argv[2], NULL, 10) : (uint32_t) getpid();
     many = true;
     data_dir_make();
     printf("seed %u\n", seed);

@@ -39,7 +39,7 @@ static void test_what_is_read_again_is_what_was_done(void)
         log_make();
         op_random = seed;
         for (int opened = 0; opened < 4; opened++) {
-            work((unsigned)seed * 4);
+            work((unsigned) seed * 4);
             CHECK_EQ(log_start(&told), 0);
             check_same(&told.p, plain);
         }
@@ -68,7 +68,7 @@ enum { SMALL = 40 };
 static struct op all_ops[SMALL * MOST];
 static struct {
     off_t begin, end;
-    bool last; /* of its batch */
+    bool last;    /* of its batch */
     size_t batch; /* where that begins */
 } where[SMALL * MOST];
 static char path[512];
@@ -76,7 +76,7 @@ static uint8_t whole[1 << 18];
 
 static off_t log_end(void)
 {
-    return (off_t)pn_diskqueue_now(&tlog->queue)->write_at;
+    return (off_t) pn_diskqueue_now(&tlog->queue)->write_at;
 }
 
 /* Some batches in one file; how many operations. */
@@ -95,16 +95,16 @@ static size_t small_log(uint64_t seed)
         off_t at = log_end();
         size_t n = random_batch(ops);
         if (i == 0)
-            ops[0] = (struct op){.kind = PN_LOG_TOPIC};
+            ops[0] = (struct op) {.kind = PN_LOG_TOPIC};
         if (i == 1)
-            ops[0] = (struct op){.kind = PN_LOG_CHANNEL};
+            ops[0] = (struct op) {.kind = PN_LOG_CHANNEL};
         CHECK_OK(append_ops(ops, n));
         for (size_t k = 0; k < n; k++) {
             struct pn_record_in record = record_of(&ops[k], &space);
             where[total + k].begin = at;
-            at += (off_t)pn_record_size(pn_record_length(&record));
-            where[total + k].end = at - (off_t)pn_record_size(pn_record_length(&record)) +
-                                   PN_RECORD_HEADER + (off_t)pn_record_length(&record);
+            at += (off_t) pn_record_size(pn_record_length(&record));
+            where[total + k].end = at - (off_t) pn_record_size(pn_record_length(&record)) +
+                                   PN_RECORD_HEADER + (off_t) pn_record_length(&record);
             where[total + k].last = k + 1 == n;
             where[total + k].batch = total;
         }
@@ -130,7 +130,7 @@ static int restore(off_t length)
     closedir(dir);
     int fd = open(saved, O_RDWR | O_CREAT, 0600);
     CHECK(fd >= 0);
-    CHECK_EQ(pwrite(fd, whole, (size_t)length, 0), length);
+    CHECK_EQ(pwrite(fd, whole, (size_t) length, 0), length);
     return fd;
 }
 
@@ -185,7 +185,7 @@ static void test_a_flipped_byte_costs_its_batch(void)
                 plain_apply(want, &all_ops[i]);
         }
         int fd = restore(end);
-        uint8_t byte = (uint8_t)(whole[at] ^ (1U << at % 8));
+        uint8_t byte = (uint8_t) (whole[at] ^ (1U << at % 8));
         CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
         close(fd);
         uint64_t damaged = log_start(&told);
@@ -289,7 +289,7 @@ static int sync_error;
 /* In place of the C library's, to be counted. */
 int fdatasync(int fd)
 {
-    (void)fd;
+    (void) fd;
     file_syncs++;
     errno = sync_error;
     return sync_error != 0 ? -1 : 0;
@@ -297,7 +297,7 @@ int fdatasync(int fd)
 
 int fsync(int fd)
 {
-    (void)fd;
+    (void) fd;
     dir_syncs++;
     return 0;
 }
@@ -392,7 +392,7 @@ static void test_an_interval_is_synced_by_one_after_it_has_passed(void)
     CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX, NULL));
     CHECK(!pn_topiclog_sync_due(tlog, now + 10 * PN_TOPICLOG_INTERVAL)); /* nothing to be done */
     publish_one(&seq);
-    now = (int64_t)pn_load_relaxed(&tlog->synced_at);
+    now = (int64_t) pn_load_relaxed(&tlog->synced_at);
     CHECK(!pn_topiclog_sync_due(tlog, now + PN_TOPICLOG_INTERVAL - 1));
     CHECK(pn_topiclog_sync_due(tlog, now + PN_TOPICLOG_INTERVAL));
 }
@@ -404,7 +404,7 @@ static void limited(void *arg)
     struct rlimit limit;
     struct op op = {.kind = PN_LOG_PUBLISH, .id = IDS - 1};
     uint64_t seq = 0;
-    (void)arg;
+    (void) arg;
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
     limit.rlim_cur = 20000;
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);

@@ -33,17 +33,17 @@ static void test_each_class_fills_the_arena(void)
     static unsigned char owner[PAGES * PN_ARENA_PAGE / 64];
     struct pn_arena mem = arena_make(PAGES);
     uint32_t pages = mem.pages - mem.first;
-    for (uint32_t class = PN_PAGE_DELIVERY; class < PN_PAGE_CLASSES; class++) {
-        uint32_t n = take_all(&mem, (enum pn_page_class)class);
+    for (uint32_t class = PN_PAGE_DELIVERY; class < PN_PAGE_CLASSES; class ++) {
+        uint32_t n = take_all(&mem, (enum pn_page_class) class);
         CHECK_EQ(n, pages * cells_each[class]);
-        CHECK_EQ(pn_arena_bytes_used(&mem), (uint64_t)n * cell_size[class]);
+        CHECK_EQ(pn_arena_bytes_used(&mem), (uint64_t) n * cell_size[class]);
         CHECK_EQ(pn_arena_bytes_free(&mem), 0);
         memset(owner, 0, sizeof owner);
         for (uint32_t i = 0; i < n; i++) {
-            uint64_t at = (uint64_t)refs[i] * 64;
+            uint64_t at = (uint64_t) refs[i] * 64;
             CHECK(at >= mem.first * PN_ARENA_PAGE && at % 64 == 0);
             CHECK(at / PN_ARENA_PAGE == (at + cell_size[class] - 1) / PN_ARENA_PAGE);
-            CHECK(at + cell_size[class] <= (uint64_t)mem.pages * PN_ARENA_PAGE);
+            CHECK(at + cell_size[class] <= (uint64_t) mem.pages * PN_ARENA_PAGE);
             for (uint64_t granule = at / 64; granule < (at + cell_size[class]) / 64; granule++)
                 CHECK_EQ(owner[granule]++, 0);
         }
@@ -67,11 +67,11 @@ static void test_a_page_that_was_something_else_is_formatted(void)
     CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0);
     uint32_t deliveries = 0, bodies = 0, ref = 0;
     while ((ref = pn_arena_next_cell(&mem, PN_PAGE_DELIVERY, ref)) != 0) {
-        CHECK_EQ(*(uint64_t *)pn_arena_at(&mem, ref), 0);
+        CHECK_EQ(*(uint64_t *) pn_arena_at(&mem, ref), 0);
         deliveries++;
     }
     while ((ref = pn_arena_next_cell(&mem, PN_PAGE_BODY, ref)) != 0) {
-        CHECK_EQ(((struct pn_body_cell *)pn_arena_at(&mem, ref))->state, 0);
+        CHECK_EQ(((struct pn_body_cell *) pn_arena_at(&mem, ref))->state, 0);
         bodies++;
     }
     CHECK_EQ(deliveries, 64);
@@ -84,11 +84,11 @@ static void test_untouched_pages_stay_untouched(void)
 {
     struct pn_arena mem = arena_make(PAGES);
     memset(mem.base + mem.first * PN_ARENA_PAGE, 0xee,
-           (size_t)(mem.pages - mem.first) * PN_ARENA_PAGE);
+           (size_t) (mem.pages - mem.first) * PN_ARENA_PAGE);
     for (uint32_t i = 0; i < 3; i++)
         CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE) != 0);
     CHECK_EQ(mem.ctl->fresh, mem.first + 3);
-    for (uint64_t at = (uint64_t)mem.first * PN_ARENA_PAGE; at < (uint64_t)PAGES * 4096; at++)
+    for (uint64_t at = (uint64_t) mem.first * PN_ARENA_PAGE; at < (uint64_t) PAGES * 4096; at++)
         CHECK_EQ(mem.base[at], 0xee);
     arena_free(&mem);
 }
@@ -101,7 +101,7 @@ static void test_the_end_of_a_large_area(void)
     mem.ctl->pages_free = 3;
     uint32_t n = take_all(&mem, PN_PAGE_BODY);
     CHECK_EQ(n, 36);
-    CHECK_EQ((uint64_t)refs[35] * 64, (6ULL << 30) - 4096 + 55 * 64);
+    CHECK_EQ((uint64_t) refs[35] * 64, (6ULL << 30) - 4096 + 55 * 64);
     memset(pn_arena_at(&mem, refs[35]), 0, PN_BODY_CELL);
     CHECK(pn_arena_valid(&mem, refs[35], PN_PAGE_BODY));
     CHECK(!pn_arena_inside(&mem, mem.pages * 64));
@@ -119,14 +119,14 @@ static unsigned char text[300000], back[300000];
 static void fill_text(uint64_t seed, uint64_t len)
 {
     for (size_t i = 0; i < len; i++)
-        text[i] = (unsigned char)test_random(&seed);
+        text[i] = (unsigned char) test_random(&seed);
 }
 
 static struct pn_arena_need used_now(const struct pn_arena *mem)
 {
     const uint32_t *used = mem->ctl->cells_used;
-    return (struct pn_arena_need){used[PN_PAGE_DELIVERY], used[PN_PAGE_BODY], used[PN_PAGE_WHOLE],
-                                  0};
+    return (struct pn_arena_need) {used[PN_PAGE_DELIVERY], used[PN_PAGE_BODY], used[PN_PAGE_WHOLE],
+                                   0};
 }
 
 static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len)
@@ -136,11 +136,11 @@ static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint
     uint32_t ref = pn_arena_take_body_locked(mem, 0, head, headers + len);
     struct pn_piece pieces[] = {{text, headers}, {NULL, 0}, {text + headers, len}};
     CHECK(ref != 0);
-    CHECK_EQ(((struct pn_body_cell *)pn_arena_at(mem, ref))->state, 0);
+    CHECK_EQ(((struct pn_body_cell *) pn_arena_at(mem, ref))->state, 0);
     pn_arena_need_body(&need, head, headers + len, 1);
-    CHECK(memcmp(&need, &(struct pn_arena_need){0, used_now(mem).bodies, used_now(mem).pages, 0},
+    CHECK(memcmp(&need, &(struct pn_arena_need) {0, used_now(mem).bodies, used_now(mem).pages, 0},
                  sizeof need) == 0);
-    memset((char *)pn_arena_at(mem, ref) + 8, 0xaa, head - 8);
+    memset((char *) pn_arena_at(mem, ref) + 8, 0xaa, head - 8);
     memcpy(before, pn_arena_at(mem, ref), head);
     CHECK_OK(pn_arena_write_body(mem, ref, head, pieces, 3));
     CHECK(memcmp(before, pn_arena_at(mem, ref), head) == 0);
@@ -183,7 +183,7 @@ static void test_what_a_body_takes(void)
     CHECK_EQ(need.bodies, 1000);
     CHECK_EQ(need.pages, 0);
     for (uint64_t len = 1000; len < 100000; len += 17) {
-        need = (struct pn_arena_need){0, 0, 0, 0};
+        need = (struct pn_arena_need) {0, 0, 0, 0};
         pn_arena_need_body(&need, HEAD, len, 1);
         uint64_t bytes = need.bodies * 342 + need.pages * 4096; /* a twelfth of a page */
         CHECK(bytes < len + HEAD + 1000);
@@ -218,12 +218,12 @@ static uint32_t nlive, next_mark;
 
 static bool model_take(struct pn_arena *mem, uint64_t r)
 {
-    uint32_t class = PN_PAGE_DELIVERY + (uint32_t)(r % 3);
+    uint32_t class = PN_PAGE_DELIVERY + (uint32_t) (r % 3);
     uint64_t len = (r >> 8) % 16 == 0 ? (r >> 16) % 20000 : (r >> 16) % 700;
-    uint32_t owner = (uint32_t)(r >> 40) % ARENA_OWNERS;
+    uint32_t owner = (uint32_t) (r >> 40) % ARENA_OWNERS;
     uint32_t ref = class == PN_PAGE_BODY
                        ? pn_arena_take_body_locked(mem, owner, HEAD, len)
-                       : pn_arena_take_locked(mem, owner, (enum pn_page_class)class);
+                       : pn_arena_take_locked(mem, owner, (enum pn_page_class) class);
     CHECK(ref == 0 || pn_arena_owner_of(mem, ref) == owner);
     if (ref == 0)
         return false;
@@ -232,10 +232,10 @@ static bool model_take(struct pn_arena *mem, uint64_t r)
     live[nlive].mark = ++next_mark;
     if (class == PN_PAGE_BODY) {
         fill_text(next_mark, len);
-        CHECK_OK(pn_arena_write_body(mem, ref, HEAD, &(struct pn_piece){text, len}, 1));
-        ((struct pn_body_cell *)pn_arena_at(mem, ref))->state = 2;
+        CHECK_OK(pn_arena_write_body(mem, ref, HEAD, &(struct pn_piece) {text, len}, 1));
+        ((struct pn_body_cell *) pn_arena_at(mem, ref))->state = 2;
     } else {
-        memset(pn_arena_at(mem, ref), (int)next_mark, cell_size[class]);
+        memset(pn_arena_at(mem, ref), (int) next_mark, cell_size[class]);
     }
     nlive++;
     return true;
@@ -249,10 +249,10 @@ static void model_verify(struct pn_arena *mem, uint32_t i)
         CHECK(memcmp(back, text, live[i].len) == 0);
         return;
     }
-    const unsigned char *cell = pn_arena_cell(mem, live[i].ref, (enum pn_page_class)live[i].class);
+    const unsigned char *cell = pn_arena_cell(mem, live[i].ref, (enum pn_page_class) live[i].class);
     CHECK(cell != NULL);
     for (uint32_t k = 0; k < cell_size[live[i].class]; k++)
-        CHECK_EQ(cell[k], (unsigned char)live[i].mark);
+        CHECK_EQ(cell[k], (unsigned char) live[i].mark);
 }
 
 static void model_give(struct pn_arena *mem, uint32_t i)
@@ -262,7 +262,7 @@ static void model_give(struct pn_arena *mem, uint32_t i)
         CHECK_OK(pn_arena_give_body_locked(mem, live[i].ref));
     } else {
         if (live[i].class == PN_PAGE_DELIVERY)
-            *(uint64_t *)pn_arena_at(mem, live[i].ref) = 0;
+            *(uint64_t *) pn_arena_at(mem, live[i].ref) = 0;
         pn_arena_give_locked(mem, live[i].ref);
     }
     live[i] = live[--nlive];
@@ -277,7 +277,7 @@ static void model_run(struct pn_arena *mem, uint64_t *seed, int steps)
         if (nlive == 0 || r % 8 < (growing ? 6 : 2))
             model_take(mem, r >> 8);
         else
-            model_give(mem, (uint32_t)(r >> 8) % nlive);
+            model_give(mem, (uint32_t) (r >> 8) % nlive);
     }
 }
 
@@ -286,7 +286,7 @@ static void model_mark(struct pn_arena *mem, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         CHECK(live[i].class == PN_PAGE_BODY
                   ? pn_arena_mark_body_locked(mem, live[i].ref, HEAD, live[i].len)
-                  : pn_arena_mark_locked(mem, live[i].ref, (enum pn_page_class)live[i].class));
+                  : pn_arena_mark_locked(mem, live[i].ref, (enum pn_page_class) live[i].class));
 }
 
 static void test_random_use_against_a_model(void)
@@ -319,21 +319,21 @@ static void test_has_is_exact(void)
                                      (r >> 32) % (pages + 2), 0};
         if (i % 2 == 0) /* at most one of them large: the sum is often near the edge */
             need.deliveries /= 3, need.bodies /= 3, need.pages /= 2;
-        memcpy(copy.base, mem.base, (size_t)PAGES * PN_ARENA_PAGE);
+        memcpy(copy.base, mem.base, (size_t) PAGES * PN_ARENA_PAGE);
         const uint64_t amount[] = {0, need.deliveries, need.bodies, need.pages};
         bool fits = true;
         for (int k = 0; k < 3; k++) {
-            uint32_t class = PN_PAGE_DELIVERY + (uint32_t)(i + k) % 3;
+            uint32_t class = PN_PAGE_DELIVERY + (uint32_t) (i + k) % 3;
             for (uint64_t n = amount[class]; n > 0; n--)
-                fits &= pn_arena_take_locked(&copy, 0, (enum pn_page_class)class) != 0;
+                fits &= pn_arena_take_locked(&copy, 0, (enum pn_page_class) class) != 0;
         }
         CHECK_EQ(pn_arena_has_locked(&mem, 0, &need), fits);
         yes += fits, no += !fits;
     }
     CHECK(yes > 100 && no > 100);
-    CHECK(!pn_arena_has_locked(
-        &mem, 0, &(struct pn_arena_need){UINT64_MAX, UINT64_MAX, UINT64_MAX, 0}));
-    CHECK(pn_arena_has_locked(&mem, 0, &(struct pn_arena_need){0, 0, 0, 0}));
+    CHECK(!pn_arena_has_locked(&mem, 0,
+                               &(struct pn_arena_need) {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0}));
+    CHECK(pn_arena_has_locked(&mem, 0, &(struct pn_arena_need) {0, 0, 0, 0}));
     arena_free(&mem);
     arena_free(&copy);
 }
@@ -347,13 +347,13 @@ static void spoil_what_is_derived(struct pn_arena *mem, uint64_t *seed)
     for (uint32_t at = mem->first; at < mem->pages; at++) {
         struct pn_arena_page *page = &mem->page[at];
         page->free = test_random(seed);
-        page->prev = (uint32_t)test_random(seed);
-        page->next = (uint32_t)test_random(seed) % 80;
+        page->prev = (uint32_t) test_random(seed);
+        page->next = (uint32_t) test_random(seed) % 80;
     }
     for (size_t i = 0; i < sizeof *mem->ctl; i++)
-        ((unsigned char *)mem->ctl)[i] = (unsigned char)test_random(seed);
+        ((unsigned char *) mem->ctl)[i] = (unsigned char) test_random(seed);
     for (size_t i = 0; i < ARENA_OWNERS * sizeof *mem->owner; i++)
-        ((unsigned char *)mem->owner)[i] = (unsigned char)test_random(seed);
+        ((unsigned char *) mem->owner)[i] = (unsigned char) test_random(seed);
     mem->ctl->fresh = fresh;
 }
 
@@ -392,10 +392,10 @@ static void test_what_is_not_marked_is_free(void)
     uint32_t body = pn_arena_take_body_locked(&mem, 0, HEAD, 0);
     uint32_t other = pn_arena_take_body_locked(&mem, 0, HEAD, 5000);
     uint32_t page = pn_arena_take_locked(&mem, 0, PN_PAGE_WHOLE);
-    *(uint64_t *)pn_arena_at(&mem, kept) = tag | 3;
-    *(uint64_t *)pn_arena_at(&mem, lost) = tag | 1;
-    ((struct pn_body_cell *)pn_arena_at(&mem, body))->state = 2;
-    ((struct pn_body_cell *)pn_arena_at(&mem, other))->state = 1;
+    *(uint64_t *) pn_arena_at(&mem, kept) = tag | 3;
+    *(uint64_t *) pn_arena_at(&mem, lost) = tag | 1;
+    ((struct pn_body_cell *) pn_arena_at(&mem, body))->state = 2;
+    ((struct pn_body_cell *) pn_arena_at(&mem, other))->state = 1;
     pn_arena_rebuild_begin_locked(&mem);
     CHECK(pn_arena_mark_locked(&mem, kept, PN_PAGE_DELIVERY));
     CHECK(!pn_arena_mark_locked(&mem, kept, PN_PAGE_DELIVERY)); /* twice */
@@ -404,11 +404,11 @@ static void test_what_is_not_marked_is_free(void)
     CHECK(!pn_arena_mark_locked(&mem, 0, PN_PAGE_WHOLE));
     CHECK(!pn_arena_mark_locked(&mem, (mem.ctl->fresh) * 64, PN_PAGE_FREE));
     CHECK(pn_arena_mark_body_locked(&mem, body, HEAD, 0));
-    pn_arena_rebuild_end_locked(&mem, ~(uint64_t)0 << 35);
+    pn_arena_rebuild_end_locked(&mem, ~(uint64_t) 0 << 35);
     CHECK_ARENA(&mem);
-    CHECK_EQ(*(uint64_t *)pn_arena_at(&mem, kept), tag | 3);
-    CHECK_EQ(*(uint64_t *)pn_arena_at(&mem, lost), tag);
-    CHECK_EQ(((struct pn_body_cell *)pn_arena_at(&mem, other))->state, 0);
+    CHECK_EQ(*(uint64_t *) pn_arena_at(&mem, kept), tag | 3);
+    CHECK_EQ(*(uint64_t *) pn_arena_at(&mem, lost), tag);
+    CHECK_EQ(((struct pn_body_cell *) pn_arena_at(&mem, other))->state, 0);
     CHECK(!pn_arena_taken(&mem, page, PN_PAGE_WHOLE));
     CHECK_EQ(pn_arena_bytes_used(&mem), PN_DELIVERY_CELL + PN_BODY_CELL);
     arena_free(&mem);
@@ -421,12 +421,12 @@ static void test_a_broken_chain_does_not_mark(void)
     struct pn_arena mem = arena_make(PAGES);
     const uint64_t len = 2 * 4096 + 1000; /* two pages and three cells */
     uint32_t ref = pn_arena_take_body_locked(&mem, 0, HEAD, len);
-    uint32_t *first = &((struct pn_body_cell *)pn_arena_at(&mem, ref))->next;
+    uint32_t *first = &((struct pn_body_cell *) pn_arena_at(&mem, ref))->next;
     uint32_t *page = &mem.page[*first / 64].chain, whole = *first;
     struct pn_body_cell *cell = pn_arena_at(&mem, mem.page[*page / 64].chain);
     for (int i = 0; i < 6; i++) {
         uint32_t *link = i < 3 ? first : i < 5 ? page : &cell->next, good = *link;
-        *link = (uint32_t[]){UINT32_MAX, 0, ref, whole, mem.ctl->fresh * 64, 7}[i];
+        *link = (uint32_t[]) {UINT32_MAX, 0, ref, whole, mem.ctl->fresh * 64, 7}[i];
         pn_arena_rebuild_begin_locked(&mem);
         CHECK(!pn_arena_mark_body_locked(&mem, ref, HEAD, len));
         *link = good;
@@ -455,7 +455,7 @@ static void test_a_loop_ends(void)
     struct pn_body_cell *second = pn_arena_at(&mem, cell->next);
     second->next = cell->next;
     CHECK(pn_arena_read(&mem, ref, HEAD, 0, back, 3000)); /* some bytes; it ends */
-    CHECK_OK(pn_arena_write_body(&mem, ref, HEAD, &(struct pn_piece){text, 3000}, 1));
+    CHECK_OK(pn_arena_write_body(&mem, ref, HEAD, &(struct pn_piece) {text, 3000}, 1));
     CHECK(!arena_was_poisoned());
     CHECK(pn_arena_give_body_locked(&mem, ref) < 0);
     CHECK(arena_was_poisoned());
@@ -481,11 +481,11 @@ static void test_bad_references_poison(void)
     struct pn_body_cell *first = pn_arena_at(&mem, body);
     struct pn_body_cell *other = pn_arena_at(&mem, pn_arena_take_body_locked(&mem, 0, HEAD, 0));
     other->state = 2; /* a message of its own, and a cell of another class */
-    const uint32_t next[] = {(uint32_t)(((unsigned char *)other - mem.base) / 64), ref};
+    const uint32_t next[] = {(uint32_t) (((unsigned char *) other - mem.base) / 64), ref};
     for (int i = 0; i < 2; i++) {
         first->next = next[i];
         CHECK(!pn_arena_read(&mem, body, HEAD, 0, back, 300));
-        CHECK(pn_arena_write_body(&mem, body, HEAD, &(struct pn_piece){text, 300}, 1) < 0);
+        CHECK(pn_arena_write_body(&mem, body, HEAD, &(struct pn_piece) {text, 300}, 1) < 0);
         CHECK(arena_was_poisoned());
     }
     first->next = next[0];
@@ -507,20 +507,20 @@ static void test_scribbled_all_over(void)
     uint64_t seed = 12;
     unsigned poisoned = 0;
     for (int round = 0; round < 400; round++) {
-        memset(mem.base, 0, (size_t)PAGES * PN_ARENA_PAGE);
+        memset(mem.base, 0, (size_t) PAGES * PN_ARENA_PAGE);
         pn_arena_format_locked(&mem);
         nlive = 0;
         for (int i = 0; i < 80; i++)
             model_take(&mem, test_random(&seed));
         for (int i = 0; i < 1 + round % 20; i++) {
             uint64_t r = test_random(&seed);
-            uint32_t at = mem.first + (uint32_t)r % 40;
-            uint32_t *words = round % 4 == 0   ? (uint32_t *)mem.ctl
-                              : round % 4 == 1 ? (uint32_t *)&mem.page[at]
-                              : round % 4 == 2 ? (uint32_t *)&mem.owner[r % ARENA_OWNERS]
+            uint32_t at = mem.first + (uint32_t) r % 40;
+            uint32_t *words = round % 4 == 0   ? (uint32_t *) mem.ctl
+                              : round % 4 == 1 ? (uint32_t *) &mem.page[at]
+                              : round % 4 == 2 ? (uint32_t *) &mem.owner[r % ARENA_OWNERS]
                                                : pn_arena_at(&mem, at * 64);
             words[(r >> 8) % (round % 4 == 1 ? 8 : 16)] =
-                (r >> 40) % 2 == 0 ? (uint32_t)(r >> 41) : (uint32_t)(r >> 41) % 80;
+                (r >> 40) % 2 == 0 ? (uint32_t) (r >> 41) : (uint32_t) (r >> 41) % 80;
         }
         for (uint32_t i = 0; i < nlive; i++)
             if (live[i].class == PN_PAGE_BODY)

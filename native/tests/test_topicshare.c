@@ -25,7 +25,7 @@ static void close_scene(void)
 /* As many pages, so many at a time, as the owner may have. */
 static uint32_t take_what_it_may(uint32_t owner, uint32_t each)
 {
-    const struct pn_arena_need need = {.bodies = (uint64_t)each * PN_BODY_CELLS, .spare = 4};
+    const struct pn_arena_need need = {.bodies = (uint64_t) each * PN_BODY_CELLS, .spare = 4};
     uint32_t before = mem.owner[owner].pages;
     while (pn_arena_may_locked(&mem, owner, &need))
         for (uint32_t i = 0; i < each * PN_BODY_CELLS; i++)
@@ -94,7 +94,7 @@ static void test_a_first_message_may_be_larger_than_a_share(void)
     CHECK(!pn_arena_may_locked(&mem, 1, &large));
     CHECK(pn_arena_may_locked(&mem, 2, &large));
     CHECK(pn_arena_ever_locked(&mem, &large));
-    CHECK(!pn_arena_ever_locked(&mem, &(struct pn_arena_need){.pages = PAGES / 2 + 1}));
+    CHECK(!pn_arena_ever_locked(&mem, &(struct pn_arena_need) {.pages = PAGES / 2 + 1}));
     close_scene();
 }
 
@@ -120,13 +120,13 @@ static void test_the_account_is_exact(void)
     for (uint32_t i = 0; i < 200000; i++) {
         uint64_t r = test_random(&seed);
         if (r % 1000 == 0)
-            pn_arena_count_locked(&mem, (uint32_t)(r >> 10) % 4, (r >> 12) % 2 == 0);
+            pn_arena_count_locked(&mem, (uint32_t) (r >> 10) % 4, (r >> 12) % 2 == 0);
         if (n > 0 && (r >> 16) % 100 < 49 + (i / 20000) % 2 * 4) {
-            uint32_t k = (uint32_t)(r >> 24) % n;
+            uint32_t k = (uint32_t) (r >> 24) % n;
             pn_arena_give_locked(&mem, refs[k]);
             refs[k] = refs[--n];
         } else {
-            uint32_t ref = pn_arena_take_locked(&mem, (uint32_t)(r >> 24) % 4,
+            uint32_t ref = pn_arena_take_locked(&mem, (uint32_t) (r >> 24) % 4,
                                                 (enum pn_page_class)(1 + (r >> 26) % 3));
             if (ref != 0)
                 refs[n++] = ref;

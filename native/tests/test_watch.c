@@ -260,7 +260,7 @@ static void test_the_descriptor_is_readable_until_the_dead_is_taken_over(void)
 static void hold_the_lock(void *arg)
 {
     char c;
-    (void)arg;
+    (void) arg;
     CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_TIMEOUT_NS));
     test_tell(up);
     CHECK_EQ(read(down[0], &c, 1), 1);
@@ -364,7 +364,7 @@ static void test_who_goes_or_unlistens_hands_over_those_behind_it(void)
 
 static void comes_and_goes(void *arg)
 {
-    (void)arg;
+    (void) arg;
     pn_conn *conn = watcher();
     test_tell(up);
     char c;
@@ -420,7 +420,7 @@ static void test_telling_is_not_counted_as_a_wake_up(void)
 
 static void listens_and_never_sleeps(void *arg)
 {
-    (void)arg;
+    (void) arg;
     test_listen(test_connect(engine), "c");
     test_tell(up);
     pause();
@@ -454,7 +454,7 @@ static volatile sig_atomic_t told_to_end;
 
 static void note_end(int signo)
 {
-    (void)signo;
+    (void) signo;
     told_to_end = 1;
 }
 
@@ -462,7 +462,7 @@ static void listens_until_told(void *arg)
 {
     pn_conn *conn = test_connect(engine);
     const struct sigaction sa = {.sa_handler = note_end};
-    (void)arg;
+    (void) arg;
     CHECK_EQ(sigaction(SIGTERM, &sa, NULL), 0);
     test_listen(conn, "c");
     no_slow_timer(conn);
@@ -501,13 +501,13 @@ static void test_the_timer_slows_down_and_starts_again_with_a_message(void)
         conn->next_timer_ns = 0;
         CHECK_EQ(test_wait(conn, -1), -EINTR);
     }
-    int64_t period = (int64_t)conn->next_timer_ns - test_now_ns();
+    int64_t period = (int64_t) conn->next_timer_ns - test_now_ns();
     CHECK(period > 20000000000 && period < 40000000000);
     CHECK_OK(test_notify(conn, "c", "x"));
     CHECK_EQ(test_wait(conn, -1), 1);
     CHECK_POLL(conn, "x");
     CHECK_EQ(test_wait(conn, 0), 0);
-    period = (int64_t)conn->next_timer_ns - test_now_ns();
+    period = (int64_t) conn->next_timer_ns - test_now_ns();
     CHECK(period < 1300000000);
     pn_conn_close(conn);
     end();
@@ -517,7 +517,7 @@ static int64_t descriptor_period(pn_conn *conn)
 {
     struct itimerspec left;
     CHECK_EQ(timerfd_gettime(conn->tfd, &left), 0);
-    return (int64_t)left.it_value.tv_sec * 1000000000 + left.it_value.tv_nsec;
+    return (int64_t) left.it_value.tv_sec * 1000000000 + left.it_value.tv_nsec;
 }
 
 static void test_so_does_that_of_the_descriptor(void)

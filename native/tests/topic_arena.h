@@ -22,7 +22,7 @@ static inline struct pn_arena arena_make(uint32_t pages)
 {
     size_t before = sizeof(struct pn_arena_control) + ARENA_OWNERS * sizeof(struct pn_arena_owner);
     size_t table = before + pages * sizeof(struct pn_arena_page);
-    size_t size = (size_t)pages * PN_ARENA_PAGE;
+    size_t size = (size_t) pages * PN_ARENA_PAGE;
     unsigned char *base = mmap(NULL, size + 2 * PN_ARENA_PAGE, PROT_NONE,
                                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(base != MAP_FAILED);
@@ -30,12 +30,12 @@ static inline struct pn_arena arena_make(uint32_t pages)
     CHECK_OK(mprotect(base, size, PROT_READ | PROT_WRITE));
     struct pn_arena mem = {
         .base = base,
-        .ctl = (void *)base,
-        .owner = (void *)(base + sizeof(struct pn_arena_control)),
+        .ctl = (void *) base,
+        .owner = (void *) (base + sizeof(struct pn_arena_control)),
         .owners = ARENA_OWNERS,
-        .page = (void *)(base + before),
+        .page = (void *) (base + before),
         .pages = pages,
-        .first = (uint32_t)((table + PN_ARENA_PAGE - 1) / PN_ARENA_PAGE),
+        .first = (uint32_t) ((table + PN_ARENA_PAGE - 1) / PN_ARENA_PAGE),
         .seg = &arena_segment,
     };
     pn_arena_format_locked(&mem);
@@ -44,18 +44,18 @@ static inline struct pn_arena arena_make(uint32_t pages)
 
 static inline void arena_free(struct pn_arena *mem)
 {
-    munmap(mem->base - PN_ARENA_PAGE, ((size_t)mem->pages + 2) * PN_ARENA_PAGE);
+    munmap(mem->base - PN_ARENA_PAGE, ((size_t) mem->pages + 2) * PN_ARENA_PAGE);
 }
 
 static inline void arena_problem(void *arg, const char *text)
 {
-    (void)arg;
+    (void) arg;
     fprintf(stderr, "%s\n", text);
 }
 
 static inline void arena_silent(void *arg, const char *text)
 {
-    (void)arg, (void)text;
+    (void) arg, (void) text;
 }
 
 #define CHECK_ARENA(mem) CHECK_EQ(pn_arena_check(mem, arena_problem, NULL), 0)

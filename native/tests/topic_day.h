@@ -42,10 +42,10 @@ static void publishing(struct mortal *v)
 {
     if (!many)
         too_much(v);
-    publish(v->conn, v->me, WORK, v->work, &(struct manner){.size = 40});
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 200});
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = BIG});
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 700});
+    publish(v->conn, v->me, WORK, v->work, &(struct manner) {.size = 40});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = 200});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = BIG});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = 700});
     publish_many(v->conn, v->me, WORK, v->work, 3);
     publish_many(v->conn, v->me, OWN, v->own, 3);
 }
@@ -53,9 +53,9 @@ static void publishing(struct mortal *v)
 static void timing(struct mortal *v)
 {
     struct held h, again;
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40, .delay_ns = MS});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = 40, .delay_ns = MS});
     publish(v->conn, v->me, OWN, v->own,
-            &(struct manner){.size = 40, .ttl_ns = MS, .optional = true});
+            &(struct manner) {.size = 40, .ttl_ns = MS, .optional = true});
     publish_and_cancel(v->conn, v->me, v->own, 200 * MS);
     while (take(v->cy, v->me, OWN, 1, 0, &h)) { /* it times out while it is in hand, perhaps */
         bool same = false;
@@ -71,7 +71,7 @@ static void timing(struct mortal *v)
 /* Each answer once, of what stands in x. */
 static void answering(struct mortal *v)
 {
-    static const int how[] = {PN_ANSWER_REQUEUE, PN_ANSWER_TOUCH, PN_ANSWER_REQUEUE,
+    static const int how[] = {PN_ANSWER_REQUEUE,     PN_ANSWER_TOUCH,   PN_ANSWER_REQUEUE,
                               PN_ANSWER_DEAD_LETTER, PN_ANSWER_RELEASE, PN_ANSWER_FINISH};
     struct held h;
     for (int i = 0; i < 6; i++) {
@@ -123,9 +123,9 @@ static void in_transaction(struct mortal *v, enum end_of_txn end)
     log->first = first;
     log->answered = got ? h.serial + 1 : 0;
     CHECK_OK(send_many(v->conn, txn, v->work, first, 2));
-    CHECK_OK(send_one(v->conn, txn, v->own, first + 2, &(struct manner){.size = 300}, &id));
-    CHECK_OK(send_one(v->conn, txn, v->own, first + 3, &(struct manner){.size = 40, .delay_ns = MS},
-                      &id));
+    CHECK_OK(send_one(v->conn, txn, v->own, first + 2, &(struct manner) {.size = 300}, &id));
+    CHECK_OK(send_one(v->conn, txn, v->own, first + 3,
+                      &(struct manner) {.size = 40, .delay_ns = MS}, &id));
     const struct manner later = {.size = 40, .delay_ns = 20 * MS, .optional = true};
     uint64_t deferred = publish(v->conn, v->me, OWN, v->own, &later);
     CHECK_OK(pn_topic_cancel(v->conn, txn, v->own, deferred));
@@ -162,7 +162,7 @@ static void refused_transaction(struct mortal *v)
         return;
     uint32_t serial = about_to_publish(v->me, WORK, 1);
     CHECK_OK(pn_txn_begin(v->conn, &txn));
-    CHECK_OK(send_one(v->conn, txn, v->work, serial, &(struct manner){.size = 40}, &id));
+    CHECK_OK(send_one(v->conn, txn, v->work, serial, &(struct manner) {.size = 40}, &id));
     CHECK_OK(pn_message_answer(v->conn, txn, h.out.delivery, h.out.tag, h.out.id, PN_ANSWER_FINISH,
                                0, NULL, 0));
     finish(v->conn, &h, v->me);
@@ -176,8 +176,8 @@ static void pausing(struct mortal *v)
 {
     struct held h;
     CHECK_OK(pn_topic_pause(v->conn, v->own, 1));
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40});
-    publish(v->conn, v->me, OWN, v->own, &(struct manner){.size = 40, .delay_ns = 2 * MS});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = 40});
+    publish(v->conn, v->me, OWN, v->own, &(struct manner) {.size = 40, .delay_ns = 2 * MS});
     publish_many(v->conn, v->me, OWN, v->own, 2);
     CHECK_OK(pn_topic_pause(v->conn, v->own, 0));
     if (take(v->cx, v->me, OWN, 0, 0, &h)) /* and has more, which it is not returned */
@@ -199,8 +199,8 @@ static void throw_away(pn_conn *conn, pn_ref topic, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t id;
-        pn_message_in in = {.body = "thrown away", .body_len = 11,
-                            .ttl_ns = i % 2 == 0 ? 1000 * (int64_t)MS : 0};
+        pn_message_in in = {
+            .body = "thrown away", .body_len = 11, .ttl_ns = i % 2 == 0 ? 1000 * (int64_t) MS : 0};
         CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
     }
 }
@@ -216,7 +216,7 @@ static void deleting(struct mortal *v, int round)
                                                                 : PN_OVERFLOW_DISK,
                           .max_depth = 4};
     int len = snprintf(name, sizeof name, "temp%u.%d", v->me, round);
-    CHECK_OK(pn_topic_open(v->conn, name, (size_t)len, &o, &topic));
+    CHECK_OK(pn_topic_open(v->conn, name, (size_t) len, &o, &topic));
     throw_away(v->conn, topic, 6);
     CHECK_OK(pn_topic_empty(v->conn, topic));
     throw_away(v->conn, topic, 2);
@@ -246,7 +246,7 @@ static void sleeping(struct mortal *v)
     pn_ref channel = channel_named(v->conn, v->work, v->sleeps_on == 0 ? "a" : "b");
     pn_consumer *consumer = consumer_of(v->conn, channel, 1, 0);
     for (int i = 0; i < 4; i++) {
-        publish(v->conn, v->me, WORK, v->work, &(struct manner){.size = 40});
+        publish(v->conn, v->me, WORK, v->work, &(struct manner) {.size = 40});
         if (take(consumer, v->me, WORK, v->sleeps_on, 2 * MS, &h))
             finish(v->conn, &h, v->me);
     }

@@ -62,7 +62,7 @@ static struct shared {
     struct intent intent[MAX_WRITERS];
     struct message_log m[MAX_MESSAGES];
     struct txn_log txn[MAX_TXNS];
-} * j;
+} *j;
 
 static bool mortal(uint32_t who)
 {
@@ -282,7 +282,7 @@ static bool take(pn_consumer *consumer, uint32_t me, enum topic_no topic, int wh
 static void about_to_answer(struct held *h, uint32_t me, int how)
 {
     struct intent *i = &j->intent[me];
-    i->which = (uint32_t)h->which;
+    i->which = (uint32_t) h->which;
     i->how = how;
     atomic_store(&i->serial, h->serial + 1);
     atomic_store(&h->entry->holder, NOBODY);
@@ -335,7 +335,7 @@ static uint32_t died_answering(uint32_t serial, int which, int how)
     uint32_t n = 0;
     for (uint32_t i = 0; i < MAX_WRITERS; i++)
         n += atomic_load(&j->intent[i].serial) == serial + 1 && mortal(i) &&
-             j->intent[i].which == (uint32_t)which && (how == 0 || j->intent[i].how == how);
+             j->intent[i].which == (uint32_t) which && (how == 0 || j->intent[i].how == how);
     return n;
 }
 
@@ -382,8 +382,8 @@ static void check_transaction(uint32_t t)
     const struct txn_log *log = &j->txn[t];
     uint32_t fate = atomic_load(&log->fate);
     bool happened = fate == PUBLISHED || (fate == ABOUT && seen(log->first, 0));
-    REQUIRE(log->heard == happened, "transaction %u: %u notifications, its messages are%s there",
-            t, log->heard, happened ? "" : " not");
+    REQUIRE(log->heard == happened, "transaction %u: %u notifications, its messages are%s there", t,
+            log->heard, happened ? "" : " not");
     if (log->answered == 0 || fate != ABOUT ||
         atomic_load(&j->m[log->answered - 1].optional) != 0 || /* back, it may have expired */
         died_answering(log->answered - 1, 0, 0) > 1) /* back, it was perhaps another's answer */
@@ -427,8 +427,8 @@ static void finish_what_is_left(enum topic_no no, pn_ref topic, const char *name
     CHECK_OK(pn_topic_channel_pause(mine, channel, 0));
     pn_consumer *consumer = consumer_of(mine, channel, 4, 0);
     while (left_in(channel) != 0) {
-        REQUIRE(test_now_ns() - began < PROGRESS_MS * INT64_C(1000000),
-                "%llu messages stay in %s", (unsigned long long)left_in(channel), name);
+        REQUIRE(test_now_ns() - began < PROGRESS_MS * INT64_C(1000000), "%llu messages stay in %s",
+                (unsigned long long) left_in(channel), name);
         if (take(consumer, PARENT, no, which, 50 * MS, &h))
             finish(mine, &h, PARENT);
     }
@@ -473,7 +473,7 @@ static void check_nothing_left(pn_ref topic, const char *name)
     pn_topic_channel_stats channels[4];
     CHECK_OK(pn_topic_stat(mine, topic, &stat));
     REQUIRE(stat.unfinished == 0 && stat.depth == 0 && stat.deferred == 0,
-            "%llu messages are left in topic %s", (unsigned long long)stat.unfinished, name);
+            "%llu messages are left in topic %s", (unsigned long long) stat.unfinished, name);
     int n = pn_topic_channel_list(mine, topic, channels, 4);
     for (int i = 0; i < n; i++)
         REQUIRE(pn_consumer_list(mine, channels[i].ref, rows, 4) == 0,

@@ -25,7 +25,7 @@ static int *finishing; /* of each channel: what is being finished */
 
 static int doubtful[CHANNELS]; /* was perhaps got once more than `left` says */
 static int unsure[CHANNELS];   /* was perhaps finished */
-static bool others; /* there may be messages of higher numbers, too */
+static bool others;            /* there may be messages of higher numbers, too */
 
 static const char *name;
 static pn_engine *engine;
@@ -39,7 +39,7 @@ static inline void make_left(void)
     left = mmap(NULL, CHANNELS * (sizeof *left + sizeof *finishing), PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(left != MAP_FAILED);
-    finishing = (int *)&left[CHANNELS];
+    finishing = (int *) &left[CHANNELS];
 }
 
 /* Some are so short that there is room for them where there is none for others. */
@@ -61,9 +61,8 @@ static inline void publish_number(int number, int64_t ttl_ns)
 
 static inline void attach(uint64_t memory)
 {
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                                      .durable = 1,
-                                      .fsync = PN_FSYNC_NONE};
+    const pn_topic_options durable = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = PN_FSYNC_NONE};
     pn_options o = test_options();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
     o.topic_memory = memory;
@@ -124,11 +123,11 @@ static inline void fill(int64_t ttl_ns)
     for (int i = 1; i <= LAST; i++)
         publish_number(i, ttl_ns);
     for (int i = 1; i <= LAST; i++) {
-        left[0][i] = (struct left){.there = i > 10, .deferred = i == 12,
-                                   .attempts = i > 10 && i < 15};
+        left[0][i] =
+            (struct left) {.there = i > 10, .deferred = i == 12, .attempts = i > 10 && i < 15};
         if (channels == 1)
             continue;
-        left[1][i] = (struct left){.there = i % 2 == 0, .deferred = i == LATE, .attempts = 1};
+        left[1][i] = (struct left) {.there = i % 2 == 0, .deferred = i == LATE, .attempts = 1};
         pn_message_out m = get_number(1, i);
         CHECK_OK(answer(conn, NULL, &m, i % 2 == 0 ? PN_ANSWER_REQUEUE : PN_ANSWER_FINISH,
                         i == LATE ? HOUR : 0));

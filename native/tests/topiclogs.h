@@ -42,7 +42,7 @@ static const char log_segment[] = "seg";
 
 static inline uint32_t body_length(uint64_t id)
 {
-    return id % 50 == 49 ? BODY : 1 + (uint32_t)(id * 31 % 90);
+    return id % 50 == 49 ? BODY : 1 + (uint32_t) (id * 31 % 90);
 }
 
 static inline void plain_forget(struct plain_message *m)
@@ -128,8 +128,8 @@ static inline void plain_apply(struct plain *p, const struct op *op)
     } else if (op->kind == PN_LOG_EMPTIED) {
         plain_drop(p, op->topic, op->channel, false, op->channel == PN_LOG_TOPICS_OWN);
     } else if (op->kind == PN_LOG_PUBLISH) {
-        *m = (struct plain_message){.there = 1, .topic = op->topic, .due = op->due,
-                                    .length = body_length(op->id)};
+        *m = (struct plain_message) {
+            .there = 1, .topic = op->topic, .due = op->due, .length = body_length(op->id)};
         if (op->fanned_out)
             plain_give(p, m);
         plain_tidy(m);
@@ -145,7 +145,7 @@ static inline void plain_apply(struct plain *p, const struct op *op)
 static inline const uint8_t *message_body(uint64_t id)
 {
     static uint8_t bytes[BODY + 5];
-    memset(bytes, (int)(id % 251), sizeof bytes);
+    memset(bytes, (int) (id % 251), sizeof bytes);
     memcpy(bytes, "head", 4);
     return bytes;
 }
@@ -165,21 +165,21 @@ struct op_record {
 
 static inline void set_part(struct pn_record_in *out, const void *bytes, size_t n)
 {
-    out->part[out->parts++] = (struct iovec){(void *)(uintptr_t)bytes, n};
+    out->part[out->parts++] = (struct iovec) {(void *) (uintptr_t) bytes, n};
 }
 
 static inline void names_record(const struct op *op, struct op_record *r, struct pn_record_in *out)
 {
     if (op->kind == PN_LOG_TOPIC) {
         snprintf(r->names, sizeof r->names, "dbt%u", op->topic);
-        r->u.topic = (struct pn_log_topic){.topic = op->topic, .paused = op->attempts % 2,
-                                           .database_len = 2, .name_len = 2};
+        r->u.topic = (struct pn_log_topic) {
+            .topic = op->topic, .paused = op->attempts % 2, .database_len = 2, .name_len = 2};
         set_part(out, &r->u.topic, sizeof r->u.topic);
         set_part(out, r->names, 4);
     } else {
         snprintf(r->names, sizeof r->names, "c%u", op->channel);
-        r->u.channel = (struct pn_log_channel){.topic = op->topic, .channel = op->channel,
-                                               .paused = op->attempts % 2, .name_len = 2};
+        r->u.channel = (struct pn_log_channel) {
+            .topic = op->topic, .channel = op->channel, .paused = op->attempts % 2, .name_len = 2};
         set_part(out, &r->u.channel, sizeof r->u.channel);
         set_part(out, r->names, 2);
     }
@@ -189,9 +189,12 @@ static inline void message_record(const struct op *op, struct op_record *r,
                                   struct pn_record_in *out)
 {
     uint32_t length = body_length(op->id);
-    r->u.message = (struct pn_log_message){.id = op->id, .published = (int64_t)op->id + 5,
-                                           .due = op->due, .topic = op->topic,
-                                           .fanned_out = op->fanned_out, .headers_len = 4};
+    r->u.message = (struct pn_log_message) {.id = op->id,
+                                            .published = (int64_t) op->id + 5,
+                                            .due = op->due,
+                                            .topic = op->topic,
+                                            .fanned_out = op->fanned_out,
+                                            .headers_len = 4};
     memcpy(r->bytes, message_body(op->id), length + 4);
     set_part(out, &r->u.message, sizeof r->u.message);
     set_part(out, r->bytes, length + 4);
@@ -205,8 +208,11 @@ static inline struct pn_record_in record_of(const struct op *op, struct op_recor
     } else if (op->kind == PN_LOG_PUBLISH) {
         message_record(op, r, &out);
     } else {
-        r->u.delivery = (struct pn_log_delivery){.id = op->id, .due = op->due, .topic = op->topic,
-                                                 .channel = op->channel, .attempts = op->attempts};
+        r->u.delivery = (struct pn_log_delivery) {.id = op->id,
+                                                  .due = op->due,
+                                                  .topic = op->topic,
+                                                  .channel = op->channel,
+                                                  .attempts = op->attempts};
         set_part(&out, &r->u.delivery, sizeof r->u.delivery);
     }
     return out;
@@ -229,23 +235,25 @@ static uint64_t op_random = 1, op_next_id = 1;
 static inline uint32_t below(uint32_t n)
 {
     op_random = op_random * 6364136223846793005U + 1442695040888963407U;
-    return (uint32_t)(op_random >> 33) % n;
+    return (uint32_t) (op_random >> 33) % n;
 }
 
 static inline struct op random_op(void)
 {
     static const uint32_t kinds[] = {
-        PN_LOG_TOPIC,   PN_LOG_CHANNEL,  PN_LOG_CHANNEL, PN_LOG_PUBLISH,  PN_LOG_PUBLISH,
-        PN_LOG_PUBLISH, PN_LOG_PUBLISH,  PN_LOG_PUBLISH, PN_LOG_PUBLISH,  PN_LOG_FANNED_OUT,
+        PN_LOG_TOPIC,    PN_LOG_CHANNEL,  PN_LOG_CHANNEL,  PN_LOG_PUBLISH,   PN_LOG_PUBLISH,
+        PN_LOG_PUBLISH,  PN_LOG_PUBLISH,  PN_LOG_PUBLISH,  PN_LOG_PUBLISH,   PN_LOG_FANNED_OUT,
         PN_LOG_FINISHED, PN_LOG_FINISHED, PN_LOG_FINISHED, PN_LOG_DELIVERED, PN_LOG_DELIVERED,
         PN_LOG_REQUEUED, PN_LOG_REQUEUED, PN_LOG_CANCELLED};
     static const uint32_t rare[] = {PN_LOG_TOPIC_DELETED, PN_LOG_CHANNEL_DELETED, PN_LOG_EMPTIED,
                                     PN_LOG_EMPTIED};
     struct op op = {.kind = below(40) == 0 ? rare[below(4)] : kinds[below(18)],
-                    .topic = below(TOPICS), .channel = below(CHANNELS), .attempts = below(7)};
-    uint32_t recent = op_next_id < 60 ? (uint32_t)op_next_id : 60;
+                    .topic = below(TOPICS),
+                    .channel = below(CHANNELS),
+                    .attempts = below(7)};
+    uint32_t recent = op_next_id < 60 ? (uint32_t) op_next_id : 60;
     op.id = op_next_id - below(recent);
-    op.due = below(2) ? (int64_t)below(1000000) : 0;
+    op.due = below(2) ? (int64_t) below(1000000) : 0;
     op.fanned_out = below(4) != 0;
     if (op.kind == PN_LOG_PUBLISH)
         op.id = op_next_id < IDS - 1 ? ++op_next_id : op_next_id;
@@ -269,7 +277,7 @@ static inline int told_topic(void *arg, const struct pn_log_topic *t, const char
     struct told *told = arg;
     CHECK(memcmp(database, "db", 2) == 0 && t->database_len == 2 && t->name_len == 2);
     CHECK(t->topic < 64);
-    told->topic[t->topic] = (uint32_t)(name[1] - '0');
+    told->topic[t->topic] = (uint32_t) (name[1] - '0');
     told->p.topic[told->topic[t->topic]] = 1 + t->paused;
     return 0;
 }
@@ -278,7 +286,7 @@ static inline int told_channel(void *arg, const struct pn_log_channel *c, const 
 {
     struct told *told = arg;
     CHECK(c->name_len == 2 && c->topic < 64 && c->channel < 64);
-    told->channel[c->topic][c->channel] = (uint32_t)(name[1] - '0');
+    told->channel[c->topic][c->channel] = (uint32_t) (name[1] - '0');
     told->p.channel[told->topic[c->topic]][name[1] - '0'] = 1 + c->paused;
     return 0;
 }
@@ -296,8 +304,11 @@ static inline int told_message(void *arg, const struct pn_log_message *m,
     CHECK(memcmp(headers, message_body(m->id), 4) == 0);
     CHECK(memcmp(body, message_body(m->id) + 4, length) == 0);
     struct plain_message *p = &told->p.message[m->id];
-    *p = (struct plain_message){.there = 1, .topic = told->topic[m->topic], .due = m->due,
-                                .fanned_out = m->fanned_out, .length = length};
+    *p = (struct plain_message) {.there = 1,
+                                 .topic = told->topic[m->topic],
+                                 .due = m->due,
+                                 .fanned_out = m->fanned_out,
+                                 .length = length};
     for (uint32_t i = 0; i < m->deliveries; i++) {
         uint32_t c = told->channel[m->topic][d[i].channel];
         p->to[c].there = 1;
@@ -314,13 +325,15 @@ static const struct pn_topiclog_replay told_ops = {told_topic, told_channel, tol
 static inline int source_describe(void *arg, struct pn_diskqueue_writing *w)
 {
     struct op_record space;
-    (void)arg;
+    (void) arg;
     for (uint32_t t = 0; t < TOPICS; t++)
         for (uint32_t c = 0; plain->topic[t] != 0 && c <= CHANNELS; c++) {
             struct op op = {.kind = PN_LOG_TOPIC, .topic = t, .attempts = plain->topic[t] - 1};
             if (c > 0) {
-                op = (struct op){.kind = PN_LOG_CHANNEL, .topic = t, .channel = c - 1,
-                                 .attempts = plain->channel[t][c - 1] - 1};
+                op = (struct op) {.kind = PN_LOG_CHANNEL,
+                                  .topic = t,
+                                  .channel = c - 1,
+                                  .attempts = plain->channel[t][c - 1] - 1};
                 if (plain->channel[t][c - 1] == 0)
                     continue;
             }
@@ -336,24 +349,29 @@ static inline int source_carry(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
                                struct pn_record_in *record)
 {
     static struct op_record space;
-    (void)arg;
+    (void) arg;
     for (uint64_t id = cursor[1] + 1; id < IDS; id++) {
         const struct plain_message *m = &plain->message[id];
         if (!m->there)
             continue;
-        struct op op = {.kind = PN_LOG_PUBLISH, .topic = m->topic, .id = id, .due = m->due,
+        struct op op = {.kind = PN_LOG_PUBLISH,
+                        .topic = m->topic,
+                        .id = id,
+                        .due = m->due,
                         .fanned_out = m->fanned_out};
         *record = record_of(&op, &space);
         record->type = PN_LOG_CARRIED;
         uint32_t n = 0;
         for (uint32_t c = 0; c < CHANNELS; c++)
             if (m->to[c].there)
-                space.to[n++] = (struct pn_log_delivery){.id = id, .due = m->to[c].due,
-                                                         .topic = m->topic, .channel = c,
-                                                         .attempts = m->to[c].attempts};
+                space.to[n++] = (struct pn_log_delivery) {.id = id,
+                                                          .due = m->to[c].due,
+                                                          .topic = m->topic,
+                                                          .channel = c,
+                                                          .attempts = m->to[c].attempts};
         space.u.message.deliveries = n;
         record->part[2] = record->part[1];
-        record->part[1] = (struct iovec){space.to, n * sizeof space.to[0]};
+        record->part[1] = (struct iovec) {space.to, n * sizeof space.to[0]};
         record->parts = 3;
         cursor[1] = id;
         return 1;
@@ -363,7 +381,7 @@ static inline int source_carry(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
 
 static uint64_t source_owed(void *arg, uint64_t more, uint64_t *rest)
 {
-    (void)arg;
+    (void) arg;
     *rest = 4096;
     return 4096 + more / 8;
 }
@@ -393,8 +411,8 @@ static inline uint64_t log_start(struct told *told)
     memset(told, 0, sizeof *told);
     pn_topiclog_close(&tfiles);
     CHECK_OK(pn_topiclog_open(&tfiles, data_dir, log_segment, 10000, &plain_source));
-    CHECK_OK(pn_topiclog_start(tlog, &tfiles, log_instance++, log_max_file, &told_ops, told,
-                               &damaged));
+    CHECK_OK(
+        pn_topiclog_start(tlog, &tfiles, log_instance++, log_max_file, &told_ops, told, &damaged));
     return damaged;
 }
 
@@ -405,7 +423,7 @@ static inline void log_make(void)
         tlog = mmap(NULL, sizeof *tlog + sizeof *plain, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         CHECK(tlog != MAP_FAILED);
-        plain = (struct plain *)(tlog + 1);
+        plain = (struct plain *) (tlog + 1);
         tfiles.queue.writer.fd = tfiles.queue.reader.file.fd = tfiles.queue.peeker.file.fd = -1;
     }
     memset(plain, 0, sizeof *plain);
@@ -424,10 +442,10 @@ static inline void check_same(const struct plain *got, const struct plain *want)
             continue;
         for (int c = 0; c < CHANNELS; c++)
             fprintf(stderr, "channel %d: there %u attempts %u due %lld, not %u %u %lld\n", c,
-                    g->to[c].there, g->to[c].attempts, (long long)g->to[c].due, w->to[c].there,
-                    w->to[c].attempts, (long long)w->to[c].due);
+                    g->to[c].there, g->to[c].attempts, (long long) g->to[c].due, w->to[c].there,
+                    w->to[c].attempts, (long long) w->to[c].due);
         FAIL("message %d: there %u fanned out %u due %lld, not %u %u %lld", i, g->there,
-             g->fanned_out, (long long)g->due, w->there, w->fanned_out, (long long)w->due);
+             g->fanned_out, (long long) g->due, w->there, w->fanned_out, (long long) w->due);
     }
 }
 

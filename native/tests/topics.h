@@ -81,11 +81,11 @@ static inline void get_one(const char *file, int line, pn_consumer *consumer, pn
     if (rc != 1)
         FAIL("%s:%d: get: %d: %s", file, line, rc, rc < 0 ? pn_error_message() : "nothing came");
     if (m->body_len != strlen(text) || memcmp(m->body, text, m->body_len) != 0)
-        FAIL("%s:%d: got \"%.*s\", not \"%s\"", file, line, (int)m->body_len,
-             (const char *)m->body, text);
+        FAIL("%s:%d: got \"%.*s\", not \"%s\"", file, line, (int) m->body_len,
+             (const char *) m->body, text);
 }
 
-#define NOTHING(consumer) CHECK_EQ(pn_consumer_get(consumer, 0, &(pn_message_out){0}), 0)
+#define NOTHING(consumer) CHECK_EQ(pn_consumer_get(consumer, 0, &(pn_message_out) {0}), 0)
 
 static inline int answer(pn_conn *conn, pn_txn *txn, const pn_message_out *m, int what,
                          int64_t delay_ns)

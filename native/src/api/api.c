@@ -54,36 +54,36 @@ static void close_inherited(struct pn_conn *conn)
 
 __attribute__((constructor)) static void register_hooks(void)
 {
-    pn_segment_hooks = (struct pn_segment_hooks){.recover = pn_recover_locked,
-                                                 .released = after_release,
-                                                 .sync = pn_durable_sync,
-                                                 .close_files = pn_durable_close,
-                                                 .wake_consumers = pn_consumers_signal,
-                                                 .slot_freed = pn_consumers_reap_locked,
-                                                 .signal_owed = pn_consumers_signal_owed,
-                                                 .consumers_woken = pn_consumers_woken,
-                                                 .close_inherited = close_inherited};
+    pn_segment_hooks = (struct pn_segment_hooks) {.recover = pn_recover_locked,
+                                                  .released = after_release,
+                                                  .sync = pn_durable_sync,
+                                                  .close_files = pn_durable_close,
+                                                  .wake_consumers = pn_consumers_signal,
+                                                  .slot_freed = pn_consumers_reap_locked,
+                                                  .signal_owed = pn_consumers_signal_owed,
+                                                  .consumers_woken = pn_consumers_woken,
+                                                  .close_inherited = close_inherited};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
 PN_API void pn_options_default(pn_options *opts)
 {
-    *opts = (pn_options){.queue_pages = 1024,
-                         .max_backends = 1024,
-                         .max_channels = 4096,
-                         .max_subscriptions = 16384,
-                         .max_generations = 1024,
-                         .max_payload = 7999,
-                         .max_channel_name = 63,
-                         .on_full = PN_FULL_ERROR,
-                         .signaling = PN_SIGNAL_TARGETED,
-                         .full_timeout_ns = 5000000000ULL,
-                         .topic_memory = 16ULL << 20,
-                         .max_body = 1U << 20,
-                         .max_topics = 256,
-                         .max_topic_channels = 1024,
-                         .max_consumers = 1024};
+    *opts = (pn_options) {.queue_pages = 1024,
+                          .max_backends = 1024,
+                          .max_channels = 4096,
+                          .max_subscriptions = 16384,
+                          .max_generations = 1024,
+                          .max_payload = 7999,
+                          .max_channel_name = 63,
+                          .on_full = PN_FULL_ERROR,
+                          .signaling = PN_SIGNAL_TARGETED,
+                          .full_timeout_ns = 5000000000ULL,
+                          .topic_memory = 16ULL << 20,
+                          .max_body = 1U << 20,
+                          .max_topics = 256,
+                          .max_topic_channels = 1024,
+                          .max_consumers = 1024};
 }
 
 static int check_name(const char *name)
@@ -151,7 +151,7 @@ PN_API int pn_open(const char *name, const pn_options *opts, pn_engine **out)
             close(fd);
             if (rc != -PN_EGONE)
                 return rc;
-            nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
+            nanosleep(&(const struct timespec) {.tv_nsec = 1000000}, NULL);
         } else if (errno != ENOENT) {
             return pn_fail(errno, "could not open segment \"%s\": %s", name, strerror(errno));
         } else {
@@ -175,22 +175,22 @@ PN_API void pn_engine_close(pn_engine *engine)
 PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
 {
     const struct pn_segment *seg = engine->seg;
-    *out = (pn_options){.queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
-                        .max_backends = seg->max_backends,
-                        .max_channels = seg->max_channels,
-                        .max_subscriptions = seg->max_subscriptions,
-                        .max_generations = seg->max_generations,
-                        .max_payload = seg->max_payload,
-                        .max_channel_name = seg->max_channel_name,
-                        .on_full = seg->on_full,
-                        .signaling = seg->signaling,
-                        .full_timeout_ns = seg->full_timeout_ns,
-                        .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
-                        .topic_memory = seg->topics.memory,
-                        .max_body = seg->topics.max_body,
-                        .max_topics = seg->topics.max_topics,
-                        .max_topic_channels = seg->topics.max_channels - seg->topics.max_topics,
-                        .max_consumers = seg->topics.max_consumers};
+    *out = (pn_options) {.queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
+                         .max_backends = seg->max_backends,
+                         .max_channels = seg->max_channels,
+                         .max_subscriptions = seg->max_subscriptions,
+                         .max_generations = seg->max_generations,
+                         .max_payload = seg->max_payload,
+                         .max_channel_name = seg->max_channel_name,
+                         .on_full = seg->on_full,
+                         .signaling = seg->signaling,
+                         .full_timeout_ns = seg->full_timeout_ns,
+                         .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
+                         .topic_memory = seg->topics.memory,
+                         .max_body = seg->topics.max_body,
+                         .max_topics = seg->topics.max_topics,
+                         .max_topic_channels = seg->topics.max_channels - seg->topics.max_topics,
+                         .max_consumers = seg->topics.max_consumers};
     memcpy(out->data_dir, seg->data_dir, sizeof out->data_dir);
 }
 
@@ -348,8 +348,7 @@ static int open_log(pn_conn *conn, const char *directory)
                        "group and for others.",
                        directory, (unsigned) geteuid());
     if (rc != 0)
-        return pn_fail(-rc, "could not open a latency log in \"%s\": %s", directory,
-                       strerror(-rc));
+        return pn_fail(-rc, "could not open a latency log in \"%s\": %s", directory, strerror(-rc));
     return 0;
 }
 
@@ -393,12 +392,13 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
         rc = pn_check_namespaces(seg->hdr, seg->name); /* those of a fork may have changed */
     if (rc == 0)
         rc = check_signal(&signo);
-    if (rc == 0 && (database_len == 0 || database_len > PN_NAME_MAX ||
-                    database_len > seg->max_channel_name ||
-                    memchr(database, '\0', database_len) != NULL))
+    if (rc == 0 &&
+        (database_len == 0 || database_len > PN_NAME_MAX || database_len > seg->max_channel_name ||
+         memchr(database, '\0', database_len) != NULL))
         rc = pn_fail(PN_ECHANNELNAME,
                      "bad database name\n"
-                     "A database name has 1 to %u bytes and no NUL.", seg->max_channel_name);
+                     "A database name has 1 to %u bytes and no NUL.",
+                     seg->max_channel_name);
     if (rc != 0)
         return rc;
     pn_conn *conn = calloc(1, sizeof *conn);
@@ -594,7 +594,7 @@ PN_API const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len)
 {
     const char *name = NULL;
     if (conn->pid != pn_my_pid)
-        return NULL; /* a thread of the parent may have held the mutex */
+        return NULL;                       /* a thread of the parent may have held the mutex */
     pthread_mutex_lock(&conn->recv_mutex); /* the array may be growing */
     if (channel < conn->local.n) {
         name = conn->local.at[channel].name;

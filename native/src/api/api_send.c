@@ -21,8 +21,9 @@ PN_API int pn_notify(pn_conn *conn, const char *channel, size_t channel_len, con
                      size_t payload_len)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_async_notify(conn, channel, channel_len, payload, payload_len,
-                                           PN_ENTRY_NOTIFY);
+    return rc != 0
+               ? rc
+               : pn_async_notify(conn, channel, channel_len, payload, payload_len, PN_ENTRY_NOTIFY);
 }
 
 PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payload,
@@ -81,8 +82,8 @@ static int check_open(const pn_txn *txn)
 {
     int rc = pn_conn_check(txn->conn);
     if (rc == 0 && txn->prepared)
-        rc = pn_fail(PN_EPREPARED,
-                     "the transaction is prepared: only commit and rollback are left");
+        rc =
+            pn_fail(PN_EPREPARED, "the transaction is prepared: only commit and rollback are left");
     return rc;
 }
 

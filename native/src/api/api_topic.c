@@ -67,14 +67,15 @@ PN_API int pn_topic_channel_open(pn_conn *conn, pn_ref topic, const char *name, 
                                  int64_t max_consumers, pn_ref *out)
 {
     int rc = enter(conn);
-    return rc != 0 ? rc : done(conn, pn_queue_open(conn, topic, name, len, max_consumers, out));
+    return rc != 0 ? rc
+                   : done(conn, pn_topic_channels_open(conn, topic, name, len, max_consumers, out));
 }
 
 PN_API int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, size_t len,
                                  pn_ref *out)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_find(conn, topic, name, len, out);
+    return rc != 0 ? rc : pn_topic_channels_find(conn, topic, name, len, out);
 }
 
 PN_API int pn_topic_pause(pn_conn *conn, pn_ref topic, int paused)
@@ -98,19 +99,19 @@ PN_API int pn_topic_delete(pn_conn *conn, pn_ref topic)
 PN_API int pn_topic_channel_pause(pn_conn *conn, pn_ref channel, int paused)
 {
     int rc = enter(conn);
-    return rc != 0 ? rc : done(conn, pn_queue_pause(conn, channel, paused != 0));
+    return rc != 0 ? rc : done(conn, pn_topic_channels_pause(conn, channel, paused != 0));
 }
 
 PN_API int pn_topic_channel_empty(pn_conn *conn, pn_ref channel)
 {
     int rc = enter(conn);
-    return rc != 0 ? rc : done(conn, pn_queue_empty(conn, channel));
+    return rc != 0 ? rc : done(conn, pn_topic_channels_empty(conn, channel));
 }
 
 PN_API int pn_topic_channel_delete(pn_conn *conn, pn_ref channel)
 {
     int rc = enter(conn);
-    return rc != 0 ? rc : done(conn, pn_queue_delete(conn, channel));
+    return rc != 0 ? rc : done(conn, pn_topic_channels_delete(conn, channel));
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
@@ -119,13 +120,13 @@ static int check_open(pn_conn *conn, const pn_txn *txn)
 {
     int rc = enter(txn != NULL ? txn->conn : conn);
     if (rc == 0 && txn != NULL && txn->prepared)
-        rc = pn_fail(PN_EPREPARED,
-                     "the transaction is prepared: only commit and rollback are left");
+        rc =
+            pn_fail(PN_EPREPARED, "the transaction is prepared: only commit and rollback are left");
     return rc;
 }
 
-PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic,
-                            const pn_message_in *message, uint64_t *id)
+PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic, const pn_message_in *message,
+                            uint64_t *id)
 {
     int rc = check_open(conn, txn);
     if (rc == 0)
@@ -137,8 +138,7 @@ PN_API int pn_topic_publish(pn_conn *conn, pn_txn *txn, pn_ref topic,
                        : pn_topic_txn_publish(txn, topic, message, id);
 }
 
-PN_API int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body,
-                                     size_t body_len)
+PN_API int64_t pn_topic_publish_body(pn_conn *conn, pn_ref topic, const char *body, size_t body_len)
 {
     pn_message_in message = {.body = body, .body_len = body_len};
     uint64_t id;
@@ -159,8 +159,7 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
     if (rc != 0 || n == 0)
         return rc;
     return txn == NULL
-               ? done(conn,
-                      pn_message_publish_many(conn, topic, bodies, lens, n, common, first_id))
+               ? done(conn, pn_message_publish_many(conn, topic, bodies, lens, n, common, first_id))
                : pn_topic_txn_publish_many(txn, topic, bodies, lens, n, common, first_id);
 }
 
@@ -271,7 +270,7 @@ PN_API int pn_topic_channel_list(pn_conn *conn, pn_ref topic, pn_topic_channel_s
                                  size_t cap)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_rows(conn, topic, rows, cap);
+    return rc != 0 ? rc : pn_topic_channels_rows(conn, topic, rows, cap);
 }
 
 PN_API int pn_consumer_list(pn_conn *conn, pn_ref channel, pn_consumer_stats *rows, size_t cap)
@@ -289,7 +288,7 @@ PN_API int pn_topic_stat(pn_conn *conn, pn_ref topic, pn_topic_stats *out)
 PN_API int pn_topic_channel_stat(pn_conn *conn, pn_ref channel, pn_topic_channel_stats *out)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_row(conn, channel, out);
+    return rc != 0 ? rc : pn_topic_channels_row(conn, channel, out);
 }
 
 PN_API int pn_consumer_stat(pn_consumer *consumer, pn_consumer_stats *out)
@@ -314,7 +313,7 @@ PN_API int pn_engine_topics(pn_engine *engine, pn_topic_stats *rows, size_t cap)
 PN_API int pn_engine_topic_channels(pn_engine *engine, pn_ref topic, pn_topic_channel_stats *rows,
                                     size_t cap)
 {
-    return pn_look_queues(engine->seg, topic, rows, cap);
+    return pn_look_channels(engine->seg, topic, rows, cap);
 }
 
 PN_API int pn_engine_consumers(pn_engine *engine, pn_ref channel, pn_consumer_stats *rows,
@@ -323,8 +322,8 @@ PN_API int pn_engine_consumers(pn_engine *engine, pn_ref channel, pn_consumer_st
     return pn_look_consumers(engine->seg, channel, rows, cap);
 }
 
-PN_API int pn_engine_topic_channel_e2e(pn_engine *engine, pn_ref channel, const double *q,
-                                       size_t n, double *seconds)
+PN_API int pn_engine_topic_channel_e2e(pn_engine *engine, pn_ref channel, const double *q, size_t n,
+                                       double *seconds)
 {
     return pn_look_e2e(engine->seg, channel, q, n, seconds);
 }
@@ -333,5 +332,5 @@ PN_API int pn_topic_channel_peek(pn_conn *conn, pn_ref channel, pn_peeked *out, 
                                  uint8_t *bodies, size_t body_max)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_peek(conn, channel, out, cap, bodies, body_max);
+    return rc != 0 ? rc : pn_topic_channels_peek(conn, channel, out, cap, bodies, body_max);
 }

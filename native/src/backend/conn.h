@@ -61,8 +61,8 @@ struct pn_conn {
     pn_atomic_u32 refs;
     int32_t src_pid;         /* whose messages we send: our own, unless we are a bridge */
     uint32_t src_generation; /* likewise (bridge.c 5) */
-    int signo;        /* -1: poll */
-    pn_atomic_u32 armed; /* counted in procsignal.c.  W: process lock held */
+    int signo;               /* -1: poll */
+    pn_atomic_u32 armed;     /* counted in procsignal.c.  W: process lock held */
     uint32_t local_index;
     char database[PN_NAME_MAX + 1];
 
@@ -72,9 +72,9 @@ struct pn_conn {
     pn_atomic_u32 waiters;  /* threads in wait() */
     int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */
     pn_atomic_u32 has_fd;
-    pn_atomic_u32 posted;  /* tfd is to be readable.  W: pn_conn_post(), and pn_poll() clears it */
-    int64_t tfd_due;       /* else when it is, CLOCK_MONOTONIC ns.  recv_mutex held */
-    pn_atomic_u32 kicked;  /* pn_conn_kick() was called, and no pn_wait() has returned for it */
+    pn_atomic_u32 posted; /* tfd is to be readable.  W: pn_conn_post(), and pn_poll() clears it */
+    int64_t tfd_due;      /* else when it is, CLOCK_MONOTONIC ns.  recv_mutex held */
+    pn_atomic_u32 kicked; /* pn_conn_kick() was called, and no pn_wait() has returned for it */
     pn_atomic_u64 next_timer_ns; /* when this connection's slow timer is due; INT64_MAX: never */
     pn_atomic_u32 timer_step;    /* how often it came since anything was read: it doubles */
     pn_atomic_u64 next_keep_ns;  /* when the liveness locks are due to be taken again */
@@ -82,21 +82,21 @@ struct pn_conn {
     pthread_mutex_t recv_mutex;
     struct pn_watch watch;
     struct pn_local_channels local; /* recv_mutex held */
-    uint64_t foldings;        /* counts them */
-    pn_atomic_u32 nlistening; /* channels with a route.  W: recv_mutex held */
-    struct pn_copy copy;      /* of what is read, where it may be overwritten.  recv_mutex held */
+    uint64_t foldings;              /* counts them */
+    pn_atomic_u32 nlistening;       /* channels with a route.  W: recv_mutex held */
+    struct pn_copy copy;       /* of what is read, where it may be overwritten.  recv_mutex held */
     QueuePosition unannounced; /* head at an empty poll(), if woken was behind.  recv_mutex held */
-    pn_atomic_u32 held_index; /* the counter that has to reach held_value before we read on; */
-    pn_atomic_u64 held_value; /* 0: none (generation.c 6).  W: recv_mutex held */
+    pn_atomic_u32 held_index;  /* the counter that has to reach held_value before we read on; */
+    pn_atomic_u64 held_value;  /* 0: none (generation.c 6).  W: recv_mutex held */
 
     /* W: any thread in wait(), relaxed; estimates, so a lost update does not matter */
-    pn_atomic_u64 spin_ns;   /* budget before going to sleep, adapted to what it brought */
-    pn_atomic_u32 spin_skip; /* waits to come that do not try it */
-    pn_atomic_u64 gap_ns;    /* how long wait() waited lately, a moving average */
-    pn_atomic_u32 wakes;     /* how often somebody woke us */
+    pn_atomic_u64 spin_ns;        /* budget before going to sleep, adapted to what it brought */
+    pn_atomic_u32 spin_skip;      /* waits to come that do not try it */
+    pn_atomic_u64 gap_ns;         /* how long wait() waited lately, a moving average */
+    pn_atomic_u32 wakes;          /* how often somebody woke us */
     pn_atomic_u64 last_commit_ns; /* W: any thread; is this notifier in the middle of a stream? */
     pn_atomic_u64 last_wake_ns;   /* W: any thread; when it last woke a consumer */
-    pn_atomic_u32 notices;      /* how many stand in `notice` */
+    pn_atomic_u32 notices;        /* how many stand in `notice` */
     pthread_mutex_t notice_mutex;
     char notice[512];
 
@@ -105,11 +105,11 @@ struct pn_conn {
     pn_atomic_u32 nconsumers;
 
     pthread_mutex_t log_mutex;
-    struct pn_latlog *log; /* NULL: no latency log */
+    struct pn_latlog *log;     /* NULL: no latency log */
     pn_atomic_u32 last_wake;   /* enum pn_latwake: what ended the sleep before this batch */
     pn_atomic_u32 wake_to_log; /* a useful wake-up whose messages are not read yet */
     pn_atomic_u64 woke_at;     /* when it was, CLOCK_MONOTONIC ns */
-    uint64_t *chan_seqs;   /* of the batch being read, for the log; grown with it */
+    uint64_t *chan_seqs;       /* of the batch being read, for the log; grown with it */
     size_t chan_seqs_cap;
 };
 
@@ -200,7 +200,7 @@ void pn_conn_add_notice(struct pn_conn *conn, const char *format, ...)
 static inline int pn_conn_notice_bit(const struct pn_conn *conn)
 {
     return pn_load_relaxed(&conn->notices) != 0 || pn_load_relaxed(&conn->seg->log_damaged) != 0 ||
-           pn_load_relaxed(&conn->seg->log_gone) != 0 ||
+                   pn_load_relaxed(&conn->seg->log_gone) != 0 ||
                    pn_load_relaxed(&conn->seg->recovered_from) != 0 ||
                    pn_load_acquire(&conn->seg->unsent.error) != 0
                ? PN_NOTICE

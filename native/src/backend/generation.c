@@ -138,8 +138,7 @@ int pn_generation_check(const struct pn_conn *conn, uint32_t index)
         pn_load_acquire(&pn_generation_at(seg, index)->state) == PN_GENERATION_USED &&
         pn_generation_at(seg, index)->dboid == conn->dboid)
         return 0;
-    return pn_fail(EINVAL, "%u is no generation counter of database \"%s\"", index,
-                   conn->database);
+    return pn_fail(EINVAL, "%u is no generation counter of database \"%s\"", index, conn->database);
 }
 
 uint32_t pn_generation_count_locked(const struct pn_segment *seg)

@@ -145,7 +145,7 @@ struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash
     copy[len] = '\0';
     uint32_t number = l->nfree != 0 ? pop_free(l) : l->n++;
     c = &l->at[number];
-    *c = (struct pn_local_channel){.name = copy, .len = (uint32_t) len, .hash = hash};
+    *c = (struct pn_local_channel) {.name = copy, .len = (uint32_t) len, .hash = hash};
     c->named = pn_fetch_add_relaxed(&namings, 1) + 1;
     insert(l, number);
     return c;
@@ -243,7 +243,7 @@ static struct pn_local_reader *add_reader(struct pn_local_channels *l, pn_batch 
         b->life = life;
     }
     pn_fetch_add_relaxed(&life->holders, 1);
-    l->reader[l->nreaders] = (struct pn_local_reader){.life = life};
+    l->reader[l->nreaders] = (struct pn_local_reader) {.life = life};
     return &l->reader[l->nreaders++];
 }
 

@@ -25,13 +25,13 @@ struct pn_local_channel {
     uint32_t subscription; /* while routes != 0 */
     uint64_t hash;
     QueuePosition since[PN_ROUTES];
-    uint64_t next_chan_seq; /* one above the last one handed over; for UNLISTEN's lag */
-    uint64_t named;         /* a number of its own for each time that a name got a number */
-    uint64_t handed;        /* which poll was the last to hand out a message of it; 0: none */
-    uint32_t uses;          /* intents of prepared transactions */
-    uint8_t routes;         /* bits 1 << enum pn_route */
-    bool waits;             /* stands in `waiting` */
-    uint64_t folded[PN_ROUTES];  /* in which folding (async.c) an intent was made, and which */
+    uint64_t next_chan_seq;     /* one above the last one handed over; for UNLISTEN's lag */
+    uint64_t named;             /* a number of its own for each time that a name got a number */
+    uint64_t handed;            /* which poll was the last to hand out a message of it; 0: none */
+    uint32_t uses;              /* intents of prepared transactions */
+    uint8_t routes;             /* bits 1 << enum pn_route */
+    bool waits;                 /* stands in `waiting` */
+    uint64_t folded[PN_ROUTES]; /* in which folding (async.c) an intent was made, and which */
     uint32_t intent[PN_ROUTES];
 };
 
@@ -44,17 +44,17 @@ struct pn_batch_life {
 struct pn_local_channels {
     struct pn_local_channel *at; /* [n] */
     uint32_t n, cap;
-    uint32_t *table; /* open addressing by hash: index + 1 */
+    uint32_t *table;     /* open addressing by hash: index + 1 */
     uint32_t table_size; /* a power of two */
-    uint32_t *free; /* [nfree], a heap: the lowest is first */
-    uint32_t *waiting; /* [nwaiting]: not listened to any more, but a batch may have the number */
+    uint32_t *free;      /* [nfree], a heap: the lowest is first */
+    uint32_t *waiting;   /* [nwaiting]: not listened to any more, but a batch may have the number */
     uint32_t nfree, nwaiting;
-    uint64_t polls; /* counts them, from 1 */
+    uint64_t polls;  /* counts them, from 1 */
     uint64_t oldest; /* the earliest poll that a batch still has */
     struct pn_local_reader {
         struct pn_batch_life *life;
         uint64_t poll; /* what it has */
-    } *reader; /* [nreaders] */
+    } *reader;         /* [nreaders] */
     uint32_t nreaders, readers_cap;
 };
 

@@ -19,14 +19,14 @@ typedef _Atomic(uint64_t) pn_atomic_u64;
 typedef _Atomic(uint32_t) pn_atomic_u32;
 typedef _Atomic(int32_t) pn_atomic_i32;
 
-#define pn_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
-#define pn_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
-#define pn_load_seq_cst(p) atomic_load_explicit((p), memory_order_seq_cst)
-#define pn_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
-#define pn_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
-#define pn_exchange(p, v) atomic_exchange_explicit((p), (v), memory_order_seq_cst)
-#define pn_fetch_or(p, v) atomic_fetch_or_explicit((p), (v), memory_order_seq_cst)
-#define pn_fetch_and(p, v) atomic_fetch_and_explicit((p), (v), memory_order_seq_cst)
+#define pn_load_relaxed(p)         atomic_load_explicit((p), memory_order_relaxed)
+#define pn_load_acquire(p)         atomic_load_explicit((p), memory_order_acquire)
+#define pn_load_seq_cst(p)         atomic_load_explicit((p), memory_order_seq_cst)
+#define pn_store_relaxed(p, v)     atomic_store_explicit((p), (v), memory_order_relaxed)
+#define pn_store_release(p, v)     atomic_store_explicit((p), (v), memory_order_release)
+#define pn_exchange(p, v)          atomic_exchange_explicit((p), (v), memory_order_seq_cst)
+#define pn_fetch_or(p, v)          atomic_fetch_or_explicit((p), (v), memory_order_seq_cst)
+#define pn_fetch_and(p, v)         atomic_fetch_and_explicit((p), (v), memory_order_seq_cst)
 #define pn_fetch_add_relaxed(p, v) atomic_fetch_add_explicit((p), (v), memory_order_relaxed)
 
 static inline bool pn_cas_u64(pn_atomic_u64 *p, uint64_t *expected, uint64_t desired)

@@ -49,8 +49,8 @@ PN_API int pn_crash_arm(const char *label, uint32_t nth, int action)
 static int unique_labels(const char **out)
 {
     int n = 0;
-    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels;
-         p < __stop_pn_crash_labels; p++) {
+    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
+         p++) {
         int known = 0;
         for (int i = 0; i < n; i++)
             known |= strcmp(out[i], (*p)->label) == 0;

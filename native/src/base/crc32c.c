@@ -34,11 +34,11 @@ uint32_t pn_crc32c_portable(uint32_t crc, const void *p, size_t n)
 /* The instruction takes three cycles, and a new one can begin in each: so three lanes at once.
  * A lane is moved on over the n bytes behind it by a product with x**(8n - 33) modulo the
  * polynomial, reflected, which the instruction reduces. */
-#define LANE 32u
-#define LONG_LANE 256u
-#define OVER_LANE 0xba4fc28e       /* n = LANE */
-#define OVER_2_LANES 0x9e4addf8    /* n = 2 * LANE */
-#define OVER_LONG_LANE 0xb9e02b86  /* n = LONG_LANE */
+#define LANE              32u
+#define LONG_LANE         256u
+#define OVER_LANE         0xba4fc28e /* n = LANE */
+#define OVER_2_LANES      0x9e4addf8 /* n = 2 * LANE */
+#define OVER_LONG_LANE    0xb9e02b86 /* n = LONG_LANE */
 #define OVER_2_LONG_LANES 0xdd7e3b0c
 
 #define WITH_CRC __attribute__((target("sse4.2,pclmul")))
@@ -52,8 +52,10 @@ WITH_CRC static inline uint64_t load64(const unsigned char *s)
 }
 
 /* Three lanes of n bytes, a multiple of 8; `over` and `over2`: see above. */
-WITH_CRC static inline __attribute__((always_inline)) uint64_t
-three_lanes(uint64_t crc, const unsigned char *s, size_t n, uint32_t over, uint32_t over2)
+WITH_CRC static inline __attribute__((always_inline)) uint64_t three_lanes(uint64_t crc,
+                                                                           const unsigned char *s,
+                                                                           size_t n, uint32_t over,
+                                                                           uint32_t over2)
 {
     uint64_t b = 0, c = 0;
 
@@ -62,18 +64,18 @@ three_lanes(uint64_t crc, const unsigned char *s, size_t n, uint32_t over, uint3
         b = _mm_crc32_u64(b, load64(s + n + i));
         c = _mm_crc32_u64(c, load64(s + 2 * n + i));
     }
-    __m128i first = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc),
-                                         _mm_cvtsi64_si128((int64_t)over2), 0);
-    __m128i second = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)b),
-                                          _mm_cvtsi64_si128((int64_t)over), 0);
-    uint64_t moved = (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(first, second));
+    __m128i first = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t) crc),
+                                         _mm_cvtsi64_si128((int64_t) over2), 0);
+    __m128i second =
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t) b), _mm_cvtsi64_si128((int64_t) over), 0);
+    uint64_t moved = (uint64_t) _mm_cvtsi128_si64(_mm_xor_si128(first, second));
     return c ^ _mm_crc32_u64(0, moved);
 }
 
 WITH_CRC static uint32_t crc32c_sse42(uint32_t crc, const void *p, size_t n)
 {
     const unsigned char *s = p;
-    uint64_t c = (uint32_t)~crc;
+    uint64_t c = (uint32_t) ~crc;
 
     for (; n >= 3 * LONG_LANE; n -= 3 * LONG_LANE, s += 3 * LONG_LANE)
         c = three_lanes(c, s, LONG_LANE, OVER_LONG_LANE, OVER_2_LONG_LANES);
@@ -85,12 +87,12 @@ WITH_CRC static uint32_t crc32c_sse42(uint32_t crc, const void *p, size_t n)
         uint32_t w;
 
         memcpy(&w, s, 4);
-        c = _mm_crc32_u32((uint32_t)c, w);
+        c = _mm_crc32_u32((uint32_t) c, w);
         s += 4;
     }
     for (n &= 3; n > 0; n--)
-        c = _mm_crc32_u8((uint32_t)c, *s++);
-    return ~(uint32_t)c;
+        c = _mm_crc32_u8((uint32_t) c, *s++);
+    return ~(uint32_t) c;
 }
 #endif
 

@@ -19,8 +19,8 @@ struct pn_commit {
     size_t nchannels;
     struct pn_pending_bump *bumps; /* each counter once */
     size_t nbumps;
-    size_t nops; /* of the transaction's: what it does to topics */
-    uint32_t messages; /* the chain of what it publishes */
+    size_t nops;        /* of the transaction's: what it does to topics */
+    uint32_t messages;  /* the chain of what it publishes */
     struct pn_txn *txn; /* NULL: a single notification, without LISTEN or UNLISTEN */
     uint64_t collapsed;
     enum pn_entry_kind kind; /* of the events */
@@ -29,14 +29,14 @@ struct pn_commit {
     int64_t now;
     uint32_t nwake;
     uint32_t signals; /* how many backends are to be signalled for this commit */
-    bool heard;    /* somebody listens to one of the channels */
-    bool overflow; /* more interested backends than wake[] holds */
-    bool wakes_us; /* our own latch is to be set */
-    bool stream;   /* this connection committed just before: the chain may do some of the work */
-    bool flush;    /* somebody's deferred signals have waited too long */
-    bool deferred; /* this commit deferred some */
-    bool leaves;   /* nothing is listened to any more: who watched us looks further */
-    int heads;     /* of the chain */
+    bool heard;       /* somebody listens to one of the channels */
+    bool overflow;    /* more interested backends than wake[] holds */
+    bool wakes_us;    /* our own latch is to be set */
+    bool stream;      /* this connection committed just before: the chain may do some of the work */
+    bool flush;       /* somebody's deferred signals have waited too long */
+    bool deferred;    /* this commit deferred some */
+    bool leaves;      /* nothing is listened to any more: who watched us looks further */
+    int heads;        /* of the chain */
     uint32_t wake[PN_WAKE_LIST];
 };
 
@@ -44,12 +44,12 @@ struct pn_commit {
 static inline struct pn_entry_stamp pn_commit_stamp(const struct pn_commit *c)
 {
     const struct pn_conn *conn = c->conn;
-    return (struct pn_entry_stamp){.xid = c->xid,
-                                   .now = c->now,
-                                   .dboid = conn->dboid,
-                                   .pid = conn->src_pid,
-                                   .slot = conn->slot,
-                                   .generation = conn->src_generation};
+    return (struct pn_entry_stamp) {.xid = c->xid,
+                                    .now = c->now,
+                                    .dboid = conn->dboid,
+                                    .pid = conn->src_pid,
+                                    .slot = conn->slot,
+                                    .generation = conn->src_generation};
 }
 
 /* Steps f to h: from and want, the counters, the fence, un-sleeping, woken.  Lock held. */

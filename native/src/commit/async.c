@@ -218,9 +218,8 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
         struct pn_pending_bump *bump = &c->bumps[i];
         const struct pn_generation *counter = pn_generation_at(c->conn->seg, bump->index);
         bump->value = pn_load_relaxed(&counter->value) + bump->count;
-        const struct pn_new_entry entry = {.kind = PN_ENTRY_GENERATION,
-                                           .channel_hash = bump->index,
-                                           .chan_seq = bump->value};
+        const struct pn_new_entry entry = {
+            .kind = PN_ENTRY_GENERATION, .channel_hash = bump->index, .chan_seq = bump->value};
         pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
     }
     return pos;
@@ -295,8 +294,7 @@ static void rest_locked(struct pn_commit *c)
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);
-    if (pn_load_relaxed(&c->conn->me->watches) != 0 &&
-        pn_load_relaxed(&c->conn->nconsumers) == 0) {
+    if (pn_load_relaxed(&c->conn->me->watches) != 0 && pn_load_relaxed(&c->conn->nconsumers) == 0) {
         pn_store_relaxed(&c->conn->me->watches, 0);
         pn_members_changed_locked(c->conn->seg);
         c->leaves = true;
@@ -423,7 +421,7 @@ static int commit(struct pn_commit *c)
     } while (rc == -EAGAIN);
     if (rc != 0) {
         if (rc != -EINTR)
-            *wait = (struct pn_room_wait){0};
+            *wait = (struct pn_room_wait) {0};
         else if (wait->deadline != 0)
             wait->left_at = pn_now_ns();
         return rc;
@@ -619,7 +617,7 @@ int pn_async_prepare(struct pn_txn *txn)
             rc = pn_queue_wait_for_room(conn, wait);
     } while (rc == -EAGAIN);
     if (rc != -EINTR)
-        *wait = (struct pn_room_wait){0};
+        *wait = (struct pn_room_wait) {0};
     return rc;
 }
 

@@ -22,7 +22,7 @@ struct pn_txn {
     struct pn_pending pending;
     bool explicit_begin;
     bool prepared;
-    bool keeps_names; /* the channels of its intents count it in `uses` */
+    bool keeps_names;  /* the channels of its intents count it in `uses` */
     uint64_t reserved; /* bytes, counted in our slot and in the segment's sum */
     struct pn_intent *intents;
     size_t nintents, intents_cap;

@@ -24,7 +24,7 @@ static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, b
     }
     c->folded[route] = txn->conn->foldings;
     c->intent[route] = (uint32_t) txn->nintents;
-    txn->intents[txn->nintents++] = (struct pn_intent){
+    txn->intents[txn->nintents++] = (struct pn_intent) {
         .listen = listen, .route = route, .local = local, .subscription = PN_NO_SUBSCRIPTION};
     return 0;
 }

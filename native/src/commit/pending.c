@@ -117,8 +117,7 @@ static bool same_channel(const struct pn_pending *p, uint32_t i, uint64_t hash, 
     return c->hash == hash && c->name_len == len && memcmp(p->arena + c->name_off, name, len) == 0;
 }
 
-static int64_t find_channel(const struct pn_pending *p, uint64_t hash, const char *name,
-                            size_t len)
+static int64_t find_channel(const struct pn_pending *p, uint64_t hash, const char *name, size_t len)
 {
     if (p->channel_index.slots == NULL) {
         for (uint32_t i = 0; i < p->nchannels; i++)
@@ -238,7 +237,7 @@ int pn_pending_bump(struct pn_pending *p, uint32_t index)
     }
     int rc = GROW(p, bumps, bumps_cap, p->nbumps + 1);
     if (rc == 0)
-        p->bumps[p->nbumps++] = (struct pn_pending_bump){.index = index, .count = 1};
+        p->bumps[p->nbumps++] = (struct pn_pending_bump) {.index = index, .count = 1};
     return rc;
 }
 
@@ -300,8 +299,8 @@ uint64_t pn_pending_worst_case(const struct pn_pending *p)
         pos += length;
     }
     for (size_t i = 0; i < p->nevents; i++) {
-        uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
-                                          p->events[i].payload_len);
+        uint64_t length =
+            pn_entry_length(p->channels[p->events[i].channel].name_len, p->events[i].payload_len);
         if (length > PN_QUEUE_PAGE) {
             length = pn_page_up(length);
             pos = pn_page_up(pos);
@@ -321,13 +320,13 @@ int pn_pending_push(struct pn_pending *p)
     int rc = GROW(p, marks, marks_cap, p->nmarks + 1);
     if (rc != 0)
         return rc;
-    p->marks[p->nmarks++] = (struct pn_pending_mark){.arena = p->arena_used,
-                                                     .events = p->nevents,
-                                                     .channels = p->nchannels,
-                                                     .actions = p->nactions,
-                                                     .bumps = p->nbumps,
-                                                     .ops = p->nops,
-                                                     .collapsed = p->collapsed};
+    p->marks[p->nmarks++] = (struct pn_pending_mark) {.arena = p->arena_used,
+                                                      .events = p->nevents,
+                                                      .channels = p->nchannels,
+                                                      .actions = p->nactions,
+                                                      .bumps = p->nbumps,
+                                                      .ops = p->nops,
+                                                      .collapsed = p->collapsed};
     return (int) p->nmarks;
 }
 
@@ -354,10 +353,10 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     /* the indices name what is gone; without memory for new ones the lists are scanned */
     if (p->event_index.slots != NULL && index_events(p) != 0) {
         free(p->event_index.slots);
-        p->event_index = (struct pn_index){0};
+        p->event_index = (struct pn_index) {0};
     }
     if (p->channel_index.slots != NULL && index_channels(p) != 0) {
         free(p->channel_index.slots);
-        p->channel_index = (struct pn_index){0};
+        p->channel_index = (struct pn_index) {0};
     }
 }

@@ -68,12 +68,12 @@ struct pn_pending_op {
     int64_t due;
     int answer; /* enum pn_answer */
     /* filled in under the writer lock */
-    uint32_t message;  /* staged, or to be cancelled; 0: none */
-    uint64_t was;      /* state word of the delivery; 0: it is not to be touched */
-    int outcome;       /* enum pn_outcome */
-    uint64_t spilled;  /* where its topic's queue on disk ends with it; 0: it is in memory */
+    uint32_t message;   /* staged, or to be cancelled; 0: none */
+    uint64_t was;       /* state word of the delivery; 0: it is not to be touched */
+    int outcome;        /* enum pn_outcome */
+    uint64_t spilled;   /* where its topic's queue on disk ends with it; 0: it is in memory */
     uint32_t tombstone; /* of a message on disk that is to be cancelled; 0: none */
-    uint32_t goes_on;  /* that topic, + 1, is looked after once all is applied; 0: none */
+    uint32_t goes_on;   /* that topic, + 1, is looked after once all is applied; 0: none */
     struct pn_answer_redo redo;
     struct pn_topic_note *note; /* for the latency log, if there is one */
 };

@@ -55,8 +55,8 @@
 
 #define PN_ROOM_WAIT_MIN_NS 10000000LL
 #define PN_ROOM_WAIT_MAX_NS 100000000LL
-#define PN_ROOM_LEFT_NS 1000000000LL /* a wait that a signal ended goes on within this */
-#define PN_TICKET_NS 300000000LL /* three of the longest waits */
+#define PN_ROOM_LEFT_NS     1000000000LL /* a wait that a signal ended goes on within this */
+#define PN_TICKET_NS        300000000LL  /* three of the longest waits */
 
 /* ---- is there room ------------------------------------------------------------------------ */
 
@@ -100,8 +100,8 @@ static int32_t reap_room_holders(struct pn_segment *seg, const struct append *a,
 {
     while (!fits(seg, a) && holder >= 0 && pn_backend_reap_if_dead_locked(seg, (uint32_t) holder))
         holder = pn_queue_advance_tail_locked(seg);
-    for (uint32_t slot = 0; slot < seg->max_backends && !fits(seg, a) &&
-                            seg->ctl->reserved > a->own_reserved; slot++)
+    for (uint32_t slot = 0;
+         slot < seg->max_backends && !fits(seg, a) && seg->ctl->reserved > a->own_reserved; slot++)
         if (seg->backend[slot].reserved != 0 && pn_backend_reap_if_dead_locked(seg, slot))
             holder = pn_queue_advance_tail_locked(seg);
     return holder;
@@ -334,8 +334,7 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
         wait->interval = PN_ROOM_WAIT_MIN_NS;
     }
     uint64_t first = first_ticket(seg->ctl, now);
-    bool behind = a->own_reserved == 0 && first != 0 &&
-                  (wait->ticket == 0 || first < wait->ticket);
+    bool behind = a->own_reserved == 0 && first != 0 && (wait->ticket == 0 || first < wait->ticket);
     int rc = make_room(conn, a, &holder);
     bool last_chance = now >= wait->deadline || holder == (int32_t) conn->slot;
     if (rc == -EAGAIN && last_chance)

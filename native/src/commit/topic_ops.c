@@ -130,8 +130,8 @@ static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
     return false;
 }
 
-int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer,
-                        int64_t delay_ns, const char *reason, size_t reason_len)
+int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer, int64_t delay_ns,
+                        const char *reason, size_t reason_len)
 {
     struct pn_pending *p = &txn->pending;
     int rc = pn_answer_check_kind(answer, true);
@@ -259,13 +259,13 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
 {
     struct pn_segment *seg = s->conn->seg;
     struct pn_delivery *d = pn_delivery_at(seg, op->delivery);
-    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     uint64_t word = pn_load_relaxed(&d->state);
     uint32_t attempts = pn_state_attempts(word);
     if (!prepared) /* later its consumer may be no more */
         op->outcome = (int) pn_answer_outcome_locked(seg, op->delivery, op->answer);
     op->was = word;
-    op->redo = (struct pn_answer_redo){.word = pn_state_word(PN_KIND_FREE, 0, 0, op->tag)};
+    op->redo = (struct pn_answer_redo) {.word = pn_state_word(PN_KIND_FREE, 0, 0, op->tag)};
     if (op->outcome == PN_OUTCOME_DEAD)
         return prepared ? 0 : plan_dead_letter(s, op);
     if (op->outcome == PN_OUTCOME_END)
@@ -380,10 +380,10 @@ static void undo(struct staging *s, size_t n)
         }
         if (op->kind == PN_OP_ANSWER && s->prepare && is_held(s, op)) {
             struct pn_delivery *d = pn_delivery_at(seg, op->delivery);
-            struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+            struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
             pn_delivery_unhold_locked(seg, op->delivery);
             seg->topics.ctl->prepared--;
-            pn_queue_settle_locked(seg, ch);
+            pn_topic_channel_settle_locked(seg, ch);
         }
         if (op->kind == PN_OP_CANCEL)
             undo_cancel(s, op);
@@ -436,7 +436,8 @@ static bool revive(struct staging *s, uint32_t ref)
     seg->topics.ctl->prepared--;
     struct pn_delivery *d = pn_delivery_at(seg, m->first);
     m->prev = m->next = 0;
-    d->order = pn_queue_at(seg, d->channel)->next_order++; /* it may have been emptied meanwhile */
+    d->order =
+        pn_topic_channel_at(seg, d->channel)->next_order++; /* it may have been emptied meanwhile */
     d->due = d->due == 0 ? 0 : s->now.mono + (d->due - m->published_mono);
     m->expires = m->expires == 0 ? 0 : s->now.mono + (m->expires - m->published_mono);
     m->published_mono = s->now.mono;
@@ -537,8 +538,7 @@ int pn_topic_precommit_locked(struct pn_commit *c)
 
 int pn_topic_prepare_locked(struct pn_txn *txn)
 {
-    struct staging s = {
-        .conn = txn->conn, .txn = txn, .now = pn_moment_now(), .prepare = true};
+    struct staging s = {.conn = txn->conn, .txn = txn, .now = pn_moment_now(), .prepare = true};
     if (!pn_topics_ready(txn->conn->seg))
         return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
     pn_topics_begin_locked(txn->conn->seg);
@@ -574,28 +574,27 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
     }
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
-        struct pn_new_entry entry = {.kind = PN_ENTRY_CANCEL,
-                                     .channel_hash = op->message,
-                                     .chan_seq = op->id};
+        struct pn_new_entry entry = {
+            .kind = PN_ENTRY_CANCEL, .channel_hash = op->message, .chan_seq = op->id};
         if (op->kind == PN_OP_ANSWER)
-            entry = (struct pn_new_entry){.kind = PN_ENTRY_ANSWER,
-                                          .channel_hash = op->delivery,
-                                          .chan_seq = op->was,
-                                          .payload = &op->redo,
-                                          .payload_len = sizeof op->redo};
+            entry = (struct pn_new_entry) {.kind = PN_ENTRY_ANSWER,
+                                           .channel_hash = op->delivery,
+                                           .chan_seq = op->was,
+                                           .payload = &op->redo,
+                                           .payload_len = sizeof op->redo};
         const struct pn_buried_too too = {.id = op->id, .message = op->message};
         if (op->kind == PN_OP_CANCEL && op->tombstone != 0)
-            entry = (struct pn_new_entry){.kind = PN_ENTRY_BURY,
-                                          .channel_hash = op->tombstone,
-                                          .chan_seq = op->seq,
-                                          .payload = op->message != 0 ? &too : NULL,
-                                          .payload_len = op->message != 0 ? sizeof too : 0};
+            entry = (struct pn_new_entry) {.kind = PN_ENTRY_BURY,
+                                           .channel_hash = op->tombstone,
+                                           .chan_seq = op->seq,
+                                           .payload = op->message != 0 ? &too : NULL,
+                                           .payload_len = op->message != 0 ? sizeof too : 0};
         const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
         if (spilled != NULL)
-            entry = (struct pn_new_entry){
-                .kind = PN_ENTRY_SPILL,
-                .channel_hash = (uint32_t) (spilled - c->conn->seg->topics.topic),
-                .chan_seq = op->spilled};
+            entry = (struct pn_new_entry) {.kind = PN_ENTRY_SPILL,
+                                           .channel_hash =
+                                               (uint32_t) (spilled - c->conn->seg->topics.topic),
+                                           .chan_seq = op->spilled};
         bool cancels = op->kind == PN_OP_CANCEL && (op->message != 0 || op->tombstone != 0);
         if (spilled != NULL || cancels || (op->kind == PN_OP_ANSWER && op->was != 0))
             pos = pn_queue_append_locked(c->conn->seg, pos, &stamp, &entry);
@@ -612,8 +611,8 @@ static void note_publishes(struct pn_commit *c)
         struct pn_pending_op *op = &c->txn->pending.ops[i];
         if (op->kind != PN_OP_PUBLISH || op->message == 0 || op->note == NULL)
             continue;
-        op->note->len = pn_log_topic_name(pn_topic_at(seg, (uint32_t) op->topic - 1),
-                                          op->note->name);
+        op->note->len =
+            pn_log_topic_name(pn_topic_at(seg, (uint32_t) op->topic - 1), op->note->name);
     }
 }
 
@@ -637,12 +636,13 @@ static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
         pn_note_delivery_locked(seg, op->note,
                                 op->answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
                                 op->delivery, c->now);
-    struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, op->delivery)->channel);
+    struct pn_topic_channel *ch =
+        pn_topic_channel_at(seg, pn_delivery_at(seg, op->delivery)->channel);
     pn_answer_count_locked(seg, op->delivery, op->answer, (enum pn_outcome) op->outcome, c->now);
     seg->topics.told = true;
     pn_delivery_apply_locked(seg, op->delivery, &op->redo);
     seg->topics.told = false;
-    pn_queue_settle_locked(seg, ch);
+    pn_topic_channel_settle_locked(seg, ch);
     PN_CRASH("commit:answered");
 }
 

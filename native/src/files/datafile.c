@@ -29,14 +29,18 @@ int pn_data_dir_open(const char *path)
 {
     struct stat st;
     if (path[0] != '/' || strlen(path) > PN_DATA_DIR_MAX)
-        return pn_fail(EINVAL, "the data directory \"%.100s\" is not an absolute path of at most "
-                               "%u bytes", path, PN_DATA_DIR_MAX);
+        return pn_fail(EINVAL,
+                       "the data directory \"%.100s\" is not an absolute path of at most "
+                       "%u bytes",
+                       path, PN_DATA_DIR_MAX);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
         int error = errno;
         bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
-        return link ? pn_fail(EACCES, "the data directory %s is a symbolic link of user %u\n"
-                                      "Name the directory itself.", path, (unsigned) st.st_uid)
+        return link ? pn_fail(EACCES,
+                              "the data directory %s is a symbolic link of user %u\n"
+                              "Name the directory itself.",
+                              path, (unsigned) st.st_uid)
                     : pn_fail(error, "could not open the data directory %s: %s", path,
                               strerror(error));
     }
@@ -50,10 +54,11 @@ int pn_data_dir_open(const char *path)
     if (wrong == NULL)
         return fd;
     close(fd);
-    return pn_fail(EACCES, "the data directory %s (of user %u, mode %04o) cannot be used by user "
-                           "%u: %s\nMake a directory of your own for it, with mode 0700.",
-                   path, (unsigned) st.st_uid, (unsigned) st.st_mode & 07777U,
-                   (unsigned) geteuid(), wrong);
+    return pn_fail(EACCES,
+                   "the data directory %s (of user %u, mode %04o) cannot be used by user "
+                   "%u: %s\nMake a directory of your own for it, with mode 0700.",
+                   path, (unsigned) st.st_uid, (unsigned) st.st_mode & 07777U, (unsigned) geteuid(),
+                   wrong);
 }
 
 /* Is what stands under that name a file of ours?  Names the owner of what is not. */
@@ -70,8 +75,9 @@ static int check_file(const char *path, const char *name, const struct stat *st)
         wrong = "a file with a second name";
     if (wrong == NULL)
         return st->st_nlink == 0 ? pn_data_file_failed(path, name, "use", ENOENT) : 0;
-    return pn_fail(EACCES, "%s/%s is %s; it belongs to user %u, we are user %u\nNobody but "
-                           "pynotify makes files of such names: find out who did, and remove it.",
+    return pn_fail(EACCES,
+                   "%s/%s is %s; it belongs to user %u, we are user %u\nNobody but "
+                   "pynotify makes files of such names: find out who did, and remove it.",
                    path, name, wrong, (unsigned) st->st_uid, (unsigned) geteuid());
 }
 

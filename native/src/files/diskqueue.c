@@ -153,8 +153,7 @@ struct pn_diskqueue_writing {
     struct pn_diskqueue_state *next;
 };
 
-int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,
-                       size_t n)
+int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records, size_t n)
 {
     struct pn_diskqueue_state *next = w->next;
     int rc = n == 0 ? 0
@@ -173,8 +172,8 @@ static int begin_file(struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
     if (next->write_file - q->base >= UINT32_MAX)
         return pn_fail(ENOSPC, "a queue on disk has used up its file numbers");
     q->room_file = 0; /* it may be that number's */
-    int rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq,
-                             next->write_sum, &w->files->writer);
+    int rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq, next->write_sum,
+                             &w->files->writer);
     if (rc != 0)
         return rc;
     next->write_file++;
@@ -231,9 +230,8 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     uint64_t size = 0;
     for (size_t i = 0; i < n; i++)
         size += pn_record_size(pn_record_length(&records[i]));
-    bool begin = next->write_at == 0 ||
-                 (next->write_at > PN_RECFILE_START && next->write_at + size > q->max_file &&
-                  !files->one_file);
+    bool begin = next->write_at == 0 || (next->write_at > PN_RECFILE_START &&
+                                         next->write_at + size > q->max_file && !files->one_file);
     const uint64_t file = next->write_file;
     int rc = begin ? begin_file(q, &w) : 0;
     if (rc == 0 && files->owed != NULL && !files->ends)
@@ -290,8 +288,7 @@ void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq)
     PN_CRASH("diskqueue:committed");
 }
 
-int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                            uint64_t *seq)
+int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t *seq)
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
     next.write_at = 0;
@@ -439,13 +436,11 @@ void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     tidy(q, files);
 }
 
-void pn_diskqueue_end(const struct pn_diskqueue *q, bool staged,
-                      struct pn_diskqueue_cursor *cursor)
+void pn_diskqueue_end(const struct pn_diskqueue *q, bool staged, struct pn_diskqueue_cursor *cursor)
 {
     const struct pn_diskqueue_state *s =
         &q->state[(pn_load_relaxed(&q->current) ^ (uint32_t) staged) & 1];
-    *cursor = (struct pn_diskqueue_cursor) {s->write_file, s->write_at, s->write_seq,
-                                            s->write_sum};
+    *cursor = (struct pn_diskqueue_cursor) {s->write_file, s->write_at, s->write_seq, s->write_sum};
 }
 
 void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
@@ -486,8 +481,8 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
         taken++;
     }
     const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
-    bool moved = s.read_seq != now->read_seq || s.read_file != now->read_file ||
-                 s.read_at != now->read_at;
+    bool moved =
+        s.read_seq != now->read_seq || s.read_file != now->read_file || s.read_at != now->read_at;
     if (moved) /* past what is damaged */
         commit(q, &s);
     if (moved || taken > 0) {
@@ -556,8 +551,7 @@ static int note_number(void *arg, uint64_t number)
 }
 
 /* Put the writing end of *s behind the last whole batch of a file: 1; 0: there is none; -errno. */
-static int find_end(struct pn_diskqueue_files *files, uint64_t number,
-                    struct pn_diskqueue_state *s)
+static int find_end(struct pn_diskqueue_files *files, uint64_t number, struct pn_diskqueue_state *s)
 {
     struct pn_record_out record;
     uint64_t at = PN_RECFILE_START;

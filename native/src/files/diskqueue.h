@@ -23,7 +23,7 @@
 struct pn_diskqueue_state {
     uint64_t read_file, read_at, read_seq, read_sum;
     uint64_t write_file, write_at, write_seq, write_sum; /* write_at 0: the next file is not made */
-    uint64_t corrupt; /* records that were lost to damage */
+    uint64_t corrupt;                                    /* records that were lost to damage */
     uint64_t unused;
 };
 
@@ -32,13 +32,13 @@ struct pn_diskqueue {
     pn_atomic_i32 error;   /* errno of the last write, 0: it succeeded.  W: holder.  R: any */
     uint64_t base;         /* its files have the numbers base + 1, base + 2, ... */
     uint64_t max_file;
-    uint64_t first_file;   /* files below are removed */
-    uint64_t least; /* of a log: its bytes after the last compaction.  W: holder */
+    uint64_t first_file; /* files below are removed */
+    uint64_t least;      /* of a log: its bytes after the last compaction.  W: holder */
     /* Of a log; W: holder. */
     uint64_t room_file, room_end; /* what adds to it may write to there, and then there is room
                                    * for the rest (diskqueue.c 10) */
-    uint32_t room_owed; /* so many bytes are reserved behind room_end */
-    uint32_t starved;   /* a full disk has refused something since the last compaction */
+    uint32_t room_owed;           /* so many bytes are reserved behind room_end */
+    uint32_t starved;             /* a full disk has refused something since the last compaction */
     struct pn_diskqueue_state state[2];
 };
 _Static_assert(sizeof(struct pn_diskqueue) == 224, "it is a part of the layout");

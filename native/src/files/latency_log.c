@@ -38,16 +38,16 @@
 #include "files/latency_names.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_READ  22
 #define MADV_POPULATE_WRITE 23
 #endif
 
 #define PAGE 4096u
 
-#define CHUNK_MIN ((uint64_t)64 << 10) /* also what one read fault maps, where it maps ahead */
-#define CHUNK_MAX ((uint64_t)256 << 10)
-#define RETRY_NS ((uint64_t)1000000000)
-#define ANCHOR_NS ((uint64_t)10000000000)
+#define CHUNK_MIN ((uint64_t) 64 << 10) /* also what one read fault maps, where it maps ahead */
+#define CHUNK_MAX ((uint64_t) 256 << 10)
+#define RETRY_NS  ((uint64_t) 1000000000)
+#define ANCHOR_NS ((uint64_t) 10000000000)
 
 static const char SCHEMA[] =
     "{\"format\":\"pynlog\",\"version\":1,"
@@ -64,7 +64,7 @@ static const char SCHEMA[] =
     "\"header\":{\"header_crc\":508,\"anchors\":512,\"committed\":1024,\"dropped\":1032,"
     "\"sealed\":1040,\"schema\":1152}}";
 
-_Static_assert(sizeof(SCHEMA) <= sizeof(((struct pn_latlog_header *)0)->schema), "schema fits");
+_Static_assert(sizeof(SCHEMA) <= sizeof(((struct pn_latlog_header *) 0)->schema), "schema fits");
 
 struct file {
     int fd;
@@ -106,7 +106,7 @@ static uint64_t clock_ns(clockid_t id)
     struct timespec t;
 
     clock_gettime(id, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t) t.tv_sec * 1000000000u + (uint64_t) t.tv_nsec;
 }
 
 static uint64_t read_tsc(void)
@@ -208,7 +208,7 @@ static uint64_t record_end(uint64_t n)
 
 static void *record_at(const struct segment *seg, uint64_t i)
 {
-    return (char *)seg->map + record_end(i);
+    return (char *) seg->map + record_end(i);
 }
 
 static void put_anchor(struct segment *seg, struct pn_latlog_header *h)
@@ -247,13 +247,13 @@ static int write_zeros(int fd, uint64_t from, uint64_t to)
         ssize_t n;
 
         for (uint64_t at = from; at < to; at += all[count++].iov_len)
-            all[count] = (struct iovec){zeros, to - at < sizeof(zeros) ? to - at : sizeof(zeros)};
-        n = pwritev(fd, all, count, (off_t)from);
+            all[count] = (struct iovec) {zeros, to - at < sizeof(zeros) ? to - at : sizeof(zeros)};
+        n = pwritev(fd, all, count, (off_t) from);
         if (n < 0 && errno == EINTR && ++tries < 100)
             continue;
         if (n <= 0)
             return n < 0 ? -errno : -ENOSPC;
-        from += (uint64_t)n;
+        from += (uint64_t) n;
     }
     return 0;
 }
@@ -262,14 +262,14 @@ static int write_zeros(int fd, uint64_t from, uint64_t to)
  * the pages in, a little slower. */
 static int map_pages(const struct segment *seg, uint64_t from, uint64_t to)
 {
-    char *at = (char *)seg->map + from, *end = (char *)seg->map + to, *next = end;
+    char *at = (char *) seg->map + from, *end = (char *) seg->map + to, *next = end;
 
     if (!seg->on_tmpfs)
         return madvise(at, to - from, MADV_POPULATE_WRITE) < 0 && errno == EFAULT ? -EFAULT : 0;
     /* There nobody has to be told of a page's first write, so that a read fault maps it writable;
      * and with it those around it, which a write fault does not. */
     for (; at < end; at = next) {
-        next = at + (CHUNK_MIN - (uintptr_t)at % CHUNK_MIN);
+        next = at + (CHUNK_MIN - (uintptr_t) at % CHUNK_MIN);
         if (madvise(at, PAGE, MADV_POPULATE_READ) < 0 && errno == EFAULT)
             return -EFAULT;
     }
@@ -292,7 +292,7 @@ static int segment_extend(struct segment *seg, uint64_t upto)
     /* On disk the blocks: a write may leave those for later.  tmpfs has nothing but its pages. */
     if (!seg->on_tmpfs)
         do
-            rc = -posix_fallocate(seg->file.fd, (off_t)from, (off_t)(to - from));
+            rc = -posix_fallocate(seg->file.fd, (off_t) from, (off_t) (to - from));
         while (rc == -EINTR && ++tries < 100);
     if (rc == 0)
         rc = write_zeros(seg->file.fd, from, to);
@@ -317,7 +317,7 @@ static void segment_seal(struct segment *seg)
 
     put_anchor(seg, seg->map);
     atomic_store_explicit(&seg->map->sealed, 1, memory_order_release);
-    if (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t)end) == 0)
+    if (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0)
         release_bytes(seg->size - end);
     segment_unmap(seg);
 }
@@ -329,8 +329,8 @@ static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *n
 
     for (int tries = 0; tries < 64 && fd < 0; tries++) {
         h->segno = atomic_fetch_add(&next_segno, 1);
-        snprintf(name, size, "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id, (int)h->pid,
-                 (unsigned long long)h->starttime, h->segno);
+        snprintf(name, size, "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id, (int) h->pid,
+                 (unsigned long long) h->starttime, h->segno);
         fd = openat(log->dir.fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0 && errno != EEXIST)
             return -errno;
@@ -352,9 +352,9 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     atomic_init(&h->dropped, log->dropped);
     put_anchor(seg, h);
     n = pwrite(seg->file.fd, h, sizeof(*h), 0);
-    if (n >= 0 && n != (ssize_t)sizeof(*h))
+    if (n >= 0 && n != (ssize_t) sizeof(*h))
         return -ENOSPC;
-    if (n < 0 || ftruncate(seg->file.fd, (off_t)seg->size) < 0)
+    if (n < 0 || ftruncate(seg->file.fd, (off_t) seg->size) < 0)
         return -errno;
     map = mmap(NULL, seg->size, PROT_READ | PROT_WRITE, MAP_SHARED, seg->file.fd, 0);
     if (map == MAP_FAILED)
@@ -503,7 +503,7 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
 {
     struct pn_logname *c = NULL;
     struct segment *seg = &log->seg;
-    uint32_t channel = (uint32_t)words->w[4];
+    uint32_t channel = (uint32_t) words->w[4];
     uint64_t n;
 
     if (channel > log->names.count) {
@@ -550,8 +550,9 @@ static void describe_process(pn_latlog *log)
         memcpy(h->boot_id, "unknown", sizeof("unknown"));
     h->starttime = process_start();
     h->pid = log->pid = getpid();
-    if (getrandom(&h->log_id, sizeof(h->log_id), GRND_NONBLOCK) != (ssize_t)sizeof(h->log_id))
-        h->log_id = clock_ns(CLOCK_REALTIME) ^ (uint64_t)(uintptr_t)log ^ ((uint64_t)h->pid << 40);
+    if (getrandom(&h->log_id, sizeof(h->log_id), GRND_NONBLOCK) != (ssize_t) sizeof(h->log_id))
+        h->log_id =
+            clock_ns(CLOCK_REALTIME) ^ (uint64_t) (uintptr_t) log ^ ((uint64_t) h->pid << 40);
 }
 
 static void describe_format(struct pn_latlog_header *h)
@@ -560,8 +561,8 @@ static void describe_format(struct pn_latlog_header *h)
     h->endian = PN_LATLOG_ENDIAN;
     h->header_len = PN_LATLOG_HEADER;
     h->record_len = PN_LATLOG_RECORD;
-    h->schema_off = (uint32_t)offsetof(struct pn_latlog_header, schema);
-    h->schema_len = (uint32_t)sizeof(SCHEMA) - 1;
+    h->schema_off = (uint32_t) offsetof(struct pn_latlog_header, schema);
+    h->schema_len = (uint32_t) sizeof(SCHEMA) - 1;
     h->schema_id = pn_crc32c(0, SCHEMA, sizeof(SCHEMA) - 1);
     memcpy(h->schema, SCHEMA, sizeof(SCHEMA));
 }
@@ -592,8 +593,7 @@ static int open_directory(const char *path, struct file *dir)
     return rc;
 }
 
-int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id,
-                   pn_latlog **out)
+int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id, pn_latlog **out)
 {
     pn_latlog *log;
     int rc;

@@ -45,17 +45,17 @@
 #error "pynlog v1 is little-endian and is written as it lies in memory"
 #endif
 
-#define PN_LATLOG_MAGIC "PYNLOG\0\1"
-#define PN_LATLOG_ENDIAN 0x01020304u
-#define PN_LATLOG_HEADER 4096u
-#define PN_LATLOG_RECORD 64u
-#define PN_LATLOG_ANCHORS 16u
+#define PN_LATLOG_MAGIC      "PYNLOG\0\1"
+#define PN_LATLOG_ENDIAN     0x01020304u
+#define PN_LATLOG_HEADER     4096u
+#define PN_LATLOG_RECORD     64u
+#define PN_LATLOG_ANCHORS    16u
 #define PN_LATLOG_NAME_PIECE 32u
-#define PN_LATLOG_NAME_MAX 4096u
+#define PN_LATLOG_NAME_MAX   4096u
 
-#define PN_LATLOG_SEGMENT_MIN ((uint64_t)256 << 10)
-#define PN_LATLOG_SEGMENT_MAX ((uint64_t)64 << 20)
-#define PN_LATLOG_LIMIT_DEFAULT ((uint64_t)4 << 30)
+#define PN_LATLOG_SEGMENT_MIN   ((uint64_t) 256 << 10)
+#define PN_LATLOG_SEGMENT_MAX   ((uint64_t) 64 << 20)
+#define PN_LATLOG_LIMIT_DEFAULT ((uint64_t) 4 << 30)
 
 #define PN_LATREC_USEFUL 1u /* flags of a WAKE */
 
@@ -134,8 +134,7 @@ typedef struct pn_latlog pn_latlog;
  * first record makes it. `segment_name` identifies the engine; audits compare it whole, so a
  * caller whose segments can be recreated under one name appends what tells them apart.
  * 0, -ENOTDIR, -ENOENT, -EACCES, -EROFS, -ENAMETOOLONG, -EINVAL, -ENOMEM, -EMFILE. */
-int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id,
-                   pn_latlog **out);
+int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id, pn_latlog **out);
 
 /* The id under which `name` in database `dboid` is logged; the same every time. 0, -EINVAL
  * (length 0 or above PN_LATLOG_NAME_MAX), -ENOMEM. */
@@ -156,11 +155,11 @@ struct pn_latwords {
  * until narrower stores to them have left the store buffer. */
 static inline struct pn_latwords pn_latrec_words(const struct pn_latrec *rec)
 {
-    return (struct pn_latwords){
+    return (struct pn_latwords) {
         {rec->ts, rec->ref_ts, rec->commit_seq, rec->chan_seq,
-         rec->channel | (uint64_t)rec->bytes << 32, rec->peer | (uint64_t)rec->lag << 32,
-         rec->kind | (uint64_t)rec->wake << 8 | (uint64_t)rec->attempts << 16 |
-             (uint64_t)rec->flags << 24 | (uint64_t)rec->batch << 32,
+         rec->channel | (uint64_t) rec->bytes << 32, rec->peer | (uint64_t) rec->lag << 32,
+         rec->kind | (uint64_t) rec->wake << 8 | (uint64_t) rec->attempts << 16 |
+             (uint64_t) rec->flags << 24 | (uint64_t) rec->batch << 32,
          rec->aux & UINT32_MAX}};
 }
 

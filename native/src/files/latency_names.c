@@ -63,11 +63,11 @@ uint32_t pn_lognames_number(struct pn_lognames *names, uint64_t hash, uint32_t d
     if (copy == NULL)
         return 0;
     memcpy(copy, name, len);
-    names->at[names->count++] = (struct pn_logname){.name = copy,
-                                                    .hash = hash,
-                                                    .len = (uint32_t) len,
-                                                    .dboid = dboid,
-                                                    .crc = pn_crc32c(0, name, len)};
+    names->at[names->count++] = (struct pn_logname) {.name = copy,
+                                                     .hash = hash,
+                                                     .len = (uint32_t) len,
+                                                     .dboid = dboid,
+                                                     .crc = pn_crc32c(0, name, len)};
     *find_slot(names, hash, dboid, name, len) = names->count;
     return names->count;
 }
@@ -78,5 +78,5 @@ void pn_lognames_free(struct pn_lognames *names)
         free(names->at[i].name);
     free(names->at);
     free(names->slots);
-    *names = (struct pn_lognames){0};
+    *names = (struct pn_lognames) {0};
 }

@@ -42,7 +42,7 @@
 #include "base/crc32c.h"
 #include "base/err.h"
 
-#define FILE_MAGIC 0x31434552464e5950ULL /* "PYNFREC1" read as little-endian */
+#define FILE_MAGIC   0x31434552464e5950ULL /* "PYNFREC1" read as little-endian */
 #define RECORD_MAGIC 0xda7ac0deU
 
 struct file_header {
@@ -136,8 +136,13 @@ static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uin
 int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
                     struct pn_recfile *file)
 {
-    struct file_header h = {.magic = FILE_MAGIC, .version = 1, .kind = (uint32_t) dir->kind,
-                            .instance = dir->instance, .number = number, .seq = seq, .sum = sum};
+    struct file_header h = {.magic = FILE_MAGIC,
+                            .version = 1,
+                            .kind = (uint32_t) dir->kind,
+                            .instance = dir->instance,
+                            .number = number,
+                            .seq = seq,
+                            .sum = sum};
     struct iovec one = {.iov_base = &h, .iov_len = sizeof h};
     char name[NAME_SIZE];
     struct stat st;
@@ -344,8 +349,8 @@ static bool header_at(const struct pn_segfile_dir *dir, const struct pn_recfile_
     if (__builtin_expect(magic != RECORD_MAGIC, 0))
         return false;
     memcpy(h, r->bytes + (at - r->at), sizeof *h);
-    return h->crc == pn_crc32c(address_crc(dir, number, at), h,
-                               offsetof(struct record_header, crc)) &&
+    return h->crc ==
+               pn_crc32c(address_crc(dir, number, at), h, offsetof(struct record_header, crc)) &&
            h->length <= PN_RECORD_MAX;
 }
 
@@ -403,10 +408,14 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
     *out = (struct pn_record_out) {.file = number, .at = at, .next = at};
     if (rc != PN_RECFILE_RECORD)
         return rc;
-    *out = (struct pn_record_out) {.file = number, .at = at,
-                                   .next = at + pn_record_size(h.length), .seq = h.seq,
-                                   .sum = h.sum, .type = h.type & ~PN_RECORD_FIRST,
-                                   .first = (h.type & PN_RECORD_FIRST) != 0, .more = h.more,
+    *out = (struct pn_record_out) {.file = number,
+                                   .at = at,
+                                   .next = at + pn_record_size(h.length),
+                                   .seq = h.seq,
+                                   .sum = h.sum,
+                                   .type = h.type & ~PN_RECORD_FIRST,
+                                   .first = (h.type & PN_RECORD_FIRST) != 0,
+                                   .more = h.more,
                                    .length = h.length};
     rc = grow(reader, h.length);
     if (rc != 0)
@@ -441,8 +450,8 @@ static int newest_mark(const struct pn_segfile_dir *dir, int fd, uint64_t number
     return newest < 0 ? -ENODATA : newest;
 }
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file,
-                        uint64_t number, const struct pn_recfile_mark *mark)
+int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                        const struct pn_recfile_mark *mark)
 {
     struct file_mark both[2];
     struct stat st;
@@ -452,8 +461,8 @@ int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *fil
     int newest = newest_mark(dir, file->fd, number, both);
     if (newest < 0 && newest != -ENODATA)
         return newest;
-    struct file_mark next = {mark->at, mark->seq, mark->sum,
-                             newest < 0 ? 1 : both[newest].turn + 1, 0};
+    struct file_mark next = {mark->at, mark->seq, mark->sum, newest < 0 ? 1 : both[newest].turn + 1,
+                             0};
     next.crc = mark_crc(dir, number, &next);
     struct iovec one = {.iov_base = &next, .iov_len = sizeof next};
     off_t at = (off_t) (sizeof(struct file_header) + (newest == 0 ? sizeof next : 0));
@@ -461,8 +470,8 @@ int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *fil
     return rc == 0 ? 0 : failed(dir, number, "write to", -rc);
 }
 
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file,
-                        uint64_t number, struct pn_recfile_mark *mark)
+int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                        struct pn_recfile_mark *mark)
 {
     struct file_header h;
     struct file_mark both[2];

@@ -19,11 +19,11 @@
 
 #include "files/segfile.h"
 
-#define PN_RECFILE_START 128U        /* where a file's first record begins */
-#define PN_RECORD_HEADER 40U         /* bytes on disk before a record's body */
-#define PN_RECORD_FIRST 0x80000000U  /* on disk, of the first record of a batch */
-#define PN_RECORD_MAX (256U << 20)   /* no record has a longer body */
-#define PN_RECFILE_STEP (1U << 20)   /* bytes that are searched through at a time */
+#define PN_RECFILE_START 128U         /* where a file's first record begins */
+#define PN_RECORD_HEADER 40U          /* bytes on disk before a record's body */
+#define PN_RECORD_FIRST  0x80000000U  /* on disk, of the first record of a batch */
+#define PN_RECORD_MAX    (256U << 20) /* no record has a longer body */
+#define PN_RECFILE_STEP  (1U << 20)   /* bytes that are searched through at a time */
 
 /* A descriptor of this process: looked at before each use, as programs close what is not theirs. */
 struct pn_recfile {
@@ -42,7 +42,7 @@ struct pn_record_out {
     uint64_t at, next; /* of this record and of what follows it */
     uint64_t seq, sum; /* records, and bytes in bodies, that were written before it */
     uint32_t type, more, length;
-    bool first; /* of its batch */
+    bool first;          /* of its batch */
     const uint8_t *body; /* until the next call */
 };
 
@@ -108,11 +108,11 @@ enum pn_recfile_found {
 int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
                     uint64_t number, uint64_t at, uint64_t end, struct pn_record_out *out);
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file,
-                        uint64_t number, const struct pn_recfile_mark *mark);
+int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                        const struct pn_recfile_mark *mark);
 /* *mark: of the newest one that is whole, or the file's first record if its header is; else 1. */
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file,
-                        uint64_t number, struct pn_recfile_mark *mark);
+int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+                        struct pn_recfile_mark *mark);
 
 int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number); /* fdatasync() */
 int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd);

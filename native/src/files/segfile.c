@@ -42,7 +42,7 @@
 #include "base/err.h"
 #include "files/datafile.h"
 
-#define SEGFILE_MAGIC 0x31474553464e5950ULL /* "PYNFSEG1" read as little-endian */
+#define SEGFILE_MAGIC   0x31474553464e5950ULL /* "PYNFSEG1" read as little-endian */
 #define SEGFILE_VERSION 1U
 
 struct segfile_header {
@@ -87,8 +87,8 @@ int pn_segfile_open_dir(struct pn_segfile_dir *dir, const char *path, uint32_t u
     memcpy(dir->path, path, strlen(path) + 1);
     dir->instance = instance;
     dir->kind = kind;
-    int length = snprintf(dir->prefix, sizeof dir->prefix, "pynotify.%u.%s.%016llx.%c.",
-                          uid, segment, (unsigned long long) instance, kind);
+    int length = snprintf(dir->prefix, sizeof dir->prefix, "pynotify.%u.%s.%016llx.%c.", uid,
+                          segment, (unsigned long long) instance, kind);
     if (length < 0 || (size_t) length >= sizeof dir->prefix)
         return pn_fail(ENAMETOOLONG, "the segment name \"%.100s\" is too long for files", segment);
     return 0;
@@ -327,8 +327,8 @@ static bool parse_hex(const char *text, uint64_t *value)
 static bool parse_name(const char *rest, uint64_t *instance)
 {
     uint64_t number;
-    return strlen(rest) == 35 && parse_hex(rest, instance) && rest[16] == '.' &&
-           rest[18] == '.' && parse_hex(rest + 19, &number);
+    return strlen(rest) == 35 && parse_hex(rest, instance) && rest[16] == '.' && rest[18] == '.' &&
+           parse_hex(rest + 19, &number);
 }
 
 /* Files whose names begin with `prefix`, and go on with a name, or with a number alone. */

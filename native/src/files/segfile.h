@@ -20,8 +20,8 @@
 
 #include "files/datafile.h"
 
-#define PN_SEGFILE_PAGE 8192U /* bytes: PN_QUEUE_PAGE */
-#define PN_SEGFILE_PAGES 32U /* SLRU_PAGES_PER_SEGMENT */
+#define PN_SEGFILE_PAGE   8192U /* bytes: PN_QUEUE_PAGE */
+#define PN_SEGFILE_PAGES  32U   /* SLRU_PAGES_PER_SEGMENT */
 #define PN_SEGFILE_HEADER 4096U
 
 /* What names a sequence of files.  No descriptor: programs close those that are not theirs. */

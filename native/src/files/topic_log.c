@@ -266,8 +266,8 @@ static int stage_file(struct pn_topiclog *log, struct pn_topiclog_files *files, 
         return rc;
     rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
     if (rc != 0) /* as much as it had, if nobody else has taken it */
-        pn_recfile_reserve(&files->queue.dir, &files->queue.writer, now->write_file,
-                           now->write_at, now->write_at,
+        pn_recfile_reserve(&files->queue.dir, &files->queue.writer, now->write_file, now->write_at,
+                           now->write_at,
                            now->write_at + files->queue.owed(files->queue.arg, 0, &rest));
     return rc;
 }
@@ -379,8 +379,8 @@ int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, u
         atomic_fetch_add_explicit(&log->failures, 1, memory_order_release);
     } else if (rc == 0 && pn_load_acquire(&log->failures) != failures) {
         uint32_t error = pn_load_relaxed(&log->failed);
-        rc = pn_fail(error != 0 ? (int) error : EIO,
-                     "a sync of the log in %s failed meanwhile", files->queue.dir.path);
+        rc = pn_fail(error != 0 ? (int) error : EIO, "a sync of the log in %s failed meanwhile",
+                     files->queue.dir.path);
     }
     if (rc != 0 || !again)
         return rc;
@@ -468,8 +468,7 @@ static int carry_all(struct pn_topiclog *log, struct pn_topiclog_files *files, u
     return rc;
 }
 
-int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *files,
-                           uint64_t least)
+int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t least)
 {
     const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
     struct pn_log_dropped dropped = {.file = before.write_file + 1};
@@ -504,8 +503,7 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
 {
     uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue), carried = 0;
     if (log->compact_file == 0)
-        return (bytes < log->compact_from && log->queue.starved == 0) ||
-                       bytes / 3 < live_bytes ||
+        return (bytes < log->compact_from && log->queue.starved == 0) || bytes / 3 < live_bytes ||
                        (live_bytes != 0 && bytes / 3 < log->queue.least)
                    ? 0
                    : begin_compaction(log, files);

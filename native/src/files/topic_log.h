@@ -16,21 +16,21 @@
 
 #include "files/diskqueue.h"
 
-#define PN_TOPICLOG_COMPACT (16U << 20) /* bytes */
-#define PN_TOPICLOG_STEP (256U << 10) /* bytes that are carried in one hold of the lock */
-#define PN_TOPICLOG_LATER 2
-#define PN_TOPICLOG_CURSOR 6 /* words */
+#define PN_TOPICLOG_COMPACT  (16U << 20)  /* bytes */
+#define PN_TOPICLOG_STEP     (256U << 10) /* bytes that are carried in one hold of the lock */
+#define PN_TOPICLOG_LATER    2
+#define PN_TOPICLOG_CURSOR   6            /* words */
 #define PN_TOPICLOG_INTERVAL 1000000000LL /* ns between two syncs of fsync="interval" */
 
 /* A record's type.  Times are CLOCK_REALTIME in ns, 0: none. */
 enum pn_log_kind {
-    PN_LOG_OPENED = 1, /* struct pn_log_opened; every file begins with one */
-    PN_LOG_TOPIC,      /* struct pn_log_topic: there is one of this number, and what it is now */
+    PN_LOG_OPENED = 1,    /* struct pn_log_opened; every file begins with one */
+    PN_LOG_TOPIC,         /* struct pn_log_topic: there is one of this number, and what it is now */
     PN_LOG_TOPIC_DELETED, /* struct pn_log_delivery, of which only the topic counts */
-    PN_LOG_CHANNEL,         /* struct pn_log_channel, likewise */
+    PN_LOG_CHANNEL,       /* struct pn_log_channel, likewise */
     PN_LOG_CHANNEL_DELETED, /* struct pn_log_delivery: topic and channel */
     PN_LOG_PUBLISH,         /* struct pn_log_message, headers, body */
-    PN_LOG_CARRIED,   /* the same and its deliveries: what it is now, whatever was said before */
+    PN_LOG_CARRIED,    /* the same and its deliveries: what it is now, whatever was said before */
     PN_LOG_FANNED_OUT, /* struct pn_log_delivery[]: it is given to the channels of this moment */
     PN_LOG_DELIVERED,  /* struct pn_log_delivery[]: attempts */
     PN_LOG_FINISHED,   /* struct pn_log_delivery[]: this channel has done with it, however */
@@ -69,26 +69,26 @@ struct pn_log_message {
     uint64_t id;
     int64_t published, due, expires;
     uint32_t topic;
-    uint32_t fanned_out; /* 1: given to the topic's channels of this moment */
+    uint32_t fanned_out;    /* 1: given to the topic's channels of this moment */
 #define PN_LOG_FANNED_TOO 2 /* of CARRIED: this says nothing of channels that it does not name */
-    uint32_t deliveries; /* of CARRIED: so many pn_log_delivery follow */
-    uint32_t headers_len; /* then headers, then the body */
+    uint32_t deliveries;    /* of CARRIED: so many pn_log_delivery follow */
+    uint32_t headers_len;   /* then headers, then the body */
 };
 
 struct pn_topiclog {
-    struct pn_diskqueue queue; /* its records from read_seq on are the log */
-    uint64_t instance; /* of the segment */
-    uint64_t random;   /* of the names of its files */
+    struct pn_diskqueue queue;  /* its records from read_seq on are the log */
+    uint64_t instance;          /* of the segment */
+    uint64_t random;            /* of the names of its files */
     pn_atomic_u64 written_file; /* W: holder, before `written` */
-    pn_atomic_u64 written;     /* records below are committed, in files up to written_file */
-    pn_atomic_u64 synced;      /* records below that are on the disk.  W: any (CAS, only up) */
-    pn_atomic_u64 synced_file; /* up to this file, the directory too.  W: any */
-    pn_atomic_u64 synced_at;   /* CLOCK_MONOTONIC ns of the last sync */
-    pn_atomic_u64 syncs;       /* how many there were */
+    pn_atomic_u64 written;      /* records below are committed, in files up to written_file */
+    pn_atomic_u64 synced;       /* records below that are on the disk.  W: any (CAS, only up) */
+    pn_atomic_u64 synced_file;  /* up to this file, the directory too.  W: any */
+    pn_atomic_u64 synced_at;    /* CLOCK_MONOTONIC ns of the last sync */
+    pn_atomic_u64 syncs;        /* how many there were */
     /* While it is being compacted; W: holder, compact_file last. */
     uint64_t compact_file, compact_seq, compact_sum, compact_cursor[PN_TOPICLOG_CURSOR];
     uint64_t compactions;
-    uint64_t compact_from; /* bytes; a smaller log is not compacted */
+    uint64_t compact_from;  /* bytes; a smaller log is not compacted */
     pn_atomic_u32 failed;   /* errno of a sync that failed since all was written anew.  W: any,
                              * before failures; 0: holder */
     pn_atomic_u32 failures; /* syncs that failed, ever.  W: any (an add) */

@@ -69,11 +69,11 @@ struct model {
     struct message **bucket;
     size_t buckets, messages;
     uint64_t instance, file, at;
-    uint64_t batch_end; /* number of the record behind the batch that is being read */
-    bool torn;          /* something of that cannot be read */
+    uint64_t batch_end;    /* number of the record behind the batch that is being read */
+    bool torn;             /* something of that cannot be read */
     uint64_t damaged;      /* records that were lost */
     uint64_t damaged_file; /* the last in which some were; 0: none */
-    uint64_t nameless;  /* messages of topics that are not known */
+    uint64_t nameless;     /* messages of topics that are not known */
 };
 
 static int no_memory(void)
@@ -427,14 +427,20 @@ static int note_record(struct model *m, const struct pn_record_out *record)
         struct pn_log_message message;
         struct pn_log_dropped dropped;
     } u;
-    static const size_t sizes[PN_LOG_KINDS] = {
-        [PN_LOG_OPENED] = sizeof u.opened,           [PN_LOG_TOPIC] = sizeof u.topic,
-        [PN_LOG_TOPIC_DELETED] = sizeof u.delivery,  [PN_LOG_CHANNEL] = sizeof u.channel,
-        [PN_LOG_CHANNEL_DELETED] = sizeof u.delivery, [PN_LOG_PUBLISH] = sizeof u.message,
-        [PN_LOG_CARRIED] = sizeof u.message,         [PN_LOG_FANNED_OUT] = sizeof u.delivery,
-        [PN_LOG_DELIVERED] = sizeof u.delivery,      [PN_LOG_FINISHED] = sizeof u.delivery,
-        [PN_LOG_REQUEUED] = sizeof u.delivery,       [PN_LOG_EMPTIED] = sizeof u.delivery,
-        [PN_LOG_CANCELLED] = sizeof u.delivery,      [PN_LOG_DROPPED] = sizeof u.dropped};
+    static const size_t sizes[PN_LOG_KINDS] = {[PN_LOG_OPENED] = sizeof u.opened,
+                                               [PN_LOG_TOPIC] = sizeof u.topic,
+                                               [PN_LOG_TOPIC_DELETED] = sizeof u.delivery,
+                                               [PN_LOG_CHANNEL] = sizeof u.channel,
+                                               [PN_LOG_CHANNEL_DELETED] = sizeof u.delivery,
+                                               [PN_LOG_PUBLISH] = sizeof u.message,
+                                               [PN_LOG_CARRIED] = sizeof u.message,
+                                               [PN_LOG_FANNED_OUT] = sizeof u.delivery,
+                                               [PN_LOG_DELIVERED] = sizeof u.delivery,
+                                               [PN_LOG_FINISHED] = sizeof u.delivery,
+                                               [PN_LOG_REQUEUED] = sizeof u.delivery,
+                                               [PN_LOG_EMPTIED] = sizeof u.delivery,
+                                               [PN_LOG_CANCELLED] = sizeof u.delivery,
+                                               [PN_LOG_DROPPED] = sizeof u.dropped};
     if (record->type == 0 || record->type >= PN_LOG_KINDS || record->length < sizes[record->type])
         return 0;
     size_t size = sizes[record->type], left = record->length - size;
@@ -481,10 +487,9 @@ static int end_of(struct pn_topiclog_files *files, const struct pn_diskqueue_sta
     *end = number == s->write_file ? s->write_at : UINT64_MAX;
     if (number == s->write_file)
         return 0;
-    int rc = pn_recfile_next(&files->queue.dir, &files->queue.peeker, number + 1,
-                             PN_RECFILE_START, UINT64_MAX, &record);
-    if (rc == PN_RECFILE_RECORD && record.type == PN_LOG_OPENED &&
-        record.length == sizeof opened) {
+    int rc = pn_recfile_next(&files->queue.dir, &files->queue.peeker, number + 1, PN_RECFILE_START,
+                             UINT64_MAX, &record);
+    if (rc == PN_RECFILE_RECORD && record.type == PN_LOG_OPENED && record.length == sizeof opened) {
         memcpy(&opened, record.body, sizeof opened);
         if (opened.last_file == number)
             *end = opened.last_end;
@@ -596,9 +601,11 @@ static int tell_message(struct pn_topiclog_files *files, const struct model *m,
     what.topic = msg->topic;
     for (uint32_t i = 0; what.fanned_out != 0 && i < msg->n; i++)
         if (is_live(&m->topic[msg->topic], &msg->delivery[i]))
-            d[what.deliveries++] = (struct pn_log_delivery) {
-                .id = what.id, .due = msg->delivery[i].due, .topic = msg->topic,
-                .channel = msg->delivery[i].channel, .attempts = msg->delivery[i].attempts};
+            d[what.deliveries++] = (struct pn_log_delivery) {.id = what.id,
+                                                             .due = msg->delivery[i].due,
+                                                             .topic = msg->topic,
+                                                             .channel = msg->delivery[i].channel,
+                                                             .attempts = msg->delivery[i].attempts};
     const uint8_t *headers = record.body + skip, *body = headers + what.headers_len;
     rc = to->message(arg, &what, d, headers, body,
                      record.length - (uint32_t) skip - what.headers_len);

@@ -55,7 +55,7 @@ static int make_room(struct pn_copy *copy, uint64_t need)
 void pn_copy_free(struct pn_copy *copy)
 {
     free(copy->bytes);
-    *copy = (struct pn_copy){0};
+    *copy = (struct pn_copy) {0};
 }
 
 /* ---- from the ring ------------------------------------------------------------------------ */
@@ -246,7 +246,7 @@ int pn_copy_fetch(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
         if (!may_be(seg, mem_tail, floor))
             return impossible(at);
         if (at < floor) {
-            *gap = (struct pn_copy_gap){.until = floor, .reason = PN_GAP_EVICTED};
+            *gap = (struct pn_copy_gap) {.until = floor, .reason = PN_GAP_EVICTED};
             return 1;
         }
         if (head - at > (at < mem_tail ? seg->capacity : seg->ring_bytes))
@@ -271,8 +271,7 @@ int pn_copy_entry(struct pn_segment *seg, struct pn_copy *copy, QueuePosition at
         return pn_segment_poison(seg, "no entry can stand at queue position %llu",
                                  (unsigned long long) at);
     QueuePosition page_end = (at | (PN_QUEUE_PAGE - 1)) + 1;
-    gap->until = pn_spill_boundary(seg, page_end,
-                                   pn_load_acquire(&seg->ctl->mem_tail));
+    gap->until = pn_spill_boundary(seg, page_end, pn_load_acquire(&seg->ctl->mem_tail));
     gap->reason = PN_GAP_DAMAGED;
     copy->start = copy->end = 0;
     return 1;

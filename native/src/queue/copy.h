@@ -12,8 +12,8 @@ struct pn_copy {
     QueuePosition base;       /* of bytes[0] */
     QueuePosition start, end; /* validated, and whole entries */
     bool from_file;
-    bool left_file;           /* a file was read to its end: perhaps it can go */
-    uint64_t file;            /* the number of the file that was read last */
+    bool left_file; /* a file was read to its end: perhaps it can go */
+    uint64_t file;  /* the number of the file that was read last */
 };
 
 /* Why nothing was copied: what lies before `until` is lost. */

@@ -27,7 +27,6 @@
 #include "base/crashpoint.h"
 #include "queue/spill.h"
 
-
 /* ---- entries ------------------------------------------------------------------------------ */
 
 /* Dummy entries up to `end`, one a page; of each only length and dboid are written. */
@@ -78,8 +77,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
 }
 
 bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
-                             QueuePosition pos, QueuePosition limit,
-                             struct pn_entry_extent *extent)
+                             QueuePosition pos, QueuePosition limit, struct pn_entry_extent *extent)
 {
     uint64_t length = *(volatile const uint32_t *) &qe->length; /* once: it is not ours alone */
     uint64_t room = PN_QUEUE_PAGE - QUEUE_POS_OFFSET(pos);
@@ -98,9 +96,9 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         channel_len = payload_len = 0;
     else if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
         return false;
-    *extent = (struct pn_entry_extent){.next = pos + length,
-                                       .channel_len = (uint32_t) channel_len,
-                                       .payload_len = (uint32_t) payload_len};
+    *extent = (struct pn_entry_extent) {.next = pos + length,
+                                        .channel_len = (uint32_t) channel_len,
+                                        .payload_len = (uint32_t) payload_len};
     return true;
 }
 

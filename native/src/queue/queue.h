@@ -71,7 +71,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
  * whoever copies from the entry goes by these.
  */
 struct pn_entry_extent {
-    QueuePosition next; /* the position behind it */
+    QueuePosition next;                /* the position behind it */
     uint32_t channel_len, payload_len; /* 0 of a dummy */
 };
 
@@ -92,8 +92,7 @@ static inline bool pn_queue_entry_known(const struct pn_segment *seg, const Asyn
 {
     return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY || qe->kind == PN_ENTRY_GAP ||
            qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_ANSWER ||
-           qe->kind == PN_ENTRY_CANCEL || qe->kind == PN_ENTRY_SPILL ||
-           qe->kind == PN_ENTRY_BURY ||
+           qe->kind == PN_ENTRY_CANCEL || qe->kind == PN_ENTRY_SPILL || qe->kind == PN_ENTRY_BURY ||
            (qe->kind == PN_ENTRY_GENERATION && qe->channel_hash < seg->max_generations);
 }
 

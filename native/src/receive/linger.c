@@ -12,11 +12,11 @@
 #include "base/os.h"
 #include "receive/receive.h"
 
-#define PN_SPIN_MIN_NS 2000LL
-#define PN_SPIN_REST 64           /* waits without it after it brought nothing */
-#define PN_STREAM_GAP_NS 500000LL /* messages that come faster than this are a stream */
-#define PN_YIELD_ALONE_NS 3000LL  /* a yield that took less found nobody else to run */
-#define PN_YIELDS 8
+#define PN_SPIN_MIN_NS    2000LL
+#define PN_SPIN_REST      64       /* waits without it after it brought nothing */
+#define PN_STREAM_GAP_NS  500000LL /* messages that come faster than this are a stream */
+#define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found nobody else to run */
+#define PN_YIELDS         8
 
 /* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
 static bool spin(struct pn_conn *conn)

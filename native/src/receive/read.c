@@ -137,11 +137,11 @@ static int add_gap(pn_batch *b, uint64_t missed, uint32_t reason, uint32_t route
         b->gap = bigger;
         b->gap_cap = cap;
     }
-    b->gap[b->ngaps++] = (pn_gap){.before = b->n,
-                                  .missed_bytes = missed,
-                                  .reason = reason,
-                                  .routes = routes,
-                                  .channel = channel};
+    b->gap[b->ngaps++] = (pn_gap) {.before = b->n,
+                                   .missed_bytes = missed,
+                                   .reason = reason,
+                                   .routes = routes,
+                                   .channel = channel};
     return 0;
 }
 

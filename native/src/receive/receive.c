@@ -54,13 +54,13 @@
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
-#define PN_TIMER_MIN_NS 1000000000LL  /* the slow timer, +-25 %, when something was read; */
-#define PN_TIMER_MAX_NS 30000000000LL /* and when nothing was for a minute */
-#define PN_TIMER_OWED_NS 500000000LL  /* signals owed longer than that are sent by it */
-#define PN_POLL_MODE_NS 2000000LL   /* wakeup="poll": how often it looks, */
-#define PN_POLL_BACK_NS 50000000LL  /* and how often the caller may look at its signals */
-#define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
-#define PN_FILE_TRIES 200
+#define PN_TIMER_MIN_NS  1000000000LL  /* the slow timer, +-25 %, when something was read; */
+#define PN_TIMER_MAX_NS  30000000000LL /* and when nothing was for a minute */
+#define PN_TIMER_OWED_NS 500000000LL   /* signals owed longer than that are sent by it */
+#define PN_POLL_MODE_NS  2000000LL     /* wakeup="poll": how often it looks, */
+#define PN_POLL_BACK_NS  50000000LL    /* and how often the caller may look at its signals */
+#define PN_KEEP_ALIVE_NS 50000000LL    /* how often a busy sleeper takes its liveness locks again */
+#define PN_FILE_TRIES    200
 
 void pn_receive_close_files(struct pn_conn *conn)
 {
@@ -225,8 +225,8 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
     if (woken_by != 0)
         pn_log_wake(conn, (uint8_t) woken_by, true, batch->n,
                     (int64_t) pn_load_relaxed(&conn->woke_at));
-    uint64_t behind = pn_load_relaxed(&conn->seg->ctl->head) -
-                      (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP);
+    uint64_t behind =
+        pn_load_relaxed(&conn->seg->ctl->head) - (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP);
     pn_log_received(conn, batch, conn->chan_seqs, pn_now_ns(), behind / PN_ENTRY_HEADER);
     pn_store_relaxed(&conn->last_wake, PN_LATWAKE_NONE);
 }
@@ -329,8 +329,8 @@ static int64_t timer_period(struct pn_conn *conn)
 {
     /* jitter from what differs between connections, so that a thousand do not tick together */
     uint64_t mixed = ((uint64_t) conn->pid << 20 ^ conn->slot) * 0x9e3779b97f4a7c15ULL;
-    bool watched = pn_load_relaxed(&conn->nlistening) == 0 ||
-                   pn_load_relaxed(&conn->watch.complete) != 0;
+    bool watched =
+        pn_load_relaxed(&conn->nlistening) == 0 || pn_load_relaxed(&conn->watch.complete) != 0;
     int64_t period = PN_TIMER_MIN_NS << (watched ? pn_load_relaxed(&conn->timer_step) : 0);
     if (pn_load_relaxed(&conn->has_fd) != 0)
         period *= 2;
@@ -504,11 +504,11 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
         until = now + PN_POLL_MODE_NS;
     if (retry_at != 0 && until > retry_at)
         until = retry_at > now ? retry_at : now;
-    *sleeper = (struct pn_sleeper){
-        .conn = conn,
-        .fd = pn_load_relaxed(&conn->efd),
-        .set = &conn->sleepfd,
-        .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
+    *sleeper =
+        (struct pn_sleeper) {.conn = conn,
+                             .fd = pn_load_relaxed(&conn->efd),
+                             .set = &conn->sleepfd,
+                             .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
     int rc = pn_latch_block(sleeper);
     if (__builtin_expect(sleeper->neighbour, 0))
         pn_watch_look(conn);
@@ -552,7 +552,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             return 1 | pn_conn_notice_bit(conn);
         bool timed_out = rc == 0 && sleeper.signalled == 0;
         rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
-                    : pn_conn_check_receiver(conn);
+                                    : pn_conn_check_receiver(conn);
         if (rc == 0 && !(timed_out && pn_now_ns() < back_at))
             return -EINTR; /* 7 */
     }

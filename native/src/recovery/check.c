@@ -250,11 +250,9 @@ static void check_list(struct pn_segment *seg, struct report *r, uint32_t slot, 
             count++;
             listeners[channel]++;
             if (e->state != PN_CHANNEL_USED || !pn_channel_listens(seg, e, slot))
-                problem(r, "I15: slot %u listens to channel %u, its bit is not set", slot,
-                        channel);
+                problem(r, "I15: slot %u listens to channel %u, its bit is not set", slot, channel);
             if (sub->since > pn_load_relaxed(&seg->ctl->head))
-                problem(r, "I11: slot %u listens to channel %u since the future", slot,
-                        channel);
+                problem(r, "I11: slot %u listens to channel %u since the future", slot, channel);
         }
         prev = link;
         link = sub->next;
@@ -303,8 +301,8 @@ static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, 
         return;
     }
     uint64_t hash = pn_channel_hash(e->dboid, pn_channel_name(seg, e), e->name_len);
-    if (hash != e->hash || pn_channel_find_locked(seg, hash, e->dboid, pn_channel_name(seg, e),
-                                                  e->name_len) != e)
+    if (hash != e->hash ||
+        pn_channel_find_locked(seg, hash, e->dboid, pn_channel_name(seg, e), e->name_len) != e)
         problem(r, "I15: channel %u is not found under its name", i);
 }
 
@@ -391,28 +389,29 @@ void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows,
     int32_t holder = pn_queue_advance_tail_locked(seg);
     uint64_t head = pn_load_relaxed(&ctl->head), tail = pn_load_relaxed(&ctl->tail);
 
-    *out = (pn_stat){.commits = pn_load_relaxed(&ctl->locked.commits),
-                     .notifications = pn_load_relaxed(&ctl->locked.notifications),
-                     .collapsed = pn_load_relaxed(&ctl->locked.collapsed),
-                     .signals_elided = pn_load_relaxed(&ctl->locked.signals_elided),
-                     .slot_writes = pn_load_relaxed(&ctl->locked.slot_writes),
-                     .recoveries = pn_load_relaxed(&ctl->locked.recoveries),
-                     .signals_sent = pn_load_relaxed(&ctl->free.signals_sent),
-                     .signals_unsent = pn_load_relaxed(&ctl->free.signals_unsent),
-                     .wakeups_useful = pn_load_relaxed(&ctl->free.wakeups_useful),
-                     .wakeups_useless = pn_load_relaxed(&ctl->free.wakeups_useless),
-                     .handler_reinstalls = pn_load_relaxed(&ctl->free.handler_reinstalls),
-                     .evictions = pn_load_relaxed(&ctl->locked.evictions),
-                     .spilled_pages = pn_load_relaxed(&ctl->locked.spilled_pages),
-                     .head = head,
-                     .tail = tail,
-                     .mem_tail = pn_load_relaxed(&ctl->mem_tail),
-                     .tail_holder_pid = holder < 0 ? 0 : pn_load_relaxed(&seg->backend[holder].pid),
-                     .queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
-                     .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
-                     .channels = ctl->channels_used,
-                     .subscriptions = ctl->subscriptions_used,
-                     .generations = ctl->generations_used};
+    *out =
+        (pn_stat) {.commits = pn_load_relaxed(&ctl->locked.commits),
+                   .notifications = pn_load_relaxed(&ctl->locked.notifications),
+                   .collapsed = pn_load_relaxed(&ctl->locked.collapsed),
+                   .signals_elided = pn_load_relaxed(&ctl->locked.signals_elided),
+                   .slot_writes = pn_load_relaxed(&ctl->locked.slot_writes),
+                   .recoveries = pn_load_relaxed(&ctl->locked.recoveries),
+                   .signals_sent = pn_load_relaxed(&ctl->free.signals_sent),
+                   .signals_unsent = pn_load_relaxed(&ctl->free.signals_unsent),
+                   .wakeups_useful = pn_load_relaxed(&ctl->free.wakeups_useful),
+                   .wakeups_useless = pn_load_relaxed(&ctl->free.wakeups_useless),
+                   .handler_reinstalls = pn_load_relaxed(&ctl->free.handler_reinstalls),
+                   .evictions = pn_load_relaxed(&ctl->locked.evictions),
+                   .spilled_pages = pn_load_relaxed(&ctl->locked.spilled_pages),
+                   .head = head,
+                   .tail = tail,
+                   .mem_tail = pn_load_relaxed(&ctl->mem_tail),
+                   .tail_holder_pid = holder < 0 ? 0 : pn_load_relaxed(&seg->backend[holder].pid),
+                   .queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
+                   .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
+                   .channels = ctl->channels_used,
+                   .subscriptions = ctl->subscriptions_used,
+                   .generations = ctl->generations_used};
     out->queue_usage = (double) (QUEUE_POS_PAGE(head) - QUEUE_POS_PAGE(tail)) /
                        (double) (seg->capacity / PN_QUEUE_PAGE);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {

@@ -63,7 +63,7 @@ static void check_delivery(struct check *k, uint32_t ref)
              d->channel, d->message);
         return;
     }
-    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint16_t life = pn_load_relaxed(&m->state);
     struct seen *seen = &k->seen[d->channel];
@@ -105,7 +105,7 @@ static void check_message(struct check *k, uint32_t ref)
                  (unsigned long long) m->id, at);
             return;
         }
-        firm += pn_queue_at(seg, d->channel)->ephemeral == 0;
+        firm += pn_topic_channel_at(seg, d->channel)->ephemeral == 0;
         own += d->channel < seg->topics.max_topics;
         at = d->of_message;
     }
@@ -136,7 +136,7 @@ static void check_cells(struct check *k)
 
 static void check_ready(struct check *k, uint32_t index)
 {
-    const struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
     uint32_t n = 0, last = 0;
     uint64_t order = 0;
     for (uint32_t at = ch->first; at != 0 && n <= k->limit; n++) {
@@ -155,8 +155,9 @@ static void check_ready(struct check *k, uint32_t index)
         tell(k, "I22: the ready list of channel %u has %u, says %u", index, n, ch->ready);
     if (seen->ready != ch->ready || seen->deferred != ch->deferred ||
         seen->in_flight != ch->in_flight || seen->held != ch->held)
-        tell(k, "I23: channel %u has %u ready, %u deferred, %u in flight, %u held; "
-                "says %u, %u, %u, %u",
+        tell(k,
+             "I23: channel %u has %u ready, %u deferred, %u in flight, %u held; "
+             "says %u, %u, %u, %u",
              index, seen->ready, seen->deferred, seen->in_flight, seen->held, ch->ready,
              ch->deferred, ch->in_flight, ch->held);
     if (seen->staged != ch->staged)
@@ -178,8 +179,7 @@ static uint32_t check_flights(struct check *k, uint32_t ci)
     for (uint32_t at = c->first; at != 0 && n <= k->limit; n++) {
         const struct pn_delivery *d = pn_delivery_at(k->seg, at);
         if (kind_of(k, at) != PN_KIND_IN_FLIGHT || d->prev != last || d->due < due ||
-            d->channel != c->channel ||
-            pn_state_consumer(pn_load_relaxed(&d->state)) != ci) {
+            d->channel != c->channel || pn_state_consumer(pn_load_relaxed(&d->state)) != ci) {
             tell(k, "I22: the list of consumer %u is wrong at delivery %u", ci, at);
             return n;
         }
@@ -189,8 +189,8 @@ static uint32_t check_flights(struct check *k, uint32_t ci)
     }
     if (n != c->in_flight || last != c->last)
         tell(k, "I22: consumer %u has %u in flight, says %u", ci, n, c->in_flight);
-    if (c->first != 0 &&
-        pn_delivery_at(k->seg, c->first)->due < pn_queue_at(k->seg, c->channel)->next_deadline)
+    if (c->first != 0 && pn_delivery_at(k->seg, c->first)->due <
+                             pn_topic_channel_at(k->seg, c->channel)->next_deadline)
         tell(k, "I24: consumer %u has an earlier deadline than its channel knows", ci);
     return n;
 }
@@ -198,12 +198,12 @@ static uint32_t check_flights(struct check *k, uint32_t ci)
 /* I24 */
 static void check_waiting(struct check *k, uint32_t index, bool in_time)
 {
-    struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
+    struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
     if (ch->waiting == 0 || ch->samplers != 0)
         return;
     if (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified)
-        tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified",
-             ch->waiting, index, ch->ready, ch->notified);
+        tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified", ch->waiting,
+             index, ch->ready, ch->notified);
     if (ch->notified == 0 && !in_time)
         tell(k, "I24: nobody who waits in channel %u keeps its time", index);
 }
@@ -223,9 +223,9 @@ static void check_owner(struct check *k, uint32_t ci)
 
 static void check_consumers(struct check *k, uint32_t index)
 {
-    struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
+    struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
     uint32_t n = 0, waiting = 0, notified = 0, flying = 0, samplers = 0;
-    int64_t due = pn_queue_next_due_locked(k->seg, ch);
+    int64_t due = pn_topic_channel_next_due_locked(k->seg, ch);
     bool in_time = due == INT64_MAX;
     for (uint32_t i = ch->first_consumer; i != 0 && n <= k->seg->topics.max_consumers; n++) {
         const struct pn_consumer_slot *c = pn_consumer_at(k->seg, i - 1);
@@ -235,15 +235,15 @@ static void check_consumers(struct check *k, uint32_t index)
         waiting += wait == PN_CONSUMER_WAITING;
         notified += wait == PN_CONSUMER_NOTIFIED;
         samplers += c->sample_rate != 0;
-        in_time = in_time || ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) &&
-                              c->armed <= due);
+        in_time = in_time ||
+                  ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due);
         flying += check_flights(k, i - 1);
         i = c->next;
     }
     if (n != ch->consumers || waiting != ch->waiting || notified != ch->notified ||
         samplers != ch->samplers)
-        tell(k, "I23: channel %u has %u consumers, %u wait, %u notified; says %u, %u, %u", index,
-             n, waiting, notified, ch->consumers, ch->waiting, ch->notified);
+        tell(k, "I23: channel %u has %u consumers, %u wait, %u notified; says %u, %u, %u", index, n,
+             waiting, notified, ch->consumers, ch->waiting, ch->notified);
     if (flying + ch->held != ch->in_flight)
         tell(k, "I23: %u in the lists of channel %u, %u in flight", flying, index, ch->in_flight);
     check_waiting(k, index, in_time);
@@ -264,8 +264,8 @@ static void check_topic(struct check *k, uint32_t index)
         at = m->next;
     }
     if (n != t->messages || firm != t->firm || last != t->newest)
-        tell(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm,
-             t->messages, t->firm);
+        tell(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm, t->messages,
+             t->firm);
     if (t->disk_given > pn_diskqueue_now(&t->disk)->write_seq)
         tell(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
              (unsigned long long) t->disk_given,
@@ -275,7 +275,7 @@ static void check_topic(struct check *k, uint32_t index)
 /* I27: what stands on disk for a channel is there. */
 static void check_cursor(struct check *k, uint32_t index)
 {
-    const struct pn_topic_channel *ch = pn_queue_at(k->seg, index);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
     const struct pn_topic *topic = pn_topic_of(k->seg, ch);
     const struct pn_diskqueue_state *s = pn_diskqueue_now(&topic->rest);
     const uint32_t rests = pn_load_relaxed(&ch->rests);
@@ -295,8 +295,8 @@ static void check_tombstones(struct check *k)
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         uint32_t state = pn_load_relaxed(&tomb->state);
         const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
-        const struct pn_diskqueue_state *s = pn_diskqueue_now(
-            (tomb->seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
+        const struct pn_diskqueue_state *s =
+            pn_diskqueue_now((tomb->seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
         if (state != PN_TOMB_FREE && i > seg->topics.ctl->tombstone_end)
             tell(k, "I25: tombstone %u stands beyond the last, %u", i,
                  seg->topics.ctl->tombstone_end);

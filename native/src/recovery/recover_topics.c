@@ -178,7 +178,7 @@ static bool exists(struct pn_segment *seg, const struct pn_delivery *d)
         d->channel >= seg->topics.max_channels ||
         !pn_arena_valid(&seg->topics.arena, d->message, PN_PAGE_BODY))
         return false;
-    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     if (!is_message(seg, d->message))
         return false;
     if (pn_load_relaxed(&pn_message_at(seg, d->message)->state) == PN_MSG_PREPARED ||
@@ -189,8 +189,8 @@ static bool exists(struct pn_segment *seg, const struct pn_delivery *d)
 
 static void free_word(struct pn_delivery *d)
 {
-    pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
-                                              pn_state_tag(pn_load_relaxed(&d->state))));
+    pn_store_release(&d->state,
+                     pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(pn_load_relaxed(&d->state))));
 }
 
 static void chain_deliveries(struct pn_segment *seg)
@@ -206,7 +206,7 @@ static void chain_deliveries(struct pn_segment *seg)
         d->of_message = m->first;
         m->first = ref;
         m->refs++;
-        m->firm = (uint16_t) (m->firm + (pn_queue_at(seg, d->channel)->ephemeral == 0));
+        m->firm = (uint16_t) (m->firm + (pn_topic_channel_at(seg, d->channel)->ephemeral == 0));
     }
     PN_CRASH("topic-recover:deliveries");
 }
@@ -215,12 +215,12 @@ static void chain_deliveries(struct pn_segment *seg)
 static void unpump(struct pn_segment *seg, struct pn_message *m)
 {
     uint32_t own = 0;
-    PN_EACH_DELIVERY(seg, m, at)
-        if (pn_is_backlog(seg, pn_queue_at(seg, pn_delivery_at(seg, at)->channel)))
+    PN_EACH_DELIVERY (seg, m, at)
+        if (pn_is_backlog(seg, pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel)))
             own = at;
     if (own == 0 || m->refs == 1)
         return;
-    PN_EACH_DELIVERY(seg, m, at)
+    PN_EACH_DELIVERY (seg, m, at)
         if (at != own)
             free_word(pn_delivery_at(seg, at));
     PN_CRASH("topic-recover:unpumped");
@@ -307,8 +307,7 @@ static uint32_t sort(const struct pn_segment *seg, enum sorted by, uint32_t list
     for (uint32_t i = 0; i < 32; i++)
         all = merge(seg, by, part[i], all);
     *last = 0;
-    for (uint32_t at = all; at != 0 && pn_cells_go_on(seg, &walked);
-         at = *link_of(seg, by, at)) {
+    for (uint32_t at = all; at != 0 && pn_cells_go_on(seg, &walked); at = *link_of(seg, by, at)) {
         if (by == BY_ID)
             pn_message_at(seg, at)->prev = *last;
         else
@@ -370,7 +369,7 @@ static void attach_consumers(struct pn_segment *seg)
         if (pn_load_relaxed(&c->state) != PN_RECORD_USED || slot >= seg->max_backends)
             continue;
         pn_fetch_or(&seg->consuming[slot / 64], 1ULL << (slot % 64));
-        struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
         if (pn_load_relaxed(&ch->state) != PN_RECORD_USED ||
             ch->generation != c->channel_generation) {
             if (pn_load_relaxed(&c->wait) != PN_CONSUMER_BUSY) /* it is to see that */
@@ -395,10 +394,10 @@ static int place_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
     if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
         return pn_fail(ENOMEM, "there is no room in topic_memory to repair the topics");
-    pn_timedset_add_locked(&seg->topics.arena, &ch->timed,
-                           (struct pn_timed){.due = due,
-                                             .ref = ref,
-                                             .low = (uint32_t) pn_message_at(seg, d->message)->id});
+    pn_timedset_add_locked(
+        &seg->topics.arena, &ch->timed,
+        (struct pn_timed) {
+            .due = due, .ref = ref, .low = (uint32_t) pn_message_at(seg, d->message)->id});
     return 0;
 }
 
@@ -434,7 +433,7 @@ static int push_flight(struct pn_segment *seg, struct pn_topic_channel *ch, uint
 static int push(struct pn_segment *seg, uint32_t ref)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
-    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint64_t word = pn_load_relaxed(&d->state);
     enum pn_delivery_kind kind = pn_is_backlog(seg, ch) ? PN_KIND_READY : pn_state_kind(word);
@@ -450,8 +449,8 @@ static int push(struct pn_segment *seg, uint32_t ref)
         if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->channel != d->channel ||
             c->channel_generation != ch->generation) {
             kind = PN_KIND_READY;
-            pn_store_release(&d->state, pn_state_word(kind, pn_state_attempts(word), 0,
-                                                      pn_state_tag(word)));
+            pn_store_release(&d->state,
+                             pn_state_word(kind, pn_state_attempts(word), 0, pn_state_tag(word)));
         }
     }
     if (kind == PN_KIND_IN_FLIGHT || kind == PN_KIND_HELD)

@@ -282,7 +282,7 @@ static struct tail tail_of(uint32_t head, uint64_t len)
     uint64_t here = PN_BODY_CELL - head, rest = len > here ? len - here : 0;
     struct tail t = {rest / PN_ARENA_PAGE, (rest % PN_ARENA_PAGE + CHUNK - 1) / CHUNK};
     if (t.cells >= PN_BODY_CELLS)
-        t = (struct tail){t.pages + 1, 0};
+        t = (struct tail) {t.pages + 1, 0};
     return t;
 }
 
@@ -343,7 +343,7 @@ static bool first_span(const struct pn_arena *mem, uint32_t ref, uint32_t head, 
     if (!pn_arena_taken(mem, ref, PN_PAGE_BODY))
         return false;
     unsigned char *cell = pn_arena_at(mem, ref);
-    *span = (struct span){cell + head, PN_BODY_CELL - head, ((struct pn_body_cell *) cell)->next};
+    *span = (struct span) {cell + head, PN_BODY_CELL - head, ((struct pn_body_cell *) cell)->next};
     return true;
 }
 
@@ -351,14 +351,14 @@ static bool next_span(const struct pn_arena *mem, struct span *span)
 {
     uint32_t ref = span->next;
     if (pn_arena_taken(mem, ref, PN_PAGE_WHOLE)) {
-        *span = (struct span){pn_arena_at(mem, ref), PN_ARENA_PAGE,
-                              mem->page[ref / PN_ARENA_GRANULES].chain};
+        *span = (struct span) {pn_arena_at(mem, ref), PN_ARENA_PAGE,
+                               mem->page[ref / PN_ARENA_GRANULES].chain};
         return true;
     }
     if (!pn_arena_taken(mem, ref, PN_PAGE_BODY))
         return false;
     struct pn_body_cell *cell = pn_arena_at(mem, ref);
-    *span = (struct span){cell->data, CHUNK, cell->next};
+    *span = (struct span) {cell->data, CHUNK, cell->next};
     return cell->state == PN_BODY_CHAINED;
 }
 
@@ -630,7 +630,7 @@ int pn_arena_check(const struct pn_arena *mem, void (*problem)(void *arg, const 
         if (class != PN_PAGE_FREE)
             partial[class] += check_page(mem, class, at, &cells[class], &f);
     }
-    for (uint32_t class = PN_PAGE_DELIVERY; class < PN_PAGE_CLASSES; class++) {
+    for (uint32_t class = PN_PAGE_DELIVERY; class < PN_PAGE_CLASSES; class ++) {
         uint32_t used = pages[class] * cells_of_page[class] - cells[class];
         check_lists(mem, class, partial[class], &f);
         if (ctl->cells_free[class] != cells[class])

@@ -22,7 +22,7 @@ struct pn_arena {
     uint32_t pages; /* including page 0 and whatever else of the caller's lies at the beginning */
     uint32_t first; /* the first page that is given out, >= 1 */
     uint32_t owners;
-    uint32_t largest; /* pages of the largest body */
+    uint32_t largest;       /* pages of the largest body */
     struct pn_segment *seg; /* to be poisoned */
 };
 

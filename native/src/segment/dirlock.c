@@ -151,8 +151,8 @@ static int enter(struct pn_segment *seg, int fd, bool start)
         return refuse(seg, &o, start);
     if (other && is_locked(fd, byte_of(o.instance), 1) && has_a_name(seg, &o))
         return refuse(seg, &o, start);
-    if (o.magic == 0 && (is_locked(fd, FIRST, mine - FIRST) ||
-                         is_locked(fd, mine + 1, INT64_MAX - mine - 1)))
+    if (o.magic == 0 &&
+        (is_locked(fd, FIRST, mine - FIRST) || is_locked(fd, mine + 1, INT64_MAX - mine - 1)))
         return refuse(seg, &o, start);
     rc = lock_byte(fd, mine, F_RDLCK);
     PN_CRASH("dirlock:locked");

@@ -59,24 +59,24 @@
 #include "segment/layout_topic.h"
 #include <pynotify.h>
 
-#define PN_MAGIC 0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION 11U
-#define PN_CACHE_LINE 64U
-#define PN_OS_PAGE 4096U
+#define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
+#define PN_LAYOUT_VERSION  11U
+#define PN_CACHE_LINE      64U
+#define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
-#define PN_QUEUE_PAGE (1U << PN_QUEUE_PAGE_BITS) /* QUEUE_PAGESIZE, PostgreSQL's BLCKSZ */
+#define PN_QUEUE_PAGE      (1U << PN_QUEUE_PAGE_BITS) /* QUEUE_PAGESIZE, PostgreSQL's BLCKSZ */
 
-#define PN_MIN_QUEUE_PAGES 64U
-#define PN_MAX_BACKENDS 65536U
-#define PN_NAME_MAX 255U       /* bytes of a channel or database name at the most */
+#define PN_MIN_QUEUE_PAGES     64U
+#define PN_MAX_BACKENDS        65536U
+#define PN_NAME_MAX            255U /* bytes of a channel or database name at the most */
 #define PN_SLOTS_PER_LOCK_FILE 64U
-#define PN_ROOM_TICKETS 32U    /* writers that can stand in a queue for room, in order */
-#define PN_OFD_BYTE (1U << 20) /* a slot's OFD lock stands at this offset + slot (rule L1) */
+#define PN_ROOM_TICKETS        32U /* writers that can stand in a queue for room, in order */
+#define PN_OFD_BYTE (1U << 20)     /* a slot's OFD lock stands at this offset + slot (rule L1) */
 
 /* QueuePosition: a byte position in an endless queue; page = pos >> 13, offset = the rest. */
 typedef uint64_t QueuePosition;
-#define PN_ASLEEP (1ULL << 63) /* in `pos` only */
-#define QUEUE_POS_PAGE(p) ((p) >> PN_QUEUE_PAGE_BITS)
+#define PN_ASLEEP           (1ULL << 63) /* in `pos` only */
+#define QUEUE_POS_PAGE(p)   ((p) >> PN_QUEUE_PAGE_BITS)
 #define QUEUE_POS_OFFSET(p) ((uint32_t) ((p) & (PN_QUEUE_PAGE - 1U)))
 
 enum pn_segment_state { PN_STATE_READY = 0, PN_STATE_POISONED = 1, PN_STATE_GONE = 2 };
@@ -87,7 +87,7 @@ struct pn_header {
     uint64_t layout_hash; /* sizes and offsets of everything below, libc, page size, mutex size */
     uint64_t checksum;    /* of all fields up to `state`, itself taken as 0 */
     uint64_t total_size;
-    uint64_t instance; /* random: two segments of one name are told apart by it */
+    uint64_t instance;  /* random: two segments of one name are told apart by it */
     int64_t created_ns; /* CLOCK_REALTIME */
     uint8_t boot_id[16];
     uint64_t pidns_ino;
@@ -110,8 +110,8 @@ struct pn_header {
     uint64_t arena_owner_off, arena_page_off, arena_off;
     char name[128];
     char data_dir[PN_DATA_DIR_SIZE]; /* absolute, or empty */
-    pn_atomic_u32 state; /* W: any; only ever READY -> POISONED or GONE.  R: any */
-    char poison_reason[128]; /* W: whoever poisons; informative */
+    pn_atomic_u32 state;             /* W: any; only ever READY -> POISONED or GONE.  R: any */
+    char poison_reason[128];         /* W: whoever poisons; informative */
 };
 _Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page");
 
@@ -153,13 +153,13 @@ struct AsyncQueueControl {
 
     /* W: holder.  R: holder; any for statistics.  Everything below `woken` was announced. */
     _Alignas(64) pn_atomic_u64 woken;
-    pn_atomic_u64 tail;     /* must be <= the position of every backend that pins */
-    uint64_t last_xid;      /* commit sequence number; derived again from entries at recovery */
-    uint64_t reserved;      /* sum of the slots' `reserved`; derived again at recovery */
-    uint64_t no_scan_below; /* a tail scan before head reaches this would find nothing new */
-    int64_t lastQueueFillWarn; /* CLOCK_MONOTONIC ns */
-    pn_atomic_u64 deferred_at; /* when the oldest in deferred[] was put there, or 0.  R: any */
-    uint32_t index_dirty;   /* the channel index is being changed; recovery rebuilds it */
+    pn_atomic_u64 tail;         /* must be <= the position of every backend that pins */
+    uint64_t last_xid;          /* commit sequence number; derived again from entries at recovery */
+    uint64_t reserved;          /* sum of the slots' `reserved`; derived again at recovery */
+    uint64_t no_scan_below;     /* a tail scan before head reaches this would find nothing new */
+    int64_t lastQueueFillWarn;  /* CLOCK_MONOTONIC ns */
+    pn_atomic_u64 deferred_at;  /* when the oldest in deferred[] was put there, or 0.  R: any */
+    uint32_t index_dirty;       /* the channel index is being changed; recovery rebuilds it */
     pn_atomic_u32 topics_dirty; /* indices of topics are being changed; likewise */
     pn_atomic_u32 topics_ready; /* the topic area exists.  W: holder.  R: any (acquire) */
     uint32_t tickets; /* how many of room_ticket[] are taken, or more; a scan counts again */
@@ -186,10 +186,10 @@ struct AsyncQueueControl {
     _Alignas(64) uint32_t free_subscription; /* index + 1 of the first free one, 0: none */
     uint32_t free_channel;                   /* likewise */
     uint32_t channels_used, subscriptions_used;
-    uint32_t eviction_hand; /* where to look for a channel entry without listeners */
+    uint32_t eviction_hand;    /* where to look for a channel entry without listeners */
     uint32_t generations_used; /* derived; counted again at recovery */
-    uint64_t chan_seq_floor; /* no chan_seq of an evicted channel is used again (audits) */
-    pn_atomic_u32 members; /* counts what lengthens a walk (watch.c 3).  R: any (acquire) */
+    uint64_t chan_seq_floor;   /* no chan_seq of an evicted channel is used again (audits) */
+    pn_atomic_u32 members;     /* counts what lengthens a walk (watch.c 3).  R: any (acquire) */
     pn_atomic_u32 heard;   /* counts first and last listeners of channels (bridge.c 2).  R: any */
     pn_atomic_u32 bridges; /* derived: slots that are one.  R: any, as a hint */
 };
@@ -230,9 +230,9 @@ struct QueueBackendStatus {
     pn_atomic_i32 pid;
     uint32_t dboid;
     pn_atomic_i32 signo; /* -1: poll */
-    uint32_t firstSub; /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
-    uint32_t numSubs;  /* derived */
-    uint32_t database; /* index into database[] */
+    uint32_t firstSub;   /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
+    uint32_t numSubs;    /* derived */
+    uint32_t database;   /* index into database[] */
     pn_atomic_u32 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
     pn_atomic_u32 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
     pn_atomic_u32 bridge;  /* 1: it is the bridge of its database (bridge.c 1).  R: any */
@@ -304,11 +304,11 @@ enum pn_entry_kind {
     PN_ENTRY_GENERATION = 1,
     PN_ENTRY_GAP = 2,
     PN_ENTRY_PUBLISH = 3, /* channel_hash: first of a chain of STAGED messages; chan_seq: its id */
-    PN_ENTRY_ANSWER = 4, /* channel_hash: delivery; chan_seq: its state before; payload: struct
+    PN_ENTRY_ANSWER = 4,  /* channel_hash: delivery; chan_seq: its state before; payload: struct
                           * pn_answer_redo */
-    PN_ENTRY_CANCEL = 5, /* channel_hash: message; chan_seq: its id */
-    PN_ENTRY_SPILL = 6,  /* channel_hash: topic; chan_seq: where its queue on disk ends now */
-    PN_ENTRY_BURY = 7    /* channel_hash: tombstone; chan_seq: of which record */
+    PN_ENTRY_CANCEL = 5,  /* channel_hash: message; chan_seq: its id */
+    PN_ENTRY_SPILL = 6,   /* channel_hash: topic; chan_seq: where its queue on disk ends now */
+    PN_ENTRY_BURY = 7     /* channel_hash: tombstone; chan_seq: of which record */
 };
 
 /* What is done to a delivery in flight, at the commit of the transaction that answers it. */
@@ -342,7 +342,7 @@ typedef struct AsyncQueueEntry {
 #define PN_ENTRY_HEADER offsetof(AsyncQueueEntry, data)
 _Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");
 #define PN_ENTRY_OF_TOPICS (PN_ENTRY_HEADER + sizeof(struct pn_answer_redo)) /* at the most */
-#define QUEUEALIGN(n) (((n) + 7U) & ~(uint64_t) 7U)
+#define QUEUEALIGN(n)      (((n) + 7U) & ~(uint64_t) 7U)
 
 /* Everything whose change must make an old segment unreadable, folded into one number. */
 static inline uint64_t pn_layout_hash(void)

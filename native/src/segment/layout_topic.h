@@ -51,8 +51,8 @@
 
 enum pn_message_life {
     PN_MSG_FREE = 0,
-    PN_MSG_STAGED = 1, /* being published by the holder of the lock: dies with it */
-    PN_MSG_LIVE = 2,   /* published */
+    PN_MSG_STAGED = 1,  /* being published by the holder of the lock: dies with it */
+    PN_MSG_LIVE = 2,    /* published */
     PN_MSG_PREPARED = 4 /* of a prepared transaction: lives as long as its slot */
 };
 
@@ -61,13 +61,13 @@ enum pn_message_life {
  * chain.  `state` is the truth of whether the message exists; it is stored last.
  */
 struct pn_message {
-    _Atomic(uint16_t) state; /* enum pn_message_life; truth */
-    uint16_t topic;          /* index; truth */
-    uint32_t chain;          /* next cell or page, 0: none; truth */
-    uint64_t id;             /* truth */
-    int64_t published_ns;    /* CLOCK_REALTIME; truth */
-    int64_t expires;         /* CLOCK_MONOTONIC, 0: never; truth */
-    int64_t published_mono;  /* truth */
+    _Atomic(uint16_t) state;        /* enum pn_message_life; truth */
+    uint16_t topic;                 /* index; truth */
+    uint32_t chain;                 /* next cell or page, 0: none; truth */
+    uint64_t id;                    /* truth */
+    int64_t published_ns;           /* CLOCK_REALTIME; truth */
+    int64_t expires;                /* CLOCK_MONOTONIC, 0: never; truth */
+    int64_t published_mono;         /* truth */
     uint32_t body_len, headers_len; /* truth */
     uint32_t first;                 /* delivery; derived, but for STAGED and PREPARED */
     uint16_t refs, firm;            /* deliveries; of them not in ephemeral channels; derived */
@@ -98,7 +98,7 @@ static inline uint64_t pn_state_word(enum pn_delivery_kind kind, uint32_t attemp
 }
 static inline enum pn_delivery_kind pn_state_kind(uint64_t word)
 {
-    return (enum pn_delivery_kind) (word >> 61);
+    return (enum pn_delivery_kind)(word >> 61);
 }
 static inline uint32_t pn_state_attempts(uint64_t word)
 {
@@ -130,11 +130,11 @@ struct pn_delivery {
             uint32_t consumer_generation, holder_generation;
         };
     };
-    uint32_t of_message;  /* the next delivery of the message; derived, but for STAGED */
-    uint32_t timed;       /* place in the channel's timed set, + 1; 0: not in it; derived */
-    uint32_t claim; /* number of this claim of its consumer's; truth while it is in flight */
-    uint16_t lent; /* entries of the channel's timed set that are reserved for it; derived */
-    uint16_t holder; /* HELD: the slot of the prepared transaction; truth */
+    uint32_t of_message; /* the next delivery of the message; derived, but for STAGED */
+    uint32_t timed;      /* place in the channel's timed set, + 1; 0: not in it; derived */
+    uint32_t claim;      /* number of this claim of its consumer's; truth while it is in flight */
+    uint16_t lent;       /* entries of the channel's timed set that are reserved for it; derived */
+    uint16_t holder;     /* HELD: the slot of the prepared transaction; truth */
 };
 _Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
 _Static_assert(offsetof(struct pn_delivery, timed) == PN_TIMED_OFFSET, "timedset.c");
@@ -158,7 +158,7 @@ struct pn_topic {
     uint32_t oldest, newest;           /* messages; derived */
     uint32_t messages, firm; /* LIVE ones; of them not only in ephemeral channels; derived */
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
-    uint32_t refilling; /* more of its queue on disk could be looked at right now; derived */
+    uint32_t refilling;      /* more of its queue on disk could be looked at right now; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
     uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */
@@ -171,7 +171,7 @@ struct pn_topic {
     /* None before that message can be dropped: of those of ephemeral channels alone, [1], as of
      * when it was looked at; 0: not known; derived */
     uint32_t passed[2];
-    uint32_t touched; /* by the commit on its way; derived */
+    uint32_t touched;    /* by the commit on its way; derived */
     uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
     struct pn_diskqueue rest; /* the same, of what was given to channels that rest (topic/rest.c) */
@@ -204,8 +204,8 @@ struct pn_topic_channel {
     uint32_t pad;
     struct pn_rest_cursor rest_cursor[2];
     /* from here on derived */
-    uint64_t bytes; /* of messages that it has in memory, about: pn_message_cost() */
-    uint64_t rest_stuck; /* bytes of the record at its cursor, which had no room; 0: not known */
+    uint64_t bytes;       /* of messages that it has in memory, about: pn_message_cost() */
+    uint64_t rest_stuck;  /* bytes of the record at its cursor, which had no room; 0: not known */
     uint64_t swept_below; /* nothing with a smaller order is in any list */
     uint32_t sibling;     /* the topic's next channel */
     uint32_t first, last; /* ready */
@@ -247,9 +247,9 @@ struct pn_buried_too {
 
 enum pn_consumer_wait {
     PN_CONSUMER_BUSY = 0,
-    PN_CONSUMER_WAITING = 1,  /* it sleeps, and has room */
-    PN_CONSUMER_BLOCKED = 2,  /* it sleeps, and has as much in flight as it may */
-    PN_CONSUMER_NOTIFIED = 3  /* it slept and was woken; it has not come yet */
+    PN_CONSUMER_WAITING = 1, /* it sleeps, and has room */
+    PN_CONSUMER_BLOCKED = 2, /* it sleeps, and has as much in flight as it may */
+    PN_CONSUMER_NOTIFIED = 3 /* it slept and was woken; it has not come yet */
 };
 
 struct pn_consumer_slot {
@@ -273,10 +273,10 @@ struct pn_consumer_slot {
      * nobody saw is not counted in attempts. */
     pn_atomic_u64 handed;
     pn_atomic_u64 notified_at;
-    uint32_t claims;        /* number of its last claim; truth */
-    uint32_t first, last;   /* in flight; derived */
-    uint32_t next, prev;    /* the channel's consumers; derived */
-    uint32_t cursor;        /* sampling: it has passed over all ready ones up to here; derived */
+    uint32_t claims;      /* number of its last claim; truth */
+    uint32_t first, last; /* in flight; derived */
+    uint32_t next, prev;  /* the channel's consumers; derived */
+    uint32_t cursor;      /* sampling: it has passed over all ready ones up to here; derived */
 };
 
 /* `handed` of a consumer of that generation, with that claim. */
@@ -314,12 +314,12 @@ struct pn_topic_control {
     uint32_t deleted;      /* records that are DELETED, or more */
     uint32_t prepared;     /* what prepared transactions keep, or more; derived */
     uint32_t topic_hint, channel_hint, consumer_hint; /* none below is free; derived */
-    uint32_t topic_end;    /* no topic was ever made from here on; truth */
-    uint32_t seed;         /* of the random choice of a consumer */
-    uint32_t spilled;      /* 0: no topic has anything on disk */
-    uint32_t log_ready;    /* `log` is that of this segment's durable topics */
-    uint32_t log_behind;   /* it has to be written anew (topic/durable.c) */
-    uint32_t sweeping;     /* 0: nothing that was deleted or emptied is to be freed; derived */
+    uint32_t topic_end;     /* no topic was ever made from here on; truth */
+    uint32_t seed;          /* of the random choice of a consumer */
+    uint32_t spilled;       /* 0: no topic has anything on disk */
+    uint32_t log_ready;     /* `log` is that of this segment's durable topics */
+    uint32_t log_behind;    /* it has to be written anew (topic/durable.c) */
+    uint32_t sweeping;      /* 0: nothing that was deleted or emptied is to be freed; derived */
     uint32_t tombstone_end; /* from here on all are FREE; derived */
     uint32_t refill_next;   /* that topic is looked at first; derived */
     uint32_t pad;

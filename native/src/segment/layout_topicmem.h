@@ -13,15 +13,15 @@
 
 #include "base/atomic.h"
 
-#define PN_ARENA_PAGE 4096U
-#define PN_ARENA_GRANULE 64U
-#define PN_ARENA_GRANULES (PN_ARENA_PAGE / PN_ARENA_GRANULE)
+#define PN_ARENA_PAGE      4096U
+#define PN_ARENA_GRANULE   64U
+#define PN_ARENA_GRANULES  (PN_ARENA_PAGE / PN_ARENA_GRANULE)
 #define PN_ARENA_MIN_PAGES 16U
 #define PN_ARENA_MAX_PAGES (1U << 26) /* 256 GiB: what a reference can name */
 
 #define PN_DELIVERY_CELL 64U
-#define PN_BODY_CELL 320U
-#define PN_BODY_CELLS (PN_ARENA_PAGE / PN_BODY_CELL) /* 12 a page */
+#define PN_BODY_CELL     320U
+#define PN_BODY_CELLS    (PN_ARENA_PAGE / PN_BODY_CELL) /* 12 a page */
 
 enum pn_page_class {
     PN_PAGE_FREE = 0,
@@ -87,8 +87,8 @@ struct pn_timed {
 _Static_assert(sizeof(struct pn_timed) == 16, "four to a cache line");
 
 #define PN_TIMED_OFFSET 52U /* in a delivery: the u32 that says where its entry is, 0: nowhere */
-#define PN_TIMED_PAGE (PN_ARENA_PAGE / 16U) /* entries */
-#define PN_TIMED_DIRECT 12U                 /* pages named by the set itself: 3069 entries */
+#define PN_TIMED_PAGE   (PN_ARENA_PAGE / 16U) /* entries */
+#define PN_TIMED_DIRECT 12U                   /* pages named by the set itself: 3069 entries */
 #define PN_TIMED_FANOUT (PN_ARENA_PAGE / 4U)
 
 /* All zero: empty.  All of it is derived. */

@@ -238,8 +238,8 @@ static int somebody_opens(struct pn_segment *seg, int error)
 int pn_opening_begin(struct pn_segment *seg)
 {
     pthread_mutex_t *mutex = &seg->lock->opening;
-    int64_t limit = pn_lock_timeout_ns < PN_LOCK_TIMEOUT_NS ? pn_lock_timeout_ns
-                                                            : PN_LOCK_TIMEOUT_NS;
+    int64_t limit =
+        pn_lock_timeout_ns < PN_LOCK_TIMEOUT_NS ? pn_lock_timeout_ns : PN_LOCK_TIMEOUT_NS;
     int64_t deadline = pn_now_ns() + limit;
     int rc = pthread_mutex_trylock(mutex);
     if (rc == EBUSY && pn_never_wait)

@@ -5,8 +5,8 @@
 #include "segment/segment.h"
 
 #define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
-#define PN_LOCK_FOREVER INT64_MAX
-#define PN_LOCK_SLICE_NS 50000000LL
+#define PN_LOCK_FOREVER    INT64_MAX
+#define PN_LOCK_SLICE_NS   50000000LL
 
 /* pn_set_never_wait(): the calling thread gets -PN_ELOCKBUSY instead of sleeping for the lock. */
 extern _Thread_local bool pn_never_wait;

@@ -90,8 +90,8 @@ static void lay_out_topics(struct pn_header *h, uint64_t *cursor)
     h->topics_off = place(cursor, sizeof(struct pn_topic_control), PN_OS_PAGE);
     h->topic_off = place(cursor, (uint64_t) h->max_topics * sizeof(struct pn_topic), PN_CACHE_LINE);
     h->topic_channel_off = place(cursor, channels * sizeof(struct pn_topic_channel), PN_CACHE_LINE);
-    h->consumer_off = place(cursor, (uint64_t) h->max_consumers * sizeof(struct pn_consumer_slot),
-                            PN_CACHE_LINE);
+    h->consumer_off =
+        place(cursor, (uint64_t) h->max_consumers * sizeof(struct pn_consumer_slot), PN_CACHE_LINE);
     h->arena_owner_off =
         place(cursor, (uint64_t) h->max_topics * sizeof(struct pn_arena_owner), PN_CACHE_LINE);
     h->arena_page_off = place(cursor, pages * sizeof(struct pn_arena_page), PN_CACHE_LINE);
@@ -202,7 +202,7 @@ static int check_options(const pn_options *o)
 static void set_topic_pointers(struct pn_segment *seg, unsigned char *base,
                                const struct pn_header *h)
 {
-    seg->topics = (struct pn_topics){
+    seg->topics = (struct pn_topics) {
         .ctl = (void *) (base + h->topics_off),
         .topic = (void *) (base + h->topic_off),
         .channel = (void *) (base + h->topic_channel_off),
@@ -215,9 +215,12 @@ static void set_topic_pointers(struct pn_segment *seg, unsigned char *base,
         .memory = h->topic_memory,
         .arena = {.base = base + h->arena_off,
                   .ctl = &((struct pn_topic_control *) (base + h->topics_off))->arena,
-                  .page = (void *) (base + h->arena_page_off), .first = 1,
-                  .owner = (void *) (base + h->arena_owner_off), .owners = h->max_topics,
-                  .largest = h->max_body / PN_ARENA_PAGE + 3, .seg = seg,
+                  .page = (void *) (base + h->arena_page_off),
+                  .first = 1,
+                  .owner = (void *) (base + h->arena_owner_off),
+                  .owners = h->max_topics,
+                  .largest = h->max_body / PN_ARENA_PAGE + 3,
+                  .seg = seg,
                   .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE)}};
 }
 
@@ -558,9 +561,8 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     uint32_t files = (seg->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
     seg->lock_fd = malloc(files * sizeof *seg->lock_fd);
     seg->pidfds = calloc(seg->max_backends, sizeof *seg->pidfds);
-    snprintf(seg->lock_prefix, sizeof seg->lock_prefix,
-             PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.", seg->uid, seg->name,
-             (unsigned long long) seg->instance);
+    snprintf(seg->lock_prefix, sizeof seg->lock_prefix, PN_SHM_DIR "/pynotify-lock.%u.%s.%016llx.",
+             seg->uid, seg->name, (unsigned long long) seg->instance);
     seg->own = calloc(seg->max_backends, sizeof(struct pn_conn *));
     if (seg->lock_fd == NULL || seg->pidfds == NULL || seg->own == NULL)
         return pn_fail(ENOMEM, "out of memory");

@@ -27,7 +27,7 @@ struct pn_topic_notes;
 
 /* What the holder of the lock has written to the log and is to sync when it is released. */
 struct pn_topic_sync {
-    uint32_t policy; /* 0: nothing */
+    uint32_t policy;              /* 0: nothing */
     struct pn_topiclog_kept kept; /* of PN_FSYNC_ALWAYS */
 };
 
@@ -44,12 +44,12 @@ struct pn_topics {
     /* whom the holder of the lock has notified, to be signalled after the release */
     uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
-    struct pn_durable *durable; /* likewise */
-    uint32_t noted;             /* it has something for the log (topic/durable.c) */
-    bool told; /* what is done now the log was told of before the commit */
-    struct pn_topic_sync sync;  /* to be done after the release of the lock */
+    struct pn_durable *durable;      /* likewise */
+    uint32_t noted;                  /* it has something for the log (topic/durable.c) */
+    bool told;                       /* what is done now the log was told of before the commit */
+    struct pn_topic_sync sync;       /* to be done after the release of the lock */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
-    struct pn_topic_notes *notes; /* of the holder, if he keeps a latency log: time-outs */
+    struct pn_topic_notes *notes;    /* of the holder, if he keeps a latency log: time-outs */
 };
 
 struct pn_segment {
@@ -94,15 +94,15 @@ struct pn_segment {
     uint64_t instance;
     int64_t created_ns;
 
-    uint32_t refs;  /* handles and connections.  Under the process lock */
-    pn_atomic_i32 *lock_fd; /* one per lock file, -1: not opened */
-    char lock_prefix[300];  /* their path but for the number */
+    uint32_t refs;           /* handles and connections.  Under the process lock */
+    pn_atomic_i32 *lock_fd;  /* one per lock file, -1: not opened */
+    char lock_prefix[300];   /* their path but for the number */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
     pn_atomic_u32 seats; /* connections of this process that watch (watch.c 8) */
 
-    pthread_mutex_t signal_mutex; /* guards pidfds and own */
-    struct pn_conn **own; /* this process's connection in each slot, or NULL */
+    pthread_mutex_t signal_mutex;        /* guards pidfds and own */
+    struct pn_conn **own;                /* this process's connection in each slot, or NULL */
     struct pn_pidfd_cache_entry *pidfds; /* one per slot */
     uint32_t pidfds_open, pidfd_hand;
     int spare[PN_SPARES]; /* descriptors in reserve, or -1.  Under signal_mutex */
@@ -124,7 +124,7 @@ struct pn_segment {
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
     pn_atomic_u32 log_gone; /* files of the log were removed, and it was written anew; to be told */
     pn_atomic_u64 log_damaged; /* records that were lost in the log that was read, to be told */
-    uint32_t on_release; /* enum pn_on_release.  Under the writer lock */
+    uint32_t on_release;       /* enum pn_on_release.  Under the writer lock */
 };
 
 /* What whoever releases the writer lock does afterwards. */
@@ -140,7 +140,7 @@ enum pn_on_release {
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
     void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
-    void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
+    void (*close_files)(struct pn_segment *);        /* of topics, before the mapping goes */
     void (*sync)(struct pn_segment *, struct pn_topic_sync *); /* after that of who wrote a log */
     /* after the release of a lock under which consumers were notified: consumers.c */
     void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
@@ -158,7 +158,7 @@ extern struct pn_segment_hooks pn_segment_hooks;
 /* The lock of the process's own tables (segments, connections, lock files). */
 void pn_process_lock(void);
 void pn_process_unlock(void);
-void pn_process_child_reset(void); /* in a forked child */
+void pn_process_child_reset(void);         /* in a forked child */
 struct pn_segment *pn_first_segment(void); /* process lock held */
 
 /*

@@ -51,11 +51,11 @@ int64_t pn_answer_delay(int64_t delay_ns)
 int pn_answer_check_locked(struct pn_conn *conn, const struct pn_handle *h, bool held)
 {
     struct pn_segment *seg = conn->seg;
-    bool there = pn_topics_ready(seg) &&
-                 pn_arena_taken(&seg->topics.arena, h->delivery, PN_PAGE_DELIVERY);
+    bool there =
+        pn_topics_ready(seg) && pn_arena_taken(&seg->topics.arena, h->delivery, PN_PAGE_DELIVERY);
     if (there) {
         const struct pn_delivery *d = pn_delivery_at(seg, h->delivery);
-        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
         uint64_t word = pn_load_relaxed(&d->state);
         enum pn_delivery_kind kind = pn_state_kind(word);
         bool flies = kind == PN_KIND_IN_FLIGHT || kind == PN_KIND_HELD;
@@ -113,7 +113,7 @@ static uint32_t name_length(const uint32_t *len)
 static size_t dead_headers(const struct pn_segment *seg, const struct pn_delivery *d, char *to,
                            size_t len, size_t cap, const char *reason, size_t reason_len)
 {
-    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     char id[17];
     size_t at = len;
@@ -166,8 +166,7 @@ static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
         !pn_arena_read(mem, d->message, sizeof *m, 0, headers, there.headers))
         return pn_segment_poison(seg, "the body of message %016llx is broken",
                                  (unsigned long long) m->id);
-    size_t len = dead_headers(seg, d, headers, there.headers, cap - there.body, reason,
-                              reason_len);
+    size_t len = dead_headers(seg, d, headers, there.headers, cap - there.body, reason, reason_len);
     const struct pn_moment now = pn_moment_now();
     const struct pn_new_message copy = {.body = buf,
                                         .headers = headers,
@@ -194,11 +193,10 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
     const struct pn_consumer_slot *c =
         pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     const struct pn_lengths there = pn_message_lengths(pn_message_at(seg, d->message));
-    uint32_t dboid = pn_topic_of(seg, pn_queue_at(seg, d->channel))->dboid;
-    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                                      .durable = 1,
-                                      .fsync = from->fsync};
+    uint32_t dboid = pn_topic_of(seg, pn_topic_channel_at(seg, d->channel))->dboid;
+    const struct pn_topic *from = pn_topic_of(seg, pn_topic_channel_at(seg, d->channel));
+    const pn_topic_options durable = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = from->fsync};
     struct pn_topic *to =
         pn_topic_make_locked(seg, dboid, c->dead_letter,
                              c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0,
@@ -227,14 +225,14 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     int rc = pn_dead_letter_stage_locked(seg, delivery, reason, reason_len, false, true, &copy);
     if (rc != 0)
         return rc;
-    pn_queue_at(seg, d->channel)->dead_lettered++;
+    pn_topic_channel_at(seg, d->channel)->dead_lettered++;
     if (copy.ref == 0 && copy.spilled == 0) {
         pn_delivery_end_locked(seg, delivery);
         return 0;
     }
-    const struct pn_topic *from = pn_topic_of(seg, pn_queue_at(seg, d->channel));
-    struct pn_topic *to = pn_topic_at(
-        seg, copy.ref != 0 ? pn_message_at(seg, copy.ref)->topic : copy.spilled - 1);
+    const struct pn_topic *from = pn_topic_of(seg, pn_topic_channel_at(seg, d->channel));
+    struct pn_topic *to =
+        pn_topic_at(seg, copy.ref != 0 ? pn_message_at(seg, copy.ref)->topic : copy.spilled - 1);
     if (copy.ref != 0)
         pn_durable_note_publish_locked(seg, copy.ref);
     if (pn_is_durable(seg, from)) {
@@ -244,7 +242,7 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     if (pn_is_durable(seg, from) || pn_is_durable(seg, to))
         rc = pn_durable_flush_locked(seg); /* both in one batch */
     if (rc != 0) {
-        pn_queue_at(seg, d->channel)->dead_lettered--;
+        pn_topic_channel_at(seg, d->channel)->dead_lettered--;
         if (copy.ref != 0)
             pn_message_unstage_locked(seg, copy.ref);
         else /* overflow.c, count() */
@@ -292,7 +290,7 @@ void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answe
                             enum pn_outcome outcome, int64_t now)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
-    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     struct pn_consumer_slot *c = pn_delivery_consumer(seg, delivery);
     if (c != NULL) {
         c->finished += answer == PN_ANSWER_FINISH;
@@ -313,7 +311,7 @@ void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answe
 static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t delay, int64_t now)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
-    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
     if (answer == PN_ANSWER_RELEASE) {
         pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
@@ -341,8 +339,8 @@ static void touch(struct pn_segment *seg, uint32_t ref, int64_t now)
     pn_delivery_touch_locked(seg, ref, due < limit ? due : limit);
 }
 
-static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int answer,
-                         int64_t delay, const char *reason, size_t reason_len)
+static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay,
+                         const char *reason, size_t reason_len)
 {
     struct pn_segment *seg = conn->seg;
     int64_t now = pn_now_ns();
@@ -350,9 +348,8 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     if (rc != 0)
         return rc;
     struct pn_delivery *d = pn_delivery_at(seg, h->delivery);
-    struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-    struct pn_consumer_slot *c =
-        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
+    struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     if (d->due <= now) {
         pn_delivery_time_out_locked(seg, h->delivery, now);
         return pn_answer_check_locked(conn, h, false);
@@ -370,7 +367,7 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
         rc = pn_message_dead_letter_locked(seg, h->delivery, reason, reason_len);
         if (rc == -PN_ETOPICFULL && answer == PN_ANSWER_REQUEUE) { /* as after a time-out */
             rc = go_back(seg, h->delivery, answer, delay, now);
-            pn_queue_settle_locked(seg, ch);
+            pn_topic_channel_settle_locked(seg, ch);
             return rc;
         }
         if (rc == 0 && answer == PN_ANSWER_REQUEUE) {
@@ -380,7 +377,7 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
         return rc;
     case PN_OUTCOME_BACK:
         rc = go_back(seg, h->delivery, answer, delay, now);
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
         break;
     }
     return rc;

@@ -52,14 +52,14 @@ static int check_dead_letter(const struct pn_topic *topic, const pn_consumer_opt
                    (int) topic->name_len, topic->name);
 }
 
-static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn,
-                      struct pn_topic_channel *ch, const pn_consumer_options *o)
+static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn, struct pn_topic_channel *ch,
+                      const pn_consumer_options *o)
 {
     uint32_t generation = c->generation + 1;
     memset((char *) c + sizeof c->state, 0, sizeof *c - sizeof c->state);
     c->generation = generation;
     pn_store_relaxed(&c->handed, pn_handed(generation, 0));
-    c->channel = pn_queue_index(conn->seg, ch);
+    c->channel = pn_topic_channel_index(conn->seg, ch);
     c->channel_generation = ch->generation;
     c->slot = conn->slot;
     c->slot_generation = conn->generation;
@@ -99,7 +99,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
 {
     struct pn_conn *conn = consumer->conn;
     struct pn_segment *seg = conn->seg;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     uint32_t i = seg->topics.ctl->consumer_hint;
     int rc = pn_conn_check_slot(conn); /* its consumers are woken, and die, with it */
     if (rc != 0)
@@ -138,7 +138,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     consumer->me = c;
     consumer->ci = i;
     consumer->generation = c->generation;
-    consumer->name_len = pn_log_queue_name(seg, ch, consumer->name);
+    consumer->name_len = pn_log_channel_name(seg, ch, consumer->name);
     return 0;
 }
 
@@ -251,7 +251,7 @@ int pn_consume_pause(struct pn_consumer *c, int level)
             pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_WAITING);
         else if (wait == PN_CONSUMER_WAITING && pn_consumer_full(c->me))
             pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BLOCKED);
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
         pn_topics_end_locked(seg);
     }
     pn_lock_release(seg);
@@ -302,7 +302,7 @@ static int detach(struct pn_consumer *c)
             bool there = pn_consume_check_channel(c, &ch) == 0;
             more = there && pn_consumer_drain_locked(seg, c->ci, PN_TOPIC_STEPS);
             if (there)
-                pn_queue_settle_locked(seg, ch);
+                pn_topic_channel_settle_locked(seg, ch);
             if (!more)
                 pn_consumer_free_locked(seg, c->ci);
         }

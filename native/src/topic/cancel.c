@@ -37,11 +37,11 @@ enum { PN_LOOK_BYTES = 1 << 20 };
 
 static bool all_deferred(const struct pn_segment *seg, const struct pn_message *m, int64_t now)
 {
-    PN_EACH_DELIVERY(seg, m, at) {
+    PN_EACH_DELIVERY (seg, m, at) {
         const struct pn_delivery *d = pn_delivery_at(seg, at);
-        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-        bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED ||
-                        pn_is_backlog(seg, ch);
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
+        bool deferred =
+            pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED || pn_is_backlog(seg, ch);
         if (!deferred || d->due <= now || pn_is_void(ch, d))
             return false;
     }
@@ -53,8 +53,7 @@ static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, 
 {
     struct pn_timed entry;
     uint32_t i = 0;
-    while ((i = pn_timedset_find(&seg->topics.arena, &ch->timed, (uint32_t) id, i)) <
-           ch->timed.n) {
+    while ((i = pn_timedset_find(&seg->topics.arena, &ch->timed, (uint32_t) id, i)) < ch->timed.n) {
         if (!pn_timedset_entry(&seg->topics.arena, &ch->timed, i, &entry))
             break;
         uint32_t ref = pn_delivery_at(seg, entry.ref)->message;
@@ -68,11 +67,11 @@ static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, 
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id)
 {
     const struct pn_topic_channel *own =
-        pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+        pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
     uint32_t found = 0, steps = 0;
-    PN_EACH_CHANNEL(seg, topic, i)
+    PN_EACH_CHANNEL (seg, topic, i)
         if (found == 0)
-            found = find_timed(seg, pn_queue_at(seg, i - 1), id);
+            found = find_timed(seg, pn_topic_channel_at(seg, i - 1), id);
     for (uint32_t at = own->first; found == 0 && at != 0 && pn_cells_go_on(seg, &steps);
          at = pn_delivery_at(seg, at)->next)
         if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
@@ -270,11 +269,10 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
 
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    for (uint32_t i = last_tombstone(seg); topic->buried + topic->rest_buried != 0 && i > 0;
-         i--) {
+    for (uint32_t i = last_tombstone(seg); topic->buried + topic->rest_buried != 0 && i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
-        if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE &&
-            is_of(tomb, seg, topic, tomb->seq) && !is_there(topic, tomb->seq))
+        if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && is_of(tomb, seg, topic, tomb->seq) &&
+            !is_there(topic, tomb->seq))
             pn_tombstone_free_locked(seg, i);
     }
 }

@@ -12,10 +12,10 @@
 struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
     bool begun, rest;                  /* that was done; it is of the topic's `rest` by now */
-    uint32_t message; /* in memory, or 0 */
-    bool on_disk;     /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
+    uint32_t message;                  /* in memory, or 0 */
+    bool on_disk; /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
     uint64_t seq;
-    int64_t due;      /* until when that record is deferred */
+    int64_t due; /* until when that record is deferred */
 };
 
 /*
@@ -25,8 +25,7 @@ struct pn_deferred {
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d);
 /* Only in memory: 0: there is none. */
-uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                      uint64_t id);
+uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id);
 /* Whatever a commit has found of it ends: in memory, on disk, or both. */
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq);
@@ -54,8 +53,8 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone);
 
 static inline struct pn_tombstone *pn_tombstone_at(const struct pn_segment *seg, uint32_t tombstone)
 {
-    return &seg->topics.ctl->tombstone[tombstone <= PN_TOMBSTONES && tombstone > 0 ? tombstone - 1
-                                                                                   : 0];
+    return &seg->topics.ctl
+                ->tombstone[tombstone <= PN_TOMBSTONES && tombstone > 0 ? tombstone - 1 : 0];
 }
 
 /* How many LIVE ones there are of that record of the topic or later ones, in the same queue. */

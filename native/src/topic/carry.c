@@ -79,7 +79,7 @@ size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_cha
                          uint8_t out[PN_CHANNEL_RECORD])
 {
     const struct pn_log_channel what = {.topic = ch->topic,
-                                        .channel = pn_queue_index(seg, ch),
+                                        .channel = pn_topic_channel_index(seg, ch),
                                         .paused = pn_load_relaxed(&ch->paused),
                                         .name_len = name_length(&ch->name_len, sizeof ch->name),
                                         .max_consumers = ch->max_consumers};
@@ -93,7 +93,7 @@ struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_
 {
     const struct pn_moment now = pn_moment_now();
     const struct pn_delivery *d = pn_delivery_at(seg, m->first);
-    bool own = m->first != 0 && pn_is_backlog(seg, pn_queue_at(seg, d->channel));
+    bool own = m->first != 0 && pn_is_backlog(seg, pn_topic_channel_at(seg, d->channel));
     bool later = own || pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED;
     return (struct pn_log_message) {.id = m->id,
                                     .published = m->published_ns,
@@ -175,7 +175,7 @@ static int carry_from_memory(struct pn_segment *seg, uint64_t *cursor, struct pn
          next != 0 && n < refs && what.fanned_out && pn_cells_go_on(seg, &steps);
          next = pn_delivery_at(seg, next)->of_message) {
         const struct pn_delivery *d = pn_delivery_at(seg, next);
-        const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
         uint64_t word = pn_load_relaxed(&d->state);
         if (ch->ephemeral != 0 || pn_is_void(ch, d))
             continue;
@@ -209,7 +209,7 @@ static uint32_t given_on_disk(const struct pn_segment *seg, const struct pn_topi
     for (uint32_t i = 0; i < from->deliveries.n; i++)
         if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d) &&
             ((from->seq & PN_REST_SEQ) == 0 ||
-             pn_rest_has(seg, topic, pn_queue_at(seg, d.channel), from)))
+             pn_rest_has(seg, topic, pn_topic_channel_at(seg, d.channel), from)))
             to[n++] = (struct pn_log_delivery) {.id = from->m.id,
                                                 .due = pn_to_real(&now, d.due),
                                                 .topic = (uint32_t) (topic - seg->topics.topic),
@@ -224,8 +224,8 @@ static uint32_t resting(const struct pn_segment *seg, const struct pn_topic *top
 {
     const struct pn_moment now = pn_moment_now();
     uint32_t n = 0;
-    PN_EACH_CHANNEL(seg, topic, i)
-        if (pn_rest_has(seg, topic, pn_queue_at(seg, i - 1), from))
+    PN_EACH_CHANNEL (seg, topic, i)
+        if (pn_rest_has(seg, topic, pn_topic_channel_at(seg, i - 1), from))
             to[n++] = (struct pn_log_delivery) {.id = from->m.id,
                                                 .due = pn_to_real(&now, from->due),
                                                 .topic = (uint32_t) (topic - seg->topics.topic),

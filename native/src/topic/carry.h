@@ -22,13 +22,13 @@ struct pn_durable {
     size_t notes, notes_cap;
     uint8_t *bytes;
     size_t used, cap;
-    bool failed; /* no memory for a note */
-    bool happened; /* something of what was noted, but for what may be left out */
+    bool failed;               /* no memory for a note */
+    bool happened;             /* something of what was noted, but for what may be left out */
     uint32_t policy, failures; /* failures: of syncs, before what is flushed was written */
     uint8_t *scratch;
     size_t scratch_cap;
     int64_t looked; /* for files that were removed; CLOCK_MONOTONIC */
-    bool interval; /* we have written for a topic with fsync="interval" */
+    bool interval;  /* we have written for a topic with fsync="interval" */
 };
 
 static inline struct pn_durable *pn_durable_mine(struct pn_segment *seg)

@@ -42,8 +42,8 @@
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
-#define PN_SLOW_MAX_NS 60000000000LL
-#define PN_POLLED_NS 4000000LL /* who cannot be signalled looks so often, */
+#define PN_SLOW_MAX_NS    60000000000LL
+#define PN_POLLED_NS      4000000LL  /* who cannot be signalled looks so often, */
 #define PN_POLLED_BACK_NS 50000000LL /* and returns so often */
 
 int64_t pn_consumer_slow_ns = 500000000;
@@ -146,14 +146,14 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
     uint32_t at = d->message;
     const struct pn_message *m = pn_message_at(seg, at);
     const struct pn_lengths length = pn_message_lengths(m);
-    *out = (pn_message_out){.id = m->id,
-                            .delivery = ref,
-                            .tag = pn_state_tag(word),
-                            .attempts = pn_state_attempts(word),
-                            .published_ns = m->published_ns,
-                            .expires_ns = m->expires,
-                            .body_len = length.body,
-                            .headers_len = length.headers};
+    *out = (pn_message_out) {.id = m->id,
+                             .delivery = ref,
+                             .tag = pn_state_tag(word),
+                             .attempts = pn_state_attempts(word),
+                             .published_ns = m->published_ns,
+                             .expires_ns = m->expires,
+                             .body_len = length.body,
+                             .headers_len = length.headers};
     c->published_mono = m->published_mono;
     atomic_thread_fence(memory_order_acquire);
     if (pn_load_relaxed(&d->state) != word)
@@ -223,7 +223,7 @@ static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 
 int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch)
 {
-    *ch = pn_queue_at(c->conn->seg, c->me->channel);
+    *ch = pn_topic_channel_at(c->conn->seg, c->me->channel);
     if (pn_load_relaxed(&c->me->state) != PN_RECORD_USED || c->me->generation != c->generation)
         return taken_away();
     if (pn_load_relaxed(&(*ch)->state) != PN_RECORD_USED ||
@@ -251,7 +251,7 @@ static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int
 static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now,
                            int64_t deadline)
 {
-    int64_t until = deadline, due = pn_queue_next_due_locked(c->conn->seg, ch);
+    int64_t until = deadline, due = pn_topic_channel_next_due_locked(c->conn->seg, ch);
     int64_t slow = now + (c->conn->signo < 0 ? PN_POLLED_NS : c->slow_ns);
     until = due < until ? due : until;
     return slow < until ? slow : until;
@@ -260,7 +260,7 @@ static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, i
 /* What pn_topic_pump_locked() could not move for want of memory, perhaps. */
 static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
-    if (pn_queue_at(seg, ch->topic)->ready != 0 && pn_topic_of(seg, ch)->paused == 0)
+    if (pn_topic_channel_at(seg, ch->topic)->ready != 0 && pn_topic_of(seg, ch)->paused == 0)
         pn_topic_pump_locked(seg, pn_topic_of(seg, ch));
 }
 
@@ -303,7 +303,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     if (c->at < c->nahead) /* the channel was paused */
         pn_consume_give_back_locked(c);
     pump_locked(seg, ch);
-    bool more = pn_queue_tick_locked(seg, ch, now);
+    bool more = pn_topic_channel_tick_locked(seg, ch, now);
     fetch_locked(c, ch, now);
     rc = c->nahead != 0 ? LOOK_FOUND : more ? LOOK_AGAIN : LOOK_SLEEP;
     if (rc == LOOK_SLEEP && sleep) {
@@ -311,7 +311,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
         bool full = pn_consumer_full(c->me);
         pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
     }
-    pn_queue_settle_locked(seg, ch);
+    pn_topic_channel_settle_locked(seg, ch);
     pn_topics_end_locked(seg);
     release_and_log(c, &notes);
     return rc;
@@ -328,7 +328,7 @@ static void stop_waiting(struct pn_consumer *c)
     pn_topics_begin_locked(seg);
     if (pn_consume_check_channel(c, &ch) == 0) {
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
     }
     pn_topics_end_locked(seg);
     pn_lock_release(seg);
@@ -432,7 +432,7 @@ static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
         return 1;
     }
     int64_t until = pn_now_ns() + timeout_ns;
-    ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    ts = (struct timespec) {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     return pthread_mutex_clocklock(&c->mutex, CLOCK_MONOTONIC, &ts) == 0;
 }
 
@@ -453,7 +453,7 @@ static void log_delivery(struct pn_consumer *c, const pn_message_out *out)
 
 static bool is_paused(const struct pn_consumer *c)
 {
-    return pn_load_relaxed(&pn_queue_at(c->conn->seg, c->me->channel)->paused) != 0;
+    return pn_load_relaxed(&pn_topic_channel_at(c->conn->seg, c->me->channel)->paused) != 0;
 }
 
 int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
@@ -491,8 +491,8 @@ static int expire_ahead(struct pn_consumer *c)
     struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
     if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
         pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
-        pn_queue_tick_locked(seg, ch, pn_now_ns());
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_tick_locked(seg, ch, pn_now_ns());
+        pn_topic_channel_settle_locked(seg, ch);
     }
     pn_topics_end_locked(seg);
     release_and_log(c, &notes);

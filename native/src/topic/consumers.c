@@ -25,7 +25,7 @@
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     uint32_t was = pn_load_relaxed(&c->wait);
     ch->waiting -= was == PN_CONSUMER_WAITING;
     ch->notified -= was == PN_CONSUMER_NOTIFIED;
@@ -69,7 +69,7 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
     uint32_t n = ch->waiting;
     if (ch->samplers != 0) {
         n = 0;
-        PN_EACH_CONSUMER(seg, ch, i)
+        PN_EACH_CONSUMER (seg, ch, i)
             n += eligible(ch, pn_consumer_at(seg, i - 1));
     }
     if (n == 0)
@@ -80,7 +80,7 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
         *seed = *seed * 1664525U + 1013904223U;
         pick = (uint32_t) ((uint64_t) *seed * n >> 32);
     }
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         if (eligible(ch, pn_consumer_at(seg, i - 1)) && pick-- == 0) {
             pn_consumer_notify_locked(seg, i - 1);
             return true;
@@ -91,7 +91,7 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
 static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                                 int64_t due)
 {
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         uint32_t wait = pn_load_relaxed(&c->wait);
         if ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due)
@@ -100,7 +100,7 @@ static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_to
     return false;
 }
 
-void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     if (ch->waiting == 0)
         return;
@@ -108,10 +108,10 @@ void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
         ;
     if (ch->waiting == 0 || ch->notified != 0) /* who comes arms itself */
         return;
-    int64_t due = pn_queue_next_due_locked(seg, ch);
+    int64_t due = pn_topic_channel_next_due_locked(seg, ch);
     if (due == INT64_MAX || somebody_keeps_time(seg, ch, due))
         return;
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         if (pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait) == PN_CONSUMER_WAITING) {
             pn_consumer_notify_locked(seg, i - 1);
             return;
@@ -124,7 +124,7 @@ void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps)
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     for (uint32_t ref; (ref = c->last) != 0;) {
         if (steps-- == 0)
             return true;
@@ -143,7 +143,7 @@ bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t step
 
 static void leave_channel(struct pn_segment *seg, struct pn_consumer_slot *c)
 {
-    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     uint32_t ci = (uint32_t) (c - seg->topics.consumer);
     pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_BUSY);
     if (c->prev != 0)
@@ -156,7 +156,7 @@ static void leave_channel(struct pn_segment *seg, struct pn_consumer_slot *c)
         pn_consumer_at(seg, c->next - 1)->prev = c->prev;
     ch->consumers--;
     ch->samplers -= c->sample_rate != 0;
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         pn_consumer_at(seg, i - 1)->cursor = 0; /* what the others passed over is dropped now */
 }
 
@@ -178,7 +178,7 @@ static void count_slot(struct pn_segment *seg, uint32_t slot)
 void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     uint32_t state = pn_load_relaxed(&ch->state);
     bool listed = state != PN_RECORD_FREE && ch->generation == c->channel_generation;
     bool attached = listed && state == PN_RECORD_USED;
@@ -190,8 +190,8 @@ void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
     if (ci < seg->topics.ctl->consumer_hint)
         seg->topics.ctl->consumer_hint = ci;
     if (attached) {
-        pn_queue_settle_locked(seg, ch);
-        pn_queue_left_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
+        pn_topic_channel_left_locked(seg, ch);
     }
 }
 
@@ -203,14 +203,14 @@ static void reap_held(struct pn_segment *seg, uint32_t slot)
     uint32_t ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, 0);
     for (; ref != 0; ref = pn_arena_next_cell(mem, PN_PAGE_DELIVERY, ref)) {
         const struct pn_delivery *d = pn_delivery_at(seg, ref);
-        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
         uint64_t word = pn_load_relaxed(&d->state);
         if (pn_state_kind(word) != PN_KIND_HELD || d->holder != slot ||
             d->holder_generation != generation)
             continue;
         pn_delivery_unhold_locked(seg, ref);
         PN_CRASH("topic:unheld");
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
     }
 }
 
@@ -247,10 +247,10 @@ void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
         struct pn_consumer_slot *c = &t->consumer[ci];
         if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->slot != slot)
             continue;
-        struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
         pn_consumer_drain_locked(seg, ci, UINT32_MAX);
         pn_consumer_free_locked(seg, ci);
-        pn_queue_settle_locked(seg, ch);
+        pn_topic_channel_settle_locked(seg, ch);
         PN_CRASH("topic:reaped");
     }
     if (!inside)

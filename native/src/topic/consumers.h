@@ -9,7 +9,7 @@ void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_co
 void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
 
 /* I24: after anything that may have broken it. */
-void pn_queue_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 
 /* It is no more: what it has in flight goes back, in bounded steps unless `all`; true: more. */
 bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps);

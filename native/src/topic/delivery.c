@@ -45,7 +45,7 @@ static inline struct pn_arena *arena(struct pn_segment *seg)
 static inline struct pn_topic_channel *channel_of(struct pn_segment *seg,
                                                   const struct pn_delivery *d)
 {
-    return pn_queue_at(seg, d->channel);
+    return pn_topic_channel_at(seg, d->channel);
 }
 
 /* ---- the ready list -------------------------------------------------------------------------- */
@@ -54,14 +54,14 @@ static inline struct pn_topic_channel *channel_of(struct pn_segment *seg,
 static void move_cursors(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t from,
                          uint32_t to)
 {
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         if (pn_consumer_at(seg, i - 1)->cursor == from)
             pn_consumer_at(seg, i - 1)->cursor = to;
 }
 
 static void reset_cursors(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         pn_consumer_at(seg, i - 1)->cursor = 0;
 }
 
@@ -158,7 +158,7 @@ static void flight_left(struct pn_segment *seg, struct pn_consumer_slot *c)
         c->in_flight--;
     if (pn_load_relaxed(&c->wait) == PN_CONSUMER_BLOCKED && !pn_consumer_full(c)) {
         pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_WAITING);
-        pn_queue_settle_locked(seg, pn_queue_at(seg, c->channel));
+        pn_topic_channel_settle_locked(seg, pn_topic_channel_at(seg, c->channel));
     }
 }
 
@@ -170,7 +170,7 @@ static void timed_add(struct pn_segment *seg, struct pn_topic_channel *ch, uint3
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     const struct pn_message *m = pn_message_at(seg, d->message);
     pn_timedset_add_locked(arena(seg), &ch->timed,
-                           (struct pn_timed){.due = due, .ref = ref, .low = (uint32_t) m->id});
+                           (struct pn_timed) {.due = due, .ref = ref, .low = (uint32_t) m->id});
     if (d->lent > 0)
         d->lent--;
 }
@@ -197,8 +197,8 @@ void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref)
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
     const struct pn_message *m = pn_message_at(seg, d->message);
-    bool deferred = pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED &&
-                    !pn_is_backlog(seg, ch);
+    bool deferred =
+        pn_state_kind(pn_load_relaxed(&d->state)) == PN_KIND_DEFERRED && !pn_is_backlog(seg, ch);
     if (deferred) {
         ch->deferred++;
         timed_add(seg, ch, ref, m->expires != 0 && m->expires < d->due ? m->expires : d->due);
@@ -291,9 +291,9 @@ struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref
     struct pn_topic_channel *ch = channel_of(seg, d);
     enum pn_delivery_kind kind = where == PN_BACK_LATER ? PN_KIND_DEFERRED : PN_KIND_READY;
     uint32_t tag = pn_state_tag(pn_load_relaxed(&d->state));
-    return (struct pn_answer_redo){.word = pn_state_word(kind, attempts, 0, tag),
-                                   .order = where == PN_BACK_HEAD ? d->order : ch->next_order++,
-                                   .due = where == PN_BACK_LATER ? due : 0};
+    return (struct pn_answer_redo) {.word = pn_state_word(kind, attempts, 0, tag),
+                                    .order = where == PN_BACK_HEAD ? d->order : ch->next_order++,
+                                    .due = where == PN_BACK_LATER ? due : 0};
 }
 
 void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
@@ -319,8 +319,8 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
     pn_delivery_enqueue_locked(seg, ref);
 }
 
-void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
-                             int64_t due, uint32_t attempts)
+void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where, int64_t due,
+                             uint32_t attempts)
 {
     struct pn_answer_redo redo = pn_delivery_back_redo(seg, ref, where, due, attempts);
     pn_delivery_apply_locked(seg, ref, &redo);
@@ -398,8 +398,8 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
 
 /* The store of `channel` is what counts: a backlog does not look at the kind, and a delivery that
  * dies here with a larger order has moved to the backlog's end, no more. */
-void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
-                                  struct pn_topic_channel *to, int64_t now, bool lent)
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
+                                  int64_t now, bool lent)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
@@ -410,13 +410,12 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
         to->next_order = channel_of(seg, d)->void_below;
     d->order = to->next_order++;
     PN_CRASH("topic:pump-order");
-    pn_store_release(&d->state,
-                     pn_state_word(d->due > now ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
-                                   pn_state_tag(word)));
+    pn_store_release(&d->state, pn_state_word(d->due > now ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
+                                              pn_state_tag(word)));
     PN_CRASH("topic:pump-kind");
     channel_of(seg, d)->bytes -= pn_message_cost(pn_message_at(seg, d->message));
     to->bytes += pn_message_cost(pn_message_at(seg, d->message));
-    d->channel = pn_queue_index(seg, to);
+    d->channel = pn_topic_channel_index(seg, to);
     atomic_signal_fence(memory_order_seq_cst);
     PN_CRASH("topic:pumped");
     pn_durable_note_fanned_out_locked(seg, pn_message_at(seg, d->message));
@@ -428,8 +427,7 @@ void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
-    struct pn_consumer_slot *c =
-        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
     flight_remove(seg, c, ref);
     d->due = due;
     PN_CRASH("answer:touched");
@@ -458,7 +456,7 @@ static bool samples(const struct pn_segment *seg, uint32_t ci, uint64_t id)
 static bool anybody_samples(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                             uint64_t id)
 {
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         if (samples(seg, i - 1, id))
             return true;
     return false;
@@ -475,9 +473,9 @@ static void claim(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t 
     d->due = now + c->msg_timeout;
     d->delivered_ns = now;
     PN_CRASH("claim:due");
-    pn_store_release(&d->state, pn_state_word(PN_KIND_IN_FLIGHT,
-                                              attempts < 0xffff ? attempts + 1 : attempts, ci,
-                                              tag));
+    pn_store_release(
+        &d->state,
+        pn_state_word(PN_KIND_IN_FLIGHT, attempts < 0xffff ? attempts + 1 : attempts, ci, tag));
     PN_CRASH("claim:in-flight");
     ready_remove(seg, ch, ref);
     timed_lend(seg, ch, ref);
@@ -492,8 +490,7 @@ static void claim(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t 
 }
 
 /* Void or expired: it is freed. */
-static bool is_over(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t ref,
-                    int64_t now)
+static bool is_over(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t ref, int64_t now)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
     const struct pn_message *m = pn_message_at(seg, d->message);
@@ -509,7 +506,7 @@ static bool is_over(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_
 uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t now)
 {
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    struct pn_topic_channel *ch = pn_queue_at(seg, c->channel);
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     if (pn_load_relaxed(&ch->paused) != 0)
         return 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS; steps++) {
@@ -544,8 +541,8 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
     take_out(seg, ref, word);
     d->order = ch->next_order++;
     PN_CRASH("topic:fire-order");
-    pn_store_release(&d->state, pn_state_word(PN_KIND_READY, pn_state_attempts(word), 0,
-                                              pn_state_tag(word)));
+    pn_store_release(&d->state,
+                     pn_state_word(PN_KIND_READY, pn_state_attempts(word), 0, pn_state_tag(word)));
     PN_CRASH("topic:fired");
     pn_delivery_enqueue_locked(seg, ref);
 }
@@ -568,7 +565,7 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
 static int64_t earliest_deadline(const struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
     int64_t earliest = INT64_MAX;
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         if (c->first != 0 && pn_delivery_at(seg, c->first)->due < earliest)
             earliest = pn_delivery_at(seg, c->first)->due;
@@ -583,7 +580,7 @@ static bool stays(struct pn_segment *seg, uint32_t ref)
     return true; /* the next look finds that */
 }
 
-bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
+bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
 {
     uint32_t steps = PN_TOPIC_STEPS, fired = 0;
     struct pn_timed entry;
@@ -597,7 +594,7 @@ bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, i
     }
     if (ch->next_deadline > now)
         return false;
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
             uint32_t ref = c->first;
@@ -617,10 +614,10 @@ void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t n
     uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
     struct pn_topic_channel *ch = channel_of(seg, pn_delivery_at(seg, ref));
     time_out(seg, ch, pn_consumer_at(seg, pn_state_consumer(word)), ref, now);
-    pn_queue_settle_locked(seg, ch);
+    pn_topic_channel_settle_locked(seg, ch);
 }
 
-int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     struct pn_timed entry;
     if (pn_topic_of(seg, ch)->refilling != 0) /* whoever comes by goes on with it */
@@ -637,7 +634,7 @@ int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel
 
 static bool sweep_flights(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps)
 {
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         for (uint32_t ref = pn_consumer_at(seg, i - 1)->first, next, walked = 0;
              ref != 0 && pn_cells_go_on(seg, &walked); ref = next) {
             next = pn_delivery_at(seg, ref)->next;
@@ -651,7 +648,8 @@ static bool sweep_flights(struct pn_segment *seg, struct pn_topic_channel *ch, u
     return false;
 }
 
-bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps)
+bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
+                                   uint32_t *steps)
 {
     struct pn_timed entry;
     if (ch->swept_below >= ch->void_below)

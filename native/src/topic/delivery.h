@@ -23,8 +23,8 @@ uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t n
 /* Where what is in flight goes back to. */
 enum pn_back { PN_BACK_TAIL, PN_BACK_HEAD, PN_BACK_LATER };
 /* In flight or held -> ready, or deferred until `due` (one entry must be lent to it). */
-void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where,
-                             int64_t due, uint32_t attempts);
+void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where, int64_t due,
+                             uint32_t attempts);
 /* The state words of that move, without making it (for redo records). */
 struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref,
                                             enum pn_back where, int64_t due, uint32_t attempts);
@@ -41,17 +41,18 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
 /* Whose it is, in flight or held; NULL: that consumer is no more. */
 struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref);
 /* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
-void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref,
-                                  struct pn_topic_channel *to, int64_t now, bool lent);
+void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
+                                  int64_t now, bool lent);
 /* A new deadline. */
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
 
 /* Whatever is due in the channel by now, in bounded steps; true: there is more. */
-bool pn_queue_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
+bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
 /* When something is due next; INT64_MAX. */
-int64_t pn_queue_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* Up to `steps` of what is void in the channel; true: there is more. */
-bool pn_queue_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t *steps);
+bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
+                                   uint32_t *steps);
 
 bool pn_consumer_full(const struct pn_consumer_slot *c);
 

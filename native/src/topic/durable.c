@@ -48,8 +48,7 @@ static uint8_t *note(struct pn_segment *seg, uint32_t kind, size_t length)
     if (open_files(seg) != 0)
         return NULL;
     struct pn_durable *d = pn_durable_mine(seg);
-    if (pn_durable_room((void **) &d->note, &d->notes_cap, d->notes + 1, sizeof *d->note) ==
-            NULL ||
+    if (pn_durable_room((void **) &d->note, &d->notes_cap, d->notes + 1, sizeof *d->note) == NULL ||
         pn_durable_room((void **) &d->bytes, &d->cap, d->used + length + 8, 1) == NULL) {
         d->failed = true;
         return NULL;
@@ -102,7 +101,8 @@ void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic 
 void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
     uint8_t bytes[PN_CHANNEL_RECORD];
-    const struct pn_log_delivery gone = {.topic = ch->topic, .channel = pn_queue_index(seg, ch)};
+    const struct pn_log_delivery gone = {.topic = ch->topic,
+                                         .channel = pn_topic_channel_index(seg, ch)};
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || ch->name_len == 0)
         return;
@@ -139,7 +139,7 @@ static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_
 void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint32_t delivery)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
-    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     uint64_t word = pn_load_relaxed(&d->state);
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || seg->topics.told)
@@ -162,8 +162,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
 
 static void note_fanned_out(struct pn_segment *seg, const struct pn_topic *topic, uint64_t id)
 {
-    const struct pn_log_delivery what = {.id = id,
-                                         .topic = (uint32_t) (topic - seg->topics.topic)};
+    const struct pn_log_delivery what = {.id = id, .topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
     note_one(seg, PN_LOG_FANNED_OUT, &what, true);
@@ -196,7 +195,7 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
     bool own = pn_is_backlog(seg, ch);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     const struct pn_log_delivery what = {
-        .topic = ch->topic, .channel = own ? PN_LOG_TOPICS_OWN : pn_queue_index(seg, ch)};
+        .topic = ch->topic, .channel = own ? PN_LOG_TOPICS_OWN : pn_topic_channel_index(seg, ch)};
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
         return;
     note_one(seg, PN_LOG_EMPTIED, &what, true);
@@ -207,8 +206,7 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
 void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                       uint64_t id, bool happened)
 {
-    const struct pn_log_delivery what = {.id = id,
-                                         .topic = (uint32_t) (topic - seg->topics.topic)};
+    const struct pn_log_delivery what = {.id = id, .topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
     note_one(seg, PN_LOG_CANCELLED, &what, happened);
@@ -221,7 +219,7 @@ void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
-    const struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     enum pn_delivery_kind kind = pn_state_kind(redo->word);
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0)
@@ -333,9 +331,9 @@ static bool are_ends(const struct pn_durable *d)
 {
     bool ends = true;
     for (size_t i = 0; i < d->notes && ends; i++)
-        ends = d->note[i].happened && (d->note[i].kind == PN_LOG_FINISHED ||
-                                       d->note[i].kind == PN_LOG_FANNED_OUT ||
-                                       d->note[i].kind == PN_LOG_CANCELLED);
+        ends = d->note[i].happened &&
+               (d->note[i].kind == PN_LOG_FINISHED || d->note[i].kind == PN_LOG_FANNED_OUT ||
+                d->note[i].kind == PN_LOG_CANCELLED);
     return ends;
 }
 
@@ -501,10 +499,9 @@ static int open_files(struct pn_segment *seg)
     struct pn_durable *d = calloc(1, sizeof *d);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next,
-                                              pn_carry_owed, seg};
+    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, pn_carry_owed, seg};
     rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
-                              seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
+                          seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
     if (rc != 0) {
         free(d);
         return rc;

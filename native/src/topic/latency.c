@@ -12,8 +12,8 @@ uint32_t pn_log_topic_name(const struct pn_topic *topic, char name[PN_LOG_NAME])
     return len;
 }
 
-uint32_t pn_log_queue_name(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                           char name[PN_LOG_NAME])
+uint32_t pn_log_channel_name(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                             char name[PN_LOG_NAME])
 {
     uint32_t at = pn_log_topic_name(pn_topic_of(seg, ch), name);
     uint32_t len = ch->name_len <= PN_TOPIC_NAME_MAX ? ch->name_len : 0;
@@ -28,13 +28,13 @@ void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note 
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
-    note->rec = (struct pn_latrec){.ts = (uint64_t) now,
-                                   .ref_ts = (uint64_t) m->published_mono,
-                                   .commit_seq = m->id,
-                                   .bytes = m->body_len,
-                                   .kind = (uint8_t) kind,
-                                   .attempts = (uint8_t) (attempts < 255 ? attempts : 255)};
-    note->len = pn_log_queue_name(seg, pn_queue_at(seg, d->channel), note->name);
+    note->rec = (struct pn_latrec) {.ts = (uint64_t) now,
+                                    .ref_ts = (uint64_t) m->published_mono,
+                                    .commit_seq = m->id,
+                                    .bytes = m->body_len,
+                                    .kind = (uint8_t) kind,
+                                    .attempts = (uint8_t) (attempts < 255 ? attempts : 255)};
+    note->len = pn_log_channel_name(seg, pn_topic_channel_at(seg, d->channel), note->name);
 }
 
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now)
@@ -62,9 +62,7 @@ void pn_log_notes(struct pn_conn *conn, struct pn_topic_notes *notes)
 
 void pn_log_publish(struct pn_conn *conn, struct pn_topic_note *note, uint64_t id, uint32_t bytes)
 {
-    note->rec = (struct pn_latrec){.ts = (uint64_t) pn_now_ns(),
-                                   .commit_seq = id,
-                                   .bytes = bytes,
-                                   .kind = PN_LAT_PUBLISH};
+    note->rec = (struct pn_latrec) {
+        .ts = (uint64_t) pn_now_ns(), .commit_seq = id, .bytes = bytes, .kind = PN_LAT_PUBLISH};
     pn_log_note(conn, note);
 }

@@ -26,8 +26,8 @@ struct pn_topic_notes {
 
 /* The name of a topic, or of a channel; returns its length. */
 uint32_t pn_log_topic_name(const struct pn_topic *topic, char name[PN_LOG_NAME]);
-uint32_t pn_log_queue_name(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                           char name[PN_LOG_NAME]);
+uint32_t pn_log_channel_name(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                             char name[PN_LOG_NAME]);
 
 /* FIN, REQ or TIMEOUT of a delivery that is in flight.  Lock held. */
 void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note *note,

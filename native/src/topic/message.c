@@ -54,8 +54,8 @@ struct pn_moment pn_moment_now(void)
 {
     struct timespec real;
     clock_gettime(CLOCK_REALTIME, &real);
-    return (struct pn_moment){.mono = pn_now_ns(),
-                              .real = (int64_t) real.tv_sec * 1000000000 + real.tv_nsec};
+    return (struct pn_moment) {.mono = pn_now_ns(),
+                               .real = (int64_t) real.tv_sec * 1000000000 + real.tv_nsec};
 }
 
 int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len)
@@ -88,7 +88,7 @@ static int64_t later_ns(int64_t now, int64_t by)
     return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
 }
 
-bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch)
+bool pn_topic_channel_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch)
 {
     return ch->ephemeral != 0 && topic->max_depth != 0 &&
            (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged >= topic->max_depth;
@@ -114,7 +114,7 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     d->due = due;
     d->delivered_ns = 0;
     d->message = ref;
-    d->channel = pn_queue_index(seg, ch);
+    d->channel = pn_topic_channel_index(seg, ch);
     d->prev = d->next = d->timed = 0;
     d->lent = timed;
     d->of_message = m->first;
@@ -124,9 +124,9 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     ch->staged++;
     ch->bytes += pn_message_cost(m);
     PN_CRASH("publish:delivery");
-    pn_store_release(&d->state, pn_state_word(due != 0 && !backlog ? PN_KIND_DEFERRED
-                                                                   : PN_KIND_READY,
-                                              0, 0, pn_state_tag(word)));
+    pn_store_release(&d->state,
+                     pn_state_word(due != 0 && !backlog ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
+                                   pn_state_tag(word)));
     PN_CRASH("publish:delivery-state");
     return true;
 }
@@ -134,15 +134,15 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
 static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
                            uint32_t ref, int64_t due, bool backlog)
 {
-    struct pn_topic_channel *own = pn_queue_at(seg, m->topic);
+    struct pn_topic_channel *own = pn_topic_channel_at(seg, m->topic);
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
     bool before = own->ready != 0 || own->staged != 0; /* also of one transaction: in order */
     if (backlog || before || topic->paused != 0 || topic->nchannels == 0 ||
         pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
-    PN_EACH_CHANNEL(seg, topic, i) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
-        if (pn_queue_goes_without(topic, ch))
+    PN_EACH_CHANNEL (seg, topic, i) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
+        if (pn_topic_channel_goes_without(topic, ch))
             ch->dropped++;
         else if (!pn_message_add_delivery_locked(seg, m, ref, ch, due))
             return false;
@@ -156,10 +156,10 @@ struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct 
     struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     if (timed)
-        PN_EACH_CHANNEL(seg, topic, i)
-            need.pages += pn_timedset_needs(&pn_queue_at(seg, i - 1)->timed, 1);
+        PN_EACH_CHANNEL (seg, topic, i)
+            need.pages += pn_timedset_needs(&pn_topic_channel_at(seg, i - 1)->timed, 1);
     if (timed)
-        need.pages += pn_timedset_needs(&pn_queue_at(seg, index)->timed, 1);
+        need.pages += pn_timedset_needs(&pn_topic_channel_at(seg, index)->timed, 1);
     pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
     return need;
 }
@@ -224,9 +224,10 @@ uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic
 {
     uint32_t ref = stage_body(seg, topic, m, then, shared);
     if (ref != 0 && backlog &&
-        !pn_message_add_delivery_locked(seg, pn_message_at(seg, ref), ref,
-                      pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)),
-                      later_ns(then->mono, m->delay_ns))) {
+        !pn_message_add_delivery_locked(
+            seg, pn_message_at(seg, ref), ref,
+            pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic)),
+            later_ns(then->mono, m->delay_ns))) {
         pn_message_unstage_locked(seg, ref);
         return 0;
     }
@@ -237,12 +238,12 @@ bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, ui
                                         int64_t due, uint32_t attempts)
 {
     struct pn_message *m = pn_message_at(seg, ref);
-    if (!pn_message_add_delivery_locked(seg, m, ref, pn_queue_at(seg, channel), due))
+    if (!pn_message_add_delivery_locked(seg, m, ref, pn_topic_channel_at(seg, channel), due))
         return false;
     struct pn_delivery *d = pn_delivery_at(seg, m->first);
     uint64_t word = pn_load_relaxed(&d->state);
-    pn_store_release(&d->state, pn_state_word(pn_state_kind(word), attempts, 0,
-                                              pn_state_tag(word)));
+    pn_store_release(&d->state,
+                     pn_state_word(pn_state_kind(word), attempts, 0, pn_state_tag(word)));
     return true;
 }
 
@@ -257,12 +258,12 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
     uint32_t steps = 0;
     for (uint32_t at = m->first, next; at != 0 && pn_cells_go_on(seg, &steps); at = next) {
         struct pn_delivery *d = pn_delivery_at(seg, at);
-        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
         next = d->of_message;
         ch->staged--;
         ch->bytes -= pn_message_cost(m);
-        pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
-                                                  pn_state_tag(pn_load_relaxed(&d->state))));
+        pn_store_release(
+            &d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(pn_load_relaxed(&d->state))));
         if (d->lent != 0)
             pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
         pn_arena_give_locked(mem, at);
@@ -289,8 +290,8 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
     topic->firm += m->firm != 0;
     topic->message_count++;
     topic->message_bytes += m->body_len;
-    PN_EACH_DELIVERY(seg, m, at) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+    PN_EACH_DELIVERY (seg, m, at) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel);
         ch->message_count++;
         ch->staged--;
         pn_delivery_enqueue_locked(seg, at);
@@ -351,7 +352,7 @@ void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
 
 static bool any_in_flight(const struct pn_segment *seg, const struct pn_message *m)
 {
-    PN_EACH_DELIVERY(seg, m, at)
+    PN_EACH_DELIVERY (seg, m, at)
         if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, at)->state)) >= PN_KIND_IN_FLIGHT)
             return true;
     return false;
@@ -359,8 +360,7 @@ static bool any_in_flight(const struct pn_segment *seg, const struct pn_message 
 
 /* The first from where we stopped last that nobody works on; 0: none, or, after so many steps, it
  * goes on next time. */
-static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool soft,
-                          uint32_t steps)
+static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool soft, uint32_t steps)
 {
     uint32_t ref = topic->passed[soft] != 0 ? topic->passed[soft] : topic->oldest;
     for (; ref != 0; ref = pn_message_at(seg, ref)->next) {
@@ -378,8 +378,8 @@ static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool s
 /* Each channel that there is goes without so many. */
 static void count_without(struct pn_segment *seg, const struct pn_topic *topic, uint64_t n)
 {
-    PN_EACH_CHANNEL(seg, topic, i)
-        pn_queue_at(seg, i - 1)->dropped += n;
+    PN_EACH_CHANNEL (seg, topic, i)
+        pn_topic_channel_at(seg, i - 1)->dropped += n;
 }
 
 /* Of so many, which the topic's policy keeps from every channel. */
@@ -392,8 +392,8 @@ static void count_dropped(struct pn_segment *seg, struct pn_topic *topic, uint64
 static void drop(struct pn_segment *seg, uint32_t ref)
 {
     const struct pn_message *m = pn_message_at(seg, ref);
-    PN_EACH_DELIVERY(seg, m, at) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+    PN_EACH_DELIVERY (seg, m, at) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel);
         if (pn_is_backlog(seg, ch)) /* every channel was to get it */
             count_without(seg, pn_topic_at(seg, m->topic), 1);
         else
@@ -415,9 +415,7 @@ static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
 
 bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    uint32_t ref = topic->messages == topic->firm
-                       ? 0
-                       : find_idle(seg, topic, true, PN_TOPIC_STEPS);
+    uint32_t ref = topic->messages == topic->firm ? 0 : find_idle(seg, topic, true, PN_TOPIC_STEPS);
     if (ref != 0)
         drop(seg, ref);
     return ref != 0;
@@ -434,8 +432,8 @@ static int topic_full(const struct pn_topic *topic, const char *what)
 /* Each channel there is goes without a message, if it must. */
 static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    PN_EACH_CHANNEL(seg, topic, i)
-        if (pn_queue_at(seg, i - 1)->ephemeral == 0)
+    PN_EACH_CHANNEL (seg, topic, i)
+        if (pn_topic_channel_at(seg, i - 1)->ephemeral == 0)
             return false;
     return topic->nchannels != 0;
 }
@@ -456,13 +454,14 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
 static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     int64_t now = pn_now_ns();
-    PN_EACH_CHANNEL(seg, topic, i)
-        pn_queue_tick_locked(seg, pn_queue_at(seg, i - 1), now);
-    pn_queue_tick_locked(seg, pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic)), now);
+    PN_EACH_CHANNEL (seg, topic, i)
+        pn_topic_channel_tick_locked(seg, pn_topic_channel_at(seg, i - 1), now);
+    pn_topic_channel_tick_locked(
+        seg, pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic)), now);
 }
 
-int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
-                            size_t *skip, size_t *keep)
+int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n, size_t *skip,
+                            size_t *keep)
 {
     uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
     *skip = 0;
@@ -511,7 +510,8 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
     if (*ref == 0)
         *ref = pn_message_stage_firm_locked(seg, topic, in, now, backlog);
     for (int i = 0; *ref == 0 && topic->overflow == PN_OVERFLOW_DROP_OLDEST && i < PN_DROPS &&
-                    drop_oldest(seg, topic); i++)
+                    drop_oldest(seg, topic);
+         i++)
         *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) { /* every channel goes without */
         pn_message_unstage_locked(seg, *ref);
@@ -537,8 +537,8 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 
 void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    PN_EACH_CHANNEL(seg, topic, i)
-        pn_queue_settle_locked(seg, pn_queue_at(seg, i - 1));
+    PN_EACH_CHANNEL (seg, topic, i)
+        pn_topic_channel_settle_locked(seg, pn_topic_channel_at(seg, i - 1));
 }
 
 int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
@@ -633,8 +633,8 @@ static void take_back_locked(struct pn_segment *seg, struct pn_topic *topic, uin
         const struct pn_message *m = pn_message_at(seg, topic->newest);
         topic->message_count--;
         topic->message_bytes -= m->body_len;
-        PN_EACH_DELIVERY(seg, m, at)
-            pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
+        PN_EACH_DELIVERY (seg, m, at)
+            pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
         pn_message_discard_locked(seg, topic->newest);
         PN_CRASH("publish:taken-back");
     }
@@ -688,10 +688,10 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     struct pn_topic *topic;
     struct pn_new_message m = {.headers_len = 0};
     if (common != NULL)
-        m = (struct pn_new_message){.headers = common->headers,
-                                    .headers_len = (uint32_t) common->headers_len,
-                                    .delay_ns = common->delay_ns,
-                                    .ttl_ns = common->ttl_ns};
+        m = (struct pn_new_message) {.headers = common->headers,
+                                     .headers_len = (uint32_t) common->headers_len,
+                                     .delay_ns = common->delay_ns,
+                                     .ttl_ns = common->ttl_ns};
     int rc = pn_topic_enter(conn, ref, &topic);
     if (rc != 0)
         return rc;

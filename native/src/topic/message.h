@@ -34,8 +34,8 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref topic, const unsigned c
  * May n more messages be published?  The topic's bound and policy: *skip of them, from the front,
  * and all after *keep are dropped.  Older ones may be dropped here.  0 or -PN_ETOPICFULL.
  */
-int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n,
-                            size_t *skip, size_t *keep);
+int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n, size_t *skip,
+                            size_t *keep);
 /* Write it, with its deliveries, STAGED; 0: no memory. */
 uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                  const struct pn_new_message *m, const struct pn_moment *now,
@@ -90,7 +90,7 @@ static inline struct pn_lengths pn_message_lengths(const struct pn_message *m)
 {
     uint32_t headers = *(volatile const uint32_t *) &m->headers_len;
     uint32_t body = *(volatile const uint32_t *) &m->body_len;
-    return (struct pn_lengths){headers, body, (uint64_t) headers + body};
+    return (struct pn_lengths) {headers, body, (uint64_t) headers + body};
 }
 /* What one would take of the arena, exactly. */
 struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
@@ -99,7 +99,7 @@ struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct 
 bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic);
 
 /* Has the channel, which is ephemeral, as many as its topic may have?  Then it goes without. */
-bool pn_queue_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch);
+bool pn_topic_channel_goes_without(const struct pn_topic *topic, const struct pn_topic_channel *ch);
 /* One delivery more of a message that is staged, or is pumped.  False: no memory. */
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
                                     struct pn_topic_channel *ch, int64_t due);

@@ -56,8 +56,7 @@ static uint64_t bytes_of(const struct spilled *head)
 
 bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    return topic->overflow == PN_OVERFLOW_DISK && topic->ephemeral == 0 &&
-           seg->data_dir[0] != '\0';
+    return topic->overflow == PN_OVERFLOW_DISK && topic->ephemeral == 0 && seg->data_dir[0] != '\0';
 }
 
 bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n)
@@ -73,8 +72,8 @@ bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic 
     if (topic->max_depth == 0 || there + n <= topic->max_depth)
         return false;
     if (all_soft)
-        PN_EACH_CHANNEL(seg, topic, i)
-            all_soft = all_soft && pn_queue_at(seg, i - 1)->ephemeral != 0;
+        PN_EACH_CHANNEL (seg, topic, i)
+            all_soft = all_soft && pn_topic_channel_at(seg, i - 1)->ephemeral != 0;
     return !all_soft;
 }
 
@@ -165,18 +164,16 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 }
 
 int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
-                         const struct pn_new_message *m, const struct pn_moment *now,
-                         uint64_t *seq)
+                         const struct pn_new_message *m, const struct pn_moment *now, uint64_t *seq)
 {
     struct spilled head = head_of(m, now);
     return stage(seg, topic, &topic->rest, &head, sizeof head, m, seq);
 }
 
 /* The same of one that was given to its channels already. */
-static int stage_given(struct pn_segment *seg, struct pn_topic *topic,
-                       struct pn_diskqueue *queue, const struct pn_new_message *m,
-                       const struct pn_moment *then, const struct pn_spilled_deliveries *given,
-                       uint64_t *seq)
+static int stage_given(struct pn_segment *seg, struct pn_topic *topic, struct pn_diskqueue *queue,
+                       const struct pn_new_message *m, const struct pn_moment *then,
+                       const struct pn_spilled_deliveries *given, uint64_t *seq)
 {
     struct spilled head = head_of(m, then);
     head.fanned_out = 1;
@@ -265,7 +262,7 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
                                 struct pn_spilled_delivery *out)
 {
     memcpy(out, (const char *) given->bytes + i * sizeof *out, sizeof *out);
-    const struct pn_topic_channel *ch = pn_queue_at(seg, out->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, out->channel);
     return out->channel >= seg->topics.max_topics && out->channel < seg->topics.max_channels &&
            pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == out->generation &&
            ch->topic == (uint32_t) (topic - seg->topics.topic) && out->order >= ch->void_below;
@@ -301,7 +298,7 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     redo->disk = 0;
     const struct pn_message *m = pn_message_at(seg, ref);
     if (!given && m->first != 0 &&
-        !pn_is_backlog(seg, pn_queue_at(seg, pn_delivery_at(seg, m->first)->channel)))
+        !pn_is_backlog(seg, pn_topic_channel_at(seg, pn_delivery_at(seg, m->first)->channel)))
         pn_durable_note_fanned_out_locked(seg, m);
 }
 
@@ -314,14 +311,13 @@ static bool parse(const struct pn_segment *seg, const struct pn_record_out *reco
     memcpy(head, record->body, sizeof *head);
     const uint8_t *headers = record->body + sizeof *head + bytes_of(head);
     *then = (struct pn_moment) {.mono = head->published_mono, .real = head->published_ns};
-    *m = (struct pn_new_message) {
-        .body = headers + head->headers_len,
-        .headers = headers,
-        .body_len = head->body_len,
-        .headers_len = head->headers_len,
-        .id = head->id,
-        .delay_ns = head->due == 0 ? 0 : head->due - then->mono,
-        .ttl_ns = head->expires == 0 ? 0 : head->expires - then->mono};
+    *m = (struct pn_new_message) {.body = headers + head->headers_len,
+                                  .headers = headers,
+                                  .body_len = head->body_len,
+                                  .headers_len = head->headers_len,
+                                  .id = head->id,
+                                  .delay_ns = head->due == 0 ? 0 : head->due - then->mono,
+                                  .ttl_ns = head->expires == 0 ? 0 : head->expires - then->mono};
     return head->body_len <= seg->topics.max_body && head->headers_len <= PN_HEADERS_MAX &&
            sizeof *head + bytes_of(head) + head->headers_len + head->body_len == record->length;
 }
@@ -378,7 +374,7 @@ static bool anybody_wants(const struct refill *r, const struct pn_spilled_delive
         bool there = pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d);
         wanted += there;
         if (there && expired)
-            pn_queue_at(r->seg, d.channel)->expired++;
+            pn_topic_channel_at(r->seg, d.channel)->expired++;
     }
     return wanted != 0;
 }
@@ -426,7 +422,7 @@ static bool runs(const struct refill *r)
 {
     const uint32_t index = (uint32_t) (r->topic - r->seg->topics.topic);
     return pn_rest_may(r->seg, r->topic) && r->topic->paused == 0 &&
-           pn_queue_at(r->seg, index)->ready == 0;
+           pn_topic_channel_at(r->seg, index)->ready == 0;
 }
 
 /* Is that so still?  What would be told by reading the record counts as well. */
@@ -504,7 +500,7 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     /* as many may have been dropped for those that came */
     if (!r.moved && topic->messages == before && topic->refilling == 0)
         return;
-    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
+    if (pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
     pn_topic_settle_locked(seg, topic);
 }
@@ -541,8 +537,7 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg)
         return;
     }
     struct pn_topic *topic = pn_topic_at(seg, redo->disk - 1);
-    pn_diskqueue_pass(&topic->disk, redo->disk_file, redo->disk_at, redo->disk_seq,
-                      redo->disk_sum);
+    pn_diskqueue_pass(&topic->disk, redo->disk_file, redo->disk_at, redo->disk_seq, redo->disk_sum);
     PN_CRASH("refill:passed");
 }
 

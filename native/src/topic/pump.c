@@ -16,9 +16,9 @@ void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint
     while (m->first != before && pn_cells_go_on(seg, &steps)) {
         struct pn_delivery *d = pn_delivery_at(seg, m->first);
         uint32_t ref = m->first;
-        struct pn_topic_channel *ch = pn_queue_at(seg, d->channel);
-        pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0,
-                                                  pn_state_tag(pn_load_relaxed(&d->state))));
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
+        pn_store_release(
+            &d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(pn_load_relaxed(&d->state))));
         m->first = d->of_message;
         m->refs--;
         m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
@@ -34,8 +34,9 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
                       uint32_t before)
 {
     pn_pump_give_back_locked(seg, m, before);
-    PN_EACH_CHANNEL(seg, topic, i)
-        pn_queue_at(seg, i - 1)->dropped -= pn_queue_goes_without(topic, pn_queue_at(seg, i - 1));
+    PN_EACH_CHANNEL (seg, topic, i)
+        pn_topic_channel_at(seg, i - 1)->dropped -=
+            pn_topic_channel_goes_without(topic, pn_topic_channel_at(seg, i - 1));
 }
 
 /* What its share allows; and beyond it no more than is needed so that channels have something, or
@@ -45,8 +46,8 @@ static bool may_pump(const struct pn_segment *seg, const struct pn_topic *topic,
     const uint32_t index = (uint32_t) (topic - seg->topics.topic);
     struct pn_arena_need need = {.deliveries = topic->nchannels > 0 ? topic->nchannels - 1 : 0};
     uint64_t there = 0;
-    PN_EACH_CHANNEL(seg, topic, i) {
-        const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+    PN_EACH_CHANNEL (seg, topic, i) {
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
         there += (uint64_t) ch->ready + ch->deferred + ch->in_flight;
         need.pages += timed ? pn_timedset_needs(&ch->timed, 1) : 0;
     }
@@ -63,14 +64,14 @@ static bool pump_to_memory(struct pn_segment *seg, struct pn_topic *topic, uint3
     uint32_t before = m->first;
     int64_t due = own->due > now ? own->due : 0;
     bool timed = m->expires != 0 || due != 0, room = may_pump(seg, topic, timed);
-    PN_EACH_CHANNEL(seg, topic, i) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
-        bool without = pn_queue_goes_without(topic, ch);
+    PN_EACH_CHANNEL (seg, topic, i) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
+        bool without = pn_topic_channel_goes_without(topic, ch);
         ch->dropped += without;
         if (without)
             continue;
-        room = room && (last == NULL ||
-                        pn_message_add_delivery_locked(seg, m, own->message, last, due));
+        room = room &&
+               (last == NULL || pn_message_add_delivery_locked(seg, m, own->message, last, due));
         last = ch;
     }
     if (last == NULL) {
@@ -89,7 +90,7 @@ static bool pump_to_memory(struct pn_segment *seg, struct pn_topic *topic, uint3
     uint32_t steps = 0;
     for (uint32_t ref = m->first; ref != before && pn_cells_go_on(seg, &steps);
          ref = pn_delivery_at(seg, ref)->of_message) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, ref)->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, ref)->channel);
         ch->message_count++;
         ch->staged--;
         pn_delivery_enqueue_locked(seg, ref);
@@ -110,7 +111,7 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
 
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
-    struct pn_topic_channel *own = pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic));
+    struct pn_topic_channel *own = pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
     int64_t now = pn_now_ns();
     for (uint32_t steps = 0; topic->paused == 0 && topic->nchannels != 0 && own->first != 0;
          steps++) {
@@ -134,7 +135,7 @@ void pn_topic_go_on_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     if (pn_load_relaxed(&topic->state) != PN_RECORD_USED)
         return;
-    if (pn_queue_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
+    if (pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
     pn_topic_settle_locked(seg, topic);
 }

@@ -52,7 +52,8 @@ enum { PN_REST_DROPS = 64 };
 
 #define EACH_CHANNEL(seg, topic, ch)                                                               \
     PN_EACH_CHANNEL (seg, topic, ch##_at)                                                          \
-        for (struct pn_topic_channel *ch = pn_queue_at(seg, ch##_at - 1); ch != NULL; ch = NULL)
+        for (struct pn_topic_channel *ch = pn_topic_channel_at(seg, ch##_at - 1); ch != NULL;      \
+             ch = NULL)
 
 /* Those that are not ephemeral. */
 static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topic *topic)
@@ -74,7 +75,7 @@ bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic)
 {
     const uint32_t index = (uint32_t) (topic - seg->topics.topic);
     return pn_rest_may(seg, topic) && topic->paused == 0 && topic->disk_staged == 0 &&
-           pn_queue_at(seg, index)->ready == 0 && pn_topic_on_disk(topic) == 0;
+           pn_topic_channel_at(seg, index)->ready == 0 && pn_topic_on_disk(topic) == 0;
 }
 
 /* ---- cursors --------------------------------------------------------------------------------- */
@@ -120,7 +121,7 @@ static bool is_named(const struct pn_segment *seg, const struct pn_topic *topic,
 {
     for (uint32_t i = 0; i < record->deliveries.n; i++)
         if (pn_spilled_delivery_locked(seg, topic, &record->deliveries, i, d) &&
-            d->channel == pn_queue_index(seg, ch))
+            d->channel == pn_topic_channel_index(seg, ch))
             return true;
     return false;
 }
@@ -262,7 +263,7 @@ static bool share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint6
 {
     bool on_disk = false;
     EACH_CHANNEL (b->seg, b->topic, ch) {
-        bool without = pn_queue_goes_without(b->topic, ch);
+        bool without = pn_topic_channel_goes_without(b->topic, ch);
         if (ref != 0 && !without && pn_load_relaxed(&ch->rests) == 0 && room != NULL &&
             takes(ch, room, bytes) && pn_message_add_delivery_locked(b->seg, m, ref, ch, due))
             continue;
@@ -285,8 +286,7 @@ static void commit_records(const struct batch *b)
     pn_diskqueue_commit(&b->topic->rest, b->seq);
     EACH_CHANNEL (b->seg, b->topic, ch)
         if (rests(b->topic, ch))
-            ch->message_count +=
-                b->seq - (cursor_of(ch)->seq > begin ? cursor_of(ch)->seq : begin);
+            ch->message_count += b->seq - (cursor_of(ch)->seq > begin ? cursor_of(ch)->seq : begin);
 }
 
 static bool anybody_takes(const struct batch *b, const struct room *room, uint64_t bytes)
@@ -298,12 +298,11 @@ static bool anybody_takes(const struct batch *b, const struct room *room, uint64
 }
 
 /* One more.  -errno: nothing of it is staged. */
-static int stage_one(struct batch *b, const struct pn_new_message *m,
-                     const struct pn_moment *now)
+static int stage_one(struct batch *b, const struct pn_new_message *m, const struct pn_moment *now)
 {
     struct pn_segment *seg = b->seg;
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
-    const int64_t due = m->delay_ns <= 0                ? 0
+    const int64_t due = m->delay_ns <= 0                      ? 0
                         : m->delay_ns > INT64_MAX - now->mono ? INT64_MAX
                                                               : now->mono + m->delay_ns;
     struct room room = look_around(seg, b->topic, bytes, due != 0 || m->ttl_ns > 0, b->n);
@@ -483,7 +482,7 @@ static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
     pn_store_release(&redo->valid, 0);
     redo->spill = 0;
     for (uint32_t next; given != before; given = next) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, given)->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, given)->channel);
         next = pn_delivery_at(seg, given)->of_message;
         ch->message_count++;
         ch->staged--;
@@ -528,7 +527,7 @@ static uint32_t without_room(struct pn_segment *seg, uint32_t *ref, const struct
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct pn_topic_channel *ch = pn_queue_at(seg, given[i].channel);
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, given[i].channel);
         if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !takes(ch, room, bytes) ||
             !pn_message_restore_delivery_locked(seg, *ref, given[i].channel, given[i].due,
                                                 given[i].attempts))
@@ -549,7 +548,7 @@ static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
     struct pn_topic_on_disk record = {.deliveries = {.bytes = given, .n = n}};
     struct pn_spilled_delivery d;
     for (uint32_t i = 0; i < n; i++)
-        begin_to_rest(b, pn_queue_at(b->seg, given[i].channel));
+        begin_to_rest(b, pn_topic_channel_at(b->seg, given[i].channel));
     int rc = pn_rest_stage_given_locked(b->seg, b->topic, m, then, &record.deliveries, &b->seq);
     if (rc != 0)
         return rc;
@@ -565,8 +564,8 @@ static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
 }
 
 int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
-                           const struct pn_new_message *m, const struct pn_moment *then,
-                           uint32_t n, struct pn_spilled_delivery *given)
+                           const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
+                           struct pn_spilled_delivery *given)
 {
     struct batch b = {.seg = seg, .topic = topic};
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
@@ -610,7 +609,7 @@ static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
         if (!rests(topic, other) || cursor_of(other)->seq != seq || !takes(other, room, bytes) ||
             (from->given && !is_named(seg, topic, other, from, &d)))
             continue;
-        pn_message_restore_delivery_locked(seg, ref, pn_queue_index(seg, other),
+        pn_message_restore_delivery_locked(seg, ref, pn_topic_channel_index(seg, other),
                                            d.due > now ? d.due : 0, d.attempts);
     }
     if (m->refs != 0)
@@ -644,7 +643,7 @@ static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t 
     uint32_t steps = 0;
     for (uint32_t at = given; at != 0 && pn_cells_go_on(seg, &steps);
          at = pn_delivery_at(seg, at)->of_message)
-        pn_queue_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
+        pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
 }
 
 void pn_rest_redo_locked(struct pn_segment *seg)
@@ -654,7 +653,7 @@ void pn_rest_redo_locked(struct pn_segment *seg)
                                            redo->disk_sum};
     uint32_t limit = seg->topics.max_channels, at = pn_message_at(seg, redo->messages)->first;
     for (; at != 0 && limit > 0; at = pn_delivery_at(seg, at)->of_message, limit--) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, pn_delivery_at(seg, at)->channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel);
         if (pn_load_relaxed(&ch->rests) != 0 && cursor_of(ch)->seq < to.seq)
             set_cursor(ch, &to, cursor_of(ch)->others);
     }

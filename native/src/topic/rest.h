@@ -36,8 +36,8 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
  * have it, in memory or on disk.  Nobody has seen the topic yet. */
 struct pn_spilled_delivery;
 int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
-                           const struct pn_new_message *m, const struct pn_moment *then,
-                           uint32_t n, struct pn_spilled_delivery *given);
+                           const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
+                           struct pn_spilled_delivery *given);
 
 /* What channels have room for comes back; true: more could be looked at right now. */
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic);

@@ -81,7 +81,7 @@ static int restore_channel(void *arg, const struct pn_log_channel *what, const c
     struct pn_topic *t = what->topic < r->topics ? r->topic[what->topic] : NULL;
     if (t == NULL)
         return 0;
-    struct pn_topic_channel *ch = pn_queue_make_locked(r->seg, t, name, what->name_len);
+    struct pn_topic_channel *ch = pn_topic_channel_make_locked(r->seg, t, name, what->name_len);
     if (ch == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the channel \"%.*s\"",
                        (int) what->name_len, name);
@@ -93,7 +93,7 @@ static int restore_channel(void *arg, const struct pn_log_channel *what, const c
     r->channel = more;
     r->channel[r->channels].topic = what->topic;
     r->channel[r->channels].channel = what->channel;
-    r->channel[r->channels++].index = pn_queue_index(r->seg, ch);
+    r->channel[r->channels++].index = pn_topic_channel_index(r->seg, ch);
     return 0;
 }
 
@@ -118,7 +118,7 @@ static int give_on_disk(const struct pn_restore *r, struct pn_topic *t, struct p
         return pn_fail(ENOMEM, "out of memory");
     for (uint32_t i = 0; i < what->deliveries; i++) {
         uint32_t index = channel_index(r, &from[i]);
-        struct pn_topic_channel *ch = pn_queue_at(r->seg, index);
+        struct pn_topic_channel *ch = pn_topic_channel_at(r->seg, index);
         int64_t due = from[i].due > r->now.real ? to_mono(&r->now, from[i].due) : 0;
         if (index == 0)
             continue;
@@ -196,8 +196,8 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         uint32_t index = channel_index(r, &deliveries[i]);
         int64_t due = deliveries[i].due > r->now.real ? to_mono(&r->now, deliveries[i].due) : 0;
         if (index != 0)
-            whole = pn_message_restore_delivery_locked(seg, ref, index, due,
-                                                       deliveries[i].attempts);
+            whole =
+                pn_message_restore_delivery_locked(seg, ref, index, due, deliveries[i].attempts);
     }
     if (whole) {
         pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);

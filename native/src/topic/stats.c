@@ -35,7 +35,7 @@
 #include "topic/timedset.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
-#define PN_LOOK_STEPS 4096U
+#define PN_LOOK_STEPS  4096U
 
 enum { E2E_SUB = 16, E2E_OCTAVES = 32, E2E_FIRST = 11, E2E_BUCKETS = E2E_SUB * E2E_OCTAVES };
 
@@ -58,8 +58,7 @@ static uint32_t bucket_of(uint64_t ns)
 
 static double bucket_begin(uint32_t bucket)
 {
-    return (double) ((uint64_t) (E2E_SUB + bucket % E2E_SUB)
-                     << (bucket / E2E_SUB + E2E_FIRST - 4));
+    return (double) ((uint64_t) (E2E_SUB + bucket % E2E_SUB) << (bucket / E2E_SUB + E2E_FIRST - 4));
 }
 
 /* How many of its halves are of the last five to ten minutes: beginning with the older, if two. */
@@ -180,7 +179,7 @@ int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, do
         rc = enter(conn);
     if (rc != 0)
         return rc;
-    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : e2e_locked(conn->seg, ch, q, n, seconds));
 }
 
@@ -191,7 +190,7 @@ int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, d
         rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
-    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
     rc = ch == NULL ? -PN_ETOPICDELETED : e2e_locked(seg, ch, q, n, seconds);
     pn_lock_release(seg);
     return rc;
@@ -213,14 +212,14 @@ struct look {
 
 static struct look begin_look(void)
 {
-    return (struct look){.now = pn_now_ns(), .steps = PN_LOOK_STEPS};
+    return (struct look) {.now = pn_now_ns(), .steps = PN_LOOK_STEPS};
 }
 
 /* Through a connection the deferred of a backlog are all counted, as ever. */
 static struct look exact_look(const struct pn_segment *seg)
 {
     /* there are no more deliveries, unless a list leads round */
-    return (struct look){.now = pn_now_ns(), .steps = (uint32_t) (seg->topics.memory / 32)};
+    return (struct look) {.now = pn_now_ns(), .steps = (uint32_t) (seg->topics.memory / 32)};
 }
 
 static bool is_expired(const struct pn_message *m, int64_t now)
@@ -229,9 +228,8 @@ static bool is_expired(const struct pn_message *m, int64_t now)
 }
 
 /* It is due, and counts where it would go to.  What is void is on its way out, and not due. */
-static void count_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                      uint32_t ref, const struct look *look, pn_topic_channel_stats *out,
-                      int64_t *oldest)
+static void count_due(const struct pn_segment *seg, const struct pn_topic_channel *ch, uint32_t ref,
+                      const struct look *look, pn_topic_channel_stats *out, int64_t *oldest)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
     const struct pn_message *m = pn_message_at(seg, d->message);
@@ -258,7 +256,7 @@ static void count_timed_out(const struct pn_segment *seg, const struct pn_topic_
 {
     if (ch->next_deadline > look->now)
         return;
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
         for (uint32_t at = c->first; at != 0 && look->steps != 0; look->steps--) {
             const struct pn_delivery *d = pn_delivery_at(seg, at);
@@ -294,7 +292,7 @@ static int64_t age_of(int64_t published)
 
 /* What is due by now stands where it was: after the rest of `out` was filled in. */
 static void count_all_due(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                    struct look *look, pn_topic_channel_stats *out)
+                          struct look *look, pn_topic_channel_stats *out)
 {
     int64_t first = first_published(seg, ch, look), due = INT64_MAX;
     struct pn_timed entry;
@@ -326,26 +324,25 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                        pn_topic_stats *out)
 {
     uint32_t index = (uint32_t) (t - seg->topics.topic);
-    const struct pn_topic_channel *own = pn_queue_at(seg, index);
-    *out = (pn_topic_stats){.ref = pn_ref_make(index, t->generation),
-                            .paused = t->paused,
-                            .ephemeral = t->ephemeral,
-                            .durable = t->durable,
-                            .fsync = t->fsync,
-                            .overflow = t->overflow,
-                            .channels = t->nchannels,
-                            .max_depth = t->max_depth,
-                            .depth = own->ready + pn_topic_waits_on_disk(t),
-                            .unfinished = t->messages,
-                            .message_count = t->message_count + pn_topic_on_disk(t) +
-                                             pn_diskqueue_now(&t->disk)->corrupt,
-                            .message_bytes = published_bytes(t),
-                            .on_disk = pn_topic_waits_on_disk(t) + pn_rest_records(t) -
-                                       t->rest_buried,
-                            .corrupt = (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt +
-                                                   t->rest_lost),
-                            .dropped = t->dropped,
-                            .expired = t->expired + own->expired};
+    const struct pn_topic_channel *own = pn_topic_channel_at(seg, index);
+    *out = (pn_topic_stats) {
+        .ref = pn_ref_make(index, t->generation),
+        .paused = t->paused,
+        .ephemeral = t->ephemeral,
+        .durable = t->durable,
+        .fsync = t->fsync,
+        .overflow = t->overflow,
+        .channels = t->nchannels,
+        .max_depth = t->max_depth,
+        .depth = own->ready + pn_topic_waits_on_disk(t),
+        .unfinished = t->messages,
+        .message_count =
+            t->message_count + pn_topic_on_disk(t) + pn_diskqueue_now(&t->disk)->corrupt,
+        .message_bytes = published_bytes(t),
+        .on_disk = pn_topic_waits_on_disk(t) + pn_rest_records(t) - t->rest_buried,
+        .corrupt = (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt + t->rest_lost),
+        .dropped = t->dropped,
+        .expired = t->expired + own->expired};
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     if (t->durable != 0)
         out->corrupt += (uint32_t) pn_diskqueue_now(&log->queue)->corrupt;
@@ -421,7 +418,7 @@ static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref r
     uint32_t next = t == NULL ? 0 : t->first_channel, steps = 0, reaped = 0;
     const struct pn_topics *all = &conn->seg->topics;
     while (next != 0 && pn_list_goes_on(conn->seg, steps++, all->max_channels, "channels")) {
-        struct pn_topic_channel *ch = pn_queue_at(conn->seg, next - 1);
+        struct pn_topic_channel *ch = pn_topic_channel_at(conn->seg, next - 1);
         next = ch->sibling;
         if (pn_consumers_reap_dead_locked(conn->seg, ch) && reaped++ < all->max_consumers) {
             next = t->first_channel; /* a channel may have gone with them */
@@ -446,23 +443,23 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
 static void fill_queue(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                        pn_topic_channel_stats *out)
 {
-    *out = (pn_topic_channel_stats){.ref = pn_ref_make(pn_queue_index(seg, ch), ch->generation),
-                                    .topic = pn_ref_make(ch->topic, ch->topic_generation),
-                                    .paused = pn_load_relaxed(&ch->paused),
-                                    .ephemeral = ch->ephemeral,
-                                    .consumers = ch->consumers,
-                                    .max_consumers = ch->max_consumers,
-                                    .depth = ch->ready +
-                                             pn_rest_depth(seg, pn_topic_of(seg, ch), ch),
-                                    .in_flight = ch->in_flight,
-                                    .deferred = ch->deferred,
-                                    .message_count = ch->message_count,
-                                    .requeued = ch->requeued,
-                                    .timed_out = ch->timed_out,
-                                    .finished = ch->finished,
-                                    .dead_lettered = ch->dead_lettered,
-                                    .dropped = ch->dropped,
-                                    .expired = ch->expired};
+    *out = (pn_topic_channel_stats) {
+        .ref = pn_ref_make(pn_topic_channel_index(seg, ch), ch->generation),
+        .topic = pn_ref_make(ch->topic, ch->topic_generation),
+        .paused = pn_load_relaxed(&ch->paused),
+        .ephemeral = ch->ephemeral,
+        .consumers = ch->consumers,
+        .max_consumers = ch->max_consumers,
+        .depth = ch->ready + pn_rest_depth(seg, pn_topic_of(seg, ch), ch),
+        .in_flight = ch->in_flight,
+        .deferred = ch->deferred,
+        .message_count = ch->message_count,
+        .requeued = ch->requeued,
+        .timed_out = ch->timed_out,
+        .finished = ch->finished,
+        .dead_lettered = ch->dead_lettered,
+        .dropped = ch->dropped,
+        .expired = ch->expired};
     copy_name(out->name, ch->name, ch->name_len);
 }
 
@@ -470,13 +467,14 @@ static void fill_queue(const struct pn_segment *seg, const struct pn_topic_chann
 static void tick_and_fill(struct pn_segment *seg, struct pn_topic_channel *ch, struct look *look,
                           pn_topic_channel_stats *out)
 {
-    pn_queue_tick_locked(seg, ch, look->now);
-    pn_queue_settle_locked(seg, ch);
+    pn_topic_channel_tick_locked(seg, ch, look->now);
+    pn_topic_channel_settle_locked(seg, ch);
     fill_queue(seg, ch, out);
     out->oldest_ready_ns = age_of(first_published(seg, ch, look));
 }
 
-int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+int pn_topic_channels_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows,
+                           size_t cap)
 {
     struct pn_segment *seg = conn->seg;
     size_t n = 0;
@@ -487,15 +485,15 @@ int pn_queue_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows
     const struct pn_topic *t = topic_without_dead_locked(conn, ref);
     if (t == NULL)
         return leave(conn, -PN_ETOPICDELETED);
-    PN_EACH_CHANNEL(seg, t, i) {
+    PN_EACH_CHANNEL (seg, t, i) {
         if (n < cap)
-            tick_and_fill(seg, pn_queue_at(seg, i - 1), &look, &rows[n]);
+            tick_and_fill(seg, pn_topic_channel_at(seg, i - 1), &look, &rows[n]);
         n++;
     }
     return leave(conn, (int) n);
 }
 
-int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
+int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
 {
     size_t n = 0;
     int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
@@ -507,8 +505,8 @@ int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *r
         pn_lock_release(seg);
         return -PN_ETOPICDELETED;
     }
-    PN_EACH_CHANNEL(seg, t, i) {
-        const struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+    PN_EACH_CHANNEL (seg, t, i) {
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
         if (n < cap) {
             fill_queue(seg, ch, &rows[n]);
             count_all_due(seg, ch, &look, &rows[n]);
@@ -519,15 +517,15 @@ int pn_look_queues(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *r
     return (int) n;
 }
 
-int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
+int pn_topic_channels_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
 {
     int rc = enter(conn);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch != NULL && pn_consumers_reap_dead_locked(conn->seg, ch))
-        ch = pn_queue_resolve_locked(conn, ref); /* an ephemeral one has gone with them */
+        ch = pn_topic_channel_resolve_locked(conn, ref); /* an ephemeral one has gone with them */
     if (ch != NULL)
         tick_and_fill(conn->seg, ch, &look, out);
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
@@ -536,24 +534,24 @@ int pn_queue_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
 static void fill_consumer(const struct pn_segment *seg, uint32_t ci, pn_consumer_stats *out)
 {
     const struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    *out = (pn_consumer_stats){.ref = pn_ref_make(ci, c->generation),
-                               .pid = c->pid,
-                               .backend_id = (int32_t) c->slot,
-                               .in_flight = c->in_flight,
-                               .max_in_flight = c->max_in_flight,
-                               .level = c->level,
-                               .sample_rate = c->sample_rate,
-                               .delivered = c->delivered,
-                               .finished = c->finished,
-                               .requeued = c->requeued,
-                               .timed_out = c->timed_out};
+    *out = (pn_consumer_stats) {.ref = pn_ref_make(ci, c->generation),
+                                .pid = c->pid,
+                                .backend_id = (int32_t) c->slot,
+                                .in_flight = c->in_flight,
+                                .max_in_flight = c->max_in_flight,
+                                .level = c->level,
+                                .sample_rate = c->sample_rate,
+                                .delivered = c->delivered,
+                                .finished = c->finished,
+                                .requeued = c->requeued,
+                                .timed_out = c->timed_out};
 }
 
 static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                             pn_consumer_stats *rows, size_t cap)
 {
     size_t n = 0;
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         if (n < cap)
             fill_consumer(seg, i - 1, &rows[n]);
         n++;
@@ -566,9 +564,9 @@ int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, 
     int rc = enter(conn);
     if (rc != 0)
         return rc;
-    const struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
-    return leave(conn, ch == NULL ? -PN_ETOPICDELETED
-                                  : (int) consumer_rows(conn->seg, ch, rows, cap));
+    const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
+    return leave(conn,
+                 ch == NULL ? -PN_ETOPICDELETED : (int) consumer_rows(conn->seg, ch, rows, cap));
 }
 
 int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
@@ -576,7 +574,7 @@ int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *row
     int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
-    const struct pn_topic_channel *ch = pn_queue_named_locked(seg, ref);
+    const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
     rc = ch == NULL ? -PN_ETOPICDELETED : (int) consumer_rows(seg, ch, rows, cap);
     pn_lock_release(seg);
     return rc;
@@ -611,25 +609,25 @@ static void peek_one(struct peek *p, uint32_t ref)
     const struct pn_message *m = pn_message_at(p->seg, d->message);
     uint64_t word = pn_load_relaxed(&d->state);
     enum pn_delivery_kind kind = pn_state_kind(word);
-    if (p->n == p->cap || pn_is_void(pn_queue_at(p->seg, d->channel), d))
+    if (p->n == p->cap || pn_is_void(pn_topic_channel_at(p->seg, d->channel), d))
         return;
     const struct pn_lengths length = pn_message_lengths(m);
     uint64_t len = length.body < p->body_max ? length.body : p->body_max;
     if (len != 0 && !pn_arena_read(&p->seg->topics.arena, d->message, sizeof *m, length.headers,
                                    p->bodies + p->n * p->body_max, len))
         return;
-    p->out[p->n++] = (pn_peeked){.id = m->id,
-                                 .state = kind == PN_KIND_READY      ? PN_MESSAGE_READY
-                                          : kind == PN_KIND_DEFERRED ? PN_MESSAGE_DEFERRED
-                                                                     : PN_MESSAGE_IN_FLIGHT,
-                                 .attempts = pn_state_attempts(word),
-                                 .due_in_ns = kind == PN_KIND_READY ? 0 : d->due - p->now,
-                                 .published_ns = m->published_ns,
-                                 .body_len = length.body};
+    p->out[p->n++] = (pn_peeked) {.id = m->id,
+                                  .state = kind == PN_KIND_READY      ? PN_MESSAGE_READY
+                                           : kind == PN_KIND_DEFERRED ? PN_MESSAGE_DEFERRED
+                                                                      : PN_MESSAGE_IN_FLIGHT,
+                                  .attempts = pn_state_attempts(word),
+                                  .due_in_ns = kind == PN_KIND_READY ? 0 : d->due - p->now,
+                                  .published_ns = m->published_ns,
+                                  .body_len = length.body};
 }
 
-int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, uint8_t *bodies,
-                  size_t body_max)
+int pn_topic_channels_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap,
+                           uint8_t *bodies, size_t body_max)
 {
     struct pn_segment *seg = conn->seg;
     struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
@@ -638,12 +636,12 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
     int rc = enter(conn);
     if (rc != 0)
         return rc;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch == NULL)
         return leave(conn, -PN_ETOPICDELETED);
     p.now = pn_now_ns();
-    pn_queue_tick_locked(seg, ch, p.now);
-    pn_queue_settle_locked(seg, ch);
+    pn_topic_channel_tick_locked(seg, ch, p.now);
+    pn_topic_channel_settle_locked(seg, ch);
     for (uint32_t at = ch->first; at != 0 && p.n < cap && pn_cells_go_on(seg, &steps);
          at = pn_delivery_at(seg, at)->next)
         peek_one(&p, at);
@@ -652,7 +650,7 @@ int pn_queue_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap, 
         if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, entry.ref)->state)) ==
             PN_KIND_DEFERRED)
             peek_one(&p, entry.ref);
-    PN_EACH_CONSUMER(seg, ch, i)
+    PN_EACH_CONSUMER (seg, ch, i)
         for (uint32_t at = pn_consumer_at(seg, i - 1)->first;
              at != 0 && p.n < cap && pn_cells_go_on(seg, &steps);
              at = pn_delivery_at(seg, at)->next)

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROOT 3U
+#define ROOT      3U
 #define MAX_PAGES (PN_TIMED_DIRECT + PN_TIMED_FANOUT * PN_TIMED_FANOUT)
 
 static void broken(const struct pn_arena *mem, uint32_t what)

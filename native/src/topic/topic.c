@@ -102,7 +102,7 @@ struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
     return NULL;
 }
 
-struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_ref ref)
+struct pn_topic_channel *pn_topic_channel_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
     uint32_t index = (uint32_t) ref - 1;
     const struct pn_topics *t = &seg->topics;
@@ -115,9 +115,9 @@ struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_
     return NULL;
 }
 
-struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref)
+struct pn_topic_channel *pn_topic_channel_resolve_locked(struct pn_conn *conn, pn_ref ref)
 {
-    struct pn_topic_channel *ch = pn_queue_named_locked(conn->seg, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_named_locked(conn->seg, ref);
     if (ch == NULL || pn_topic_of(conn->seg, ch)->dboid == conn->dboid)
         return ch;
     deleted("channel");
@@ -146,8 +146,8 @@ static struct pn_topic_channel *find_channel(const struct pn_segment *seg,
                                              const struct pn_topic *topic, const char *name,
                                              size_t len)
 {
-    PN_EACH_CHANNEL(seg, topic, i) {
-        struct pn_topic_channel *ch = pn_queue_at(seg, i - 1);
+    PN_EACH_CHANNEL (seg, topic, i) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
         if (ch->name_len == len && memcmp(ch->name, name, len) == 0)
             return ch;
     }
@@ -339,8 +339,9 @@ int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *o
     return leave(conn, t != NULL);
 }
 
-struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                              const char *name, size_t len)
+struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
+                                                      struct pn_topic *topic, const char *name,
+                                                      size_t len)
 {
     struct pn_topics *all = &seg->topics;
     struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
@@ -370,17 +371,17 @@ static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name,
         pn_topics_sweep_locked(seg);
     struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
     if (ch != NULL && max_consumers >= 0 && ch->max_consumers != (uint32_t) max_consumers)
-        return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u",
-                       (int) len, name, ch->max_consumers);
+        return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u", (int) len,
+                       name, ch->max_consumers);
     if (ch == NULL) {
-        ch = pn_queue_make_locked(seg, topic, name, len);
+        ch = pn_topic_channel_make_locked(seg, topic, name, len);
         if (ch == NULL)
             return tables_full("channels", "max_topic_channels",
                                all->max_channels - all->max_topics);
         ch->max_consumers = max_consumers > 0 ? (uint32_t) max_consumers : 0;
         pn_durable_note_channel_locked(seg, ch);
     }
-    *out = pn_ref_make(pn_queue_index(seg, ch), ch->generation);
+    *out = pn_ref_make(pn_topic_channel_index(seg, ch), ch->generation);
     return 0;
 }
 
@@ -403,8 +404,8 @@ static int pump_all(struct pn_conn *conn, pn_ref ref)
     return 0;
 }
 
-int pn_queue_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
-                  int64_t max_consumers, pn_ref *out)
+int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                           int64_t max_consumers, pn_ref *out)
 {
     int rc = pn_topic_check_name("channel", name, len);
     if (rc == 0 && max_consumers > 65535)
@@ -417,7 +418,8 @@ int pn_queue_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t l
     return rc != 0 ? rc : pump_all(conn, topic);
 }
 
-int pn_queue_find(struct pn_conn *conn, pn_ref ref, const char *name, size_t len, pn_ref *out)
+int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
+                           pn_ref *out)
 {
     int rc = pn_topic_check_name("channel", name, len);
     if (rc == 0)
@@ -427,7 +429,7 @@ int pn_queue_find(struct pn_conn *conn, pn_ref ref, const char *name, size_t len
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
     struct pn_topic_channel *ch = topic == NULL ? NULL : find_channel(conn->seg, topic, name, len);
     if (ch != NULL)
-        *out = pn_ref_make(pn_queue_index(conn->seg, ch), ch->generation);
+        *out = pn_ref_make(pn_topic_channel_index(conn->seg, ch), ch->generation);
     return leave(conn, topic == NULL ? -PN_ETOPICDELETED : ch != NULL);
 }
 
@@ -448,17 +450,17 @@ int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
     return topic == NULL ? -PN_ETOPICDELETED : paused ? 0 : pump_all(conn, ref);
 }
 
-int pn_queue_pause(struct pn_conn *conn, pn_ref ref, bool paused)
+int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 {
     int rc = enter(conn, false);
     if (rc != 0)
         return rc;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch != NULL) {
         pn_store_relaxed(&ch->paused, paused);
         pn_durable_note_channel_locked(conn->seg, ch);
         PN_CRASH("topic:channel-paused");
-        pn_queue_settle_locked(conn->seg, ch);
+        pn_topic_channel_settle_locked(conn->seg, ch);
     }
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
 }
@@ -468,7 +470,7 @@ int pn_queue_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 static bool sweep_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     uint32_t steps = PN_TOPIC_STEPS;
-    return pn_queue_sweep_locked(seg, ch, &steps);
+    return pn_topic_channel_sweep_locked(seg, ch, &steps);
 }
 
 static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
@@ -480,8 +482,8 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             return rc;
         struct pn_topic *topic = of_topic ? pn_topic_resolve_locked(conn, ref) : NULL;
         struct pn_topic_channel *ch =
-            of_topic ? topic == NULL ? NULL : pn_queue_at(conn->seg, (uint32_t) ref - 1)
-                     : pn_queue_resolve_locked(conn, ref);
+            of_topic ? topic == NULL ? NULL : pn_topic_channel_at(conn->seg, (uint32_t) ref - 1)
+                     : pn_topic_channel_resolve_locked(conn, ref);
         if (ch == NULL)
             return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
         if (!marked && of_topic && (rc = pn_topic_disk_empty_locked(conn->seg, topic)) != 0)
@@ -505,7 +507,7 @@ int pn_topics_empty(struct pn_conn *conn, pn_ref ref)
     return empty(conn, ref, true);
 }
 
-int pn_queue_empty(struct pn_conn *conn, pn_ref ref)
+int pn_topic_channels_empty(struct pn_conn *conn, pn_ref ref)
 {
     return empty(conn, ref, false);
 }
@@ -519,7 +521,7 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
     ch->void_below = UINT64_MAX;
-    PN_EACH_CONSUMER(seg, ch, i) {
+    PN_EACH_CONSUMER (seg, ch, i) {
         uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
         if (wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED)
             pn_consumer_notify_locked(seg, i - 1);
@@ -535,9 +537,9 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
     pn_durable_note_topic_locked(seg, topic);
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
-    PN_EACH_CHANNEL(seg, topic, i)
-        delete_queue(seg, pn_queue_at(seg, i - 1));
-    delete_queue(seg, pn_queue_at(seg, index));
+    PN_EACH_CHANNEL (seg, topic, i)
+        delete_queue(seg, pn_topic_channel_at(seg, i - 1));
+    delete_queue(seg, pn_topic_channel_at(seg, index));
     pn_topics_link_locked(seg);
 }
 
@@ -555,7 +557,7 @@ static void free_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     ch->histogram = 0;
     pn_store_release(&ch->state, PN_RECORD_FREE);
     PN_CRASH("topic:channel-freed");
-    uint32_t i = pn_queue_index(seg, ch);
+    uint32_t i = pn_topic_channel_index(seg, ch);
     if (i >= seg->topics.max_topics && i < ctl->channel_hint)
         ctl->channel_hint = i;
 }
@@ -630,19 +632,19 @@ static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channe
         delete_topic(seg, topic);
 }
 
-int pn_queue_delete(struct pn_conn *conn, pn_ref ref)
+int pn_topic_channels_delete(struct pn_conn *conn, pn_ref ref)
 {
     int rc = enter(conn, false);
     if (rc != 0)
         return rc;
-    struct pn_topic_channel *ch = pn_queue_resolve_locked(conn, ref);
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch != NULL)
         delete_channel_locked(conn->seg, ch);
     leave(conn, 0);
     return ch == NULL ? -PN_ETOPICDELETED : sweep_all(conn);
 }
 
-void pn_queue_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+void pn_topic_channel_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     if (ch->ephemeral == 0 || ch->consumers != 0 || pn_load_relaxed(&ch->state) != PN_RECORD_USED)
         return;

@@ -38,7 +38,8 @@ static inline void pn_topics_end_locked(struct pn_segment *seg)
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
         pn_topics_refill_locked(seg);
     if (__builtin_expect(seg->topics.noted != 0 || seg->topics.ctl->log_behind != 0 ||
-                             pn_load_relaxed(&seg->topics.ctl->log.failed) != 0, 0))
+                             pn_load_relaxed(&seg->topics.ctl->log.failed) != 0,
+                         0))
         pn_durable_end_locked(seg);
     atomic_signal_fence(memory_order_seq_cst);
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
@@ -58,7 +59,7 @@ static inline struct pn_topic *pn_topic_at(const struct pn_segment *seg, uint32_
 {
     return &seg->topics.topic[i < seg->topics.max_topics ? i : 0];
 }
-static inline struct pn_topic_channel *pn_queue_at(const struct pn_segment *seg, uint32_t i)
+static inline struct pn_topic_channel *pn_topic_channel_at(const struct pn_segment *seg, uint32_t i)
 {
     return &seg->topics.channel[i < seg->topics.max_channels ? i : 0];
 }
@@ -91,7 +92,7 @@ static inline bool pn_cells_go_on(const struct pn_segment *seg, uint32_t *steps)
 #define PN_EACH_CHANNEL(seg, topic, i)                                                             \
     for (uint32_t i = (topic)->first_channel, i##_steps = 0;                                       \
          i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_channels, "channels");      \
-         i = pn_queue_at(seg, i - 1)->sibling)
+         i = pn_topic_channel_at(seg, i - 1)->sibling)
 
 /* The consumers of a channel, in i one above the index of each. */
 #define PN_EACH_CONSUMER(seg, ch, i)                                                               \
@@ -99,14 +100,14 @@ static inline bool pn_cells_go_on(const struct pn_segment *seg, uint32_t *steps)
          i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_consumers, "consumers");    \
          i = pn_consumer_at(seg, i - 1)->next)
 
-static inline uint32_t pn_queue_index(const struct pn_segment *seg,
-                                      const struct pn_topic_channel *ch)
+static inline uint32_t pn_topic_channel_index(const struct pn_segment *seg,
+                                              const struct pn_topic_channel *ch)
 {
     return (uint32_t) (ch - seg->topics.channel);
 }
 static inline bool pn_is_backlog(const struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
-    return pn_queue_index(seg, ch) < seg->topics.max_topics;
+    return pn_topic_channel_index(seg, ch) < seg->topics.max_topics;
 }
 static inline struct pn_topic *pn_topic_of(const struct pn_segment *seg,
                                            const struct pn_topic_channel *ch)
@@ -123,10 +124,10 @@ static inline pn_ref pn_ref_make(uint32_t index, uint32_t generation)
 
 /* What it names, of any database; NULL after pn_fail(PN_ETOPICDELETED). */
 struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref);
-struct pn_topic_channel *pn_queue_named_locked(const struct pn_segment *seg, pn_ref ref);
+struct pn_topic_channel *pn_topic_channel_named_locked(const struct pn_segment *seg, pn_ref ref);
 /* The same of the connection's database. */
 struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref);
-struct pn_topic_channel *pn_queue_resolve_locked(struct pn_conn *conn, pn_ref ref);
+struct pn_topic_channel *pn_topic_channel_resolve_locked(struct pn_conn *conn, pn_ref ref);
 
 /* ---- what the API does; these take the lock themselves --------------------------------------- */
 
@@ -134,15 +135,16 @@ int pn_topic_check_name(const char *what, const char *name, size_t len);
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out);
 int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *out);
-int pn_queue_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
-                  int64_t max_consumers, pn_ref *out);
-int pn_queue_find(struct pn_conn *conn, pn_ref topic, const char *name, size_t len, pn_ref *out);
+int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                           int64_t max_consumers, pn_ref *out);
+int pn_topic_channels_find(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                           pn_ref *out);
 int pn_topics_pause(struct pn_conn *conn, pn_ref topic, bool paused);
 int pn_topics_empty(struct pn_conn *conn, pn_ref topic);
 int pn_topics_delete(struct pn_conn *conn, pn_ref topic);
-int pn_queue_pause(struct pn_conn *conn, pn_ref channel, bool paused);
-int pn_queue_empty(struct pn_conn *conn, pn_ref channel);
-int pn_queue_delete(struct pn_conn *conn, pn_ref channel);
+int pn_topic_channels_pause(struct pn_conn *conn, pn_ref channel, bool paused);
+int pn_topic_channels_empty(struct pn_conn *conn, pn_ref channel);
+int pn_topic_channels_delete(struct pn_conn *conn, pn_ref channel);
 
 /* ---- for the other modules ------------------------------------------------------------------- */
 
@@ -153,10 +155,11 @@ struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t d
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
                                       size_t len, const pn_topic_options *options);
 /* The channel of that name, made if need be; NULL: the table is full. */
-struct pn_topic_channel *pn_queue_make_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                              const char *name, size_t len);
+struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
+                                                      struct pn_topic *topic, const char *name,
+                                                      size_t len);
 /* An ephemeral channel has lost its last consumer, perhaps.  dirty is set. */
-void pn_queue_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+void pn_topic_channel_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* The lists of channels that hang on topics, from the truth. */
 void pn_topics_link_locked(struct pn_segment *seg);
 

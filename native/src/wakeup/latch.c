@@ -72,8 +72,7 @@ static int sleep_set(const struct pn_sleeper *s)
     int made = epoll_create1(EPOLL_CLOEXEC);
     if (made < 0)
         return -1;
-    if (add_to_set(made, s->fd, THE_LATCH) &&
-        add_to_set(made, watched, THE_WATCHED) &&
+    if (add_to_set(made, s->fd, THE_LATCH) && add_to_set(made, watched, THE_WATCHED) &&
         atomic_compare_exchange_strong(s->set, &set, made))
         return made;
     close(made);
@@ -178,7 +177,7 @@ bool pn_latch_interrupt(const struct pn_conn *conn, const struct pn_consumer *co
     struct pn_sleeper *s = sleeper;
     if (s == NULL || s->conn != conn || s->consumer != consumer)
         return false;
-    s->timeout = (struct timespec){0};
+    s->timeout = (struct timespec) {0};
     s->signalled |= (sig_atomic_t) why;
     return true;
 }

@@ -59,10 +59,10 @@
 #include "wakeup/unsent.h"
 
 #define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
-#define PN_OWED_NS 10000000LL
-#define PN_CATCHES_NS 100000000LL
+#define PN_OWED_NS      10000000LL
+#define PN_CATCHES_NS   100000000LL
 #define PN_CAUGHT_SIGNO UINT64_C(0xff)
-#define PN_TRIES 4
+#define PN_TRIES        4
 
 enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 
@@ -70,8 +70,8 @@ enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 
 /* Entries are set and cleared under the process lock; the handler only loads them. */
 static _Atomic(struct pn_conn *) local[MAX_LOCAL];
-static pn_atomic_u32 local_used;  /* one above the highest index ever used */
-static pn_atomic_u32 in_handler;  /* handlers that may hold a pointer out of local[] */
+static pn_atomic_u32 local_used; /* one above the highest index ever used */
+static pn_atomic_u32 in_handler; /* handlers that may hold a pointer out of local[] */
 
 /* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
 struct disposition {
@@ -85,7 +85,7 @@ static pn_atomic_i32 printer_signo;
 static struct sigaction kept_disposition; /* between the two calls that set the printer */
 
 static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
-static uint32_t armed_by[MAX_SIGNALS]; /* connections that use the signal.  Process lock */
+static uint32_t armed_by[MAX_SIGNALS];          /* connections that use the signal.  Process lock */
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid. */
 static bool lost_its_info(const siginfo_t *info)
@@ -247,9 +247,8 @@ static int install(int signo, const struct sigaction *current)
     int rc = remember(signo, current);
     if (rc != 0)
         return rc;
-    bool host_handles =
-        (current->sa_flags & SA_SIGINFO) != 0 ||
-        (current->sa_handler != SIG_DFL && current->sa_handler != SIG_IGN);
+    bool host_handles = (current->sa_flags & SA_SIGINFO) != 0 ||
+                        (current->sa_handler != SIG_DFL && current->sa_handler != SIG_IGN);
     memset(&sa, 0, sizeof sa);
     sa.sa_sigaction = procsignal_handler;
     sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -626,8 +625,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
         pn_fetch_or(&seg->owed[slot / 64], mask);
         PN_CRASH("commit:owed");
-        uint64_t start =
-            pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from) & ~PN_ASLEEP);
+        uint64_t start = pn_later(pos & ~PN_ASLEEP, pn_load_relaxed(&backend->from) & ~PN_ASLEEP);
         if (pn_cas_u64(&backend->pos, &pos, start)) {
             PN_CRASH("commit:unslept");
             return PN_SIGNAL;

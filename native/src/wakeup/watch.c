@@ -62,9 +62,9 @@
 #include "segment/lockfile.h"
 #include "wakeup/procsignal.h"
 
-#define PN_WATCHERS 3U   /* processes that watch everybody */
-#define PN_SPAN_SLOTS 8U /* no walk is longer than that many slots that watch */
-#define PN_TAKEOVER_NS 2000000LL
+#define PN_WATCHERS     3U /* processes that watch everybody */
+#define PN_SPAN_SLOTS   8U /* no walk is longer than that many slots that watch */
+#define PN_TAKEOVER_NS  2000000LL
 #define PN_RETRY_MIN_NS 5000000LL
 #define PN_RETRY_MAX_NS 500000000LL
 
@@ -236,7 +236,7 @@ static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid
         pn_store_relaxed(&w->complete, 0);
         return LIVES;
     }
-    w->neighbour[w->n++] = (struct pn_neighbour){.pid = pid, .fd = fd, .keep = true};
+    w->neighbour[w->n++] = (struct pn_neighbour) {.pid = pid, .fd = fd, .keep = true};
     return LIVES;
 }
 
@@ -389,8 +389,8 @@ static void join_descriptor(struct pn_conn *conn)
 {
     struct epoll_event event = {.events = EPOLLIN};
     if (pn_load_relaxed(&conn->has_fd) != 0 && !conn->watch.in_epfd)
-        conn->watch.in_epfd = epoll_ctl(conn->epfd, EPOLL_CTL_ADD,
-                                        pn_load_relaxed(&conn->watch.epfd), &event) == 0;
+        conn->watch.in_epfd =
+            epoll_ctl(conn->epfd, EPOLL_CTL_ADD, pn_load_relaxed(&conn->watch.epfd), &event) == 0;
 }
 
 void pn_watch_arm_locked(struct pn_conn *conn)
