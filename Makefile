@@ -1,5 +1,8 @@
 # Needs make, Python >= 3.11 with venv and its headers, and a C compiler; everything else goes
 # into $(VENV) by `make setup`.  Nothing outside this directory is installed or changed.
+#
+# PYNOTIFY_TIME_FACTOR=4 make test: every time limit of the tests times four (1 to 99), where a busy
+# or slow machine needs it; tests wait for events, so a limit is only against a hang.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -11,7 +14,8 @@ CTEST  := env PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ctest
 PYTEST := $(PY) -m pytest -q
 SLOWEST := --durations=12 --durations-min=3
 # The lint tests need nothing of the package, and so report even where it does not import.
-LINT   := $(PYTEST) --noconftest -n 2 tests/test_sourcecode.py
+LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
+          tests/test_sourcecode.py
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
           $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h)

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pynotify
 from locked import LockHolder
+from receiving import TIME_FACTOR
 from requirement import missing, require
 from sessions import (
     Connect,
@@ -42,6 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell's background job; the programs that tests interrupt would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The limits of pytest-timeout, which are against hangs, times PYNOTIFY_TIME_FACTOR."""
+    default = float(config.getoption("timeout") or config.getini("timeout"))
+    for item in items if TIME_FACTOR != 1 else ():
+        marker = item.get_closest_marker("timeout")
+        limit = marker.args[0] if marker else default
+        item.add_marker(pytest.mark.timeout(limit * TIME_FACTOR), append=False)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

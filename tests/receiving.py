@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Iterable
 
 import pynotify
 
-PATIENCE = 20.0
+TIME_FACTOR = int(os.environ.get("PYNOTIFY_TIME_FACTOR", "1"))
+"""Multiplies every time limit of the tests, those of ctest as well: for a busy or slow machine."""
+
+PATIENCE = 20.0 * TIME_FACTOR
 """Seconds after which something that should happen is taken not to happen."""
 
 

@@ -177,7 +177,7 @@ def test_measured_table_stands_between_its_markers() -> None:
 
 def constant(file: str, name: str) -> int:
     text = (ROOT / "native" / "src" / file).read_text()
-    match = re.search(rf"#define {name} \(?(\d+)LL(?: \* (\d+)\))?", text)
+    match = re.search(rf"#define {name} +\(?(\d+)LL(?: \* (\d+)\))?", text)
     assert match, name
     return int(match[1]) * int(match[2] or 1)
 

@@ -65,12 +65,10 @@ def test_c_is_formatted() -> None:
         pytest.fail(f"clang-format -i mends:\n{done.stderr[:4000]}", pytrace=False)
 
 
-@pytest.mark.timeout(300)  # the first run on a machine has no cache
 def test_mypy_strict_finds_nothing() -> None:
     run_module("mypy", "--strict", *TYPED_PACKAGES)
 
 
-@pytest.mark.timeout(300)
 def test_build_scripts_are_typed() -> None:
     # Two of them at a time, on an empty cache, end in an internal error.
     cache = "--cache-dir=.mypy_cache/build-scripts"

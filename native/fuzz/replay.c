@@ -1,25 +1,28 @@
 /*
  * replay.c - main() of a fuzz target without libFuzzer: the corpus, then what becomes of it.
  *
- *     fuzz_read [-runs=N] [-seconds=N] [-seed=N] FILE_OR_DIRECTORY...
+ *     fuzz_read [-runs=N] [-seconds=N] [-seed=N] CORPUS.txt FILE...
  *
  * The mutations are a function of the seed and the corpus, so a run can be had again.  An input
  * that crashes or takes longer than 20 s is written to crash-input in the working directory.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "fuzz.h"
 
-enum { MAX_INPUTS = 4096, MAX_SIZE = 4096, PATIENCE_S = 20 };
+enum {
+    MAX_INPUTS = 4096,
+    MAX_SIZE = 4096,
+    PATIENCE_S = 20 /* for an input, times PYNOTIFY_TIME_FACTOR */
+};
 
 static struct {
     uint8_t *data;
@@ -45,7 +48,7 @@ static size_t below(size_t n)
 
 static void keep_input(int signo)
 {
-    static const char late[] = "no end after 20 s\n";
+    static const char late[] = "an input that does not end\n";
     int fd = open("crash-input", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (signo == SIGALRM && write(2, late, sizeof late - 1) < 0)
         signo = SIGABRT;
@@ -57,42 +60,67 @@ static void keep_input(int signo)
 
 static void run(void)
 {
-    const struct itimerval patience = {.it_value = {.tv_sec = PATIENCE_S}};
+    const char *factor = getenv("PYNOTIFY_TIME_FACTOR");
+    int times = factor == NULL || atoi(factor) < 1 ? 1 : atoi(factor);
+    const struct itimerval patience = {.it_value = {.tv_sec = (time_t) PATIENCE_S * times}};
     setitimer(ITIMER_REAL, &patience, NULL);
     LLVMFuzzerTestOneInput(current, current_size);
 }
 
+static void add_input(const uint8_t *data, size_t size)
+{
+    if (ninputs == MAX_INPUTS || (inputs[ninputs].data = malloc(size + 1)) == NULL) {
+        fprintf(stderr, "no room for more than %zu inputs\n", ninputs);
+        exit(2);
+    }
+    memcpy(inputs[ninputs].data, data, size);
+    inputs[ninputs++].size = size;
+}
+
+static int digit(int c)
+{
+    const char *digits = "0123456789abcdef", *found = c ? strchr(digits, c) : NULL;
+    return found == NULL ? -1 : (int) (found - digits);
+}
+
+/* A line of a corpus: a name, a space, the bytes in hexadecimal. */
+static void add_line(const char *path, const char *line)
+{
+    const char *hex = strchr(line, ' ');
+    size_t size = 0;
+    for (hex = hex == NULL ? "?" : hex + 1; *hex != '\0' && *hex != '\n'; hex += 2) {
+        int high = digit(hex[0]), low = high < 0 ? -1 : digit(hex[1]);
+        if (low < 0 || size == MAX_SIZE) {
+            fprintf(stderr, "%s: not \"NAME HEX\" of at most %d bytes: %s", path, MAX_SIZE, line);
+            exit(2);
+        }
+        current[size++] = (uint8_t) (high << 4 | low);
+    }
+    add_input(current, size);
+}
+
+static void read_corpus(const char *path, FILE *file)
+{
+    char *line = NULL;
+    size_t room = 0;
+    while (getline(&line, &room, file) > 0)
+        add_line(path, line);
+    free(line);
+}
+
 static void read_file(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || ninputs == MAX_INPUTS) {
+    size_t length = strlen(path);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
         perror(path);
         exit(2);
     }
-    ssize_t n = read(fd, current, sizeof current);
-    close(fd);
-    if (n < 0)
-        exit(2);
-    inputs[ninputs].data = malloc((size_t) n + 1);
-    if (inputs[ninputs].data == NULL)
-        exit(2);
-    memcpy(inputs[ninputs].data, current, (size_t) n);
-    inputs[ninputs++].size = (size_t) n;
-}
-
-static void read_directory(const char *path)
-{
-    struct dirent **names;
-    int n = scandir(path, &names, NULL, alphasort);
-    for (int i = 0; i < n; i++) {
-        char file[4096];
-        snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name);
-        if (names[i]->d_name[0] != '.')
-            read_file(file);
-        free(names[i]);
-    }
-    if (n >= 0)
-        free(names);
+    if (length > 4 && strcmp(path + length - 4, ".txt") == 0)
+        read_corpus(path, file);
+    else
+        add_input(current, fread(current, 1, sizeof current, file));
+    fclose(file);
 }
 
 static void insert(size_t at, size_t n)
@@ -156,15 +184,12 @@ int main(int argc, char **argv)
     static const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM};
     unsigned long runs = 0, seconds = 0, done = 0;
     for (int i = 1; i < argc; i++) {
-        struct stat st;
         if (strncmp(argv[i], "-runs=", 6) == 0)
             runs = strtoul(argv[i] + 6, NULL, 10);
         else if (strncmp(argv[i], "-seconds=", 9) == 0)
             seconds = strtoul(argv[i] + 9, NULL, 10);
         else if (strncmp(argv[i], "-seed=", 6) == 0)
             state = strtoull(argv[i] + 6, NULL, 10);
-        else if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode))
-            read_directory(argv[i]);
         else
             read_file(argv[i]);
     }

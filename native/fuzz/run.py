@@ -2,7 +2,9 @@
 
 As many at a time as there are processors.
 
-New inputs go to build/fuzz/found/<target>, those that fail to build/fuzz/crash/<target>.
+New inputs go to build/fuzz/found/<target>, those that fail to build/fuzz/crash/<target>.  The
+corpus of a target is a text file, native/fuzz/corpus/<target>.txt: a line is the name of an input
+and its bytes in hexadecimal, in the order of the names.  --add puts files into it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -49,8 +53,34 @@ def build(targets: list[str], libfuzzer: bool) -> None:
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
+def read_corpus(target: str) -> dict[str, bytes]:
+    lines = (CORPUS / f"{target}.txt").read_text().splitlines()
+    return {name: bytes.fromhex(data) for name, _, data in (line.partition(" ") for line in lines)}
+
+
+def add(target: str, files: list[Path]) -> None:
+    inputs = read_corpus(target) | {file.name: file.read_bytes() for file in files}
+    lines = [f"{name} {inputs[name].hex()}\n" for name in sorted(inputs)]
+    (CORPUS / f"{target}.txt").write_text("".join(lines))
+
+
+@contextmanager
+def unpacked(target: str) -> Iterator[Path]:
+    """libFuzzer reads a directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        for name, data in read_corpus(target).items():
+            (Path(directory) / name).write_bytes(data)
+        yield Path(directory)
+
+
 def run(target: str, seconds: int, libfuzzer: bool) -> bool:
     """Whether nothing was found."""
+    corpus = unpacked(target) if libfuzzer else nullcontext(CORPUS / f"{target}.txt")
+    with corpus as inputs:
+        return run_with(inputs, target, seconds, libfuzzer)
+
+
+def run_with(inputs: Path, target: str, seconds: int, libfuzzer: bool) -> bool:
     found, crash = BUILD / "found" / target, BUILD / "crash" / target
     for directory in (found, crash):
         directory.mkdir(parents=True, exist_ok=True)
@@ -61,7 +91,7 @@ def run(target: str, seconds: int, libfuzzer: bool) -> bool:
     else:
         options = [f"-seconds={seconds}"]
     done = subprocess.run(
-        [program, *options, CORPUS / target],
+        [program, *options, inputs],
         cwd=crash,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,11 +118,19 @@ def main() -> int:
     every = sorted(path.stem.removeprefix("fuzz_") for path in CORPUS.parent.glob("fuzz_*.c"))
     every.append(LOGS)
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", metavar="FILE", help="to one target's corpus"
+    )
     parser.add_argument("targets", nargs="*", help="default: all: " + ", ".join(every))
     arguments = parser.parse_args()
     for target in arguments.targets:
         if target not in every:
             parser.error(f"there is no target {target}, only " + ", ".join(every))
+    if arguments.add:
+        if len(arguments.targets) != 1 or arguments.targets == [LOGS]:
+            parser.error("--add needs one target that has a corpus")
+        add(arguments.targets[0], arguments.add)
+        return 0
     targets: list[str] = arguments.targets or every
     native = [target for target in targets if target != LOGS]
     libfuzzer = has_libfuzzer()

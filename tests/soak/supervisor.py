@@ -15,11 +15,12 @@ from pathlib import Path
 import pynotify
 from pynotify._ffi import lib
 from pynotify.errors import WouldWait
+from receiving import TIME_FACTOR
 from soak import journal as j
 from soak.python_worker import Worker, compose
 
-_PATIENCE = 60.0  # seconds in which everybody has to have come to the end
-_PROGRESS = 20.0  # seconds in which each worker that is not stopped writes something down
+_PATIENCE = 60.0 * TIME_FACTOR  # seconds in which everybody has to have come to the end
+_PROGRESS = 20.0 * TIME_FACTOR  # seconds until each worker that is not stopped writes
 _CHECK_EVERY = 0.5
 _PR_SET_PDEATHSIG = 1
 _EXIT_AT_LABEL = 99
