@@ -84,6 +84,16 @@ def test_every_variant_is_run_and_documented() -> None:
         assert [name for name in sorted(used) if name not in prose] == [], path.name
 
 
+def test_the_readme_names_every_variant_that_must_fail() -> None:
+    text = (MODELS / "README.md").read_text()
+    for path in MODELS.glob("*.pml"):
+        row = re.search(rf"^\| `{path.name}` \| (\d+) \|.*\| (.+) \|$", text, re.MULTILINE)
+        assert row is not None, path.name
+        runs = [run for run in RUNS if run.file == path.name]
+        assert int(row[1]) == sum(run.expected == "OK" for run in runs), path.name
+        assert row[2].split(", ") == [run.id for run in runs if run.expected == "FAIL"], path.name
+
+
 def test_an_interrupted_search_is_never_ok() -> None:
     run = next(run for run in RUNS if run.expected == "OK" and run.mode == "safety")
     whole = "State-vector 84 byte, depth reached 290, errors: 0\n  2331596 states, stored\n"
