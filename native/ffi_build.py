@@ -69,7 +69,7 @@ def sanitizer_args() -> list[str]:
     return ["-fsanitize=" + ",".join(names), "-fno-omit-frame-pointer", "-g"]
 
 
-def make_builder(module: str, macros: list[tuple[str, str]], undefined: list[str]) -> cffi.FFI:
+def make_builder(module: str, macros: list[tuple[str, str | None]], asserts: bool) -> cffi.FFI:
     builder = cffi.FFI()
     builder.cdef(read_declarations())
     sanitizers = sanitizer_args()
@@ -79,8 +79,9 @@ def make_builder(module: str, macros: list[tuple[str, str]], undefined: list[str
         sources=read_sources(),
         depends=read_headers(),
         include_dirs=INCLUDE_DIRS,
-        define_macros=macros,
-        undef_macros=undefined,
+        # distutils puts the latter behind the former, and behind the flags of Python itself
+        define_macros=[*macros, ("NDEBUG", None)],
+        undef_macros=["NDEBUG"] if asserts else [],
         libraries=["rt"],
         extra_compile_args=COMPILE_ARGS + sanitizers,
         extra_link_args=LINK_ARGS + sanitizers,
@@ -88,7 +89,7 @@ def make_builder(module: str, macros: list[tuple[str, str]], undefined: list[str
     return builder
 
 
-ffibuilder = make_builder("pynotify._native", macros=[], undefined=[])
+ffibuilder = make_builder("pynotify._native", macros=[], asserts=bool(sanitizer_args()))
 ffibuilder_crash = make_builder(
-    "pynotify._native_crash", macros=[("PN_CRASHPOINTS", "1")], undefined=["NDEBUG"]
+    "pynotify._native_crash", macros=[("PN_CRASHPOINTS", "1")], asserts=True
 )

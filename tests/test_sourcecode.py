@@ -237,3 +237,43 @@ def test_functions_are_declared_in_the_header_of_their_file() -> None:
         if re.search(r"^[ \t]*extern\b(?!.*__(start|stop)_)", text, re.MULTILINE):
             offenders.append(f"{relative(path)} declares something extern; include its header")
     fail_if_any(offenders)
+
+
+# ---- the writer lock ---------------------------------------------------------------------------
+
+LOCKED = re.compile(
+    r"^[^\s#][^;{}()]*?\b(\w+_locked)\([^;{}]*?\)\s*\{\s*((?:return\s+)?\w+)", re.MULTILINE
+)
+ASSERTIONS = {"pn_assert_held", "pn_assert_topics_held", "pn_assert_arena_held"}
+
+
+def without_assertion(text: str) -> list[str]:
+    """Functions named `_locked` that do not begin by asserting that the writer lock is held."""
+    return [
+        name
+        for name, first in LOCKED.findall(text)
+        if first not in ASSERTIONS and not first.endswith("_locked")
+    ]
+
+
+def test_locked_functions_assert_the_lock() -> None:
+    sources = core("*.[ch]")
+    assert sum(len(LOCKED.findall(text)) for text in sources.values()) > 200
+    fail_if_any(
+        [
+            f"{relative(path)}: {name}() does not begin with pn_assert_held()"
+            for path, text in sources.items()
+            for name in without_assertion(text)
+        ]
+    )
+
+
+def test_what_does_not_assert_the_lock_is_found() -> None:
+    text = (
+        "int pn_a_locked(struct s *s)\n{\n    pn_assert_held(s);\n    return 1;\n}\n"
+        "static inline int b_locked(struct s *s,\n    int n)\n{\n    return pn_a_locked(s);\n}\n"
+        "static struct s *c_locked(struct s *s)\n{\n    return s;\n}\n"
+        "void d_locked(void) {}\n"
+        "int e_locked(struct s *s);\n"
+    )
+    assert without_assertion(text) == ["c_locked"]

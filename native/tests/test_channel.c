@@ -69,7 +69,11 @@ static void unlisten_slot(struct pn_segment *seg, uint32_t slot, uint32_t sub)
 
 static struct GlobalChannelEntry *find(struct pn_segment *seg, const char *name)
 {
-    return pn_channel_find_locked(seg, hash_of(name), 1, name, strlen(name));
+    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    struct GlobalChannelEntry *e =
+        pn_channel_find_locked(seg, hash_of(name), 1, name, strlen(name));
+    pn_lock_release(seg);
+    return e;
 }
 
 /* ---- hashing --------------------------------------------------------------------------------- */

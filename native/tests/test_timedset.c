@@ -379,7 +379,7 @@ static void test_rebuild(void)
     for (uint32_t i = 0; i < 3500; i++)
         CHECK(pn_arena_mark_locked(&mem, ref_of[i], PN_PAGE_DELIVERY));
     pn_arena_rebuild_end_locked(&mem, 0);
-    pn_timedset_forget_locked(&set);
+    pn_timedset_forget_locked(&mem, &set);
     CHECK_EQ(mem.ctl->cells_used[PN_PAGE_WHOLE], 0);
     for (uint32_t i = 0; i < 3500; i++) {
         *timed_of(&mem, ref_of[i]) = 0;

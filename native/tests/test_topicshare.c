@@ -93,8 +93,8 @@ static void test_a_first_message_may_be_larger_than_a_share(void)
     CHECK(pn_arena_take_locked(&mem, 1, PN_PAGE_BODY) != 0);
     CHECK(!pn_arena_may_locked(&mem, 1, &large));
     CHECK(pn_arena_may_locked(&mem, 2, &large));
-    CHECK(pn_arena_ever_locked(&mem, &large));
-    CHECK(!pn_arena_ever_locked(&mem, &(struct pn_arena_need) {.pages = PAGES / 2 + 1}));
+    CHECK(pn_arena_ever(&mem, &large));
+    CHECK(!pn_arena_ever(&mem, &(struct pn_arena_need) {.pages = PAGES / 2 + 1}));
     close_scene();
 }
 

@@ -1,7 +1,7 @@
 /*
  * topic_arena.h - an arena in plain memory, for tests of what lives in one.
  *
- * What poisons does so to a segment that is nothing but a header.
+ * What poisons does so to a segment that is a header and a lock, which the test holds.
  */
 #ifndef PN_TESTS_TOPIC_ARENA_H
 #define PN_TESTS_TOPIC_ARENA_H
@@ -9,13 +9,27 @@
 #include "engine.h"
 
 #include "segment/arena.h"
+#include "segment/lock.h"
 
 static struct pn_header arena_header;
 static struct AsyncQueueControl arena_queue;
+static struct pn_lock_page arena_lock;
 static struct pn_segment arena_segment = {
-    .hdr = &arena_header, .ctl = &arena_queue, .name = "test"};
+    .hdr = &arena_header, .ctl = &arena_queue, .lock = &arena_lock, .name = "test"};
 
 enum { ARENA_OWNERS = 4 };
+
+/* The writer lock of that segment, for as long as the test runs. */
+static inline void arena_hold(void)
+{
+    static bool held;
+    if (held)
+        return;
+    held = true;
+    CHECK_EQ(pthread_mutex_init(&arena_lock.mutex, NULL), 0);
+    pn_store_relaxed(&arena_header.state, PN_STATE_READY);
+    CHECK_OK(pn_lock_acquire(&arena_segment, 0));
+}
 
 /* Control, owners, page array, pages; zero, as new pages are.  Nobody gets beyond either end. */
 static inline struct pn_arena arena_make(uint32_t pages)
@@ -25,6 +39,7 @@ static inline struct pn_arena arena_make(uint32_t pages)
     size_t size = (size_t) pages * PN_ARENA_PAGE;
     unsigned char *base = mmap(NULL, size + 2 * PN_ARENA_PAGE, PROT_NONE,
                                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    arena_hold();
     CHECK(base != MAP_FAILED);
     base += PN_ARENA_PAGE;
     CHECK_OK(mprotect(base, size, PROT_READ | PROT_WRITE));

@@ -81,12 +81,14 @@ static uint32_t find_database(struct pn_segment *seg, const char *name, uint32_t
 
 uint32_t pn_database_of_locked(struct pn_segment *seg, const char *name, uint32_t len)
 {
+    pn_assert_held(seg);
     uint32_t row = len <= PN_NAME_MAX ? find_database(seg, name, len) : UINT32_MAX;
     return row == UINT32_MAX ? 0 : seg->database[row].dboid;
 }
 
 const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid)
 {
+    pn_assert_held(seg);
     for (uint32_t row = 0; row < seg->max_databases; row++)
         if (seg->database[row].dboid == dboid)
             return seg->database[row].name;
@@ -215,6 +217,7 @@ int pn_backend_claim(struct pn_conn *conn)
 
 static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_held(seg);
     struct QueueBackendStatus *backend = &seg->backend[slot];
     pn_segment_hooks.slot_freed(seg, slot);
     pn_unlisten_all_locked(seg, slot);
@@ -228,6 +231,7 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 
 void pn_backend_release_locked(struct pn_conn *conn)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     if (pn_load_relaxed(&conn->me->watches) != 0)
         pn_members_changed_locked(seg);
@@ -301,6 +305,7 @@ enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 
 void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_held(seg);
     PN_CRASH("reap:begin");
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");
@@ -313,6 +318,7 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
 
 bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_held(seg);
     if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED ||
         pn_backend_verdict(seg, slot) != PN_DEAD)
         return false;
@@ -322,6 +328,7 @@ bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot)
 
 void pn_backend_reap_all_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
         pn_backend_reap_if_dead_locked(seg, slot);
 }

@@ -3,6 +3,7 @@
 #define PN_BACKEND_H
 
 #include "backend/conn.h"
+#include "segment/lock.h"
 
 enum pn_verdict {
     PN_ALIVE, /* its liveness byte is held by the process that stands in the slot */
@@ -39,6 +40,7 @@ int pn_backend_reap_and_lock(struct pn_segment *seg);
  */
 static inline void pn_members_changed_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     pn_store_release(&seg->ctl->members, pn_load_relaxed(&seg->ctl->members) + 1);
 }
 

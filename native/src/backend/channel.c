@@ -22,6 +22,7 @@
 
 #include "backend/upstream.h"
 #include "base/crashpoint.h"
+#include "segment/lock.h"
 
 static uint32_t words_for(uint32_t n)
 {
@@ -36,6 +37,7 @@ static inline uint32_t bucket_of(const struct pn_segment *seg, uint64_t hash)
 struct GlobalChannelEntry *pn_channel_find_locked(struct pn_segment *seg, uint64_t hash,
                                                   uint32_t dboid, const char *name, size_t len)
 {
+    pn_assert_held(seg);
     uint32_t link = seg->bucket[bucket_of(seg, hash)];
     for (uint32_t steps = 0; link != 0; steps++) {
         if (link > seg->max_channels || steps > seg->max_channels) {
@@ -161,6 +163,7 @@ static void set_listener_bit(struct pn_segment *seg, uint32_t slot, bool listens
 
 struct GlobalChannelEntry *pn_subscribed_locked(struct pn_segment *seg, uint32_t subscription)
 {
+    pn_assert_held(seg);
     uint32_t channel = *(volatile const uint32_t *) &seg->subscription[subscription].channel;
     if (channel < seg->max_channels)
         return pn_channel_at(seg, channel);
@@ -178,6 +181,7 @@ static void set_prev(struct pn_segment *seg, uint32_t link, uint32_t prev)
 int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash, uint32_t dboid,
                            const char *name, size_t len, uint32_t *subscription)
 {
+    pn_assert_held(seg);
     uint32_t link = seg->ctl->free_subscription;
     if (link == 0 || link > seg->max_subscriptions)
         return pn_fail(PN_ECHANNELS,
@@ -214,6 +218,7 @@ int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash,
 void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscription,
                             QueuePosition since)
 {
+    pn_assert_held(seg);
     struct pn_subscription *sub = &seg->subscription[subscription];
     struct GlobalChannelEntry *e = pn_subscribed_locked(seg, subscription);
     if (e == NULL)
@@ -230,6 +235,7 @@ void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subs
 
 void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscription)
 {
+    pn_assert_held(seg);
     struct pn_subscription *sub = &seg->subscription[subscription];
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct GlobalChannelEntry *e = pn_subscribed_locked(seg, subscription);
@@ -263,6 +269,7 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
 
 void pn_unlisten_all_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_held(seg);
     for (uint32_t steps = 0; seg->backend[slot].firstSub != 0; steps++) {
         uint32_t link = seg->backend[slot].firstSub;
         if (link > seg->max_subscriptions || steps > seg->max_subscriptions) {
@@ -330,6 +337,7 @@ static int rebuild_slot(struct pn_segment *seg, uint32_t slot, uint64_t *used)
 
 int pn_channel_rebuild_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     uint64_t *used = calloc(words_for(seg->max_subscriptions), sizeof *used);
     if (used == NULL)
         return pn_fail(ENOMEM, "out of memory while rebuilding the channel table");

@@ -81,6 +81,7 @@ struct pn_generation *pn_generation_find(const struct pn_segment *seg, uint64_t 
 /* The database's number stands in the entry, so its row must stay as well. */
 bool pn_keep_database_locked(struct pn_segment *seg, uint32_t dboid)
 {
+    pn_assert_held(seg);
     for (uint32_t row = 0; row < seg->max_databases; row++)
         if (seg->database[row].dboid == dboid) {
             seg->database[row].kept = 1;
@@ -92,6 +93,7 @@ bool pn_keep_database_locked(struct pn_segment *seg, uint32_t dboid)
 static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, size_t len,
                        uint32_t *at)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     if (probe(seg, hash, conn->dboid, name, len, at))
         return 0; /* somebody was faster */
@@ -143,6 +145,7 @@ int pn_generation_check(const struct pn_conn *conn, uint32_t index)
 
 uint32_t pn_generation_count_locked(const struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     uint32_t used = 0;
     for (uint32_t i = 0; i < seg->max_generations; i++)
         used += pn_load_relaxed(&pn_generation_at(seg, i)->state) == PN_GENERATION_USED;
@@ -151,6 +154,7 @@ uint32_t pn_generation_count_locked(const struct pn_segment *seg)
 
 void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
+    pn_assert_held(seg);
     pn_atomic_u64 *value = &pn_generation_at(seg, qe->channel_hash)->value;
     if (pn_load_relaxed(value) < qe->chan_seq)
         pn_store_release(value, qe->chan_seq);

@@ -6,6 +6,7 @@
 #ifndef PN_UPSTREAM_H
 #define PN_UPSTREAM_H
 
+#include "segment/lock.h"
 #include "segment/segment.h"
 
 /* A listener is there that is no bridge (bridge.c 2). */
@@ -17,6 +18,7 @@ static inline bool pn_is_heard_here(const struct GlobalChannelEntry *e)
 /* A channel has got its first listener or lost its last, or may have.  Lock held. */
 static inline void pn_heard_changed_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     pn_store_relaxed(&seg->ctl->heard, pn_load_relaxed(&seg->ctl->heard) + 1);
     if (pn_load_relaxed(&seg->ctl->bridges) != 0)
         seg->on_release |= PN_TELL_BRIDGES;

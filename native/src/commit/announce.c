@@ -19,6 +19,7 @@
 #include "backend/generation.h"
 #include "base/crashpoint.h"
 #include "base/os.h"
+#include "segment/lock.h"
 #include "wakeup/latch.h"
 #include "wakeup/make_way.h"
 #include "wakeup/procsignal.h"
@@ -26,6 +27,7 @@
 static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition begin,
                             QueuePosition end)
 {
+    pn_assert_held(c->conn->seg);
     struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
     if (__builtin_expect(slot >= c->conn->seg->max_backends, 0)) {
         pn_segment_poison(c->conn->seg, "backend %u, which is not, listens", slot);
@@ -48,6 +50,7 @@ static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition be
 static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEntry *e,
                                     QueuePosition begin, QueuePosition end)
 {
+    pn_assert_held(c->conn->seg);
     const struct pn_segment *seg = c->conn->seg;
     const uint64_t *bits = pn_channel_bits(seg, e);
     for (uint32_t s = 0; s < seg->summary_words; s++)
@@ -64,6 +67,7 @@ static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEnt
  * a transaction that has bumped something and notified nobody. */
 static void interest_database_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     for (uint32_t word = 0; word < seg->words; word++)
         for (uint64_t left = pn_load_relaxed(&seg->listeners[word]); left != 0; left &= left - 1) {
@@ -75,6 +79,7 @@ static void interest_database_locked(struct pn_commit *c, QueuePosition begin, Q
 
 static void store_counters_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     for (size_t i = 0; i < c->nbumps; i++) {
         /* pairs with the acquire of who reads the counter: he sees every `want` as well */
         pn_store_release(&pn_generation_at(c->conn->seg, c->bumps[i].index)->value,
@@ -85,6 +90,7 @@ static void store_counters_locked(struct pn_commit *c)
 
 static void defer_locked(struct pn_commit *c, uint32_t slot)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
     c->deferred = true;
@@ -97,6 +103,7 @@ static void defer_locked(struct pn_commit *c, uint32_t slot)
 static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
                            struct pn_locked_counters *counters)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     enum pn_unsleep found = pn_unsleep_locked(seg, slot, c->now);
     bool signal = found != PN_NO_SIGNAL && pn_load_relaxed(&seg->backend[slot].signo) > 0;
@@ -126,6 +133,7 @@ static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
 /* SignalBackends(), the part under the lock. */
 void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     uint32_t kept = 0, interested;
     if (seg->signaling == PN_SIGNAL_BROADCAST && c->heard)

@@ -66,6 +66,7 @@
 
 static void unstage_locked(struct pn_txn *txn)
 {
+    pn_assert_held(txn->conn->seg);
     for (size_t i = 0; txn != NULL && i < txn->nintents; i++)
         if (txn->intents[i].subscription != PN_NO_SUBSCRIPTION) {
             pn_unlisten_locked(txn->conn->seg, txn->conn->slot, txn->intents[i].subscription);
@@ -76,6 +77,7 @@ static void unstage_locked(struct pn_txn *txn)
 /* Prepared transactions stage every LISTEN: by their commit another one may have UNLISTENed. */
 static int stage_locked(struct pn_txn *txn, bool even_if_listening)
 {
+    pn_assert_held(txn->conn->seg);
     struct pn_conn *conn = txn->conn;
     for (size_t i = 0; i < txn->nintents; i++) {
         struct pn_intent *intent = &txn->intents[i];
@@ -101,6 +103,7 @@ static bool is_heard(const struct GlobalChannelEntry *e)
 /* Find the channels; the end of the queue if all entries that may be heard are appended. */
 static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     for (size_t i = 0; i < c->nchannels; i++) {
         struct pn_pending_channel *ch = &c->channels[i];
@@ -124,6 +127,7 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
 
 static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
 {
+    pn_assert_held(c->conn->seg);
     uint64_t reserved = c->txn == NULL ? 0 : c->txn->reserved;
     int rc = pn_conn_check_slot(c->conn);
     if (rc == 0 && c->txn != NULL && !c->txn->prepared)
@@ -150,6 +154,7 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
 
 static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
 {
+    pn_assert_held(conn->seg);
     struct pn_local_channel *local = &conn->local.at[intent->local];
     struct pn_segment *seg = conn->seg;
     QueuePosition head = pn_load_relaxed(&seg->ctl->head);
@@ -176,6 +181,7 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
 
 static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent)
 {
+    pn_assert_held(conn->seg);
     struct pn_local_channel *local = &conn->local.at[intent->local];
     struct pn_segment *seg = conn->seg;
     if (intent->subscription != PN_NO_SUBSCRIPTION) /* staged by LISTEN, then UNLISTEN */
@@ -199,6 +205,7 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
 /* LISTEN first: a channel that goes from one route to the other keeps its subscription. */
 static void apply_intents_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++) {
         c->txn->intents[i].chan_seq = 0;
         if (c->txn->intents[i].listen)
@@ -213,6 +220,7 @@ static void apply_intents_locked(struct pn_commit *c)
 
 static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
 {
+    pn_assert_held(c->conn->seg);
     const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     for (size_t i = 0; i < c->nbumps; i++) {
         struct pn_pending_bump *bump = &c->bumps[i];
@@ -227,6 +235,7 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
 
 static QueuePosition append_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
     for (size_t i = 0; i < c->nchannels; i++) {
@@ -260,18 +269,20 @@ static QueuePosition append_locked(struct pn_commit *c)
     return pos;
 }
 
-static void give_back_reservation_locked(struct pn_txn *txn)
+static void give_back_reservation_locked(struct pn_segment *seg, struct pn_txn *txn)
 {
+    pn_assert_held(seg);
     if (txn == NULL || txn->reserved == 0)
         return;
     txn->conn->me->reserved -= txn->reserved;
-    txn->conn->seg->ctl->reserved -= txn->reserved;
+    seg->ctl->reserved -= txn->reserved;
     txn->reserved = 0;
     PN_CRASH("reserve:released");
 }
 
 static void apply_entries_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     for (size_t i = 0; i < c->nchannels; i++)
         if (c->channels[i].heard)
             c->channels[i].entry->next_chan_seq = c->channels[i].chan_seq;
@@ -289,6 +300,7 @@ static void add_counter(pn_atomic_u64 *counter, uint64_t n)
 /* UNLISTEN of the last channel: nothing can interest us any more, so pin nothing (R6). */
 static void rest_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     if (c->txn == NULL || c->txn->nintents == 0 || pn_load_relaxed(&c->conn->nlistening) != 0)
         return;
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
@@ -304,6 +316,7 @@ static void rest_locked(struct pn_commit *c)
 /* It cannot fail; but a segment that was overwritten is poisoned before anything is committed. */
 static int atcommit_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     struct AsyncQueueControl *ctl = c->conn->seg->ctl;
     QueuePosition begin = pn_load_relaxed(&ctl->head);
 
@@ -312,7 +325,7 @@ static int atcommit_locked(struct pn_commit *c)
     if (rc != 0)
         return rc;
     QueuePosition end = append_locked(c);
-    give_back_reservation_locked(c->txn);
+    give_back_reservation_locked(c->conn->seg, c->txn);
     if (end != begin) {
         PN_CRASH("commit:before-head");
         pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in readers */
@@ -560,6 +573,7 @@ int pn_async_commit_held(struct pn_txn *txn)
 
 static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wait *wait)
 {
+    pn_assert_held(txn->conn->seg);
     struct pn_conn *conn = txn->conn;
     struct AsyncQueueControl *ctl = conn->seg->ctl;
     int rc = pn_conn_check_slot(conn);
@@ -633,7 +647,7 @@ static void abort_prepared(struct pn_txn *txn)
     if (pn_conn_check_slot(conn) == 0) {
         unstage_locked(txn);
         pn_topic_abort_locked(txn);
-        give_back_reservation_locked(txn);
+        give_back_reservation_locked(txn->conn->seg, txn);
         pn_room_wake(conn->seg);
     }
     pn_lock_release(conn->seg);

@@ -41,6 +41,7 @@
 /* The slot of the database's bridge, or -1.  A dead one is reaped. */
 static int64_t find_bridge_locked(struct pn_segment *seg, uint32_t dboid)
 {
+    pn_assert_held(seg);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
         const struct QueueBackendStatus *backend = &seg->backend[slot];
         if (pn_load_relaxed(&backend->state) != PN_SLOT_CLAIMED ||
@@ -55,6 +56,7 @@ static int64_t find_bridge_locked(struct pn_segment *seg, uint32_t dboid)
 
 static int begin_locked(struct pn_conn *conn)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     int64_t other = find_bridge_locked(seg, conn->dboid);
     if (other >= 0)
@@ -200,6 +202,7 @@ static int check_payload(const char *channel, size_t channel_len, const void *pa
 
 int pn_bridge_check_locked(const struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < c->nevents; i++) {
         const struct pn_pending_event *event = &c->events[i];

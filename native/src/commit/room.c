@@ -171,6 +171,7 @@ static QueuePosition find_floor(struct pn_segment *seg, QueuePosition target, Qu
 /* The tail has to come to `target`.  False: it cannot. */
 static bool evict_locked(struct pn_conn *conn, QueuePosition target, int32_t holder)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
     QueuePosition head = pn_load_relaxed(&ctl->head), tail = pn_load_relaxed(&ctl->tail);
@@ -377,6 +378,7 @@ void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait)
 int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t own_reserved,
                               struct pn_room_wait *wait)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     const struct append a = {.end = end, .own_reserved = own_reserved};
     if (__builtin_expect(fits(seg, &a) && seg->ctl->tickets == 0, 1))
@@ -392,6 +394,7 @@ int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t 
 
 void pn_queue_fill_warning_locked(struct pn_conn *conn, QueuePosition head, int64_t now)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
     if (now - ctl->lastQueueFillWarn < PN_WARN_INTERVAL_NS && ctl->lastQueueFillWarn != 0)

@@ -25,6 +25,7 @@
 #include "backend/generation.h"
 #include "base/crashpoint.h"
 #include "queue/queue.h"
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
@@ -508,6 +509,7 @@ static int log_all(struct staging *s)
 
 int pn_topic_precommit_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     struct staging s = {.conn = c->conn, .txn = c->txn, .now = pn_moment_now()};
     struct pn_pending *p = &c->txn->pending;
     int rc = 0;
@@ -538,6 +540,7 @@ int pn_topic_precommit_locked(struct pn_commit *c)
 
 int pn_topic_prepare_locked(struct pn_txn *txn)
 {
+    pn_assert_held(txn->conn->seg);
     struct staging s = {.conn = txn->conn, .txn = txn, .now = pn_moment_now(), .prepare = true};
     if (!pn_topics_ready(txn->conn->seg))
         return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
@@ -550,6 +553,7 @@ int pn_topic_prepare_locked(struct pn_txn *txn)
 
 void pn_topic_abort_locked(struct pn_txn *txn)
 {
+    pn_assert_held(txn->conn->seg);
     struct staging s = {.conn = txn->conn, .txn = txn, .prepare = true};
     if (txn->pending.nops == 0 || !pn_topics_ready(txn->conn->seg))
         return;
@@ -563,6 +567,7 @@ void pn_topic_abort_locked(struct pn_txn *txn)
 
 QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
 {
+    pn_assert_held(c->conn->seg);
     const struct pn_pending *p = &c->txn->pending;
     const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     if (c->messages != 0) {
@@ -676,6 +681,7 @@ static void go_on(struct pn_commit *c)
 
 void pn_topic_apply_locked(struct pn_commit *c)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     const struct pn_pending *p = &c->txn->pending;
     mark_topics(c);

@@ -26,6 +26,7 @@
 
 #include "base/crashpoint.h"
 #include "queue/spill.h"
+#include "segment/lock.h"
 
 /* ---- entries ------------------------------------------------------------------------------ */
 
@@ -46,6 +47,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
                                      const struct pn_entry_stamp *stamp,
                                      const struct pn_new_entry *entry)
 {
+    pn_assert_held(seg);
     uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len);
     QueuePosition start = pn_queue_place(seg, pos, length);
     QueuePosition end = pn_queue_after(start, length);
@@ -146,6 +148,7 @@ bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStat
 
 int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     QueuePosition head = pn_load_relaxed(&seg->ctl->head), least = head;
     int32_t holder = -1;
     for (uint32_t word = 0; word < seg->words; word++) {

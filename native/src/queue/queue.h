@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "segment/lock.h"
 #include "segment/segment.h"
 
 static inline unsigned char *pn_ring_at(const struct pn_segment *seg, QueuePosition pos)
@@ -112,6 +113,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg);
 /* A listener has gone: if there are files, perhaps only it needed them.  Lock held. */
 static inline void pn_queue_let_go_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     if (__builtin_expect(seg->ctl->first_file < seg->ctl->end_file, 0))
         pn_queue_advance_tail_locked(seg);
 }

@@ -39,6 +39,7 @@
 
 #include "base/crashpoint.h"
 #include "queue/queue.h"
+#include "segment/lock.h"
 
 _Static_assert(PN_SEGFILE_PAGE == PN_QUEUE_PAGE, "a page of the ring is one of a file");
 
@@ -98,6 +99,7 @@ static int write_pages(const struct pn_segment *seg, const struct pn_segfile_dir
 static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
                        QueuePosition begin, QueuePosition end)
 {
+    pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
     QueuePosition from = begin & ~(QueuePosition) (PN_QUEUE_PAGE - 1);
     uint64_t first = from / PN_SPILL_FILE, large = 0;
@@ -125,6 +127,7 @@ static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
 
 int pn_spill_locked(struct pn_segment *seg, QueuePosition end)
 {
+    pn_assert_held(seg);
     struct pn_segfile_dir dir;
     int rc = directory_of(seg, &dir);
     while (rc == 0) {
@@ -159,6 +162,7 @@ static void remove_until(struct pn_segment *seg, uint64_t end)
 
 void pn_spill_retire_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     const struct AsyncQueueControl *ctl = seg->ctl;
     QueuePosition tail = pn_load_relaxed(&ctl->tail);
     uint64_t end = tail / PN_SPILL_FILE;

@@ -252,7 +252,7 @@ static int serve_timer(struct pn_conn *conn)
 /* A dead neighbour makes the descriptor readable until he is taken over. */
 static void serve_neighbours(struct pn_conn *conn)
 {
-    pn_watch_look_locked(conn);
+    pn_watch_look_receiving(conn);
     if (pn_load_relaxed(&conn->watch.retry_at) != 0)
         set_descriptor_timer(conn);
 }
@@ -292,12 +292,12 @@ static int64_t poll_once(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     return 0;
 }
 
-static int64_t poll_locked(struct pn_conn *conn, pn_batch *batch, uint64_t max)
+static int64_t poll_receiving(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
     int64_t n = poll_once(conn, batch, max);
     if (n != 0 || batch->ngaps != 0)
         return n;
-    int rc = pn_watch_look_at_commit_locked(conn);
+    int rc = pn_watch_look_at_commit(conn);
     return rc > 0 ? poll_once(conn, batch, max) : rc;
 }
 
@@ -312,10 +312,10 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0)
         arm_descriptor_timer(conn);
     if (pn_load_relaxed(&conn->has_fd) != 0)
-        pn_watch_arm_locked(conn); /* this may leave the slot asleep */
+        pn_watch_arm_receiving(conn); /* this may leave the slot asleep */
     n = pn_local_begin_poll(&conn->local, batch);
     if (n == 0)
-        n = poll_locked(conn, batch, max == 0 ? UINT64_MAX : max);
+        n = poll_receiving(conn, batch, max == 0 ? UINT64_MAX : max);
     if (n < 0)
         pn_local_tell_again(batch);
     pthread_mutex_unlock(&conn->recv_mutex);
@@ -642,7 +642,7 @@ static int make_descriptor(struct pn_conn *conn)
     conn->watch.in_epfd = watched == 0;
     pn_store_release(&conn->has_fd, 1);
     set_descriptor_timer(conn);
-    pn_watch_arm_locked(conn);
+    pn_watch_arm_receiving(conn);
     leave_armed(conn); /* what is unread now was perhaps never signalled */
     return 0;
 }

@@ -21,6 +21,7 @@
 #include "queue/spill.h"
 #include "recovery/check_topics.h"
 #include "recovery/recover_topics.h"
+#include "segment/lock.h"
 
 struct report {
     char *buf;
@@ -342,6 +343,7 @@ static void check_tables(struct pn_segment *seg, struct report *r)
 
 int pn_check_locked(struct pn_segment *seg, char *buf, size_t cap)
 {
+    pn_assert_held(seg);
     struct report r = {.buf = buf, .cap = cap};
     if (cap > 0)
         buf[0] = '\0';
@@ -385,6 +387,7 @@ static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat 
 
 void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows, size_t cap)
 {
+    pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
     int32_t holder = pn_queue_advance_tail_locked(seg);
     uint64_t head = pn_load_relaxed(&ctl->head), tail = pn_load_relaxed(&ctl->tail);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/consume.h"
 #include "topic/rest.h"
@@ -339,6 +340,7 @@ static void check_memory(struct check *k)
 void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, const char *text),
                             void *arg)
 {
+    pn_assert_held(seg);
     const struct pn_topics *t = &seg->topics;
     struct check k = {.seg = seg, .problem = problem, .arg = arg};
     if (!pn_topics_ready(seg))

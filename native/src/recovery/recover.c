@@ -31,6 +31,7 @@
 #include "commit/bridge.h"
 #include "queue/queue.h"
 #include "recovery/recover_topics.h"
+#include "segment/lock.h"
 #include "wakeup/procsignal.h"
 
 /* chan_seq of the channel; a reader filters by the low half of the hash, which must be right. */
@@ -143,6 +144,7 @@ static void sum_reservations(struct pn_segment *seg)
 
 int pn_recover_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
     QueuePosition head = pn_load_relaxed(&ctl->head), woken = pn_load_relaxed(&ctl->woken);
     QueuePosition tail = pn_load_relaxed(&ctl->tail);

@@ -19,6 +19,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/delivery.h"
 #include "topic/message.h"
@@ -98,6 +99,7 @@ static void redo_cancel(struct pn_segment *seg, uint32_t ref, uint64_t id)
 
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
+    pn_assert_held(seg);
     struct pn_answer_redo redo;
     if (!pn_topic_entry_possible(seg, qe))
         return pn_segment_poison(seg, "an entry changes message or delivery %u, which is not",
@@ -350,7 +352,7 @@ static void clear_tables(struct pn_segment *seg)
             pn_store_release(&ch->rests, 0);
         ch->first_consumer = ch->consumers = ch->samplers = ch->waiting = ch->notified = 0;
         ch->next_deadline = INT64_MAX;
-        pn_timedset_forget_locked(&ch->timed);
+        pn_timedset_forget_locked(&seg->topics.arena, &ch->timed);
     }
     t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = t->ctl->refill_next = 0;
     t->ctl->channel_hint = t->max_topics;
@@ -510,6 +512,7 @@ static void go_on(struct pn_segment *seg)
 
 int pn_topics_recover_locked(struct pn_segment *seg)
 {
+    pn_assert_held(seg);
     if (pn_load_relaxed(&seg->ctl->topics_dirty) == 0)
         return 0;
     PN_CRASH("topic-recover:begin");

@@ -36,6 +36,7 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "segment/lock.h"
 #include "segment/segment.h"
 
 static const uint32_t cells_of_page[PN_PAGE_CLASSES] = {0, PN_ARENA_GRANULES, PN_BODY_CELLS, 1};
@@ -57,6 +58,7 @@ static uint32_t class_of(const struct pn_arena *mem, uint32_t at)
 
 void pn_arena_format_locked(struct pn_arena *mem)
 {
+    pn_assert_arena_held(mem);
     memset(mem->page, 0, (size_t) mem->pages * sizeof *mem->page);
     memset(mem->ctl, 0, sizeof *mem->ctl);
     memset(mem->owner, 0, mem->owners * sizeof *mem->owner);
@@ -172,6 +174,7 @@ static void give_page(const struct pn_arena *mem, uint32_t at)
 
 uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page_class class)
 {
+    pn_assert_arena_held(mem);
     struct pn_arena_control *ctl = mem->ctl;
     struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
     uint32_t at = own->partial[class];
@@ -203,6 +206,7 @@ uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page
 
 void pn_arena_give_locked(struct pn_arena *mem, uint32_t ref)
 {
+    pn_assert_arena_held(mem);
     struct pn_arena_control *ctl = mem->ctl;
     uint32_t at = ref / PN_ARENA_GRANULES, slot = ref % PN_ARENA_GRANULES;
     uint32_t class = pn_arena_inside(mem, ref) ? class_of(mem, at) : PN_PAGE_FREE;
@@ -249,6 +253,7 @@ uint64_t pn_arena_pages_for(const struct pn_arena *mem, uint32_t owner,
 bool pn_arena_has_locked(const struct pn_arena *mem, uint32_t owner,
                          const struct pn_arena_need *need)
 {
+    pn_assert_arena_held(mem);
     return pn_arena_pages_for(mem, owner, need) <= mem->ctl->pages_free;
 }
 
@@ -303,6 +308,7 @@ static uint32_t *link_of(const struct pn_arena *mem, uint32_t ref, uint32_t clas
 uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
                                    uint64_t len)
 {
+    pn_assert_arena_held(mem);
     struct pn_arena_need need = {0, 0, 0, 0};
     struct tail t = tail_of(head, len);
     if (t.pages != 0 || t.cells != 0) {
@@ -403,6 +409,7 @@ bool pn_arena_read(const struct pn_arena *mem, uint32_t ref, uint32_t head, uint
 
 int pn_arena_give_body_locked(struct pn_arena *mem, uint32_t ref)
 {
+    pn_assert_arena_held(mem);
     for (bool first = true; first || ref != 0; first = false) {
         uint32_t next;
         if (!first && pn_arena_taken(mem, ref, PN_PAGE_WHOLE)) {
@@ -430,6 +437,7 @@ static uint32_t fresh_of(const struct pn_arena *mem)
 
 void pn_arena_rebuild_begin_locked(struct pn_arena *mem)
 {
+    pn_assert_arena_held(mem);
     const size_t derived = offsetof(struct pn_arena_control, free_pages);
     uint32_t fresh = fresh_of(mem);
     memset((char *) mem->ctl + derived, 0, sizeof *mem->ctl - derived);
@@ -441,6 +449,7 @@ void pn_arena_rebuild_begin_locked(struct pn_arena *mem)
 
 bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class class)
 {
+    pn_assert_arena_held(mem);
     if (ref / PN_ARENA_GRANULES >= mem->ctl->fresh || !pn_arena_valid(mem, ref, class) ||
         pn_arena_taken(mem, ref, class))
         return false;
@@ -450,6 +459,7 @@ bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class
 
 bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len)
 {
+    pn_assert_arena_held(mem);
     struct tail t = tail_of(head, len);
     if (t.pages > mem->pages || !pn_arena_mark_locked(mem, ref, PN_PAGE_BODY))
         return false;
@@ -493,6 +503,7 @@ static void settle_page(const struct pn_arena *mem, uint32_t class, uint32_t at,
 
 void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask)
 {
+    pn_assert_arena_held(mem);
     struct pn_arena_control *ctl = mem->ctl;
     ctl->pages_free = mem->pages - ctl->fresh;
     for (uint32_t at = fresh_of(mem); at-- > mem->first;) { /* so the lists begin at the front */

@@ -17,6 +17,7 @@
  *    only whether there are free pages: publishers leave some (`spare`).
  */
 #include "segment/arena.h"
+#include "segment/lock.h"
 #include "segment/arena_share.h"
 
 /* Without what is no page of anybody's. */
@@ -27,6 +28,7 @@ static uint32_t usable(const struct pn_arena *mem)
 
 void pn_arena_share_locked(struct pn_arena *mem)
 {
+    pn_assert_arena_held(mem);
     struct pn_arena_control *ctl = mem->ctl;
     uint32_t n = 0, most = usable(mem) / 4;
     uint64_t reserved = 0;
@@ -44,6 +46,7 @@ void pn_arena_share_locked(struct pn_arena *mem)
 
 void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts)
 {
+    pn_assert_arena_held(mem);
     if (owner < mem->owners)
         mem->owner[owner].counts = counts;
     pn_arena_share_locked(mem);
@@ -52,6 +55,7 @@ void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts)
 bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
                          const struct pn_arena_need *need)
 {
+    pn_assert_arena_held(mem);
     const struct pn_arena_control *ctl = mem->ctl;
     const struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
     uint64_t pages = pn_arena_pages_for(mem, owner, need), free = ctl->pages_free;
@@ -69,7 +73,7 @@ bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
     return own->bodies == 0 && left >= others; /* 3 */
 }
 
-bool pn_arena_ever_locked(const struct pn_arena *mem, const struct pn_arena_need *need)
+bool pn_arena_ever(const struct pn_arena *mem, const struct pn_arena_need *need)
 {
     uint64_t pages = need->pages + (need->bodies + PN_BODY_CELLS - 1) / PN_BODY_CELLS +
                      (need->deliveries + PN_ARENA_GRANULES - 1) / PN_ARENA_GRANULES;

@@ -15,6 +15,6 @@ bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
                          const struct pn_arena_need *need);
 
 /* Could it be got if no owner had more than its share, and this one nothing? */
-bool pn_arena_ever_locked(const struct pn_arena *mem, const struct pn_arena_need *need);
+bool pn_arena_ever(const struct pn_arena *mem, const struct pn_arena_need *need);
 
 #endif

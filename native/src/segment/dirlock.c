@@ -64,7 +64,7 @@ static int lock_byte(int fd, int64_t byte, short type)
     return fcntl(fd, F_OFD_SETLK, &fl) == 0 ? 0 : -errno;
 }
 
-static bool is_locked(int fd, int64_t first, int64_t len)
+static bool is_taken(int fd, int64_t first, int64_t len)
 {
     return len > 0 && pn_os_lock_holder(fd, first, len, NULL, NULL) != PN_LOCK_FREE;
 }
@@ -149,10 +149,10 @@ static int enter(struct pn_segment *seg, int fd, bool start)
     bool other = o.magic != 0 && o.instance != seg->instance;
     if (other && !start)
         return refuse(seg, &o, start);
-    if (other && is_locked(fd, byte_of(o.instance), 1) && has_a_name(seg, &o))
+    if (other && is_taken(fd, byte_of(o.instance), 1) && has_a_name(seg, &o))
         return refuse(seg, &o, start);
     if (o.magic == 0 &&
-        (is_locked(fd, FIRST, mine - FIRST) || is_locked(fd, mine + 1, INT64_MAX - mine - 1)))
+        (is_taken(fd, FIRST, mine - FIRST) || is_taken(fd, mine + 1, INT64_MAX - mine - 1)))
         return refuse(seg, &o, start);
     rc = lock_byte(fd, mine, F_RDLCK);
     PN_CRASH("dirlock:locked");

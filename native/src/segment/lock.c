@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include "segment/lock.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -39,6 +40,41 @@ static _Thread_local struct {
     int64_t deadline, left_at;
 } left;
 static pn_atomic_u32 some_left; /* in this process: else there is no need to look at `left` */
+
+#ifdef NDEBUG
+#define note(holding, seg) ((void) 0)
+#else
+/* The segment whose writer lock this thread holds.  A forked child has a copy, but no lock. */
+static _Thread_local struct holding {
+    const struct pn_segment *seg;
+    int32_t pid;
+} held, opening;
+
+static void note(struct holding *holding, const struct pn_segment *seg)
+{
+    assert(seg == NULL || holding->seg == NULL || holding->pid != pn_my_pid); /* never two */
+    holding->seg = seg;
+    holding->pid = pn_my_pid;
+}
+
+bool pn_lock_is_held(const struct pn_segment *seg)
+{
+    return held.seg == seg && held.pid == pn_my_pid;
+}
+
+bool pn_topics_are_held(const struct pn_segment *seg)
+{
+    return pn_lock_is_held(seg) || (opening.seg == seg && opening.pid == pn_my_pid &&
+                                    pn_load_relaxed(&seg->ctl->topics_ready) == 0);
+}
+#endif
+
+static void unlock(struct pn_segment *seg)
+{
+    pn_assert_held(seg);
+    note(&held, NULL);
+    pthread_mutex_unlock(&seg->lock->mutex);
+}
 
 static int leave(const struct pn_segment *seg, int64_t deadline)
 {
@@ -62,12 +98,13 @@ static int take_over(struct pn_segment *seg, int rc)
 {
     if (rc == ENOTRECOVERABLE)
         return pn_segment_poison(seg, "the writer lock is not recoverable");
+    note(&held, seg);
     pn_store_relaxed(&seg->recovered_from, pn_load_relaxed(&seg->lock->holder_pid));
     int err = pn_segment_hooks.recover(seg);
     if (rc == EOWNERDEAD)
         pthread_mutex_consistent(&seg->lock->mutex);
     if (err != 0) {
-        pthread_mutex_unlock(&seg->lock->mutex);
+        unlock(seg);
         return err;
     }
     return 0;
@@ -104,12 +141,14 @@ static int finish(struct pn_segment *seg, int rc)
         rc = take_over(seg, 0);
         if (rc != 0)
             return rc;
-    } else if (rc != 0) {
+    } else if (rc == 0) {
+        note(&held, seg);
+    } else {
         return pn_segment_poison(seg, "the writer lock is damaged (%s)", strerror(rc));
     }
     rc = pn_segment_check_state(seg);
     if (__builtin_expect(rc != 0, 0)) {
-        pthread_mutex_unlock(&seg->lock->mutex);
+        unlock(seg);
         return rc;
     }
     pn_store_relaxed(&seg->lock->holder_pid, pn_my_pid);
@@ -197,7 +236,7 @@ static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, u
     memcpy(wake, seg->topics.wake, sizeof wake);
     seg->topics.nwakes = 0;
     PN_CRASH("lock:before-unlock");
-    pthread_mutex_unlock(&seg->lock->mutex);
+    unlock(seg);
     if (what != 0)
         pn_segment_hooks.released(seg, what);
     pn_segment_hooks.wake_consumers(seg, wake, n);
@@ -216,7 +255,7 @@ void pn_lock_release(struct pn_segment *seg)
         release_and_wake(seg, what);
     } else {
         PN_CRASH("lock:before-unlock");
-        pthread_mutex_unlock(&seg->lock->mutex);
+        unlock(seg);
         if (__builtin_expect(what != 0, 0))
             pn_segment_hooks.released(seg, what);
     }
@@ -263,10 +302,12 @@ int pn_opening_begin(struct pn_segment *seg)
     if (rc != 0)
         return pn_segment_poison(seg, "the lock of who opens topics is damaged (%s)", strerror(rc));
     pn_store_relaxed(&seg->lock->opener_pid, pn_my_pid);
+    note(&opening, seg);
     return 0;
 }
 
 void pn_opening_end(struct pn_segment *seg)
 {
+    note(&opening, NULL);
     pthread_mutex_unlock(&seg->lock->opening);
 }

@@ -2,6 +2,8 @@
 #ifndef PN_LOCK_H
 #define PN_LOCK_H
 
+#include <assert.h>
+
 #include "segment/segment.h"
 
 #define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
@@ -40,6 +42,24 @@ int pn_lock_try(struct pn_segment *seg);
 
 /* Release; after a recovery, then signal whom the dead holder may have left unsignalled. */
 void pn_lock_release(struct pn_segment *seg);
+
+/*
+ * The first statement of every function whose name ends in _locked: the calling thread holds the
+ * writer lock of this segment.  Recovery counts, since it runs with the lock.  In builds without
+ * NDEBUG (debug, sanitizers, crash points); nothing at all in the others.
+ */
+#ifdef NDEBUG
+#define pn_assert_held(seg)        ((void) sizeof(seg))
+#define pn_assert_topics_held(seg) ((void) sizeof(seg))
+#define pn_assert_arena_held(mem)  ((void) sizeof(mem))
+#else
+bool pn_lock_is_held(const struct pn_segment *seg);
+#define pn_assert_held(seg)        assert(pn_lock_is_held(seg))
+/* The topic area is also that of the thread which makes it, until it is ready: see topic/open.c. */
+bool pn_topics_are_held(const struct pn_segment *seg);
+#define pn_assert_topics_held(seg) assert(pn_topics_are_held(seg))
+#define pn_assert_arena_held(mem)  assert(pn_topics_are_held((mem)->seg))
+#endif
 
 /*
  * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not

@@ -575,7 +575,7 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     return 0;
 }
 
-static int attach_locked(int fd, const char *name, struct pn_segment **out)
+static int attach_once(int fd, const char *name, struct pn_segment **out)
 {
     struct stat st;
     if (fstat(fd, &st) != 0)
@@ -614,7 +614,7 @@ static int attach_locked(int fd, const char *name, struct pn_segment **out)
 int pn_segment_attach(int fd, const char *name, struct pn_segment **out)
 {
     pn_process_lock();
-    int rc = attach_locked(fd, name, out);
+    int rc = attach_once(fd, name, out);
     pn_process_unlock();
     return rc;
 }

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "segment/lock.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
@@ -50,6 +51,7 @@ int64_t pn_answer_delay(int64_t delay_ns)
 
 int pn_answer_check_locked(struct pn_conn *conn, const struct pn_handle *h, bool held)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     bool there =
         pn_topics_ready(seg) && pn_arena_taken(&seg->topics.arena, h->delivery, PN_PAGE_DELIVERY);
@@ -188,6 +190,7 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
                                 size_t reason_len, bool backlog, bool on_disk,
                                 struct pn_dead_letter *out)
 {
+    pn_assert_topics_held(seg);
     *out = (struct pn_dead_letter) {.ref = 0};
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_consumer_slot *c =
@@ -218,6 +221,7 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
 int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, const char *reason,
                                   size_t reason_len)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_delivery *d = pn_delivery_at(seg, delivery);
     uint64_t word = pn_load_relaxed(&d->state);
@@ -276,6 +280,7 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
 
 enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delivery, int answer)
 {
+    pn_assert_topics_held(seg);
     uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, delivery)->state);
     const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     bool last = c->max_attempts != 0 && pn_state_attempts(word) >= c->max_attempts;
@@ -289,6 +294,7 @@ enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delive
 void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer,
                             enum pn_outcome outcome, int64_t now)
 {
+    pn_assert_topics_held(seg);
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     struct pn_consumer_slot *c = pn_delivery_consumer(seg, delivery);
@@ -342,6 +348,7 @@ static void touch(struct pn_segment *seg, uint32_t ref, int64_t now)
 static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay,
                          const char *reason, size_t reason_len)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     int64_t now = pn_now_ns();
     int rc = pn_answer_check_locked(conn, h, false);

@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "segment/identity.h"
+#include "segment/lock.h"
 #include "topic/attach.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"
@@ -78,6 +79,7 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn, struct p
 
 bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     uint32_t steps = 0, reaped = 0, n = seg->topics.max_consumers;
     for (uint32_t i = ch->first_consumer, next; i != 0 && reaped <= n; i = next) {
         if (!pn_list_goes_on(seg, steps++, n, "consumers"))
@@ -97,6 +99,7 @@ bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_chann
 
 static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_consumer_options *o)
 {
+    pn_assert_held(consumer->conn->seg);
     struct pn_conn *conn = consumer->conn;
     struct pn_segment *seg = conn->seg;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -213,6 +216,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
 
 void pn_consume_give_back_locked(struct pn_consumer *c)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     while (c->nahead > c->at) {
         uint32_t ref = c->ahead[--c->nahead].ref;
@@ -277,6 +281,7 @@ void pn_consume_interrupt(struct pn_consumer *c)
 /* The last of what made the connection sleep here: who ends their walk at us is told. */
 static bool leave_watch_locked(struct pn_conn *conn)
 {
+    pn_assert_held(conn->seg);
     if (pn_load_relaxed(&conn->nconsumers) != 0 || pn_load_relaxed(&conn->nlistening) != 0 ||
         pn_load_relaxed(&conn->me->watches) == 0 || !pn_owns_slot(conn))
         return false;

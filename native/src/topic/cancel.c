@@ -25,6 +25,7 @@
 
 #include "backend/backend.h"
 #include "base/crashpoint.h"
+#include "segment/lock.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/overflow.h"
@@ -66,6 +67,7 @@ static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, 
 
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id)
 {
+    pn_assert_topics_held(seg);
     const struct pn_topic_channel *own =
         pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
     uint32_t found = 0, steps = 0;
@@ -121,6 +123,7 @@ static uint64_t *buried_in(struct pn_topic *topic, uint64_t seq)
 uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                    uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     uint64_t n = 0;
     if (topic->buried + topic->rest_buried == 0)
         return 0;
@@ -135,6 +138,7 @@ uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn
 bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     return __builtin_expect(topic->buried + topic->rest_buried != 0, 0) &&
            has_one(seg, topic, seq, PN_TOMB_LIVE);
 }
@@ -142,6 +146,7 @@ bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_top
 bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     return is_there(topic, seq) && !pn_topic_is_buried_locked(seg, topic, seq) &&
            !has_one(seg, topic, seq, PN_TOMB_STAGED);
 }
@@ -172,6 +177,7 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d)
 {
+    pn_assert_topics_held(seg);
     bool first = !d->begun;
     if (first && pn_rest_records(topic) == 0 &&
         (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
@@ -196,6 +202,7 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq,
                                   enum pn_tombstone_state state, const struct pn_conn *owner)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_control *ctl = seg->topics.ctl;
     uint32_t i = 1;
     while (i <= last_tombstone(seg) &&
@@ -237,6 +244,7 @@ bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone, 
 
 void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone)
 {
+    pn_assert_topics_held(seg);
     pn_store_release(&pn_tombstone_at(seg, tombstone)->state, PN_TOMB_STAGED);
     seg->topics.ctl->prepared--;
     PN_CRASH("tombstone:staged");
@@ -244,6 +252,7 @@ void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone)
 
 void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
     if (tomb->seq != seq || pn_load_relaxed(&tomb->state) != PN_TOMB_STAGED)
         return;
@@ -254,6 +263,7 @@ void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64
 
 void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
 {
+    pn_assert_topics_held(seg);
     struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
     uint32_t state = pn_load_relaxed(&tomb->state);
     if (state == PN_TOMB_LIVE)
@@ -269,6 +279,7 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
 
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     for (uint32_t i = last_tombstone(seg); topic->buried + topic->rest_buried != 0 && i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && is_of(tomb, seg, topic, tomb->seq) &&
@@ -279,6 +290,7 @@ void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_tombstones_reap_locked(struct pn_segment *seg, uint32_t slot, uint32_t generation)
 {
+    pn_assert_topics_held(seg);
     for (uint32_t i = last_tombstone(seg); i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         if (pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED && tomb->owner == slot &&
@@ -306,6 +318,7 @@ static bool outlives(const struct pn_segment *seg, const struct pn_tombstone *to
 
 void pn_tombstones_recover_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_control *ctl = seg->topics.ctl;
     ctl->tombstone_end = 0;
     for (uint32_t i = 1; i <= PN_TOMBSTONES; i++) {
@@ -328,6 +341,7 @@ void pn_tombstones_recover_locked(struct pn_segment *seg)
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     if (tombstone != 0)
         pn_tombstone_bury_locked(seg, tombstone, seq);
     uint32_t steps = 0;

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "segment/lock.h"
 #include "topic/delivery.h"
 #include "topic/overflow.h"
 #include "topic/rest.h"
@@ -313,6 +314,7 @@ static uint64_t live_bytes(const struct pn_segment *seg)
 
 int pn_carry_all_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_durable *d = pn_durable_mine(seg);
     int rc = pn_topiclog_write_anew(&seg->topics.ctl->log, &d->files, live_bytes(seg) / 2);
     for (uint32_t i = 0; rc == 0 && i < seg->topics.max_topics; i++) {
@@ -325,6 +327,7 @@ int pn_carry_all_locked(struct pn_segment *seg)
 
 void pn_carry_some_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg), 1024);
 }
 

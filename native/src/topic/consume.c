@@ -34,6 +34,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/identity.h"
+#include "segment/lock.h"
 #include "topic/attach.h"
 #include "topic/consumers.h"
 #include "topic/message.h"
@@ -234,6 +235,7 @@ int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch
 
 static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now)
 {
+    pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
     uint32_t consumers = *(volatile const uint32_t *) &ch->consumers;
     uint32_t share = consumers == 0 ? 1 : (ch->ready + consumers - 1) / consumers;
@@ -260,6 +262,7 @@ static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, i
 /* What pn_topic_pump_locked() could not move for want of memory, perhaps. */
 static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     if (pn_topic_channel_at(seg, ch->topic)->ready != 0 && pn_topic_of(seg, ch)->paused == 0)
         pn_topic_pump_locked(seg, pn_topic_of(seg, ch));
 }
@@ -267,6 +270,7 @@ static void pump_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 /* Time-outs that this hold of the lock notices go into the log of a connection that has one. */
 static void take_notes_locked(const struct pn_consumer *c, struct pn_topic_notes *notes)
 {
+    pn_assert_held(c->conn->seg);
     notes->n = 0;
     c->conn->seg->topics.notes = c->conn->log != NULL ? notes : NULL;
 }

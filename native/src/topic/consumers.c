@@ -16,6 +16,7 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "base/hash.h"
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
@@ -24,6 +25,7 @@
 
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
 {
+    pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     uint32_t was = pn_load_relaxed(&c->wait);
@@ -37,6 +39,7 @@ void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_co
 
 void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci)
 {
+    pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topics *t = &seg->topics;
     pn_store_relaxed(&c->notified_at, (uint64_t) pn_now_coarse_ns());
@@ -102,6 +105,7 @@ static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_to
 
 void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     if (ch->waiting == 0)
         return;
     while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
@@ -123,6 +127,7 @@ void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_chan
 /* From the last to the first: each goes to the head, so that they stand in their old order. */
 bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps)
 {
+    pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     for (uint32_t ref; (ref = c->last) != 0;) {
@@ -177,6 +182,7 @@ static void count_slot(struct pn_segment *seg, uint32_t slot)
 
 void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci)
 {
+    pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     uint32_t state = pn_load_relaxed(&ch->state);
@@ -229,6 +235,7 @@ static void reap_prepared(struct pn_segment *seg, uint32_t slot)
 
 void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_topics_held(seg);
     if (!pn_topics_ready(seg))
         return;
     struct pn_topics *t = &seg->topics;

@@ -30,6 +30,7 @@
 
 #include "base/crashpoint.h"
 #include "base/hash.h"
+#include "segment/lock.h"
 #include "topic/answer.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
@@ -194,6 +195,7 @@ static void timed_give_back(struct pn_segment *seg, struct pn_topic_channel *ch,
 
 void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
     const struct pn_message *m = pn_message_at(seg, d->message);
@@ -264,6 +266,7 @@ static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_
 
 void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     pn_durable_note_delivery_locked(seg, PN_LOG_FINISHED, ref);
     take_out(seg, ref, was);
@@ -275,6 +278,7 @@ void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was
 
 void pn_delivery_end_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t was = pn_load_relaxed(&d->state);
     pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(was)));
@@ -299,6 +303,7 @@ struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref
 void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
                               const struct pn_answer_redo *redo)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t was = pn_load_relaxed(&d->state);
     bool gone = pn_load_relaxed(&channel_of(seg, d)->state) != PN_RECORD_USED;
@@ -322,12 +327,14 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
 void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where, int64_t due,
                              uint32_t attempts)
 {
+    pn_assert_topics_held(seg);
     struct pn_answer_redo redo = pn_delivery_back_redo(seg, ref, where, due, attempts);
     pn_delivery_apply_locked(seg, ref, &redo);
 }
 
 void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
     uint64_t word = pn_load_relaxed(&d->state);
@@ -360,6 +367,7 @@ struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint
 
 void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
     struct pn_topic_channel *ch = channel_of(seg, d);
@@ -378,6 +386,7 @@ void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot
 
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
     struct pn_topic_channel *ch = channel_of(seg, d);
@@ -401,6 +410,7 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
 void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
                                   int64_t now, bool lent)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     uint64_t word = pn_load_relaxed(&d->state);
     take_out(seg, ref, word);
@@ -425,6 +435,7 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct p
 
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due)
 {
+    pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
     struct pn_topic_channel *ch = channel_of(seg, d);
     struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
@@ -505,6 +516,7 @@ static bool is_over(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_
 
 uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t now)
 {
+    pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     if (pn_load_relaxed(&ch->paused) != 0)
@@ -582,6 +594,7 @@ static bool stays(struct pn_segment *seg, uint32_t ref)
 
 bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
 {
+    pn_assert_topics_held(seg);
     uint32_t steps = PN_TOPIC_STEPS, fired = 0;
     struct pn_timed entry;
     while (pn_timedset_first(arena(seg), &ch->timed, &entry) && entry.due <= now) {
@@ -611,6 +624,7 @@ bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channe
 
 void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now)
 {
+    pn_assert_topics_held(seg);
     uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
     struct pn_topic_channel *ch = channel_of(seg, pn_delivery_at(seg, ref));
     time_out(seg, ch, pn_consumer_at(seg, pn_state_consumer(word)), ref, now);
@@ -619,6 +633,7 @@ void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t n
 
 int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     struct pn_timed entry;
     if (pn_topic_of(seg, ch)->refilling != 0) /* whoever comes by goes on with it */
         return 0;
@@ -651,6 +666,7 @@ static bool sweep_flights(struct pn_segment *seg, struct pn_topic_channel *ch, u
 bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
                                    uint32_t *steps)
 {
+    pn_assert_topics_held(seg);
     struct pn_timed entry;
     if (ch->swept_below >= ch->void_below)
         return false;

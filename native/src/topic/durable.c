@@ -31,6 +31,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/dirlock.h"
+#include "segment/lock.h"
 #include "topic/restore.h"
 
 /* Bits of `noted`: there is something to be written; and to be compacted, when memory says what
@@ -85,6 +86,7 @@ static void has_happened(struct pn_segment *seg)
 
 void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     uint8_t bytes[PN_TOPIC_RECORD];
     const struct pn_log_delivery gone = {.topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
@@ -100,6 +102,7 @@ void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic 
 
 void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     uint8_t bytes[PN_CHANNEL_RECORD];
     const struct pn_log_delivery gone = {.topic = ch->topic,
                                          .channel = pn_topic_channel_index(seg, ch)};
@@ -138,6 +141,7 @@ static void note_one(struct pn_segment *seg, uint32_t kind, const struct pn_log_
 
 void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint32_t delivery)
 {
+    pn_assert_topics_held(seg);
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
@@ -172,6 +176,7 @@ static void note_fanned_out(struct pn_segment *seg, const struct pn_topic *topic
 
 void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m)
 {
+    pn_assert_topics_held(seg);
     note_fanned_out(seg, pn_topic_at(seg, m->topic), m->id);
 }
 
@@ -180,6 +185,7 @@ void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_m
 void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                   const struct pn_new_message *m, const struct pn_moment *then)
 {
+    pn_assert_topics_held(seg);
     if (!pn_is_durable(seg, topic))
         return;
     if (seg->topics.ctl->log.compact_file == 0) {
@@ -192,6 +198,7 @@ void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic 
 
 void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     bool own = pn_is_backlog(seg, ch);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     const struct pn_log_delivery what = {
@@ -206,6 +213,7 @@ void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topi
 void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                       uint64_t id, bool happened)
 {
+    pn_assert_topics_held(seg);
     const struct pn_log_delivery what = {.id = id, .topic = (uint32_t) (topic - seg->topics.topic)};
     if (!pn_is_durable(seg, topic))
         return;
@@ -218,6 +226,7 @@ void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_to
 void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo)
 {
+    pn_assert_topics_held(seg);
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
@@ -237,6 +246,7 @@ void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
 
 void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     const struct pn_message *m = pn_message_at(seg, ref);
     const struct pn_topic *topic = pn_topic_at(seg, m->topic);
     if (!pn_is_durable(seg, topic))
@@ -258,6 +268,7 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
                                     const struct pn_new_message *m, const struct pn_moment *now,
                                     bool given)
 {
+    pn_assert_topics_held(seg);
     if (!pn_is_durable(seg, topic))
         return;
     const struct pn_log_message what = {.id = m->id,
@@ -317,6 +328,7 @@ static bool keep_what_happened(struct pn_durable *d, bool required)
 
 void pn_durable_forget_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     if (pn_durable_mine(seg) != NULL)
         keep_what_happened(pn_durable_mine(seg), false);
 }
@@ -444,6 +456,7 @@ static int flush(struct pn_segment *seg)
 
 int pn_durable_flush_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_control *ctl = seg->topics.ctl;
     uint32_t failures = pn_load_acquire(&ctl->log.failures); /* before: pn_topiclog_sync() */
     if (ctl->log_ready != 0 && pn_exchange(&ctl->log.failed, 0) != 0)
@@ -474,6 +487,7 @@ int pn_durable_flush_locked(struct pn_segment *seg)
 
 void pn_durable_end_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     int rc = pn_durable_flush_locked(seg);
     bool grown = (seg->topics.noted & GROWN) != 0;
     seg->topics.noted &= ~(uint32_t) GROWN;
@@ -512,6 +526,7 @@ static int open_files(struct pn_segment *seg)
 
 int pn_durable_join_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     return seg->topics.ctl->log_ready == 0 || pn_dirlock_held(seg) ? 0
                                                                    : pn_dirlock_take(seg, false);
 }
@@ -564,6 +579,7 @@ static int start(struct pn_segment *seg, bool alone)
 
 int pn_durable_start_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     return start(seg, false);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/channel.h"
+#include "segment/lock.h"
 
 uint32_t pn_log_topic_name(const struct pn_topic *topic, char name[PN_LOG_NAME])
 {
@@ -25,6 +26,7 @@ uint32_t pn_log_channel_name(const struct pn_segment *seg, const struct pn_topic
 void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note *note,
                              enum pn_latkind kind, uint32_t delivery, int64_t now)
 {
+    pn_assert_topics_held(seg);
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
@@ -39,6 +41,7 @@ void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note 
 
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_notes *notes = seg->topics.notes;
     if (notes != NULL && notes->n < PN_TOPIC_NOTES)
         pn_note_delivery_locked(seg, &notes->note[notes->n++], PN_LAT_TIMEOUT, delivery, now);

@@ -33,6 +33,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/lock.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
@@ -73,7 +74,7 @@ int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t heade
     struct pn_arena_need need = {.deliveries = 1};
     pn_arena_need_body(&need, sizeof(struct pn_message),
                        (uint64_t) body_len + headers_len + PN_DEAD_HEADERS, 1);
-    if (!pn_arena_ever_locked(&seg->topics.arena, &need))
+    if (!pn_arena_ever(&seg->topics.arena, &need))
         return pn_fail(PN_EBODYLONG,
                        "message too long for topic_memory\n"
                        "It has %zu bytes; a message may have half of topic_memory, which is %llu.",
@@ -97,6 +98,7 @@ bool pn_topic_channel_goes_without(const struct pn_topic *topic, const struct pn
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
                                     struct pn_topic_channel *ch, int64_t due)
 {
+    pn_assert_topics_held(seg);
     struct pn_arena *mem = &seg->topics.arena;
     bool backlog = pn_is_backlog(seg, ch);
     bool timed = m->expires != 0 || (due != 0 && !backlog);
@@ -167,6 +169,7 @@ struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct 
 bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t bytes, bool timed)
 {
+    pn_assert_topics_held(seg);
     const struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
     return pn_arena_may_locked(&seg->topics.arena, (uint32_t) (topic - seg->topics.topic), &need);
 }
@@ -210,6 +213,7 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                  const struct pn_new_message *in, const struct pn_moment *now,
                                  bool backlog)
 {
+    pn_assert_topics_held(seg);
     uint32_t ref = stage_body(seg, topic, in, now, true);
     if (ref == 0 || add_deliveries(seg, topic, pn_message_at(seg, ref), ref,
                                    later_ns(now->mono, in->delay_ns), backlog))
@@ -222,6 +226,7 @@ uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic
                                          const struct pn_new_message *m,
                                          const struct pn_moment *then, bool backlog, bool shared)
 {
+    pn_assert_topics_held(seg);
     uint32_t ref = stage_body(seg, topic, m, then, shared);
     if (ref != 0 && backlog &&
         !pn_message_add_delivery_locked(
@@ -237,6 +242,7 @@ uint32_t pn_message_restore_begin_locked(struct pn_segment *seg, struct pn_topic
 bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, uint32_t channel,
                                         int64_t due, uint32_t attempts)
 {
+    pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     if (!pn_message_add_delivery_locked(seg, m, ref, pn_topic_channel_at(seg, channel), due))
         return false;
@@ -249,6 +255,7 @@ bool pn_message_restore_delivery_locked(struct pn_segment *seg, uint32_t ref, ui
 
 void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_arena *mem = &seg->topics.arena;
     struct pn_message *m = pn_message_at(seg, ref);
     if (pn_load_relaxed(&m->state) == PN_MSG_PREPARED) {
@@ -277,6 +284,7 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
 
 void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     struct pn_topic *topic = pn_topic_at(seg, m->topic);
     m->next = 0;
@@ -301,6 +309,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
 
 void pn_message_golive_locked(struct pn_segment *seg, uint32_t first)
 {
+    pn_assert_topics_held(seg);
     uint32_t steps = 0, linked = 0;
     for (uint32_t ref = first; ref != 0 && pn_cells_go_on(seg, &steps);
          ref = pn_message_at(seg, ref)->next) {
@@ -319,6 +328,7 @@ void pn_message_golive_locked(struct pn_segment *seg, uint32_t first)
 
 void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     struct pn_topic *topic = pn_topic_at(seg, m->topic);
     pn_store_release(&m->state, PN_MSG_FREE);
@@ -340,6 +350,7 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
 
 void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
 {
+    pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     uint32_t refs = m->refs, steps = 0;
     pn_store_release(&m->state, PN_MSG_FREE);
@@ -415,6 +426,7 @@ static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
 
 bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     uint32_t ref = topic->messages == topic->firm ? 0 : find_idle(seg, topic, true, PN_TOPIC_STEPS);
     if (ref != 0)
         drop(seg, ref);
@@ -442,6 +454,7 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
                                       const struct pn_new_message *in, const struct pn_moment *now,
                                       bool backlog)
 {
+    pn_assert_topics_held(seg);
     uint32_t ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (all_ephemeral(seg, topic))
         return ref; /* of these each goes without the new one */
@@ -453,6 +466,7 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
 /* What has expired makes room. */
 static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     int64_t now = pn_now_ns();
     PN_EACH_CHANNEL (seg, topic, i)
         pn_topic_channel_tick_locked(seg, pn_topic_channel_at(seg, i - 1), now);
@@ -463,6 +477,7 @@ static void expire_locked(struct pn_segment *seg, struct pn_topic *topic)
 int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size_t n, size_t *skip,
                             size_t *keep)
 {
+    pn_assert_topics_held(seg);
     uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
     *skip = 0;
     *keep = n;
@@ -497,6 +512,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
                                     const struct pn_new_message *in, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref)
 {
+    pn_assert_topics_held(seg);
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref == 0) {
         expire_locked(seg, topic);
@@ -537,6 +553,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 
 void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     PN_EACH_CHANNEL (seg, topic, i)
         pn_topic_channel_settle_locked(seg, pn_topic_channel_at(seg, i - 1));
 }
@@ -559,6 +576,7 @@ int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
 static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
                           const struct pn_new_message *m)
 {
+    pn_assert_topics_held(seg);
     struct pn_moment now = pn_moment_now();
     size_t skip = 0, keep = 1;
     uint32_t ref = 0;
@@ -627,6 +645,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
 /* Those that were published so far of a publish_many that fails. */
 static void take_back_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t first_id)
 {
+    pn_assert_topics_held(seg);
     uint32_t steps = 0;
     while (topic->newest != 0 && pn_message_at(seg, topic->newest)->id >= first_id &&
            pn_cells_go_on(seg, &steps)) {
@@ -644,6 +663,7 @@ static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
                                struct pn_new_message *m, const unsigned char *bodies,
                                const uint32_t *lens, size_t n)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_moment now = pn_moment_now();
     uint64_t first_id = m->id;

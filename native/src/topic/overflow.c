@@ -33,6 +33,7 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
@@ -61,6 +62,7 @@ bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *top
 
 bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic *topic, size_t n)
 {
+    pn_assert_topics_held(seg);
     uint64_t there = (uint64_t) topic->firm + topic->staged;
     bool all_soft = topic->nchannels != 0 && topic->paused == 0;
     if (!pn_topic_may_spill(seg, topic))
@@ -83,7 +85,7 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
 }
 
 /* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
-int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic)
+static int use_files(struct pn_segment *seg, struct pn_topic *topic)
 {
     struct pn_segfile_dir dir;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
@@ -115,6 +117,12 @@ int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic)
         seg->topics.disk->unmarked = true;
     }
     return rc;
+}
+
+int pn_topic_use_files_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    pn_assert_topics_held(seg);
+    return use_files(seg, topic);
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
@@ -156,6 +164,7 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *now,
                                 uint64_t *seq)
 {
+    pn_assert_topics_held(seg);
     struct spilled head = head_of(m, now);
     int rc = stage(seg, topic, &topic->disk, &head, sizeof head, m, seq);
     if (rc == 0)
@@ -166,6 +175,7 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
 int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                          const struct pn_new_message *m, const struct pn_moment *now, uint64_t *seq)
 {
+    pn_assert_topics_held(seg);
     struct spilled head = head_of(m, now);
     return stage(seg, topic, &topic->rest, &head, sizeof head, m, seq);
 }
@@ -192,11 +202,13 @@ int pn_rest_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
                                const struct pn_new_message *m, const struct pn_moment *then,
                                const struct pn_spilled_deliveries *given, uint64_t *seq)
 {
+    pn_assert_topics_held(seg);
     return stage_given(seg, topic, &topic->rest, m, then, given, seq);
 }
 
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq)
 {
+    pn_assert_topics_held(seg);
     seg->topics.ctl->spilled = 1;
     PN_CRASH("spilled:told");
     pn_diskqueue_commit(&topic->disk, seq);
@@ -207,6 +219,7 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
                                const struct pn_new_message *common, const unsigned char *bodies,
                                const uint32_t *lens, size_t n)
 {
+    pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
     uint64_t seq = 0, before = topic->message_bytes;
@@ -235,6 +248,7 @@ int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *then,
                                 const struct pn_spilled_deliveries *given)
 {
+    pn_assert_topics_held(seg);
     uint64_t seq = 0;
     int rc = given == NULL ? pn_topic_spill_stage_locked(seg, topic, m, then, &seq)
                            : stage_given(seg, topic, &topic->disk, m, then, given, &seq);
@@ -261,6 +275,7 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
                                 const struct pn_spilled_deliveries *given, uint32_t i,
                                 struct pn_spilled_delivery *out)
 {
+    pn_assert_topics_held(seg);
     memcpy(out, (const char *) given->bytes + i * sizeof *out, sizeof *out);
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, out->channel);
     return out->channel >= seg->topics.max_topics && out->channel < seg->topics.max_channels &&
@@ -271,6 +286,7 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
 void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                    const struct pn_record_out *record)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     redo->disk_seq = record->seq;
     redo->disk_sum = record->sum + record->length;
@@ -355,12 +371,14 @@ static int look(struct pn_segment *seg, struct pn_topic *topic, bool rest,
 int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
+    pn_assert_topics_held(seg);
     return look(seg, topic, false, cursor, out);
 }
 
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
+    pn_assert_topics_held(seg);
     return look(seg, topic, true, cursor, out);
 }
 
@@ -486,6 +504,7 @@ static int take(void *arg, const struct pn_record_out *record)
 
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
     uint32_t before = topic->messages;
     int64_t n = -EAGAIN;
@@ -507,6 +526,7 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_topics_refill_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_control *ctl = seg->topics.ctl;
     uint32_t n = ctl->topic_end < seg->topics.max_topics ? ctl->topic_end : seg->topics.max_topics;
     uint32_t first = ctl->refill_next < n ? ctl->refill_next : 0;
@@ -529,6 +549,7 @@ void pn_topics_refill_locked(struct pn_segment *seg)
 
 void pn_topic_disk_redo_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     if (redo->disk == 0)
         return;
@@ -570,6 +591,7 @@ static int keep_given(struct pn_segment *seg, struct pn_topic *topic, uint64_t *
 /* What channels have stays: it is written once more, and the queue begins there. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     uint64_t seq = 0;
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
@@ -594,6 +616,7 @@ int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     if (topic->disk.max_file != 0 && pn_topic_use_files_locked(seg, topic) == 0) {
         forget_all(seg, topic);
         pn_diskqueue_empty(&topic->rest, seg->topics.disk);
@@ -601,13 +624,14 @@ void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)
     }
 }
 
+/* The segment is gone: its lock is not to be had any more. */
 void pn_topics_remove_files(struct pn_segment *seg)
 {
     if (!pn_topics_ready(seg) || seg->data_dir[0] == '\0')
         return;
     for (uint32_t i = 0; i < seg->topics.ctl->topic_end && i < seg->topics.max_topics; i++) {
         struct pn_topic *topic = &seg->topics.topic[i];
-        if (topic->disk.max_file == 0 || pn_topic_use_files_locked(seg, topic) != 0)
+        if (topic->disk.max_file == 0 || use_files(seg, topic) != 0)
             continue;
         pn_diskqueue_remove(&topic->disk, seg->topics.disk);
         pn_diskqueue_remove(&topic->rest, seg->topics.disk);

@@ -1,6 +1,7 @@
 /* pump.c - from the backlog of a topic to its channels; the model is in message.c (3). */
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/lock.h"
 #include "topic/delivery.h"
 #include "topic/message.h"
 #include "topic/pump.h"
@@ -11,6 +12,7 @@ enum { PN_PUMP_LEAST = 64 };
 
 void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before)
 {
+    pn_assert_topics_held(seg);
     struct pn_arena *mem = &seg->topics.arena;
     uint32_t steps = 0;
     while (m->first != before && pn_cells_go_on(seg, &steps)) {
@@ -111,6 +113,7 @@ static bool pump_one(struct pn_segment *seg, struct pn_topic *topic, uint32_t at
 
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic_channel *own = pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
     int64_t now = pn_now_ns();
     for (uint32_t steps = 0; topic->paused == 0 && topic->nchannels != 0 && own->first != 0;
@@ -133,6 +136,7 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 void pn_topic_go_on_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     if (pn_load_relaxed(&topic->state) != PN_RECORD_USED)
         return;
     if (pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)

@@ -41,6 +41,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/lock.h"
 #include "topic/cancel.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
@@ -134,8 +135,9 @@ bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
            (!record->given || is_named(seg, topic, ch, record, &d));
 }
 
-void pn_rest_empty_locked(struct pn_topic_channel *ch)
+void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     if (pn_load_relaxed(&ch->rests) == 0)
         return;
     pn_store_release(&ch->rests, 0);
@@ -228,6 +230,7 @@ static struct room look_around(struct pn_segment *seg, struct pn_topic *topic, u
 bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
                            bool timed)
 {
+    pn_assert_topics_held(seg);
     if (!pn_rest_may(seg, topic))
         return false;
     struct room room = look_around(seg, topic, bytes, timed, 0);
@@ -373,6 +376,7 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *common, const unsigned char *bodies,
                            const uint32_t *lens, size_t n)
 {
+    pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
     struct batch b = {.seg = seg, .topic = topic};
@@ -405,6 +409,7 @@ int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,
                             const struct pn_new_message *common, const unsigned char *bodies,
                             const uint32_t *lens, size_t n)
 {
+    pn_assert_topics_held(seg);
     return pn_rest_runs(seg, topic)
                ? pn_rest_publish_locked(seg, topic, common, bodies, lens, n)
                : pn_topic_spill_many_locked(seg, topic, common, bodies, lens, n);
@@ -414,6 +419,7 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
                         const struct pn_new_message *m, const struct pn_moment *then,
                         const struct pn_record_out *record)
 {
+    pn_assert_topics_held(seg);
     struct batch b = {.seg = seg, .topic = topic};
     settle_cursors(seg, topic);
     int rc = stage_one(&b, m, then);
@@ -497,6 +503,7 @@ static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
 int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now,
                         bool all_rest)
 {
+    pn_assert_topics_held(seg);
     struct batch b = {.seg = seg, .topic = topic};
     const struct pn_delivery *own = pn_delivery_at(seg, at);
     struct pn_message *m = pn_message_at(seg, own->message);
@@ -567,6 +574,7 @@ int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
                            struct pn_spilled_delivery *given)
 {
+    pn_assert_topics_held(seg);
     struct batch b = {.seg = seg, .topic = topic};
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
     bool timed = m->ttl_ns > 0;
@@ -648,6 +656,7 @@ static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t 
 
 void pn_rest_redo_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     const struct pn_diskqueue_cursor to = {redo->disk_file, redo->disk_at, redo->disk_seq,
                                            redo->disk_sum};
@@ -706,6 +715,7 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
 
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
+    pn_assert_topics_held(seg);
     const int64_t now = pn_now_ns();
     uint32_t steps = 0;
     bool more = false;

@@ -46,7 +46,7 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topic,
                        const struct pn_topic_channel *ch);
 /* The channel has nothing there any more. */
-void pn_rest_empty_locked(struct pn_topic_channel *ch);
+void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 
 /* Records that somebody still is to get. */
 static inline uint64_t pn_rest_records(const struct pn_topic *topic)

@@ -148,7 +148,7 @@ static int check_size(const struct pn_segment *seg, uint32_t body_len, uint32_t 
                        "Make the segment with a larger one.",
                        body_len, seg->topics.max_body);
     pn_arena_need_body(&need, sizeof(struct pn_message), (uint64_t) body_len + headers_len, 1);
-    if (pn_arena_ever_locked(&seg->topics.arena, &need))
+    if (pn_arena_ever(&seg->topics.arena, &need))
         return 0;
     return pn_fail(PN_EBODYLONG,
                    "a durable topic has a message of %u bytes, too many for topic_memory\n"

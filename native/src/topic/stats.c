@@ -25,6 +25,7 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
+#include "segment/lock.h"
 #include "topic/attach.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
@@ -89,6 +90,7 @@ static struct e2e *histogram(struct pn_segment *seg, struct pn_topic_channel *ch
 void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,
                           int64_t now)
 {
+    pn_assert_topics_held(seg);
     if (ch->histogram == 0) {
         const struct pn_arena_need need = {.pages = 1, .spare = 7};
         if (!pn_arena_may_locked(&seg->topics.arena, ch->topic, &need))
@@ -151,6 +153,7 @@ static int leave(struct pn_conn *conn, int rc)
 static int e2e_locked(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                       const double *q, size_t n, double *seconds)
 {
+    pn_assert_topics_held(seg);
     const struct pn_arena *arena = &seg->topics.arena;
     int halves = halves_now(ch, pn_now_ns());
     double total = 0;
@@ -414,6 +417,7 @@ int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
 /* What the dead had in flight is counted where it goes to. */
 static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref ref)
 {
+    pn_assert_held(conn->seg);
     struct pn_topic *t = pn_topic_resolve_locked(conn, ref);
     uint32_t next = t == NULL ? 0 : t->first_channel, steps = 0, reaped = 0;
     const struct pn_topics *all = &conn->seg->topics;

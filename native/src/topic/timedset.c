@@ -18,6 +18,7 @@
  */
 #define _GNU_SOURCE
 #include "topic/timedset.h"
+#include "segment/lock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -141,6 +142,7 @@ uint64_t pn_timedset_needs(const struct pn_timedset *set, uint32_t more)
 bool pn_timedset_reserve_locked(struct pn_arena *mem, uint32_t owner, struct pn_timedset *set,
                                 uint32_t more)
 {
+    pn_assert_arena_held(mem);
     uint64_t want = pages_for((uint64_t) set->n + set->reserved + more);
     if (want > set->pages) {
         struct pn_arena_need need = {.pages = pn_timedset_needs(set, more)};
@@ -172,6 +174,7 @@ static void shrink(struct pn_arena *mem, struct pn_timedset *set)
 
 void pn_timedset_unreserve_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t less)
 {
+    pn_assert_arena_held(mem);
     if (less > set->reserved) {
         broken(mem, less);
         return;
@@ -180,8 +183,9 @@ void pn_timedset_unreserve_locked(struct pn_arena *mem, struct pn_timedset *set,
     shrink(mem, set);
 }
 
-void pn_timedset_forget_locked(struct pn_timedset *set)
+void pn_timedset_forget_locked(const struct pn_arena *mem, struct pn_timedset *set)
 {
+    pn_assert_arena_held(mem);
     memset(set, 0, sizeof *set);
 }
 
@@ -287,6 +291,7 @@ static void sift_down(const struct pn_arena *mem, const struct pn_timedset *set,
 
 void pn_timedset_add_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed entry)
 {
+    pn_assert_arena_held(mem);
     if (set->reserved == 0) {
         broken(mem, set->n);
         return;
@@ -335,12 +340,14 @@ static bool remove_entry(struct pn_arena *mem, struct pn_timedset *set, uint32_t
 
 void pn_timedset_remove_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
 {
+    pn_assert_arena_held(mem);
     if (remove_entry(mem, set, ref))
         shrink(mem, set);
 }
 
 void pn_timedset_lend_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
 {
+    pn_assert_arena_held(mem);
     if (remove_entry(mem, set, ref))
         set->reserved++;
 }
@@ -355,6 +362,7 @@ bool pn_timedset_first(const struct pn_arena *mem, const struct pn_timedset *set
 
 bool pn_timedset_pop_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed *out)
 {
+    pn_assert_arena_held(mem);
     if (!pn_timedset_first(mem, set, out))
         return false;
     uint32_t *back = position_of(mem, out->ref);

@@ -51,7 +51,7 @@ uint32_t pn_timedset_find(const struct pn_arena *mem, const struct pn_timedset *
                           uint32_t i);
 
 /* Rebuild: its pages were not marked, so they are gone; the entries are added again. */
-void pn_timedset_forget_locked(struct pn_timedset *set);
+void pn_timedset_forget_locked(const struct pn_arena *mem, struct pn_timedset *set);
 /* Pages that it holds, those of references included. */
 uint32_t pn_timedset_pages(const struct pn_timedset *set);
 

@@ -31,6 +31,7 @@
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "segment/identity.h"
+#include "segment/lock.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
@@ -83,6 +84,7 @@ bool pn_list_ends(const struct pn_segment *seg, const char *what)
 
 struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
+    pn_assert_topics_held(seg);
     uint32_t index = (uint32_t) ref - 1;
     if (pn_topics_ready(seg) && index < seg->topics.max_topics) {
         struct pn_topic *t = &seg->topics.topic[index];
@@ -95,6 +97,7 @@ struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)
 
 struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
 {
+    pn_assert_held(conn->seg);
     struct pn_topic *t = pn_topic_named_locked(conn->seg, ref);
     if (t == NULL || t->dboid == conn->dboid)
         return t;
@@ -104,6 +107,7 @@ struct pn_topic *pn_topic_resolve_locked(struct pn_conn *conn, pn_ref ref)
 
 struct pn_topic_channel *pn_topic_channel_named_locked(const struct pn_segment *seg, pn_ref ref)
 {
+    pn_assert_topics_held(seg);
     uint32_t index = (uint32_t) ref - 1;
     const struct pn_topics *t = &seg->topics;
     if (pn_topics_ready(seg) && index < t->max_channels && index >= t->max_topics) {
@@ -117,6 +121,7 @@ struct pn_topic_channel *pn_topic_channel_named_locked(const struct pn_segment *
 
 struct pn_topic_channel *pn_topic_channel_resolve_locked(struct pn_conn *conn, pn_ref ref)
 {
+    pn_assert_held(conn->seg);
     struct pn_topic_channel *ch = pn_topic_channel_named_locked(conn->seg, ref);
     if (ch == NULL || pn_topic_of(conn->seg, ch)->dboid == conn->dboid)
         return ch;
@@ -128,6 +133,7 @@ struct pn_topic_channel *pn_topic_channel_resolve_locked(struct pn_conn *conn, p
 
 void pn_topics_link_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_topics *t = &seg->topics;
     for (uint32_t i = 0; i < t->max_topics; i++)
         t->topic[i].first_channel = t->topic[i].nchannels = 0;
@@ -157,6 +163,7 @@ static struct pn_topic_channel *find_channel(const struct pn_segment *seg,
 struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t dboid,
                                         const char *name, size_t len)
 {
+    pn_assert_topics_held(seg);
     for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
         struct pn_topic *t = &seg->topics.topic[i];
         if (pn_load_relaxed(&t->state) == PN_RECORD_USED && t->dboid == dboid &&
@@ -199,6 +206,7 @@ static void set_options(struct pn_topic *t, const pn_topic_options *o)
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
                                       size_t len, const pn_topic_options *options)
 {
+    pn_assert_topics_held(seg);
     struct pn_topics *all = &seg->topics;
     struct pn_topic *t = pn_topic_lookup_locked(seg, dboid, name, len);
     uint32_t i = all->ctl->topic_hint;
@@ -343,6 +351,7 @@ struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
                                                       struct pn_topic *topic, const char *name,
                                                       size_t len)
 {
+    pn_assert_topics_held(seg);
     struct pn_topics *all = &seg->topics;
     struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
     uint32_t i = all->ctl->channel_hint;
@@ -362,6 +371,7 @@ struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
 static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
                              int64_t max_consumers, pn_ref *out)
 {
+    pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     struct pn_topics *all = &seg->topics;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -492,7 +502,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
             ch->void_below = ch->next_order;
-            pn_rest_empty_locked(ch);
+            pn_rest_empty_locked(conn->seg, ch);
         }
         marked = true;
         PN_CRASH("topic:emptied");
@@ -564,6 +574,7 @@ static void free_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
 
 bool pn_topics_sweep_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     struct pn_topics *t = &seg->topics;
     uint32_t left = 0;
     for (uint32_t i = 0; i < t->max_channels; i++) {
@@ -624,6 +635,7 @@ int pn_topics_delete(struct pn_conn *conn, pn_ref ref)
 
 static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     struct pn_topic *topic = pn_topic_of(seg, ch);
     delete_queue(seg, ch);
     pn_topics_link_locked(seg);
@@ -646,6 +658,7 @@ int pn_topic_channels_delete(struct pn_conn *conn, pn_ref ref)
 
 void pn_topic_channel_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
+    pn_assert_topics_held(seg);
     if (ch->ephemeral == 0 || ch->consumers != 0 || pn_load_relaxed(&ch->state) != PN_RECORD_USED)
         return;
     delete_channel_locked(seg, ch);

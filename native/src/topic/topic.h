@@ -24,6 +24,7 @@ static inline bool pn_topics_ready(const struct pn_segment *seg)
  */
 static inline void pn_topics_begin_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     pn_store_relaxed(&seg->ctl->topics_dirty, 1);
     atomic_signal_fence(memory_order_seq_cst);
 }
@@ -33,6 +34,7 @@ void pn_durable_end_locked(struct pn_segment *seg);   /* durable.c */
 bool pn_topics_sweep_locked(struct pn_segment *seg);
 static inline void pn_topics_end_locked(struct pn_segment *seg)
 {
+    pn_assert_topics_held(seg);
     if (__builtin_expect(seg->topics.ctl->sweeping != 0, 0)) /* whoever began it may be gone */
         pn_topics_sweep_locked(seg);
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))

@@ -54,6 +54,7 @@
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "segment/identity.h"
+#include "segment/lock.h"
 #include "segment/lockfile.h"
 #include "wakeup/latch.h"
 #include "wakeup/unsent.h"
@@ -615,6 +616,7 @@ void pn_procsignal_flush(struct pn_segment *seg)
 
 enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
 {
+    pn_assert_held(seg);
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint64_t mask = 1ULL << (slot % 64);
     uint64_t pos = pn_load_acquire(&backend->pos);

@@ -141,6 +141,7 @@ void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
 
 static void reap_process_locked(struct pn_segment *seg, int32_t pid)
 {
+    pn_assert_held(seg);
     for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
         struct QueueBackendStatus *backend = &seg->backend[slot];
         if (pn_load_relaxed(&backend->state) == PN_SLOT_CLAIMED &&
@@ -393,7 +394,7 @@ static void join_descriptor(struct pn_conn *conn)
             epoll_ctl(conn->epfd, EPOLL_CTL_ADD, pn_load_relaxed(&conn->watch.epfd), &event) == 0;
 }
 
-void pn_watch_arm_locked(struct pn_conn *conn)
+void pn_watch_arm_receiving(struct pn_conn *conn)
 {
     if (!listens(conn) || !due(conn) || pn_watch_open(conn) != 0)
         return;
@@ -406,11 +407,11 @@ void pn_watch_arm(struct pn_conn *conn)
     if (!listens(conn) || !due(conn))
         return;
     pthread_mutex_lock(&conn->recv_mutex);
-    pn_watch_arm_locked(conn);
+    pn_watch_arm_receiving(conn);
     pthread_mutex_unlock(&conn->recv_mutex);
 }
 
-void pn_watch_look_locked(struct pn_conn *conn)
+void pn_watch_look_receiving(struct pn_conn *conn)
 {
     struct epoll_event any;
     int epfd = pn_load_relaxed(&conn->watch.epfd);
@@ -421,7 +422,7 @@ void pn_watch_look_locked(struct pn_conn *conn)
 void pn_watch_look(struct pn_conn *conn)
 {
     pthread_mutex_lock(&conn->recv_mutex);
-    pn_watch_look_locked(conn);
+    pn_watch_look_receiving(conn);
     pthread_mutex_unlock(&conn->recv_mutex);
 }
 
@@ -429,7 +430,7 @@ void pn_watch_look(struct pn_conn *conn)
  * `woken` follows `head` within a commit.  Where it did not from one empty poll() to the next, that
  * commit's process may be dead; while it lives, it holds the lock.
  */
-int pn_watch_look_at_commit_locked(struct pn_conn *conn)
+int pn_watch_look_at_commit(struct pn_conn *conn)
 {
     struct pn_segment *seg = conn->seg;
     QueuePosition head = pn_load_acquire(&seg->ctl->head);

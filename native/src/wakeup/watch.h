@@ -6,20 +6,20 @@
 
 /*
  * Before the slot is put to sleep: see to it that those behind it are watched.  A comparison of
- * two words when nothing has changed.  recv_mutex not held, or held (_locked).
+ * two words when nothing has changed.  recv_mutex not held, or held (_receiving).
  */
 void pn_watch_arm(struct pn_conn *conn);
-void pn_watch_arm_locked(struct pn_conn *conn);
+void pn_watch_arm_receiving(struct pn_conn *conn);
 
 /* The same, after conn->watch.epfd was readable, or may be. */
 void pn_watch_look(struct pn_conn *conn);
-void pn_watch_look_locked(struct pn_conn *conn);
+void pn_watch_look_receiving(struct pn_conn *conn);
 
 /*
  * For who only polls, and so never meets the lock of a dead notifier; recv_mutex held.  1: what it
  * left undone was done by us or by others, look again; 0, or an error.
  */
-int pn_watch_look_at_commit_locked(struct pn_conn *conn);
+int pn_watch_look_at_commit(struct pn_conn *conn);
 
 /* After pn_members_changed_locked() and the release of the lock: wake those whose walk it is. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot);
