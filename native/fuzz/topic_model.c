@@ -486,9 +486,23 @@ static int next_due(const struct topic_model *m, int topic, int channel)
     return next;
 }
 
+static void put_off(struct topic_model *m, struct tm_delivery *d, int64_t due)
+{
+    d->due = due;
+    d->flight = ++m->flights;
+}
+
 void tm_time_out(struct topic_model *m, int delivery)
 {
-    const struct tm_delivery *d = &m->delivery[delivery];
+    struct tm_delivery *d = &m->delivery[delivery];
+    const struct tm_consumer *c = &m->consumer[d->consumer];
+    if (c->handed < d->number) { /* the program has not got it yet */
+        if (c->alive + c->msg_timeout > m->now)
+            put_off(m, d, c->alive + c->msg_timeout);
+        else
+            come_back(m, delivery, true);
+        return;
+    }
     m->consumer[d->consumer].timed_out++;
     m->topic[d->topic].channel[d->channel].timed_out++;
     come_back(m, delivery, false);
@@ -576,6 +590,7 @@ static void fetch(struct topic_model *m, int consumer)
     uint32_t sharers = tm_consumers(m, c->topic, c->channel);
     uint32_t share = (ready + sharers - 1) / sharers;
     c->nahead = c->at = 0;
+    c->fetched_at = c->alive = m->now;
     while (c->nahead < TM_AHEAD && c->nahead < share && in_flight(m, consumer) < c->level) {
         int i = claim(m, consumer);
         if (i < 0)
@@ -592,6 +607,15 @@ static int next_ahead(struct topic_model *m, int consumer)
         int i = c->ahead[c->at].delivery;
         bool ours =
             m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].claim == c->ahead[c->at].claim;
+        if (m->now - c->fetched_at > c->msg_timeout / 64) {
+            if (!c->attached)
+                return -2;
+            if (ours) {
+                m->delivery[i].delivered = c->alive = m->now;
+                put_off(m, &m->delivery[i], m->now + c->msg_timeout);
+            }
+            tm_refill(m);
+        }
         bool late = ours && expired(m, &m->delivery[i]);
         if (late) {
             tm_back(m, i, true, 0, m->delivery[i].attempts - 1);
@@ -625,7 +649,7 @@ int tm_get(struct topic_model *m, int consumer)
     if (c->attached && m->topic[c->topic].channel[c->channel].paused)
         give_back_ahead(m, consumer);
     int i = next_ahead(m, consumer);
-    if (i >= 0)
+    if (i != -1)
         return i;
     if (!c->attached)
         return -2;

@@ -104,6 +104,7 @@ struct tm_consumer {
         uint64_t claim;
     } ahead[TM_AHEAD];
     uint32_t nahead, at;
+    int64_t fetched_at, alive;
     uint64_t delivered, finished, requeued, timed_out;
 };
 

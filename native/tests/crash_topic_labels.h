@@ -12,10 +12,10 @@
 static inline bool is_topic_label(const char *label)
 {
     static const char *const prefixes[] = {
-        "topic:",          "topic-recover:",   "publish:",      "answer:",
-        "arena:",          "prepare:",         "claim:due",     "claim:in-flight",
-        "claim:listed",    "claim:handed",     "claim:copying", "commit:staged",
-        "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"};
+        "topic:",        "topic-recover:", "publish:",        "answer:",         "arena:",
+        "prepare:",      "claim:due",      "claim:in-flight", "claim:listed",    "claim:handed",
+        "claim:copying", "claim:renewed",  "commit:staged",   "commit:answered", "commit:cancelled",
+        "commit:topics", "commit:undone"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(label, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

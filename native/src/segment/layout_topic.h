@@ -273,6 +273,7 @@ struct pn_consumer_slot {
      * nobody saw is not counted in attempts. */
     pn_atomic_u64 handed;
     pn_atomic_u64 notified_at;
+    int64_t alive;        /* when it fetched, or was handed something late; CLOCK_MONOTONIC */
     uint32_t claims;      /* number of its last claim; truth */
     uint32_t first, last; /* in flight; derived */
     uint32_t next, prev;  /* the channel's consumers; derived */

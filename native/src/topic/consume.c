@@ -2,9 +2,12 @@
  * consume.c - a consumer as its own process sees it: fetching, handing over, sleeping.
  *
  * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
- *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`.  It
- *    counts as in flight, and its deadline runs; what timed out meanwhile is passed over.  If the
- *    channel is paused meanwhile it goes back, when the caller comes for it.
+ *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`, and
+ *    counts as in flight.  Its deadline runs from when the caller gets it: who hands it over later
+ *    than a part of msg_timeout after the fetch takes the lock and stores a new one.  What has not
+ *    been handed over goes back when a msg_timeout has passed without a fetch or such a hand-over
+ *    (delivery.c 4): the caller hangs; what went back is passed over.  If the channel is paused
+ *    meanwhile it goes back, when the caller comes for it.
  * 2. Bodies are read without the lock.  While a delivery is in flight with us nobody touches its
  *    message, so a state word that is the same before and after says that what was copied in
  *    between is the message.  No consumer can see the same word of a later claim: only this one
@@ -44,6 +47,7 @@
 #include "wakeup/watch.h"
 
 #define PN_SLOW_MAX_NS    60000000000LL
+#define PN_LATE           64 /* later than this part of msg_timeout a new deadline is stored */
 #define PN_POLLED_NS      4000000LL  /* who cannot be signalled looks so often, */
 #define PN_POLLED_BACK_NS 50000000LL /* and returns so often */
 
@@ -197,12 +201,38 @@ static int count_handed(struct pn_consumer *c)
     return pn_cas_u64(&c->me->handed, &was, next) ? 0 : taken_away();
 }
 
+/* Of the next of those ahead the deadline runs from now on. */
+static int renew_ahead(struct pn_consumer *c, int64_t now)
+{
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_topic_channel *ch;
+    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    if (rc != 0)
+        return rc;
+    pn_topics_begin_locked(seg);
+    rc = pn_consume_check_channel(c, &ch);
+    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
+        d->delivered_ns = now;
+        pn_delivery_touch_locked(seg, c->ahead[c->at].ref, now + c->me->msg_timeout);
+        c->me->alive = now;
+        PN_CRASH("claim:renewed");
+    }
+    pn_topics_end_locked(seg);
+    pn_lock_release(seg);
+    return rc;
+}
+
 /* 1: *out; 0: nothing is left. */
 static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 {
     while (c->at < c->nahead) {
+        const int64_t now = pn_now_ns();
+        int late = now - c->fetched_at > c->me->msg_timeout / PN_LATE ? renew_ahead(c, now) : 0;
+        if (late != 0)
+            return late;
         int rc = copy_out(c, c->ahead[c->at].ref, c->ahead[c->at].word, out);
-        if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= pn_now_ns()) {
+        if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= now) {
             rc = expire_ahead(c);
             if (rc == 0)
                 continue;
@@ -240,6 +270,7 @@ static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int
     uint32_t consumers = *(volatile const uint32_t *) &ch->consumers;
     uint32_t share = consumers == 0 ? 1 : (ch->ready + consumers - 1) / consumers;
     c->nahead = c->at = 0;
+    c->fetched_at = c->me->alive = now;
     while (c->nahead < PN_AHEAD && c->nahead < share && !pn_consumer_full(c->me)) {
         uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);
         if (ref == 0)

@@ -24,6 +24,7 @@ struct pn_consumer {
         uint64_t word;
     } ahead[PN_AHEAD];
     uint32_t nahead, at;
+    int64_t fetched_at; /* when those ahead were; CLOCK_MONOTONIC */
     uint8_t *buf;
     size_t cap;
     int64_t published_mono; /* of the message got last, for the log */

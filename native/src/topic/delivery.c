@@ -18,7 +18,9 @@
  *    which is decided by a hash of the message and the consumer, so that it is decided once.  What
  *    nobody attached samples is dropped by whoever comes to it.
  * 4. Timers.  Nothing ticks.  Whoever comes to a channel does what is due in it; and if consumers
- *    wait, one of them sleeps no longer than until the next thing is due (I24).
+ *    wait, one of them sleeps no longer than until the next thing is due (I24).  The deadline of
+ *    what its consumer has fetched, and the program has not got yet, is put off for as long as the
+ *    consumer is alive; then it goes back as if it had never been fetched.
  * 5. Waking.  A consumer that finds nothing says so in `wait`, under the lock, and sleeps.  For
  *    each message that is ready beyond those for which somebody was notified already, a random one
  *    is NOTIFIED, and signalled after the release of the lock.  NOTIFIED stays until it comes, so
@@ -332,6 +334,12 @@ void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back 
     pn_delivery_apply_locked(seg, ref, &redo);
 }
 
+/* Has the program not got it yet? */
+static bool is_ahead(const struct pn_consumer_slot *c, const struct pn_delivery *d)
+{
+    return (int32_t) ((uint32_t) pn_load_relaxed(&c->handed) - d->claim) < 0;
+}
+
 void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where)
 {
     pn_assert_topics_held(seg);
@@ -340,7 +348,7 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     uint64_t word = pn_load_relaxed(&d->state);
     const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
     uint32_t attempts = pn_state_attempts(word);
-    if ((int32_t) ((uint32_t) pn_load_relaxed(&c->handed) - d->claim) < 0) {
+    if (is_ahead(c, d)) {
         /* nobody has seen it: it was not delivered */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
     } else if (c->max_attempts == 0 || attempts < c->max_attempts) {
@@ -562,9 +570,17 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
 static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
                      struct pn_consumer_slot *c, uint32_t ref, int64_t now)
 {
-    bool is_void = pn_is_void(ch, pn_delivery_at(seg, ref));
-    if (is_void) {
+    const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    if (pn_is_void(ch, d)) {
         pn_delivery_end_locked(seg, ref);
+        return;
+    }
+    if (is_ahead(c, d)) {
+        const int64_t until = c->alive + c->msg_timeout;
+        if (c->alive <= now && until > now)
+            pn_delivery_touch_locked(seg, ref, until);
+        else
+            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
         return;
     }
     c->timed_out++;
@@ -614,7 +630,7 @@ bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channe
             if (steps-- == 0 || pn_notes_full(seg))
                 return true;
             time_out(seg, ch, c, ref, now);
-            if (c->first == ref)
+            if (c->first == ref && pn_delivery_at(seg, ref)->due <= now)
                 return stays(seg, ref);
         }
     }
