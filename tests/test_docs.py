@@ -26,6 +26,8 @@ from sessions import Connect, Worker
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+#: For two shells, and run so.
+TOGETHER = {"README.md", "listen.py", "notify.py"}
 SIGNAL = signal.SIGUSR1
 
 
@@ -197,6 +199,50 @@ def test_documents_name_nothing_of_a_single_machine() -> None:
                              path.read_text()), path.name  # fmt: skip
 
 
+# ---- how they are written ------------------------------------------------------------------------
+
+MODELS = ROOT / "native" / "models" / "README.md"
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+PROSE = [*DOCUMENTS, MODELS, *REFERENCE]
+MAX_COLUMNS = 100
+MAX_README_LINES = 150
+#: The subject of a sentence is a process, thread, slot, caller or reader.
+NO_SUBJECT = re.compile(
+    r"(?<!-)\b(?:who|whoever|whom|nobody|somebody|anybody|everybody|someone|everyone|he|his|him|anew)\b(?!-)",
+    re.IGNORECASE,
+)
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines outside of fenced blocks: what programs print stands there as it is printed."""
+    fenced = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+@pytest.mark.parametrize("path", PROSE, ids=place)
+def test_lines_fit_in_100_columns(path: Path) -> None:
+    """But for tables, whose rows cannot be broken, and for a name that is longer by itself."""
+    assert [
+        f"{path.name}:{number}"
+        for number, line in prose(path)
+        if len(line) > MAX_COLUMNS and not line.lstrip().startswith("|") and " " in line.strip()
+    ] == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=place)
+def test_sentences_have_a_subject_that_the_reader_can_name(path: Path) -> None:
+    lines = ((number, re.sub(r"`[^`]*`", "", line)) for number, line in prose(path))
+    assert [f"{path.name}:{n}: {line}" for n, line in lines if NO_SUBJECT.search(line)] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
+
+
 # ---- what they show ------------------------------------------------------------------------------
 
 
@@ -229,24 +275,48 @@ def without_pids(text: str) -> str:
     return re.sub(r"process \d+", "process PID", text)
 
 
-@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=place)
+@pytest.mark.parametrize(
+    "block", [block for block in PYTHON_BLOCKS if block.path.name not in TOGETHER], ids=place
+)
 def test_python_blocks_run(block: Block, run_program: Callable[[str], str]) -> None:
     printed = run_program(block.text)
     if block.output is not None:
         assert without_pids(printed) == without_pids(block.output)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=place)
+@pytest.mark.parametrize(
+    "path", [path for path in EXAMPLES if path.name not in TOGETHER], ids=place
+)
 def test_examples_run(path: Path, run_program: Callable[[str], str]) -> None:
     assert run_program(path.read_text())
 
 
-def test_the_ten_lines_are_the_example() -> None:
-    example = (ROOT / "examples" / "ten_lines.py").read_text()
-    first = next(block for block in PYTHON_BLOCKS if block.path.name == "README.md")
-    assert first.text == example
-    assert len([line for line in example.splitlines() if line]) == 10
-    assert first.output is not None
+def test_the_nine_lines_run_in_two_shells(new_name: Callable[[], str], tmp_path: Path) -> None:
+    listen, notify = (block for block in PYTHON_BLOCKS if block.path.name == "README.md")
+    lines = [line for block in (listen, notify) for line in block.text.splitlines() if line]
+    assert len(lines) == 9
+    printed = next(b for b in blocks(ROOT / "README.md") if b.line > notify.line and not b.language)
+    name = new_name()
+    shells = []
+    for block, file in ((listen, "listen.py"), (notify, "notify.py")):
+        assert block.text == (ROOT / "examples" / file).read_text()
+        shells.append(tmp_path / file)
+        shells[-1].write_text(block.text.replace('"app"', repr(name)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error"]
+    with subprocess.Popen(
+        [*command, shells[0]], env=environment, stdout=subprocess.PIPE, text=True
+    ) as listener:
+        try:
+            wait_until(lambda: any(s.name == name for s in pynotify.segments()), "a segment")
+            with pynotify.open(name, create=False) as engine:
+                wait_until(lambda: engine.stat().subscriptions > 0, "a listener")
+            subprocess.run([*command, shells[1]], env=environment, check=True)
+            assert listener.stdout is not None
+            for line in printed.text.splitlines(keepends=True):
+                assert without_pids(listener.stdout.readline()) == without_pids(line)
+        finally:
+            listener.kill()
 
 
 def test_examples_are_named_in_the_readme() -> None:

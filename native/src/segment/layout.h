@@ -37,7 +37,7 @@
  *  I12 head + sum(reserved) <= tail + capacity and <= mem_tail + ring: a prepared commit fits, and
  *      need not write a file.
  *  I13 After a listener's death a tail scan still reaches head.
- *  I14 A spill file is there as long as somebody may read it: while it has pages of
+ *  I14 A spill file is there as long as a reader may need it: while it has pages of
  *      [tail, mem_tail).
  *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel;
  *      a channel is `upstream` iff one of these slots is a bridge.
