@@ -73,6 +73,19 @@ def test_rollback_to_discards_the_work(listening: pynotify.Connection) -> None:
     assert listening.listening_channels() == {"c", "d"}
 
 
+def test_rollback_to_leaves_the_actions_of_before(listening: pynotify.Connection) -> None:
+    """X8: what was listened to and unlistened before the savepoint."""
+    listening.begin()
+    listening.listen("e")
+    listening.unlisten("d")
+    listening.savepoint("s")
+    listening.listen("d")
+    listening.unlisten("e")
+    listening.rollback_to("s")
+    listening.commit()
+    assert listening.listening_channels() == {"c", "e"}
+
+
 def test_nothing_is_remembered_of_what_was_rolled_back(
     listening: pynotify.Connection,
 ) -> None:

@@ -232,6 +232,23 @@ static void test_savepoints(void)
     done();
 }
 
+/* Going back to a savepoint takes back what was listened to since, and nothing of before. */
+static void test_what_was_staged_before_a_savepoint_stays(void)
+{
+    two_connections();
+    pn_txn *txn = test_begin(a);
+    listen_in(txn, "kept");
+    CHECK_EQ(pn_txn_savepoint(txn), 1);
+    listen_in(txn, "gone");
+    CHECK_OK(pn_txn_rollback_to(txn, 1));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(pn_conn_listening(a, NULL, 0), 1);
+    CHECK_OK(pn_notify(b, "kept", 4, "1", 1));
+    CHECK_OK(pn_notify(b, "gone", 4, "2", 1));
+    CHECK_POLL(a, "1");
+    done();
+}
+
 static void test_prepared_transactions(void)
 {
     two_connections();
@@ -430,6 +447,7 @@ int main(void)
     RUN(test_unlisten_of_the_last_channel_pins_nothing);
     RUN(test_transactions_are_atomic_and_in_commit_order);
     RUN(test_savepoints);
+    RUN(test_what_was_staged_before_a_savepoint_stays);
     RUN(test_prepared_transactions);
     RUN(test_databases_do_not_hear_each_other);
     RUN(test_partial_polls);

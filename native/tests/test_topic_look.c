@@ -4,6 +4,7 @@
  */
 #include "topics.h"
 
+#include "topic/stats.h"
 #include "topic/topic.h"
 
 static pn_engine *engine;
@@ -145,6 +146,33 @@ static void test_consumers_and_latencies(void)
     close_scene();
 }
 
+/* From less than the shortest that is told apart to more than the longest, to a sixteenth each. */
+static void test_latencies_of_every_length(void)
+{
+    const int64_t ns[] = {1, 3000, 1000000, 70 * MS, 2000 * MS, 3600000 * MS};
+    const size_t n = sizeof ns / sizeof *ns;
+    struct pn_segment *seg;
+    open_scene();
+    seg = test_inside();
+    pn_conn *conn = connect_to("db");
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    struct pn_topic_channel *ch = pn_topic_channel_at(seg, (uint32_t) channel - 1);
+    for (size_t i = 0; i < n; i++) {
+        CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+        pn_e2e_record_locked(seg, ch, ns[i], pn_now_ns());
+        pn_lock_release(seg);
+        for (size_t k = 0; k <= i; k++) {
+            double q = (double) (k + 1) / (double) (i + 1), seconds;
+            CHECK_EQ(pn_topic_channel_e2e(conn, channel, &q, 1, &seconds), 1);
+            double wanted = (double) ns[k] / 1e9, shortest = 2176e-9;
+            CHECK(k == 0 ? seconds <= shortest
+                         : seconds >= wanted && seconds <= wanted * (1 + 1.0 / 16));
+        }
+    }
+    pn_conn_close(conn);
+    close_scene();
+}
+
 /* Nobody comes by, and still the figures are those of now. */
 static void test_what_fell_due_counts_where_it_goes_to(void)
 {
@@ -264,6 +292,7 @@ int main(void)
     RUN(test_topics_of_databases_that_nobody_is_connected_to);
     RUN(test_what_is_deleted_is_said_to_be);
     RUN(test_consumers_and_latencies);
+    RUN(test_latencies_of_every_length);
     RUN(test_what_fell_due_counts_where_it_goes_to);
     RUN(test_the_age_of_the_first_in_line);
     RUN(test_what_is_void_is_passed_over);

@@ -37,6 +37,12 @@ def test_fields(
         assert only.consumers == [consumer.stats()]
 
 
+def test_bound_of_consumers(topic: pynotify.Topic) -> None:
+    """As the channel was made, whoever asks for it since."""
+    assert topic.channel("bound", max_consumers=3).stats().max_consumers == 3
+    assert topic.channel("bound").stats().max_consumers == 3
+
+
 def test_every_count(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     topic.publish_many(numbered(6))
     topic.publish("later", delay=3600)
