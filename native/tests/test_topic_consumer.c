@@ -303,6 +303,40 @@ static void test_a_later_consumers_slot_stays(void)
     close_scene();
 }
 
+static bool is_held(pthread_mutex_t *mutex)
+{
+    if (pthread_mutex_trylock(mutex) != 0)
+        return true;
+    pthread_mutex_unlock(mutex);
+    return false;
+}
+
+static void *get_and_finish(void *consumer)
+{
+    pn_message_out m;
+    CHECK_EQ(pn_consumer_get(consumer, TEST_PATIENCE_MS * MS, &m), 1);
+    FINISH(conn, &m);
+    return NULL;
+}
+
+/* As long as its own time-out says. */
+static void test_a_second_thread_waits_for_the_first(void)
+{
+    pthread_t first;
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 2);
+    CHECK_OK(publish_in(conn, NULL, topic, "1", 500 * MS, 0, NULL));
+    CHECK_OK(publish_in(conn, NULL, topic, "2", 500 * MS, 0, NULL));
+    CHECK_EQ(pthread_create(&first, NULL, get_and_finish, c), 0);
+    CHECK_SOON(is_held(&c->mutex) || channel_stat(conn, channel).finished > 0);
+    get_and_finish(c);
+    CHECK_EQ(pthread_join(first, NULL), 0);
+    CHECK_EQ(channel_stat(conn, channel).finished, 2);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 static void test_what_the_latency_log_says(void)
 {
     static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ, PN_LAT_DELIVER,
@@ -428,6 +462,7 @@ int main(void)
     RUN(test_peek_and_e2e);
     RUN(test_the_descriptor_is_level_triggered);
     RUN(test_a_later_consumers_slot_stays);
+    RUN(test_a_second_thread_waits_for_the_first);
     RUN(test_what_the_latency_log_says);
     RUN(test_every_time_out_is_logged);
     RUN(test_a_time_out_noticed_by_the_way_is_logged);

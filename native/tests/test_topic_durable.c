@@ -475,6 +475,26 @@ static void test_compaction_removes_nothing_before_its_copy_is_synced(void)
     close_scene();
 }
 
+/* Where nothing is ever synced, the old files wait for no sync. */
+static void test_without_syncs_the_old_log_is_removed_at_once(void)
+{
+    int i = 1;
+    open_with(0);
+    the_log()->compact_from = 64 << 10;
+    for (; the_log()->compactions == 0; i++) {
+        publish_numbers(i, i);
+        finish_numbers(i, i);
+    }
+    publish_numbers(i, i);
+    most_files = 0;
+    count_files();
+    CHECK_EQ(most_files, 1);
+    reboot();
+    finish_numbers(i, i);
+    NOTHING(consumer);
+    close_scene();
+}
+
 /* A backlog that stays on disk: the log does not grow with what passes through it. */
 static void test_the_log_is_compacted_while_messages_are_on_disk(void)
 {
@@ -602,6 +622,7 @@ int main(void)
     RUN(test_a_sync_that_failed_for_somebody_else_has_failed);
     RUN(test_what_was_committed_late_is_in_the_new_log);
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
+    RUN(test_without_syncs_the_old_log_is_removed_at_once);
     RUN(test_the_log_is_compacted_while_messages_are_on_disk);
     RUN(test_what_was_cancelled_on_disk_is_not_in_the_new_log);
     RUN(test_a_message_too_long_for_the_new_segment_is_told);
