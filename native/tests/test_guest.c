@@ -369,7 +369,7 @@ static void test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(void)
     pthread_mutex_lock(&a->notice_mutex);
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(TEST_PATIENCE_MS / 2000);
+        alarm((unsigned) TEST_PATIENCE_MS / 2000);
         bool right = pn_conn_channel(a, 0, NULL) == NULL &&
                      pn_conn_notice(a, text, sizeof text) == -PN_EFORKED;
         _exit(right ? 0 : 1);
