@@ -260,7 +260,8 @@ static void die_with_the_lock(int socket, void *arg)
 {
     (void) socket;
     pn_conn *own = connect_to(arg);
-    must(pn_lock_acquire(own->seg, PN_LOCK_FOREVER), "lock");
+    struct pn_hold hold;
+    must(pn_lock_acquire(own->seg, &hold, PN_LOCK_FOREVER), "lock");
     pn_topics_begin_locked(own->seg); /* in the middle of an operation of topics */
     kill(getpid(), SIGKILL);
 }

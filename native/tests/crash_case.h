@@ -26,15 +26,18 @@ static void victim(void *arg)
     now.victim();
 }
 
+/* Of the test, which takes the writer lock itself. */
+static struct pn_hold test_hold;
+
 /* The lock; -EBUSY if the victim has it, or somebody else does not let it go. */
 static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
 {
     int64_t until = test_now_ns() + PROGRESS_MS * INT64_C(1000000);
-    int rc = pn_lock_try(seg);
+    int rc = pn_lock_try(seg, &test_hold);
     while (alone && rc == -EBUSY && pn_load_relaxed(&seg->lock->holder_pid) != victim_pid &&
            test_now_ns() < until) {
         sched_yield(); /* a survivor may be about to go back to sleep */
-        rc = pn_lock_try(seg);
+        rc = pn_lock_try(seg, &test_hold);
     }
     return rc;
 }

@@ -14,6 +14,9 @@
 #include "backend/conn.h"
 #include "segment/lock.h"
 
+/* Of a test that takes the writer lock itself. */
+__attribute__((unused)) static struct pn_hold test_hold;
+
 static inline pn_options test_options(void)
 {
     pn_options o;

@@ -323,7 +323,7 @@ static void check_all_is_to_be_had(void)
 static void recover_without_notifying(void)
 {
     uint64_t recoveries = pn_load_relaxed(&seg->ctl->locked.recoveries);
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
     pn_lock_release(seg);
     if (pn_load_relaxed(&seg->ctl->locked.recoveries) != recoveries)
         AWAIT(quiet(sleeper_slot));

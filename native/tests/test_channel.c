@@ -10,7 +10,7 @@
 static void check_tables(struct pn_segment *seg)
 {
     char problems[4096];
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     int n = pn_check_locked(seg, problems, sizeof problems); /* without reaping: nobody is real */
     pn_lock_release(seg);
     if (n != 0)
@@ -30,7 +30,7 @@ static void pretend_backends(struct pn_segment *seg)
 static void nobody_is_there(struct pn_segment *seg)
 {
     for (uint32_t i = 0; i < seg->max_backends; i++) {
-        CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+        CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
         pn_unlisten_all_locked(seg, i);
         pn_lock_release(seg);
         pn_store_relaxed(&seg->backend[i].state, PN_SLOT_FREE);
@@ -44,7 +44,7 @@ static uint64_t hash_of(const char *name)
 
 static int stage(struct pn_segment *seg, uint32_t slot, const char *name, uint32_t *sub)
 {
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     int rc = pn_listen_stage_locked(seg, slot, hash_of(name), 1, name, strlen(name), sub);
     pn_lock_release(seg);
     return rc;
@@ -53,7 +53,7 @@ static int stage(struct pn_segment *seg, uint32_t slot, const char *name, uint32
 static int listen_slot(struct pn_segment *seg, uint32_t slot, const char *name, uint32_t *sub)
 {
     int rc = stage(seg, slot, name, sub);
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     if (rc == 0)
         pn_listen_apply_locked(seg, slot, *sub, 0);
     pn_lock_release(seg);
@@ -62,14 +62,14 @@ static int listen_slot(struct pn_segment *seg, uint32_t slot, const char *name, 
 
 static void unlisten_slot(struct pn_segment *seg, uint32_t slot, uint32_t sub)
 {
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     pn_unlisten_locked(seg, slot, sub);
     pn_lock_release(seg);
 }
 
 static struct GlobalChannelEntry *find(struct pn_segment *seg, const char *name)
 {
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     struct GlobalChannelEntry *e =
         pn_channel_find_locked(seg, hash_of(name), 1, name, strlen(name));
     pn_lock_release(seg);
@@ -291,7 +291,7 @@ static void rebuild_and_compare(struct pn_segment *seg)
 {
     size_t before_size, after_size;
     unsigned char *before = snapshot(seg, &before_size);
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     scribble_index(seg);
     CHECK_EQ(pn_channel_rebuild_locked(seg), 0);
     pn_lock_release(seg);
@@ -409,10 +409,10 @@ static void broken_list(void *arg)
     CHECK_OK(listen_slot(seg, 3, "a", &a));
     CHECK_OK(listen_slot(seg, 3, "b", &b));
     seg->subscription[a].next = (uint32_t) (uintptr_t) arg == 0 ? b + 1 : 0x7fffffff;
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     CHECK_EQ(pn_channel_rebuild_locked(seg), -PN_ECORRUPT);
     pn_lock_release(seg);
-    CHECK_EQ(pn_lock_acquire(seg, PN_LOCK_FOREVER), -PN_ECORRUPT);
+    CHECK_EQ(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER), -PN_ECORRUPT);
     pn_engine_close(engine);
     test_segments_remove();
 }
@@ -469,7 +469,7 @@ static void test_rebuilding_makes_the_list_whole(void)
     for (uint32_t i = 0; i < seg->max_subscriptions; i++)
         seg->subscription[i].prev = 77;
     seg->ctl->index_dirty = 1;
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     pn_lock_release(seg);
     CHECK_ENGINE(engine);
     test_unlisten(conn, "b");

@@ -233,7 +233,7 @@ static void open_case(void)
 static void look_at_the_stopped(pn_conn *conn, uint64_t *number)
 {
     struct pn_segment *seg = test_inside();
-    int rc = pn_lock_try(seg);
+    int rc = pn_lock_try(seg, &test_hold);
     if (rc == -EBUSY)
         return;
     CHECK_OK(rc);

@@ -102,7 +102,7 @@ static void say(uint32_t kind)
 static void stop_asleep(pid_t pid)
 {
     struct pn_segment *seg = inside();
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
     kill(pid, SIGSTOP);
     CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
     pn_lock_release(seg);

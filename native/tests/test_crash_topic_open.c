@@ -161,7 +161,7 @@ static void test_beside_a_stopped_opener(void *arg)
     pn_engine *engine = engine_of(&conn);
     pid_t pid = stopped_opener();
     struct pn_segment *seg = test_inside();
-    CHECK_EQ(pn_lock_try(seg), 0);
+    CHECK_EQ(pn_lock_try(seg, &test_hold), 0);
     pn_lock_release(seg);
     CHECK_OK(pn_notify(conn, "news", 4, "x", 1));
     check_others_wait_for(conn, pid);

@@ -178,7 +178,7 @@ static void test_looking_up_needs_no_lock(void)
     pthread_t thread;
     two_connections(NULL);
     uint32_t there = counter(a, "there");
-    CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER));
     CHECK_EQ(pthread_create(&thread, NULL, look_up, &there), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     pn_lock_release(test_inside());
@@ -592,7 +592,7 @@ static void forge(pn_conn *conn, enum pn_entry_kind kind, uint32_t index, uint64
 {
     struct pn_segment *seg = test_inside();
     const struct pn_new_entry entry = {.kind = kind, .channel_hash = index, .chan_seq = to};
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     QueuePosition begin = pn_load_relaxed(&seg->ctl->head);
     const struct pn_entry_stamp stamp = {.xid = ++seg->ctl->last_xid,
                                          .now = test_now_ns(),

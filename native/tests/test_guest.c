@@ -141,7 +141,7 @@ static int up[2], down[2];
 static void holder(void *arg)
 {
     (void) arg;
-    CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER));
     test_tell(up);
     test_hear(down);
     pn_lock_release(test_inside());

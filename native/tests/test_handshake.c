@@ -376,7 +376,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     pn_conn *conn = test_connect(engine);
     struct pn_segment *seg = test_inside();
     CHECK_SOON(asleep(0) && is_blocked(pid));
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     struct QueueBackendStatus *slot = &seg->backend[0];
     int64_t long_ago = test_now_ns() - 20000000;
     pn_store_relaxed(&slot->signalled_at, (uint64_t) long_ago);
@@ -422,7 +422,7 @@ static void test_owed_signals_are_sent_by_the_slow_timer(void)
     test_listen(conn, "other");
     CHECK_SOON(asleep(1) && is_blocked(pid));
     struct QueueBackendStatus *slot = &seg->backend[1];
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     pn_store_relaxed(&slot->signalled_at, (uint64_t) (test_now_ns() - INT64_C(10000000000)));
     pn_fetch_or(&seg->owed[0], 2);
     uint64_t pos = pn_load_relaxed(&slot->pos);

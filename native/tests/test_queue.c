@@ -227,7 +227,7 @@ static void lag_unlisten_and_die(void *arg)
     struct pn_segment *seg = test_inside();
     test_tell(pipe_up);
     test_hear(pipe_down);
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     pn_unlisten_all_locked(seg, conn->slot);
     pn_lock_release(seg);
     test_tell(pipe_up);
@@ -301,7 +301,7 @@ static void test_too_big_is_refused_before_the_lock(void)
             payload[0] = (char) i;
             CHECK_OK(pn_txn_notify(txn, "c", 1, payload, 120000));
         }
-        CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER));
+        CHECK_OK(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER));
         CHECK_EQ(prepare ? pn_txn_prepare(txn) : pn_txn_commit(txn), -PN_ETOOBIG);
         pn_lock_release(test_inside());
         if (prepare)

@@ -38,7 +38,7 @@ static void end(void)
 
 static void *take_and_exit(void *arg)
 {
-    CHECK_OK(pn_lock_acquire(arg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(arg, &test_hold, PN_LOCK_FOREVER));
     return NULL;
 }
 
@@ -89,7 +89,7 @@ static void unannounced(void)
 
 static void die_with_the_lock(void *arg)
 {
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     void (*const *leave)(void) = arg;
     (*leave)();
     raise(SIGKILL);
@@ -162,7 +162,7 @@ static void test_what_was_committed_is_announced(void)
 static void keep_the_lock(void *arg)
 {
     (void) arg;
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     test_tell(up);
     for (;;)
         pause();
@@ -222,12 +222,12 @@ static void test_a_stopped_holder_is_named(void)
     kill(pid, SIGSTOP);
     CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
     int64_t start = test_now_ns();
-    CHECK_EQ(pn_lock_acquire(seg, 100000000), -PN_ELOCK);
+    CHECK_EQ(pn_lock_acquire(seg, &test_hold, 100000000), -PN_ELOCK);
     CHECK(test_now_ns() - start >= 100000000);
     snprintf(pid_text, sizeof pid_text, "PID %d\n", (int) pid);
     CHECK(strstr(pn_error_message(), pid_text) != NULL);
     CHECK_POLL(conn, ""); /* readers need no lock */
-    CHECK_EQ(pn_lock_try(seg), -EBUSY);
+    CHECK_EQ(pn_lock_try(seg, &test_hold), -EBUSY);
     kill(pid, SIGKILL);
     CHECK_KILLED(pid, SIGKILL);
     CHECK_OK(test_notify(conn, "c", "x"));
@@ -245,7 +245,7 @@ static void test_reentry_is_refused(void)
     begin();
     txn = test_begin(conn);
     CHECK_OK(pn_txn_notify(txn, "c", 1, "x", 1));
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     CHECK_EQ(test_notify(conn, "c", "x"), -EDEADLK);
     CHECK_EQ(pn_txn_prepare(txn), -EDEADLK);
     CHECK_EQ(pn_txn_commit(txn), -EDEADLK);

@@ -18,7 +18,7 @@ static void check_poisoned(pn_engine *engine)
     pn_conn *conn;
     CHECK_EQ(pn_connect(engine, "db", 2, 0, NULL, &conn), -PN_ECORRUPT);
     /* nobody keeps the lock: it would be a time-out */
-    CHECK_EQ(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER), -PN_ECORRUPT);
+    CHECK_EQ(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER), -PN_ECORRUPT);
 }
 
 /* ---- the channel of a subscription ----------------------------------------------------------- */
@@ -129,7 +129,7 @@ static void test_files_that_never_were(void)
     seg->ctl->end_file = 1ULL << 40;
     while (hear(conn, &heard, 0) > 0)
         ;
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_FOREVER));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     pn_queue_advance_tail_locked(seg);
     CHECK(seg->ctl->first_file > 0 && seg->ctl->first_file < 100000);
     pn_lock_release(seg);

@@ -108,7 +108,7 @@ static struct pn_topic_channel *inside(pn_ref channel)
 static void check_it_is_found(int rc)
 {
     CHECK_EQ(rc, -PN_ECORRUPT);
-    CHECK_EQ(pn_lock_acquire(test_inside(), PN_LOCK_FOREVER), -PN_ECORRUPT);
+    CHECK_EQ(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER), -PN_ECORRUPT);
 }
 
 /* The first in the set is due, and does not know that it stands there. */

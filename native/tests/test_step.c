@@ -193,7 +193,7 @@ static void sleep_by_descriptor(void)
 
 static bool holds_the_lock(pid_t pid)
 {
-    int rc = pn_lock_try(seg);
+    int rc = pn_lock_try(seg, &test_hold);
     if (rc == 0)
         pn_lock_release(seg);
     return rc == -EBUSY && pn_load_relaxed(&seg->lock->holder_pid) == pid;

@@ -325,7 +325,7 @@ static void test_a_long_queue_is_looked_through_in_steps(void)
         publish_in_an_hour("y");
     uint64_t last = publish_in_an_hour("last");
     seg = test_inside();
-    CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
     t = pn_topic_named_locked(seg, topic);
     CHECK_EQ(pn_deferred_find_locked(seg, t, last, &d), -EAGAIN);
     pn_lock_release(seg);
@@ -334,7 +334,7 @@ static void test_a_long_queue_is_looked_through_in_steps(void)
     check_counts(N, 0);
     int rc = -EAGAIN, steps = 0;
     for (; rc == -EAGAIN; steps++) {
-        CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+        CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
         rc = pn_deferred_find_locked(seg, t, last, &d);
         pn_lock_release(seg);
     }
@@ -345,7 +345,7 @@ static void test_a_long_queue_is_looked_through_in_steps(void)
     last = publish_in_an_hour("last");
     d = (struct pn_deferred) {.begun = false};
     for (rc = -EAGAIN, steps = 0; rc == -EAGAIN; steps++) {
-        CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+        CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
         rc = pn_deferred_find_locked(seg, t, last, &d);
         pn_lock_release(seg);
     }

@@ -158,7 +158,7 @@ static void test_latencies_of_every_length(void)
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, (uint32_t) channel - 1);
     for (size_t i = 0; i < n; i++) {
-        CHECK_OK(pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS));
+        CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
         pn_e2e_record_locked(seg, ch, ns[i], pn_now_ns());
         pn_lock_release(seg);
         for (size_t k = 0; k <= i; k++) {

@@ -261,7 +261,7 @@ static void hold_the_lock(void *arg)
 {
     char c;
     (void) arg;
-    CHECK_OK(pn_lock_acquire(test_inside(), PN_LOCK_TIMEOUT_NS));
+    CHECK_OK(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
     test_tell(up);
     CHECK_EQ(read(down[0], &c, 1), 1);
     pn_lock_release(test_inside());

@@ -28,7 +28,7 @@ static inline void arena_hold(void)
     held = true;
     CHECK_EQ(pthread_mutex_init(&arena_lock.mutex, NULL), 0);
     pn_store_relaxed(&arena_header.state, PN_STATE_READY);
-    CHECK_OK(pn_lock_acquire(&arena_segment, 0));
+    CHECK_OK(pn_lock_acquire(&arena_segment, &test_hold, 0));
 }
 
 /* Control, owners, page array, pages; zero, as new pages are.  Nobody gets beyond either end. */

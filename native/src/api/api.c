@@ -38,12 +38,16 @@
 #include "wakeup/unsent.h"
 #include "wakeup/watch.h"
 
-static void after_release(struct pn_segment *seg, uint32_t what)
+static void after_release(struct pn_segment *seg, struct pn_hold *hold)
 {
-    if ((what & PN_RESIGNAL) != 0)
+    if ((hold->at_end & PN_RESIGNAL) != 0)
         pn_watch_resignal(seg);
-    if ((what & PN_TELL_BRIDGES) != 0)
+    if ((hold->at_end & PN_TELL_BRIDGES) != 0)
         pn_bridge_tell(seg);
+    if ((hold->at_end & PN_WAKE_CONSUMERS) != 0)
+        pn_consumers_signal(seg, hold->wake, hold->nwakes);
+    if ((hold->at_end & PN_SYNC_LOG) != 0)
+        pn_durable_sync(seg, &hold->sync);
 }
 
 static void close_inherited(struct pn_conn *conn)
@@ -56,9 +60,7 @@ __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks) {.recover = pn_recover_locked,
                                                   .released = after_release,
-                                                  .sync = pn_durable_sync,
                                                   .close_files = pn_durable_close,
-                                                  .wake_consumers = pn_consumers_signal,
                                                   .slot_freed = pn_consumers_reap_locked,
                                                   .signal_owed = pn_consumers_signal_owed,
                                                   .consumers_woken = pn_consumers_woken,
@@ -234,9 +236,10 @@ PN_API int pn_announce_gone(pn_engine *engine)
 /* `state` changes under the lock that a claim of a slot takes, and looks at it with. */
 PN_API int pn_retire(pn_engine *engine)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = engine->seg;
     bool used = false;
-    int rc = pn_backend_reap_and_lock(seg);
+    int rc = pn_backend_reap_and_lock(seg, &hold);
     if (rc != 0)
         return rc;
     for (uint32_t slot = 0; !used && slot < seg->max_backends; slot++)
@@ -364,9 +367,10 @@ static int check_signal(int *signo)
 
 static void release_slot(pn_conn *conn)
 {
+    struct pn_hold hold;
     bool watched = pn_owns_slot(conn) && pn_load_relaxed(&conn->me->watches) != 0;
     pn_procsignal_disown(conn);
-    if (pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS) == 0) {
+    if (pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0) {
         if (pn_owns_slot(conn))
             pn_backend_release_locked(conn);
         pn_queue_let_go_locked(conn->seg);

@@ -15,7 +15,8 @@
 
 PN_API int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap)
 {
-    int rc = pn_backend_reap_and_lock(engine->seg);
+    struct pn_hold hold;
+    int rc = pn_backend_reap_and_lock(engine->seg, &hold);
     if (rc != 0)
         return rc;
     pn_stat_locked(engine->seg, out, rows, cap);
@@ -39,9 +40,10 @@ PN_API int pn_engine_backends(pn_engine *engine)
 
 PN_API int64_t pn_engine_messages(pn_engine *engine)
 {
+    struct pn_hold hold;
     const struct pn_segment *seg = engine->seg;
     int64_t n = 0;
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(engine->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; pn_topics_ready(seg) && i < seg->topics.max_topics; i++) {
@@ -55,7 +57,8 @@ PN_API int64_t pn_engine_messages(pn_engine *engine)
 
 PN_API int pn_commit_seq(pn_engine *engine, uint64_t *out)
 {
-    int rc = pn_lock_acquire(engine->seg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_acquire(engine->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     *out = engine->seg->ctl->last_xid;
@@ -70,8 +73,9 @@ PN_API int pn_await_lock(pn_engine *engine)
 
 PN_API int pn_queue_usage(pn_engine *engine, double *out)
 {
+    struct pn_hold hold;
     pn_stat stat;
-    int rc = pn_backend_reap_and_lock(engine->seg);
+    int rc = pn_backend_reap_and_lock(engine->seg, &hold);
     if (rc != 0)
         return rc;
     pn_stat_locked(engine->seg, &stat, NULL, 0);
@@ -82,7 +86,8 @@ PN_API int pn_queue_usage(pn_engine *engine, double *out)
 
 PN_API int pn_check(pn_engine *engine, char *buf, size_t cap)
 {
-    int rc = pn_backend_reap_and_lock(engine->seg);
+    struct pn_hold hold;
+    int rc = pn_backend_reap_and_lock(engine->seg, &hold);
     if (rc != 0)
         return rc;
     rc = pn_check_locked(engine->seg, buf, cap);

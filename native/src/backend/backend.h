@@ -32,7 +32,7 @@ bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
 /* Every dead slot: a system call for each that is taken.  Writer lock held. */
 void pn_backend_reap_all_locked(struct pn_segment *seg);
 /* Take the writer lock, and reap who was dead before; they are looked for without it. */
-int pn_backend_reap_and_lock(struct pn_segment *seg);
+int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold);
 
 /*
  * Somebody's walk has become longer: by a claim, or by a slot that ends none any more (watch.c 3).

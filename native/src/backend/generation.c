@@ -122,10 +122,11 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
 
 int pn_generation_get(struct pn_conn *conn, const char *name, size_t len, uint32_t *index)
 {
+    struct pn_hold hold;
     uint64_t hash = pn_channel_hash(conn->dboid, name, len);
     if (probe(conn->seg, hash, conn->dboid, name, len, index))
         return 0;
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = make_locked(conn, hash, name, len, index);
@@ -199,11 +200,12 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
  */
 int pn_generation_await(struct pn_conn *conn)
 {
+    struct pn_hold hold;
     for (int i = 0; pn_os_cpus() > 1 && i < PN_HELD_SPINS && pn_held_back(conn); i++)
         pn_cpu_relax();
     if (!pn_held_back(conn))
         return 0;
-    int rc = pn_lock_try(conn->seg);
+    int rc = pn_lock_try(conn->seg, &hold);
     if (rc == -EBUSY)
         return 0;
     if (rc != 0)

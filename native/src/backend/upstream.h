@@ -21,7 +21,7 @@ static inline void pn_heard_changed_locked(struct pn_segment *seg)
     pn_assert_held(seg);
     pn_store_relaxed(&seg->ctl->heard, pn_load_relaxed(&seg->ctl->heard) + 1);
     if (pn_load_relaxed(&seg->ctl->bridges) != 0)
-        seg->on_release |= PN_TELL_BRIDGES;
+        pn_hold_of(seg)->at_end |= PN_TELL_BRIDGES;
 }
 
 /* The slot ceases to be a bridge; it listens to nothing any more.  Lock held. */

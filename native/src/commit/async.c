@@ -392,16 +392,18 @@ static struct pn_room_wait *begin_waiting(const struct pn_commit *c, struct pn_r
     return wait;
 }
 
-static int lock_for_commit(const struct pn_commit *c, const struct pn_room_wait *wait)
+static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
+                           const struct pn_room_wait *wait)
 {
     if (c->txn != NULL && c->txn->prepared)
-        return pn_lock_acquire(c->conn->seg, PN_LOCK_FOREVER);
-    return wait->may_leave ? pn_lock_wait(c->conn->seg, PN_LOCK_TIMEOUT_NS)
-                           : pn_lock_acquire(c->conn->seg, PN_LOCK_TIMEOUT_NS);
+        return pn_lock_acquire(c->conn->seg, hold, PN_LOCK_FOREVER);
+    return wait->may_leave ? pn_lock_wait(c->conn->seg, hold, PN_LOCK_TIMEOUT_NS)
+                           : pn_lock_acquire(c->conn->seg, hold, PN_LOCK_TIMEOUT_NS);
 }
 
 static int commit(struct pn_commit *c)
 {
+    struct pn_hold hold;
     struct pn_conn *conn = c->conn;
     bool actions = c->txn != NULL && (c->txn->pending.nactions != 0 || c->txn->nintents != 0);
     bool consumers = false; /* were notified */
@@ -412,12 +414,12 @@ static int commit(struct pn_commit *c)
             pthread_mutex_lock(&conn->recv_mutex);
         rc = actions ? pn_intents_fold(c->txn) : 0;
         if (rc == 0)
-            rc = lock_for_commit(c, wait);
+            rc = lock_for_commit(c, &hold, wait);
         if (rc == 0) {
             rc = precommit_locked(c, wait);
             if (rc == 0)
                 rc = atcommit_locked(c);
-            consumers = conn->seg->topics.nwakes != 0;
+            consumers = hold.nwakes != 0;
             pn_lock_release(conn->seg);
         }
         if (actions) {
@@ -598,6 +600,7 @@ static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wai
 
 int pn_async_prepare(struct pn_txn *txn)
 {
+    struct pn_hold hold;
     struct pn_conn *conn = txn->conn;
     uint64_t bytes = 0;
     struct pn_room_wait *wait = &txn->room;
@@ -615,7 +618,7 @@ int pn_async_prepare(struct pn_txn *txn)
         pthread_mutex_lock(&conn->recv_mutex);
         rc = pn_intents_fold(txn);
         if (rc == 0)
-            rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+            rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
         if (rc == 0) {
             rc = reserve_locked(txn, bytes, wait);
             pn_lock_release(conn->seg);
@@ -637,10 +640,11 @@ int pn_async_prepare(struct pn_txn *txn)
 
 static void abort_prepared(struct pn_txn *txn)
 {
+    struct pn_hold hold;
     struct pn_conn *conn = txn->conn;
     bool never_wait = pn_never_wait;
     pn_never_wait = false; /* what is given back here is kept from everybody until then */
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_FOREVER);
+    int rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_FOREVER);
     pn_never_wait = never_wait;
     if (rc != 0)
         return;

@@ -77,11 +77,12 @@ static int begin_locked(struct pn_conn *conn)
 
 PN_API int pn_conn_bridge(pn_conn *conn)
 {
+    struct pn_hold hold;
     int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = pn_procsignal_arm(conn); /* it is told by a signal, and need not listen */
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = begin_locked(conn);
@@ -91,9 +92,10 @@ PN_API int pn_conn_bridge(pn_conn *conn)
 
 PN_API int pn_bridge_pid(pn_conn *conn)
 {
+    struct pn_hold hold;
     int rc = pn_conn_check(conn);
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     int64_t slot = find_bridge_locked(conn->seg, conn->dboid);
@@ -115,11 +117,12 @@ void pn_bridge_tell(struct pn_segment *seg)
 static int ask_channel(pn_conn *conn, const char *channel, size_t len,
                        bool (*ask)(const struct GlobalChannelEntry *))
 {
+    struct pn_hold hold;
     int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = pn_check_channel(conn, channel, len);
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     const struct GlobalChannelEntry *e = pn_channel_find_locked(

@@ -366,7 +366,8 @@ int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
 
 void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait)
 {
-    if (wait->ticket == 0 || pn_lock_try(seg) != 0)
+    struct pn_hold hold;
+    if (wait->ticket == 0 || pn_lock_try(seg, &hold) != 0)
         return;
     drop_ticket(seg->ctl, wait);
     pn_lock_release(seg);

@@ -45,7 +45,8 @@ static int no_memory(void)
 /* With the lock: does the topic exist, and what are its next n ids? */
 static int take_ids(struct pn_conn *conn, pn_ref topic, size_t n, uint64_t *first)
 {
-    int rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     if (pn_topic_resolve_locked(conn, topic) == NULL)
@@ -96,6 +97,7 @@ int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *
 
 int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = txn->conn->seg;
     struct pn_pending_op *op = pn_pending_op(&txn->pending);
     struct pn_deferred d = {.begun = false};
@@ -103,7 +105,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         return no_memory();
     int rc;
     do {
-        rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
@@ -134,13 +136,14 @@ static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
 int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer, int64_t delay_ns,
                         const char *reason, size_t reason_len)
 {
+    struct pn_hold hold;
     struct pn_pending *p = &txn->pending;
     int rc = pn_answer_check_kind(answer, true);
     if (rc == 0 && answered_here(p, h))
         rc = pn_fail(PN_ENOTINFLIGHT, "message %016llx was answered in this transaction already",
                      (unsigned long long) h->id);
     if (rc == 0)
-        rc = pn_lock_wait(txn->conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(txn->conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_answer_check_locked(txn->conn, h, false);
@@ -644,9 +647,9 @@ static void apply_answer(struct pn_commit *c, const struct pn_pending_op *op)
     struct pn_topic_channel *ch =
         pn_topic_channel_at(seg, pn_delivery_at(seg, op->delivery)->channel);
     pn_answer_count_locked(seg, op->delivery, op->answer, (enum pn_outcome) op->outcome, c->now);
-    seg->topics.told = true;
+    pn_topics_hold(seg)->told = true;
     pn_delivery_apply_locked(seg, op->delivery, &op->redo);
-    seg->topics.told = false;
+    pn_topics_hold(seg)->told = false;
     pn_topic_channel_settle_locked(seg, ch);
     PN_CRASH("commit:answered");
 }

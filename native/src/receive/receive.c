@@ -135,9 +135,10 @@ static void count_productive(struct pn_conn *conn)
  */
 static void pass_files_on(struct pn_conn *conn)
 {
+    struct pn_hold hold;
     int rc = -EBUSY;
     for (int i = 0; i < PN_FILE_TRIES && rc == -EBUSY; i++) {
-        rc = pn_lock_try(conn->seg);
+        rc = pn_lock_try(conn->seg, &hold);
         if (rc == -EBUSY)
             pn_cpu_relax();
     }
@@ -380,6 +381,7 @@ static void quicken_timer(struct pn_conn *conn)
 
 static int look_after(struct pn_conn *conn)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     uint32_t step = pn_load_relaxed(&conn->timer_step);
     if (PN_TIMER_MIN_NS << step < PN_TIMER_MAX_NS)
@@ -396,7 +398,7 @@ static int look_after(struct pn_conn *conn)
         rc = pn_procsignal_arm(conn);
     if (rc != 0)
         return rc;
-    if (pn_lock_try(seg) == 0) /* a dead holder is recovered in here */
+    if (pn_lock_try(seg, &hold) == 0) /* a dead holder is recovered in here */
         pn_lock_release(seg);
     pn_clear_owed(conn);
     pn_watch_send_owed(seg, PN_TIMER_OWED_NS);

@@ -188,7 +188,7 @@ int pn_recover_locked(struct pn_segment *seg)
     pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
     pn_queue_let_go_locked(seg);
     pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
-    seg->on_release |= PN_RESIGNAL;
+    pn_hold_of(seg)->at_end |= PN_RESIGNAL;
     PN_CRASH("recover:consistent");
     return pn_segment_check_state(seg);
 }

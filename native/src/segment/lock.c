@@ -69,11 +69,26 @@ bool pn_topics_are_held(const struct pn_segment *seg)
 }
 #endif
 
-static void unlock(struct pn_segment *seg)
+static void begin(struct pn_segment *seg, struct pn_hold *hold)
+{
+    note(&held, seg);
+    hold->at_end = 0;
+    hold->nwakes = 0;
+    hold->sync.policy = 0;
+    hold->notes = NULL;
+    hold->told = false;
+    seg->hold = hold;
+}
+
+static void end(struct pn_segment *seg, struct pn_hold *hold)
 {
     pn_assert_held(seg);
+    assert(seg->hold == hold);
+    seg->hold = NULL;
     note(&held, NULL);
     pthread_mutex_unlock(&seg->lock->mutex);
+    if (__builtin_expect(hold->at_end != 0, 0))
+        pn_segment_hooks.released(seg, hold);
 }
 
 static int leave(const struct pn_segment *seg, int64_t deadline)
@@ -94,17 +109,17 @@ static int64_t resume(const struct pn_segment *seg, int64_t now, int64_t deadlin
     return deadline;
 }
 
-static int take_over(struct pn_segment *seg, int rc)
+static int take_over(struct pn_segment *seg, struct pn_hold *hold, int rc)
 {
     if (rc == ENOTRECOVERABLE)
         return pn_segment_poison(seg, "the writer lock is not recoverable");
-    note(&held, seg);
+    begin(seg, hold);
     pn_store_relaxed(&seg->recovered_from, pn_load_relaxed(&seg->lock->holder_pid));
     int err = pn_segment_hooks.recover(seg);
     if (rc == EOWNERDEAD)
         pthread_mutex_consistent(&seg->lock->mutex);
     if (err != 0) {
-        unlock(seg);
+        end(seg, hold);
         return err;
     }
     return 0;
@@ -126,7 +141,7 @@ static int timed_out(struct pn_segment *seg, int error)
                    seg->name, holder);
 }
 
-static int finish(struct pn_segment *seg, int rc)
+static int finish(struct pn_segment *seg, struct pn_hold *hold, int rc)
 {
     if (rc == EDEADLK)
         return pn_fail(EDEADLK,
@@ -134,21 +149,21 @@ static int finish(struct pn_segment *seg, int rc)
                        "Do not call pynotify from a signal handler that interrupts it.",
                        seg->name);
     if (rc == EOWNERDEAD || rc == ENOTRECOVERABLE) {
-        rc = take_over(seg, rc);
+        rc = take_over(seg, hold, rc);
         if (rc != 0)
             return rc;
     } else if (rc == 0 && unfinished(seg)) {
-        rc = take_over(seg, 0);
+        rc = take_over(seg, hold, 0);
         if (rc != 0)
             return rc;
     } else if (rc == 0) {
-        note(&held, seg);
+        begin(seg, hold);
     } else {
         return pn_segment_poison(seg, "the writer lock is damaged (%s)", strerror(rc));
     }
     rc = pn_segment_check_state(seg);
     if (__builtin_expect(rc != 0, 0)) {
-        unlock(seg);
+        end(seg, hold);
         return rc;
     }
     pn_store_relaxed(&seg->lock->holder_pid, pn_my_pid);
@@ -170,13 +185,14 @@ static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
 #endif
 }
 
-static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns, bool may_leave)
+static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                       bool may_leave)
 {
     for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
         pn_cpu_relax();
         int rc = pthread_mutex_trylock(&seg->lock->mutex);
         if (rc != EBUSY)
-            return finish(seg, rc);
+            return finish(seg, hold, rc);
     }
     if (pn_never_wait)
         return timed_out(seg, PN_ELOCKBUSY);
@@ -194,7 +210,7 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns, bool may_leav
             until = back_at;
         int rc = lock_until(&seg->lock->mutex, until);
         if (rc != ETIMEDOUT)
-            return finish(seg, rc);
+            return finish(seg, hold, rc);
         rc = pn_segment_check_state(seg);
         if (rc != 0)
             return rc;
@@ -205,62 +221,35 @@ static int lock_slowly(struct pn_segment *seg, int64_t timeout_ns, bool may_leav
     }
 }
 
-int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns)
+int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
 {
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
     if (__builtin_expect(rc == EBUSY, 0))
-        return lock_slowly(seg, timeout_ns, false);
-    return finish(seg, rc);
+        return lock_slowly(seg, hold, timeout_ns, false);
+    return finish(seg, hold, rc);
 }
 
-int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns)
+int pn_lock_wait(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
 {
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
     if (__builtin_expect(rc == EBUSY, 0))
-        return lock_slowly(seg, timeout_ns, pn_interruptible);
+        return lock_slowly(seg, hold, timeout_ns, pn_interruptible);
     if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0))
         left.seg = NULL;
-    return finish(seg, rc);
+    return finish(seg, hold, rc);
 }
 
-int pn_lock_try(struct pn_segment *seg)
+int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold)
 {
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
-    return rc == EBUSY ? -EBUSY : finish(seg, rc);
-}
-
-/* Consumers were notified under the lock. */
-static __attribute__((noinline)) void release_and_wake(struct pn_segment *seg, uint32_t what)
-{
-    uint32_t wake[PN_TOPIC_WAKES], n = seg->topics.nwakes;
-    memcpy(wake, seg->topics.wake, sizeof wake);
-    seg->topics.nwakes = 0;
-    PN_CRASH("lock:before-unlock");
-    unlock(seg);
-    if (what != 0)
-        pn_segment_hooks.released(seg, what);
-    pn_segment_hooks.wake_consumers(seg, wake, n);
+    return rc == EBUSY ? -EBUSY : finish(seg, hold, rc);
 }
 
 void pn_lock_release(struct pn_segment *seg)
 {
-    uint32_t what = seg->on_release;
-    struct pn_topic_sync sync = {.policy = 0};
-    seg->on_release = 0;
-    if (__builtin_expect(seg->topics.sync.policy != 0, 0)) {
-        sync = seg->topics.sync;
-        seg->topics.sync.policy = 0;
-    }
-    if (__builtin_expect(seg->topics.nwakes != 0, 0)) {
-        release_and_wake(seg, what);
-    } else {
-        PN_CRASH("lock:before-unlock");
-        unlock(seg);
-        if (__builtin_expect(what != 0, 0))
-            pn_segment_hooks.released(seg, what);
-    }
-    if (__builtin_expect(sync.policy != 0, 0))
-        pn_segment_hooks.sync(seg, &sync);
+    struct pn_hold *hold = pn_hold_of(seg);
+    PN_CRASH("lock:before-unlock");
+    end(seg, hold);
 }
 
 /* ---- who makes the topic area ---------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "segment/segment.h"
+#include "segment/hold.h"
 
 #define PN_LOCK_TIMEOUT_NS (10LL * 1000000000)
 #define PN_LOCK_FOREVER    INT64_MAX
@@ -23,11 +23,11 @@ extern bool pn_interruptible;
 extern _Thread_local int64_t pn_lock_timeout_ns;
 
 /*
- * Take the writer lock.  Returns 0 with the lock held and everything repaired, or, without it,
- * -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from a signal
- * handler), or the error of a segment that is poisoned or gone.
+ * Take the writer lock, and begin a hold.  Returns 0 with the lock held and everything repaired,
+ * or, without it, -PN_ELOCK (names the holder), -EDEADLK (this thread holds it already: a call from
+ * a signal handler), or the error of a segment that is poisoned or gone.
  */
-int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns);
+int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns);
 
 /*
  * The same, for callers that can be called again: with pn_interruptible it returns -EINTR when it
@@ -35,12 +35,12 @@ int pn_lock_acquire(struct pn_segment *seg, int64_t timeout_ns);
  * time.  Nothing is left behind in shared memory: the mutex has no queue, and a thread that does
  * not wait any more only leaves the kernel's list of sleepers.
  */
-int pn_lock_wait(struct pn_segment *seg, int64_t timeout_ns);
+int pn_lock_wait(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns);
 
 /* The watchdog's: -EBUSY when somebody holds it. */
-int pn_lock_try(struct pn_segment *seg);
+int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
 
-/* Release; after a recovery, then signal whom the dead holder may have left unsignalled. */
+/* Release; then do what this hold has collected (hold.h). */
 void pn_lock_release(struct pn_segment *seg);
 
 /*
@@ -60,6 +60,21 @@ bool pn_topics_are_held(const struct pn_segment *seg);
 #define pn_assert_topics_held(seg) assert(pn_topics_are_held(seg))
 #define pn_assert_arena_held(mem)  assert(pn_topics_are_held((mem)->seg))
 #endif
+
+/* The present hold of the writer lock, which is the caller's. */
+static inline struct pn_hold *pn_hold_of(const struct pn_segment *seg)
+{
+    pn_assert_held(seg);
+    return seg->hold;
+}
+
+/* The same for what is done to topics, also while their area is made. */
+static inline struct pn_hold *pn_topics_hold(const struct pn_segment *seg)
+{
+    pn_assert_topics_held(seg);
+    bool ready = pn_load_relaxed(&seg->ctl->topics_ready) != 0;
+    return __builtin_expect(ready, 1) ? seg->hold : seg->topics.opening;
+}
 
 /*
  * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not

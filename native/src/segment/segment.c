@@ -648,7 +648,8 @@ void pn_process_child_reset(void)
     pthread_mutex_init(&process_mutex, NULL);
     for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next) {
         pthread_mutex_init(&seg->signal_mutex, NULL);
-        seg->on_release = 0;
+        seg->hold = NULL;
+        seg->topics.opening = NULL;
         pn_store_relaxed(&seg->seats, 0);
         pn_lock_files_close(seg);
         for (uint32_t i = 0; i < seg->max_backends; i++) {

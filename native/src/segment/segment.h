@@ -22,14 +22,7 @@ struct pn_pidfd_cache_entry {
     int fd; /* -1: none */
 };
 
-enum { PN_TOPIC_WAKES = 16 };
-struct pn_topic_notes;
-
-/* What the holder of the lock has written to the log and is to sync when it is released. */
-struct pn_topic_sync {
-    uint32_t policy;              /* 0: nothing */
-    struct pn_topiclog_kept kept; /* of PN_FSYNC_ALWAYS */
-};
+struct pn_hold;
 
 /* The topic area: pointers into the mapping, not to be followed before topics_ready, and copies
  * of what does not change. */
@@ -41,15 +34,10 @@ struct pn_topics {
     uint32_t max_topics, max_channels, max_consumers, max_body;
     uint64_t offset, memory;
     struct pn_arena arena;
-    /* whom the holder of the lock has notified, to be signalled after the release */
-    uint32_t nwakes; /* > PN_TOPIC_WAKES: all that are notified */
-    uint32_t wake[PN_TOPIC_WAKES];
-    struct pn_durable *durable;      /* likewise */
-    uint32_t noted;                  /* it has something for the log (topic/durable.c) */
-    bool told;                       /* what is done now the log was told of before the commit */
-    struct pn_topic_sync sync;       /* to be done after the release of the lock */
-    struct pn_diskqueue_files *disk; /* used with the lock; NULL: nobody has needed it yet */
-    struct pn_topic_notes *notes;    /* of the holder, if he keeps a latency log: time-outs */
+    struct pn_hold *opening;         /* of the thread that makes the area, until it is ready */
+    struct pn_durable *durable;      /* used with the lock; NULL: not needed so far */
+    uint32_t noted;                  /* `durable` has something for the log (topic/durable.c) */
+    struct pn_diskqueue_files *disk; /* used with the lock; NULL: not needed so far */
 };
 
 struct pn_segment {
@@ -124,13 +112,7 @@ struct pn_segment {
     pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
     pn_atomic_u32 log_gone; /* files of the log were removed, and it was written anew; to be told */
     pn_atomic_u64 log_damaged; /* records that were lost in the log that was read, to be told */
-    uint32_t on_release;       /* enum pn_on_release.  Under the writer lock */
-};
-
-/* What whoever releases the writer lock does afterwards. */
-enum pn_on_release {
-    PN_RESIGNAL = 1,    /* it was recovered: signal everything owed */
-    PN_TELL_BRIDGES = 2 /* a channel has got its first listener, or lost its last */
+    struct pn_hold *hold;      /* of the writer lock, by this process (hold.h).  W, R: holder */
 };
 
 /*
@@ -138,12 +120,10 @@ enum pn_on_release {
  * topics; registered once, by api.c, when the library is loaded.
  */
 struct pn_segment_hooks {
-    int (*recover)(struct pn_segment *);             /* EOWNERDEAD, lock held: recover.c */
-    void (*released)(struct pn_segment *, uint32_t); /* what was in `on_release`: api.c */
-    void (*close_files)(struct pn_segment *);        /* of topics, before the mapping goes */
-    void (*sync)(struct pn_segment *, struct pn_topic_sync *); /* after that of who wrote a log */
-    /* after the release of a lock under which consumers were notified: consumers.c */
-    void (*wake_consumers)(struct pn_segment *, const uint32_t *slots, uint32_t n);
+    int (*recover)(struct pn_segment *); /* EOWNERDEAD, lock held: recover.c */
+    /* the writer lock was released, and the hold has something to be done: api.c */
+    void (*released)(struct pn_segment *, struct pn_hold *);
+    void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
     /* a slot is about to be free: what its owner's consumers hold goes back.  Lock held */
     void (*slot_freed)(struct pn_segment *, uint32_t slot);
     /* consumers that were notified so long ago and have not come; the lock is not held */

@@ -268,9 +268,10 @@ int pn_message_dead_letter_locked(struct pn_segment *seg, uint32_t delivery, con
     pn_store_release(&d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(word)));
     PN_CRASH("answer:dead");
     pn_message_golive_locked(seg, copy.ref);
-    seg->topics.told = true; /* a batch counts whole: nothing of it is said outside of it */
+    pn_topics_hold(seg)->told =
+        true; /* a batch counts whole: nothing of it is said outside of it */
     pn_delivery_ended_locked(seg, delivery, word);
-    seg->topics.told = false;
+    pn_topics_hold(seg)->told = false;
     pn_topic_pump_locked(seg, to);
     pn_topic_settle_locked(seg, to);
     return 0;
@@ -394,10 +395,11 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
 static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int answer,
                           int64_t delay, const char *reason, size_t reason_len)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct pn_topic_notes notes = {.n = 0};
     struct pn_topic_note note;
-    int rc = pn_lock_wait(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     bool ready = pn_topics_ready(seg);
@@ -406,9 +408,8 @@ static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int a
     if (pn_answer_check_locked(conn, h, false) == 0)
         pn_note_delivery_locked(seg, &note, answer == PN_ANSWER_FINISH ? PN_LAT_FIN : PN_LAT_REQ,
                                 h->delivery, pn_now_ns());
-    seg->topics.notes = &notes;
+    hold.notes = &notes;
     rc = answer_locked(conn, h, answer, delay, reason, reason_len);
-    seg->topics.notes = NULL;
     if (ready)
         pn_topics_end_locked(seg);
     pn_lock_release(seg);
@@ -421,11 +422,12 @@ static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int a
 int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64_t delay_ns,
               const char *reason, size_t reason_len)
 {
+    struct pn_hold hold;
     int rc = pn_answer_check_kind(answer, false);
     if (rc == 0 && __builtin_expect(conn->log != NULL, 0))
         return answer_and_log(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
     if (rc == 0)
-        rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     if (pn_topics_ready(conn->seg))
@@ -439,7 +441,8 @@ int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64
 
 int pn_answer_deadline(struct pn_conn *conn, const struct pn_handle *h, int64_t *deadline)
 {
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_answer_check_locked(conn, h, false);

@@ -174,6 +174,7 @@ static void unregister_consumer(struct pn_consumer *c)
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out)
 {
+    struct pn_hold hold;
     const pn_consumer_options none = {0};
     struct pn_segment *seg = conn->seg;
     int rc = check_options(options == NULL ? &none : options);
@@ -192,7 +193,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     pn_store_relaxed(&c->efd, -1);
     pn_store_relaxed(&c->sleepfd, -1);
     pthread_mutex_init(&c->mutex, NULL);
-    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc == 0 && !pn_topics_ready(seg)) {
         pn_lock_release(seg);
         rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
@@ -231,12 +232,13 @@ void pn_consume_give_back_locked(struct pn_consumer *c)
 
 int pn_consume_pause(struct pn_consumer *c, int level)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
     bool idle = pthread_mutex_trylock(&c->mutex) == 0; /* else it sleeps, with nothing ahead */
     int rc = pn_conn_check(c->conn);
     if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0) {
         if (idle)
             pthread_mutex_unlock(&c->mutex);
@@ -292,12 +294,13 @@ static bool leave_watch_locked(struct pn_conn *conn)
 
 static int detach(struct pn_consumer *c)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
     bool more = true, leaves = false;
     int rc = 0;
     while (rc == 0 && more) {
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
         if (rc != 0)
             break;
         more = false;

@@ -348,9 +348,9 @@ void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t messag
     while (message != 0 && pn_message_at(seg, message)->id == id && pn_cells_go_on(seg, &steps) &&
            pn_load_relaxed(&pn_message_at(seg, message)->state) == PN_MSG_LIVE) {
         struct pn_topic *topic = pn_topic_at(seg, pn_message_at(seg, message)->topic);
-        seg->topics.told = true;
+        pn_topics_hold(seg)->told = true;
         pn_message_discard_locked(seg, message);
-        seg->topics.told = false;
+        pn_topics_hold(seg)->told = false;
         PN_CRASH("commit:cancelled");
         message = topic->rest.max_file == 0 ? 0 : pn_deferred_in_memory_locked(seg, topic, id);
     }
@@ -360,12 +360,13 @@ void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t messag
 
 int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct pn_deferred d = {.begun = false};
     struct pn_topic *topic;
     int rc;
     do {
-        rc = pn_topic_enter(conn, ref, &topic);
+        rc = pn_topic_enter(conn, &hold, ref, &topic);
         if (rc != 0)
             return rc;
         rc = pn_deferred_find_locked(seg, topic, id, &d);

@@ -127,8 +127,9 @@ static int grow(struct pn_consumer *c, size_t need)
 static int copy_again(struct pn_consumer *c, const struct pn_delivery *d, uint64_t word,
                       uint64_t bytes)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     if (pn_load_relaxed(&d->state) == word) {
@@ -206,7 +207,8 @@ static int renew_ahead(struct pn_consumer *c, int64_t now)
 {
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
@@ -303,12 +305,11 @@ static void take_notes_locked(const struct pn_consumer *c, struct pn_topic_notes
 {
     pn_assert_held(c->conn->seg);
     notes->n = 0;
-    c->conn->seg->topics.notes = c->conn->log != NULL ? notes : NULL;
+    pn_topics_hold(c->conn->seg)->notes = c->conn->log != NULL ? notes : NULL;
 }
 
 static void release_and_log(const struct pn_consumer *c, struct pn_topic_notes *notes)
 {
-    c->conn->seg->topics.notes = NULL;
     pn_lock_release(c->conn->seg);
     if (__builtin_expect(c->conn->log != NULL, 0))
         pn_log_notes(c->conn, notes);
@@ -319,9 +320,10 @@ enum look { LOOK_FOUND = 1, LOOK_AGAIN = 2, LOOK_SLEEP = 3 };
 /* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
 static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_consume_check_channel(c, &ch);
@@ -355,9 +357,10 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
 /* It does not sleep after all: somebody else is to be notified. */
 static void stop_waiting(struct pn_consumer *c)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     if (pn_load_acquire(&c->me->wait) == PN_CONSUMER_BUSY ||
-        pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) != 0)
+        pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
         return;
     struct pn_topic_channel *ch;
     pn_topics_begin_locked(seg);
@@ -514,9 +517,10 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
 /* The first of those ahead has expired since it was fetched: back it goes, to be found so. */
 static int expire_ahead(struct pn_consumer *c)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     struct pn_topic_notes notes;

@@ -41,7 +41,7 @@ void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci)
 {
     pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
-    struct pn_topics *t = &seg->topics;
+    struct pn_hold *hold = pn_topics_hold(seg);
     pn_store_relaxed(&c->notified_at, (uint64_t) pn_now_coarse_ns());
     pn_consumer_set_wait_locked(seg, ci, PN_CONSUMER_NOTIFIED);
     PN_CRASH("topic:notified");
@@ -50,13 +50,14 @@ void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci)
         pn_segment_poison(seg, "a consumer is of backend %u, which is not", slot);
         return;
     }
-    for (uint32_t i = 0; i < t->nwakes && i < PN_TOPIC_WAKES; i++)
-        if (t->wake[i] == slot)
+    for (uint32_t i = 0; i < hold->nwakes && i < PN_TOPIC_WAKES; i++)
+        if (hold->wake[i] == slot)
             return;
-    if (t->nwakes < PN_TOPIC_WAKES)
-        t->wake[t->nwakes] = slot;
-    if (t->nwakes <= PN_TOPIC_WAKES)
-        t->nwakes++;
+    if (hold->nwakes < PN_TOPIC_WAKES)
+        hold->wake[hold->nwakes] = slot;
+    hold->at_end |= PN_WAKE_CONSUMERS;
+    if (hold->nwakes <= PN_TOPIC_WAKES)
+        hold->nwakes++;
 }
 
 /* Has it perhaps not yet passed over what is ready? */

@@ -146,7 +146,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
     const struct pn_topic *topic = pn_topic_of(seg, ch);
     uint64_t word = pn_load_relaxed(&d->state);
-    if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || seg->topics.told)
+    if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || pn_topics_hold(seg)->told)
         return;
     struct pn_log_delivery what = {.id = pn_message_at(seg, d->message)->id,
                                    .topic = ch->topic,
@@ -383,7 +383,8 @@ static void tidy(struct pn_segment *seg)
 static void to_be_synced(struct pn_segment *seg)
 {
     struct pn_durable *d = pn_durable_mine(seg);
-    struct pn_topic_sync *sync = &seg->topics.sync;
+    struct pn_hold *hold = pn_topics_hold(seg);
+    struct pn_topic_sync *sync = &hold->sync;
     if (d->policy == PN_FSYNC_ALWAYS) {
         uint32_t failures = sync->policy == PN_FSYNC_ALWAYS ? sync->kept.failures : d->failures;
         if (sync->policy == PN_FSYNC_ALWAYS)
@@ -392,6 +393,8 @@ static void to_be_synced(struct pn_segment *seg)
     }
     if (sync->policy < d->policy)
         sync->policy = d->policy;
+    if (sync->policy != 0)
+        hold->at_end |= PN_SYNC_LOG;
     d->policy = 0;
 }
 
@@ -542,7 +545,8 @@ bool pn_durable_exists(const struct pn_segment *seg)
 /* Rows of databases belong to the writer lock. */
 static int describe_alone(void *arg, struct pn_diskqueue_writing *w)
 {
-    int rc = pn_lock_acquire(arg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_acquire(arg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_carry_describe(arg, w);
@@ -601,20 +605,19 @@ static void sync_all(struct pn_segment *seg)
 /* After a sync that has failed: all of it once more, into a new file.  0: that is on the disk. */
 static int write_anew_and_sync(struct pn_segment *seg, int rc)
 {
-    struct pn_topic_sync sync;
-    if (pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) != 0)
+    struct pn_hold hold;
+    if (pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
         return rc;
     pn_topics_begin_locked(seg);
     pn_topics_end_locked(seg);
-    sync = seg->topics.sync;
-    seg->topics.sync.policy = 0;
+    hold.at_end &= ~(uint32_t) PN_SYNC_LOG; /* here */
     bool behind = seg->topics.ctl->log_behind != 0;
     pn_lock_release(seg);
-    if (sync.policy == PN_FSYNC_ALWAYS) {
+    if (hold.sync.policy == PN_FSYNC_ALWAYS) {
         if (!behind)
             rc = pn_topiclog_sync(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, UINT64_MAX,
-                                  &sync.kept);
-        pn_topiclog_forget(&sync.kept);
+                                  &hold.sync.kept);
+        pn_topiclog_forget(&hold.sync.kept);
     }
     return rc;
 }

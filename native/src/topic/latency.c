@@ -42,7 +42,7 @@ void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note 
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now)
 {
     pn_assert_topics_held(seg);
-    struct pn_topic_notes *notes = seg->topics.notes;
+    struct pn_topic_notes *notes = pn_topics_hold(seg)->notes;
     if (notes != NULL && notes->n < PN_TOPIC_NOTES)
         pn_note_delivery_locked(seg, &notes->note[notes->n++], PN_LAT_TIMEOUT, delivery, now);
 }

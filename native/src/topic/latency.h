@@ -32,12 +32,13 @@ uint32_t pn_log_channel_name(const struct pn_segment *seg, const struct pn_topic
 /* FIN, REQ or TIMEOUT of a delivery that is in flight.  Lock held. */
 void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note *note,
                              enum pn_latkind kind, uint32_t delivery, int64_t now);
-/* The same, of a time-out, for whoever has set seg->topics.notes. */
+/* The same, of a time-out, if this hold of the lock collects them (hold.h). */
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now);
 /* There is no room for another: time-outs can wait. */
 static inline bool pn_notes_full(const struct pn_segment *seg)
 {
-    return seg->topics.notes != NULL && seg->topics.notes->n == PN_TOPIC_NOTES;
+    const struct pn_topic_notes *notes = pn_topics_hold(seg)->notes;
+    return notes != NULL && notes->n == PN_TOPIC_NOTES;
 }
 
 /* Lock not held; the connection has a log. */

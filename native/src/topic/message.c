@@ -558,9 +558,9 @@ void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
         pn_topic_channel_settle_locked(seg, pn_topic_channel_at(seg, i - 1));
 }
 
-int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic)
+int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
 {
-    int rc = pn_lock_wait(conn->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_conn_check_slot(conn);
@@ -607,7 +607,7 @@ static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
 
 static void release_after_publish(struct pn_conn *conn)
 {
-    bool woken = conn->seg->topics.nwakes != 0;
+    bool woken = pn_topics_hold(conn->seg)->nwakes != 0;
     pn_lock_release(conn->seg);
     if (woken)
         pn_make_way_for_consumers(conn);
@@ -615,6 +615,7 @@ static void release_after_publish(struct pn_conn *conn)
 
 int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in, uint64_t *id)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct pn_topic *topic;
     struct pn_new_message m = {.body = in->body,
@@ -623,7 +624,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
                                .headers_len = (uint32_t) in->headers_len,
                                .delay_ns = in->delay_ns,
                                .ttl_ns = in->ttl_ns};
-    int rc = pn_topic_enter(conn, ref, &topic);
+    int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
     *id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1);
@@ -690,9 +691,9 @@ static int publish_many_locked(struct pn_segment *seg, struct pn_topic *topic,
         rc = pn_durable_flush_locked(seg);
     if (rc != 0) { /* the log has none of it, and is told nothing of their end */
         pn_durable_forget_locked(seg);
-        seg->topics.told = true;
+        pn_topics_hold(seg)->told = true;
         take_back_locked(seg, topic, first_id);
-        seg->topics.told = false;
+        pn_topics_hold(seg)->told = false;
     }
     PN_CRASH("publish:before-all");
     pn_store_release(&redo->void_n, 0); /* published, all of them */
@@ -704,6 +705,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
                             const uint32_t *lens, size_t n, const pn_message_in *common,
                             uint64_t *first_id)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct pn_topic *topic;
     struct pn_new_message m = {.headers_len = 0};
@@ -712,7 +714,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
                                      .headers_len = (uint32_t) common->headers_len,
                                      .delay_ns = common->delay_ns,
                                      .ttl_ns = common->ttl_ns};
-    int rc = pn_topic_enter(conn, ref, &topic);
+    int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);

@@ -69,7 +69,7 @@ void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref);
 /* Its last delivery has ended. */
 void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
 /* With the lock, and `topics_dirty`: what is done to a topic by who has a slot.  Else -errno. */
-int pn_topic_enter(struct pn_conn *conn, pn_ref ref, struct pn_topic **topic);
+int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic);
 
 /* What a message of so many bytes of headers and body takes of memory, about. */
 static inline uint64_t pn_bytes_cost(uint64_t bytes)

@@ -53,7 +53,7 @@ static void format(struct pn_segment *seg)
     PN_CRASH("topic:formatted");
 }
 
-static int make(struct pn_segment *seg)
+static int fill(struct pn_segment *seg)
 {
     int rc = allocate(seg);
     if (rc != 0)
@@ -62,10 +62,22 @@ static int make(struct pn_segment *seg)
     if (pn_durable_exists(seg))
         rc = pn_durable_start_alone(seg);
     PN_CRASH("topic:restored");
+    return rc;
+}
+
+/* What was collected without the lock is done after the first hold of it. */
+static int make(struct pn_segment *seg)
+{
+    struct pn_hold hold, opening = {.at_end = 0};
+    seg->topics.opening = &opening;
+    int rc = fill(seg);
+    seg->topics.opening = NULL;
     if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
+    opening.at_end |= hold.at_end; /* of a recovery */
+    hold = opening;
     pn_store_release(&seg->ctl->topics_ready, 1); /* pairs with the acquire in pn_topics_ready */
     PN_CRASH("topic:ready");
     pn_lock_release(seg);
@@ -89,9 +101,10 @@ int pn_topics_make_ready(struct pn_segment *seg)
 
 int pn_topics_wake(struct pn_segment *seg)
 {
+    struct pn_hold hold;
     int rc = pn_topics_make_ready(seg);
     if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
@@ -102,6 +115,7 @@ int pn_topics_wake(struct pn_segment *seg)
 
 int pn_topics_await(struct pn_segment *seg)
 {
+    struct pn_hold hold;
     int rc = 0;
     if (!pn_topics_ready(seg)) {
         rc = pn_opening_begin(seg);
@@ -109,7 +123,7 @@ int pn_topics_await(struct pn_segment *seg)
             pn_opening_end(seg);
     }
     if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc == 0)
         pn_lock_release(seg);
     return rc;

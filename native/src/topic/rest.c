@@ -494,10 +494,11 @@ static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
         ch->staged--;
         pn_delivery_enqueue_locked(seg, given);
     }
-    const bool told = seg->topics.told;
-    seg->topics.told = true; /* it is not over: write_from_memory() has noted where it is */
+    struct pn_hold *hold = pn_topics_hold(seg);
+    const bool told = hold->told;
+    hold->told = true; /* it is not over: write_from_memory() has noted where it is */
     pn_delivery_ended_locked(seg, at, was);
-    seg->topics.told = told;
+    hold->told = told;
 }
 
 int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t at, int64_t now,

@@ -36,8 +36,9 @@ static int64_t to_mono(const struct pn_moment *now, int64_t real)
 static int make_topic(struct pn_restore *r, const struct pn_log_topic *what, const char *database,
                       const char *name, const pn_topic_options *o, struct pn_topic **made)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = r->seg;
-    int rc = r->alone ? pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS) : 0;
+    int rc = r->alone ? pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS) : 0;
     if (rc != 0)
         return rc;
     uint32_t dboid = pn_database_of_locked(seg, database, what->database_len);

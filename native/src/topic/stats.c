@@ -134,9 +134,9 @@ static void quantiles(const struct e2e *h, int halves, double total, const doubl
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static int enter(struct pn_conn *conn)
+static int enter(struct pn_conn *conn, struct pn_hold *hold)
 {
-    int rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
     if (rc == 0 && pn_topics_ready(conn->seg))
         pn_topics_begin_locked(conn->seg);
     return rc;
@@ -177,9 +177,10 @@ static int check_quantiles(const double *q, size_t n)
 
 int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
 {
+    struct pn_hold hold;
     int rc = check_quantiles(q, n);
     if (rc == 0)
-        rc = enter(conn);
+        rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -188,9 +189,10 @@ int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, do
 
 int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, double *seconds)
 {
+    struct pn_hold hold;
     int rc = check_quantiles(q, n);
     if (rc == 0)
-        rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
@@ -391,11 +393,12 @@ static int wake(struct pn_segment *seg)
 
 int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     int rc = wake(seg);
     if (rc != 1)
         return rc;
-    rc = enter(conn);
+    rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(seg), rows, cap));
@@ -403,10 +406,11 @@ int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
 
 int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
 {
+    struct pn_hold hold;
     int rc = wake(seg);
     if (rc != 1)
         return rc;
-    rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = (int) topic_rows(seg, 0, begin_look(), rows, cap);
@@ -434,7 +438,8 @@ static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref r
 
 int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
 {
-    int rc = enter(conn);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     struct pn_topic *t = topic_without_dead_locked(conn, ref);
@@ -480,9 +485,10 @@ static void tick_and_fill(struct pn_segment *seg, struct pn_topic_channel *ch, s
 int pn_topic_channels_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *rows,
                            size_t cap)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     size_t n = 0;
-    int rc = enter(conn);
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
@@ -499,8 +505,9 @@ int pn_topic_channels_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_st
 
 int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
 {
+    struct pn_hold hold;
     size_t n = 0;
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
@@ -523,7 +530,8 @@ int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats 
 
 int pn_topic_channels_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
 {
-    int rc = enter(conn);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
@@ -565,7 +573,8 @@ static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_
 
 int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
 {
-    int rc = enter(conn);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -575,7 +584,8 @@ int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, 
 
 int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
 {
-    int rc = pn_lock_acquire(seg, PN_LOCK_TIMEOUT_NS);
+    struct pn_hold hold;
+    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
@@ -586,8 +596,9 @@ int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *row
 
 int pn_consumer_row(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *out)
 {
+    struct pn_hold hold;
     uint32_t ci = (uint32_t) ref - 1;
-    int rc = enter(conn);
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_consumer_slot *c = pn_consumer_at(conn->seg, ci);
@@ -633,11 +644,12 @@ static void peek_one(struct peek *p, uint32_t ref)
 int pn_topic_channels_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, size_t cap,
                            uint8_t *bodies, size_t body_max)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
     struct pn_timed entry;
     uint32_t steps = 0;
-    int rc = enter(conn);
+    int rc = enter(conn, &hold);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);

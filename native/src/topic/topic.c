@@ -280,11 +280,11 @@ static int tables_full(const char *what, const char *option, uint32_t max)
 }
 
 /* With the lock, and the topic area there to be changed. */
-static int enter(struct pn_conn *conn, bool make)
+static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
 {
     int rc = make ? pn_topics_make_ready(conn->seg) : 0;
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_acquire(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     rc = pn_conn_check_slot(conn);
@@ -310,12 +310,13 @@ static int leave(struct pn_conn *conn, int rc)
 int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     int rc = pn_topic_check_name("topic", name, len);
     if (rc == 0)
         rc = check_options(options);
     if (rc == 0)
-        rc = enter(conn, true);
+        rc = enter(conn, &hold, true);
     if (rc != 0)
         return rc;
     if (seg->topics.ctl->deleted != 0)
@@ -335,10 +336,11 @@ int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
 
 int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *out)
 {
+    struct pn_hold hold;
     int rc = pn_topic_check_name("topic", name, len);
     if (rc != 0 || !pn_topics_ready(conn->seg))
         return rc;
-    rc = enter(conn, false);
+    rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *t = pn_topic_lookup_locked(conn->seg, conn->dboid, name, len);
@@ -398,11 +400,12 @@ static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name,
 /* Bounded steps, and then the lock is given to others; but not longer than such a list can be. */
 static int pump_all(struct pn_conn *conn, pn_ref ref)
 {
+    struct pn_hold hold;
     bool more = true;
     /* others publish meanwhile; what is left then is for the next that gets or publishes */
     uint64_t most = conn->seg->topics.memory / 32;
     for (uint64_t steps = 0; more && steps < most; steps += PN_TOPIC_STEPS) {
-        int rc = enter(conn, false);
+        int rc = enter(conn, &hold, false);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -417,11 +420,12 @@ static int pump_all(struct pn_conn *conn, pn_ref ref)
 int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
                            int64_t max_consumers, pn_ref *out)
 {
+    struct pn_hold hold;
     int rc = pn_topic_check_name("channel", name, len);
     if (rc == 0 && max_consumers > 65535)
         rc = pn_fail(EINVAL, "max_consumers must be at most 65535");
     if (rc == 0)
-        rc = enter(conn, false);
+        rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     rc = leave(conn, open_queue_locked(conn, topic, name, len, max_consumers, out));
@@ -431,9 +435,10 @@ int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name,
 int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
                            pn_ref *out)
 {
+    struct pn_hold hold;
     int rc = pn_topic_check_name("channel", name, len);
     if (rc == 0)
-        rc = enter(conn, false);
+        rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -447,7 +452,8 @@ int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, s
 
 int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 {
-    int rc = enter(conn, false);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -462,7 +468,8 @@ int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 
 int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 {
-    int rc = enter(conn, false);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -485,9 +492,10 @@ static bool sweep_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
 
 static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
 {
+    struct pn_hold hold;
     bool more = true, marked = false;
     while (more) {
-        int rc = enter(conn, false);
+        int rc = enter(conn, &hold, false);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = of_topic ? pn_topic_resolve_locked(conn, ref) : NULL;
@@ -610,9 +618,10 @@ bool pn_topics_sweep_locked(struct pn_segment *seg)
 
 static int sweep_all(struct pn_conn *conn)
 {
+    struct pn_hold hold;
     bool more = true;
     while (more) {
-        int rc = enter(conn, false);
+        int rc = enter(conn, &hold, false);
         if (rc != 0)
             return rc;
         more = pn_topics_sweep_locked(conn->seg);
@@ -623,7 +632,8 @@ static int sweep_all(struct pn_conn *conn)
 
 int pn_topics_delete(struct pn_conn *conn, pn_ref ref)
 {
-    int rc = enter(conn, false);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -646,7 +656,8 @@ static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channe
 
 int pn_topic_channels_delete(struct pn_conn *conn, pn_ref ref)
 {
-    int rc = enter(conn, false);
+    struct pn_hold hold;
+    int rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);

@@ -152,8 +152,9 @@ static void reap_process_locked(struct pn_segment *seg, int32_t pid)
 
 static bool take_over(struct pn_segment *seg, int32_t pid)
 {
+    struct pn_hold hold;
     PN_CRASH("watch:dead");
-    if (pn_lock_acquire(seg, PN_TAKEOVER_NS) != 0)
+    if (pn_lock_acquire(seg, &hold, PN_TAKEOVER_NS) != 0)
         return false;
     PN_CRASH("watch:locked");
     reap_process_locked(seg, pid);
@@ -432,6 +433,7 @@ void pn_watch_look(struct pn_conn *conn)
  */
 int pn_watch_look_at_commit(struct pn_conn *conn)
 {
+    struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     QueuePosition head = pn_load_acquire(&seg->ctl->head);
     QueuePosition before = conn->unannounced;
@@ -440,7 +442,7 @@ int pn_watch_look_at_commit(struct pn_conn *conn)
     conn->unannounced = head;
     if (before != head)
         return 0;
-    int rc = pn_lock_try(seg); /* a dead holder is recovered in here */
+    int rc = pn_lock_try(seg, &hold); /* a dead holder is recovered in here */
     if (rc != 0)
         return rc == -EBUSY ? 0 : rc;
     pn_lock_release(seg);
