@@ -145,7 +145,8 @@ static void waiter(void *arg)
     pn_conn *conn;
     pn_engine *engine = engine_of(&conn);
     CHECK_EQ(write(*(int *) arg, "w", 1), 1);
-    topic_of(conn, "t");
+    pn_ref topic = topic_of(conn, "t");
+    CHECK_EQ(topic_stat(conn, topic).ref, topic);
     pn_conn_close(conn);
     pn_engine_close(engine);
 }

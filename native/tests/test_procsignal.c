@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 
 #include "backend/backend.h"
 #include "base/os.h"
@@ -256,6 +257,31 @@ static void test_a_replaced_handler_is_installed_again(void)
     end();
 }
 
+/* A process that watches the descriptor, and never enters our wait: its slow timer looks. */
+static void watching_host(void *arg)
+{
+    const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
+    struct sigaction now;
+    (void) arg;
+    pn_conn *conn = listening(0);
+    CHECK(pn_fileno(conn) >= 0);
+    signal(SIGUSR1, host_handler);
+    CHECK_EQ(timerfd_settime(conn->tfd, 0, &at_once, NULL), 0);
+    CHECK_EQ(poll(&(struct pollfd) {.fd = conn->tfd, .events = POLLIN}, 1, TEST_PATIENCE_MS), 1);
+    CHECK_POLL(conn, "");
+    CHECK_EQ(sigaction(SIGUSR1, NULL, &now), 0);
+    CHECK(now.sa_handler != host_handler);
+    pn_conn_close(conn);
+}
+
+static void test_a_replaced_handler_is_found_by_the_slow_timer(void)
+{
+    begin();
+    CHECK_CHILD(spawn(watching_host, NULL), 0);
+    CHECK_EQ(test_stat(engine).handler_reinstalls, 1);
+    end();
+}
+
 /* Nobody signals a process that does not catch it, even for a moment; its own timer finds it. */
 static void careless(void *arg)
 {
@@ -320,6 +346,27 @@ static void test_real_time_and_blocked_signals(void)
     CHECK_CHILD(pid, 0);
     pid = spawn(blocked, NULL);
     test_hear(up);
+    notify("x");
+    CHECK_CHILD(pid, 0);
+    end();
+}
+
+static void without_a_signal(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = listening(-1);
+    test_tell(up);
+    wait_for(conn, "x");
+    pn_conn_close(conn);
+}
+
+/* It looks by itself, every few milliseconds, and needs no slow timer for that. */
+static void test_a_listener_without_a_signal_polls(void)
+{
+    begin();
+    pid_t pid = spawn(without_a_signal, NULL);
+    test_hear(up);
+    CHECK_SOON(asleep(1) && is_blocked(pid));
     notify("x");
     CHECK_CHILD(pid, 0);
     end();
@@ -623,8 +670,10 @@ int main(void)
     RUN(test_foreign_signals_do_what_the_host_had_chosen);
     RUN(test_after_the_last_close_a_late_signal_does_not_kill);
     RUN(test_a_replaced_handler_is_installed_again);
+    RUN(test_a_replaced_handler_is_found_by_the_slow_timer);
     RUN(test_who_does_not_catch_it_is_not_signalled);
     RUN(test_real_time_and_blocked_signals);
+    RUN(test_a_listener_without_a_signal_polls);
     RUN(test_without_room_for_pending_signals);
     RUN(test_an_execd_program_is_not_signalled);
     RUN(test_a_forked_child_touches_nothing_of_its_parents);
