@@ -277,3 +277,53 @@ def test_what_does_not_assert_the_lock_is_found() -> None:
         "int e_locked(struct s *s);\n"
     )
     assert without_assertion(text) == ["c_locked"]
+
+
+# ---- the memory order --------------------------------------------------------------------------
+
+RAW_ATOMIC = re.compile(r"\b(?:atomic_\w+|__atomic_\w+|__sync_\w+)\s*\(|<stdatomic\.h>")
+ANY_FUNCTION = re.compile(r"^[A-Za-z][^;{}()#]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def test_only_atomic_h_has_raw_atomics() -> None:
+    fail_if_any(
+        [
+            f"{relative(path)}: {found}: give it a name in base/atomic.h"
+            for path, text in core("*.[ch]").items()
+            if path.name != "atomic.h"
+            for found in RAW_ATOMIC.findall(text)
+        ]
+    )
+
+
+def unpaired(text: str, functions: set[str]) -> list[str]:
+    """Comments that say "pairs with", and do not name functions that there are."""
+    wrong = []
+    for comment in COMMENT.findall(text):
+        _, found, partner = comment.partition("pairs with")
+        names = re.findall(r"(\w+)\(\)", partner)
+        if found and (not names or not functions.issuperset(names)):
+            wrong.append(" ".join(comment.split()))
+    return wrong
+
+
+def test_what_pairs_with_something_names_a_function() -> None:
+    functions = {name for text in core("*.[ch]").values() for name in ANY_FUNCTION.findall(text)}
+    paths = [path for path in core("*.[ch]") if path.name != "atomic.h"]
+    assert sum("pairs with" in path.read_text() for path in paths) > 10
+    fail_if_any(
+        [
+            f"{relative(path)}: {comment}"
+            for path in paths
+            for comment in unpaired(path.read_text(), functions)
+        ]
+    )
+
+
+def test_what_pairs_with_nothing_is_found() -> None:
+    assert not unpaired("x(); /* pairs with f()\n * and g() */ /* f */", {"f", "g"})
+    assert unpaired("/* pairs with f() */ /* pairs with the reader */", {"g"}) == [
+        "/* pairs with f() */",
+        "/* pairs with the reader */",
+    ]

@@ -290,7 +290,7 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
         return 0;
     if (conn->pid != pn_my_pid)
         return pn_conn_foreign(conn);
-    int32_t died = cap > 0 ? atomic_exchange(&conn->seg->recovered_from, 0) : 0;
+    int32_t died = cap > 0 ? pn_exchange(&conn->seg->recovered_from, 0) : 0;
     if (died != 0) {
         n = snprintf(buf, cap,
                      "the process with PID %d died in the middle of a commit; segment \"%s\" was "
@@ -474,7 +474,7 @@ static void end_conn(pn_conn *conn)
 
 void pn_conn_let_go(pn_conn *conn)
 {
-    if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) == 1)
+    if (pn_fetch_sub_acq_rel(&conn->refs, 1) == 1)
         end_conn(conn);
 }
 
@@ -523,7 +523,8 @@ PN_API uint64_t pn_generation_value(const pn_engine *engine, uint32_t index)
     const struct pn_segment *seg = engine->seg;
     if (__builtin_expect(index >= seg->max_generations, 0))
         return 0;
-    return pn_load_acquire(&pn_generation_at(seg, index)->value); /* pairs with the committer's */
+    /* pairs with store_counters_locked() */
+    return pn_load_acquire(&pn_generation_at(seg, index)->value);
 }
 
 PN_API int pn_bump(pn_conn *conn, uint32_t index)

@@ -30,7 +30,7 @@
 
 void pn_room_wake(struct pn_segment *seg)
 {
-    pn_fence_seq_cst(); /* pairs with the one in room.c, arm_wait */
+    pn_fence_seq_cst(); /* pairs with the one in arm_wait() */
     if (pn_load_relaxed(&seg->ctl->room_waiters) != 0) {
         pn_store_relaxed(&seg->ctl->room_waiters, 0);
         pn_fetch_add_relaxed(&seg->ctl->room_seq, 1);
@@ -144,7 +144,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     }
     pn_store_release(&me->generation, pn_load_relaxed(&me->generation) + 1);
     /* senders read it last: who sees the new pid or signo then sees the new generation, too */
-    atomic_thread_fence(memory_order_release);
+    pn_fence_release();
     pn_store_relaxed(&me->pid, pn_my_pid);
     me->database = row;
     me->dboid = seg->database[row].dboid;
@@ -311,8 +311,8 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");
     pn_store_release(&seg->backend[slot].state, PN_SLOT_FREE);
-    /* before what the slot pinned is overwritten: pairs with the one in pn_conn_impossible */
-    atomic_thread_fence(memory_order_release);
+    /* before what the slot pinned is overwritten: pairs with the one in pn_conn_impossible() */
+    pn_fence_release();
     PN_CRASH("reap:freed");
     pn_room_wake(seg);
 }

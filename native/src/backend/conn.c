@@ -42,7 +42,7 @@ int pn_conn_impossible(struct pn_conn *conn, const char *format, ...)
 {
     char reason[128];
     va_list args;
-    atomic_thread_fence(memory_order_acquire); /* pairs with the one in pn_backend_reap_locked */
+    pn_fence_acquire(); /* pairs with the one in pn_backend_reap_locked() */
     int rc = pn_conn_check_slot(conn);
     if (rc != 0)
         return rc;

@@ -116,7 +116,7 @@ struct pn_conn {
 /* Walk again.  False: it never slept, and walks before it does.  Async-signal-safe. */
 static inline bool pn_watch_told(struct pn_conn *conn)
 {
-    atomic_store(&conn->watch.stale, 1);
+    pn_store_seq_cst(&conn->watch.stale, 1);
     return pn_load_acquire(&conn->watch.epfd) >= 0;
 }
 

@@ -61,7 +61,7 @@ static bool probe(const struct pn_segment *seg, uint64_t hash, uint32_t dboid, c
     for (uint32_t i = 0; i < seg->max_generations; i++) {
         *at = start + i < seg->max_generations ? start + i : start + i - seg->max_generations;
         const struct pn_generation *g = pn_generation_at(seg, *at);
-        if (pn_load_acquire(&g->state) != PN_GENERATION_USED) /* pairs with the release in make */
+        if (pn_load_acquire(&g->state) != PN_GENERATION_USED) /* pairs with make_locked() */
             return false;
         if (g->hash == hash && g->dboid == dboid && g->name_len == len &&
             memcmp(g->name, name, len) == 0)
@@ -175,11 +175,11 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
         return pn_conn_impossible(conn, "an entry of unknown kind %u", kind);
     if (index >= seg->max_generations)
         return pn_conn_impossible(conn, "an entry bumps counter %u, which is not", index);
-    atomic_thread_fence(memory_order_acquire); /* as in pn_conn_impossible: what we read is so */
+    pn_fence_acquire(); /* as in pn_conn_impossible: what we read is so */
     if (!pn_owns_slot(conn))
         return pn_conn_reaped(conn);
     pn_atomic_u64 *counter = &pn_generation_at(seg, index)->value;
-    uint64_t found = pn_load_acquire(counter); /* pairs with the release of the committer */
+    uint64_t found = pn_load_acquire(counter); /* pairs with store_counters_locked() */
     if (found < value && *passed != qe->xid) {
         pn_store_relaxed(&conn->held_index, index);
         pn_store_release(&conn->held_value, value);

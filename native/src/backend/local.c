@@ -173,7 +173,7 @@ static void forget(struct pn_local_channels *l, uint32_t number)
 
 static void let_go_of_life(struct pn_batch_life *life)
 {
-    if (atomic_fetch_sub(&life->holders, 1) == 1)
+    if (pn_fetch_sub(&life->holders, 1) == 1)
         free(life);
 }
 

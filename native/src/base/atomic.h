@@ -1,9 +1,9 @@
 /*
  * atomic.h - the named atomics that the engine uses, over <stdatomic.h>.
  *
- * A dozen names instead of a zoo.  Each says which order it gives; at the call a comment names
- * the access it pairs with.  Words in shared memory must be lock-free: a lock inside libatomic
- * would be private to a process.
+ * A few names instead of a zoo, and none of <stdatomic.h> elsewhere.  Each says which order it
+ * gives; at the call a comment names the function with the access that it pairs with.  Words in
+ * shared memory must be lock-free: a lock inside libatomic would be private to a process.
  */
 #ifndef PN_ATOMIC_H
 #define PN_ATOMIC_H
@@ -24,10 +24,20 @@ typedef _Atomic(int32_t) pn_atomic_i32;
 #define pn_load_seq_cst(p)         atomic_load_explicit((p), memory_order_seq_cst)
 #define pn_store_relaxed(p, v)     atomic_store_explicit((p), (v), memory_order_relaxed)
 #define pn_store_release(p, v)     atomic_store_explicit((p), (v), memory_order_release)
+#define pn_store_seq_cst(p, v)     atomic_store_explicit((p), (v), memory_order_seq_cst)
 #define pn_exchange(p, v)          atomic_exchange_explicit((p), (v), memory_order_seq_cst)
 #define pn_fetch_or(p, v)          atomic_fetch_or_explicit((p), (v), memory_order_seq_cst)
 #define pn_fetch_and(p, v)         atomic_fetch_and_explicit((p), (v), memory_order_seq_cst)
+#define pn_fetch_add(p, v)         atomic_fetch_add_explicit((p), (v), memory_order_seq_cst)
 #define pn_fetch_add_relaxed(p, v) atomic_fetch_add_explicit((p), (v), memory_order_relaxed)
+#define pn_fetch_add_release(p, v) atomic_fetch_add_explicit((p), (v), memory_order_release)
+#define pn_fetch_sub(p, v)         atomic_fetch_sub_explicit((p), (v), memory_order_seq_cst)
+#define pn_fetch_sub_acq_rel(p, v) atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
+/* Sequentially consistent; a failure stores what stands there in *e.  _weak: in a loop. */
+#define pn_cas(p, e, v)      atomic_compare_exchange_strong((p), (e), (v))
+#define pn_cas_weak(p, e, v) atomic_compare_exchange_weak((p), (e), (v))
+/* Of a word that is no _Atomic, since most of its accesses have no other thread to fear. */
+#define pn_store_release_plain(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 
 static inline bool pn_cas_u64(pn_atomic_u64 *p, uint64_t *expected, uint64_t desired)
 {
@@ -47,6 +57,22 @@ static inline void pn_fence_seq_cst(void)
 #else
     atomic_thread_fence(memory_order_seq_cst);
 #endif
+}
+
+static inline void pn_fence_acquire(void)
+{
+    atomic_thread_fence(memory_order_acquire);
+}
+
+static inline void pn_fence_release(void)
+{
+    atomic_thread_fence(memory_order_release);
+}
+
+/* Of what a signal handler of this thread, or who repairs after its death, sees of it in order. */
+static inline void pn_compiler_fence(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
 }
 
 static inline void pn_cpu_relax(void)

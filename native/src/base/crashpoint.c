@@ -27,7 +27,7 @@ void pn_crash_reached(const struct pn_crashpoint *point)
 {
     if (pn_load_acquire(&hits_left) == 0 || strcmp(point->label, armed) != 0)
         return;
-    if (atomic_fetch_sub(&hits_left, 1) != 1)
+    if (pn_fetch_sub(&hits_left, 1) != 1)
         return;
     if (armed_action == PN_CRASH_EXIT)
         _exit(99);

@@ -39,7 +39,7 @@ static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition be
     c->conn->seg->pinning[slot / 64] |= 1ULL << (slot % 64);
     pn_set_from_if_quiet(backend, begin);
     PN_CRASH("commit:from");
-    pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self */
+    pn_store_release(&backend->want, end); /* pairs with the acquire in pn_wake_self() */
     PN_CRASH("commit:want");
     if (c->nwake < PN_WAKE_LIST)
         c->wake[c->nwake++] = slot;
@@ -81,7 +81,7 @@ static void store_counters_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
     for (size_t i = 0; i < c->nbumps; i++) {
-        /* pairs with the acquire of who reads the counter: he sees every `want` as well */
+        /* pairs with pn_generation_value(): its caller sees every `want` as well */
         pn_store_release(&pn_generation_at(c->conn->seg, c->bumps[i].index)->value,
                          c->bumps[i].value);
         PN_CRASH("commit:generation");
@@ -150,7 +150,7 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
         c->flush = true;
     }
     store_counters_locked(c);
-    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
+    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep() */
     for (uint32_t i = 0; !c->overflow && i < interested; i++)
         unsleep_locked(c, c->wake[i], &kept, &seg->ctl->locked);
     for (uint32_t slot = 0; c->overflow && slot < seg->max_backends; slot++)

@@ -328,7 +328,7 @@ static int atcommit_locked(struct pn_commit *c)
     give_back_reservation_locked(c->conn->seg, c->txn);
     if (end != begin) {
         PN_CRASH("commit:before-head");
-        pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in readers */
+        pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in poll_once() */
         PN_CRASH("commit:after-head");
         apply_entries_locked(c);
         if (c->nops != 0)

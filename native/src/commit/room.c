@@ -180,11 +180,11 @@ static bool evict_locked(struct pn_conn *conn, QueuePosition target, int32_t hol
     QueuePosition floor = find_floor(seg, target, head);
     if (floor == 0)
         return false;
-    pn_store_release(&ctl->floor, floor); /* pairs with the acquire in copy.c */
+    pn_store_release(&ctl->floor, floor); /* pairs with the acquire in pn_copy_fetch() */
     PN_CRASH("evict:floor");
     pn_queue_advance_tail_locked(seg);
     PN_CRASH("evict:tail");
-    atomic_thread_fence(memory_order_release); /* before the ring is overwritten: see copy.c */
+    pn_fence_release(); /* before the ring is overwritten: pairs with still_there() */
     pn_store_relaxed(&ctl->locked.evictions, pn_load_relaxed(&ctl->locked.evictions) + 1);
     if (holder >= 0 && may_warn(seg, pn_now_ns()))
         pn_conn_add_notice(conn,

@@ -94,9 +94,9 @@ struct pn_latlog {
 };
 
 /* Per process, shared by its logs. */
-static _Atomic uint64_t used_bytes;
-static _Atomic uint64_t limit_bytes = PN_LATLOG_LIMIT_DEFAULT;
-static _Atomic uint32_t next_segno;
+static pn_atomic_u64 used_bytes;
+static pn_atomic_u64 limit_bytes = PN_LATLOG_LIMIT_DEFAULT;
+static pn_atomic_u32 next_segno;
 static pthread_once_t fork_hook = PTHREAD_ONCE_INIT;
 
 /* ---- small things ---------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static uint64_t process_start(void)
 
 static void after_fork_in_child(void)
 {
-    atomic_store(&used_bytes, 0);
+    pn_store_seq_cst(&used_bytes, 0);
 }
 
 static void install_fork_hook(void)
@@ -178,25 +178,25 @@ static void install_fork_hook(void)
 
 static bool reserve_bytes(uint64_t n)
 {
-    uint64_t used = atomic_load(&used_bytes);
+    uint64_t used = pn_load_seq_cst(&used_bytes);
 
     do {
-        uint64_t limit = atomic_load(&limit_bytes);
+        uint64_t limit = pn_load_seq_cst(&limit_bytes);
 
         if (used > limit || n > limit - used)
             return false;
-    } while (!atomic_compare_exchange_weak(&used_bytes, &used, used + n));
+    } while (!pn_cas_weak(&used_bytes, &used, used + n));
     return true;
 }
 
 static void release_bytes(uint64_t n)
 {
-    atomic_fetch_sub(&used_bytes, n);
+    pn_fetch_sub(&used_bytes, n);
 }
 
 void pn_latlog_limit(uint64_t bytes)
 {
-    atomic_store(&limit_bytes, bytes);
+    pn_store_seq_cst(&limit_bytes, bytes);
 }
 
 /* ---- segments -------------------------------------------------------------------------- */
@@ -316,7 +316,7 @@ static void segment_seal(struct segment *seg)
     uint64_t end = record_end(seg->n);
 
     put_anchor(seg, seg->map);
-    atomic_store_explicit(&seg->map->sealed, 1, memory_order_release);
+    pn_store_release(&seg->map->sealed, 1);
     if (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0)
         release_bytes(seg->size - end);
     segment_unmap(seg);
@@ -328,7 +328,7 @@ static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *n
     int fd = -1;
 
     for (int tries = 0; tries < 64 && fd < 0; tries++) {
-        h->segno = atomic_fetch_add(&next_segno, 1);
+        h->segno = pn_fetch_add(&next_segno, 1);
         snprintf(name, size, "%s.%.8s.%d.%llu.%u.pynlog", h->host, h->boot_id, (int) h->pid,
                  (unsigned long long) h->starttime, h->segno);
         fd = openat(log->dir.fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -349,7 +349,7 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     h->part = log->files;
     h->capacity = seg->capacity;
     h->header_crc = pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc));
-    atomic_init(&h->dropped, log->dropped);
+    pn_store_relaxed(&h->dropped, log->dropped);
     put_anchor(seg, h);
     n = pwrite(seg->file.fd, h, sizeof(*h), 0);
     if (n >= 0 && n != (ssize_t) sizeof(*h))
@@ -496,7 +496,7 @@ static void drop(pn_latlog *log)
 {
     log->dropped++;
     if (log->seg.map != NULL)
-        atomic_store_explicit(&log->seg.map->dropped, log->dropped, memory_order_relaxed);
+        pn_store_relaxed(&log->seg.map->dropped, log->dropped);
 }
 
 void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
@@ -522,7 +522,7 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
     put_words(seg, n, words);
     seg->n = n + 1;
     /* Pairs with the acquire load of a reader: below `committed` all bytes are there. */
-    atomic_store_explicit(&seg->map->committed, seg->n, memory_order_release);
+    pn_store_release(&seg->map->committed, seg->n);
     /* The next record's line, which only the kernel has had in its cache: a lock would wait. */
     __builtin_prefetch(record_at(seg, seg->n), 1);
 }

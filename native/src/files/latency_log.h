@@ -37,9 +37,10 @@
 #ifndef PN_LATLOG_H
 #define PN_LATLOG_H
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/atomic.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "pynlog v1 is little-endian and is written as it lies in memory"
@@ -114,10 +115,10 @@ struct pn_latlog_header {
     uint8_t reserved[132];
     uint32_t header_crc; /* CRC32C of all bytes before it */
     struct pn_latlog_anchor anchors[PN_LATLOG_ANCHORS];
-    _Atomic uint64_t committed; /* records; release store after the record's bytes */
-    _Atomic uint64_t dropped;   /* of this log since it was opened */
-    _Atomic uint32_t sealed;    /* 1: closed in order, nothing follows in this file */
-    uint8_t pad[108];           /* committed's line is written at every record: keep it alone */
+    pn_atomic_u64 committed; /* records; release store after the record's bytes */
+    pn_atomic_u64 dropped;   /* of this log since it was opened */
+    pn_atomic_u32 sealed;    /* 1: closed in order, nothing follows in this file */
+    uint8_t pad[108];        /* committed's line is written at every record: keep it alone */
     char schema[2944];
 };
 
@@ -126,7 +127,7 @@ _Static_assert(sizeof(struct pn_latlog_header) == PN_LATLOG_HEADER, "header");
 _Static_assert(offsetof(struct pn_latlog_header, header_crc) == 508, "header crc");
 _Static_assert(offsetof(struct pn_latlog_header, committed) == 1024, "committed");
 _Static_assert(offsetof(struct pn_latlog_header, schema) == 1152, "schema");
-_Static_assert(sizeof(_Atomic uint64_t) == 8, "plain 64-bit atomics");
+_Static_assert(sizeof(pn_atomic_u64) == 8, "plain 64-bit atomics");
 
 typedef struct pn_latlog pn_latlog;
 

@@ -376,7 +376,7 @@ int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, u
     }
     if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) {
         pn_store_relaxed(&log->failed, (uint32_t) -rc);
-        atomic_fetch_add_explicit(&log->failures, 1, memory_order_release);
+        pn_fetch_add_release(&log->failures, 1);
     } else if (rc == 0 && pn_load_acquire(&log->failures) != failures) {
         uint32_t error = pn_load_relaxed(&log->failed);
         rc = pn_fail(error != 0 ? (int) error : EIO, "a sync of the log in %s failed meanwhile",

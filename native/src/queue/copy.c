@@ -75,7 +75,7 @@ __attribute__((no_sanitize("thread"))) static void copy_words(void *out, const v
 
 static bool still_there(const struct pn_segment *seg, QueuePosition at)
 {
-    atomic_thread_fence(memory_order_acquire); /* pairs with the release fence in room.c, spill.c */
+    pn_fence_acquire(); /* pairs with the release fences in evict_locked() and pn_spill_locked() */
     return pn_load_relaxed(&seg->ctl->mem_tail) <= at && pn_load_relaxed(&seg->ctl->floor) <= at;
 }
 

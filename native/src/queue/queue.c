@@ -139,7 +139,7 @@ static inline QueuePosition later(QueuePosition a, QueuePosition b)
 bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStatus *backend,
                      QueuePosition *start)
 {
-    uint64_t pos = pn_load_acquire(&backend->pos) & ~PN_ASLEEP; /* pairs with the reader's store */
+    uint64_t pos = pn_load_acquire(&backend->pos) & ~PN_ASLEEP; /* pairs with pn_read_move() */
     if (pn_load_relaxed(&backend->want) <= pos)
         return false;
     *start = later(later(pos, pn_load_relaxed(&backend->from)), pn_load_relaxed(&seg->ctl->floor));
@@ -171,7 +171,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
     pn_store_release(&seg->ctl->tail, least);
     PN_CRASH("tail:stored");
     if (pn_load_relaxed(&seg->ctl->mem_tail) < least)
-        pn_store_release(&seg->ctl->mem_tail, least); /* pairs with the acquire in copy.c */
+        pn_store_release(&seg->ctl->mem_tail, least); /* pairs with pn_copy_fetch() */
     if (seg->spills)
         pn_spill_retire_locked(seg);
     return holder;

@@ -117,7 +117,7 @@ static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
         PN_CRASH("spill:written");
         from = stop;
     }
-    pn_store_release(&ctl->mem_tail, end); /* pairs with the acquire in copy.c */
+    pn_store_release(&ctl->mem_tail, end); /* pairs with the acquire in pn_copy_fetch() */
     PN_CRASH("spill:mem-tail");
     pn_store_relaxed(&ctl->locked.spilled_pages,
                      pn_load_relaxed(&ctl->locked.spilled_pages) +
@@ -139,7 +139,7 @@ int pn_spill_locked(struct pn_segment *seg, QueuePosition end)
         if (rc == 0)
             rc = to == begin ? -EAGAIN : move_locked(seg, &dir, begin, to);
     }
-    atomic_thread_fence(memory_order_release); /* before the ring is overwritten: see copy.c */
+    pn_fence_release(); /* before the ring is overwritten: pairs with still_there() */
     return rc;
 }
 

@@ -188,7 +188,7 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
 int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to)
 {
     if (__builtin_expect(pn_cas_u64(&conn->me->pos, &from, to), 1))
-        return 0; /* release: pairs with the acquire of a tail scan */
+        return 0; /* release: pairs with pn_backend_pins() */
     b->n = b->ngaps = 0;
     pn_local_tell_again(b);
     return pn_owns_slot(conn) ? -EAGAIN : pn_conn_reaped(conn);

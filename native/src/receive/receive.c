@@ -178,7 +178,7 @@ static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error
         }
         uint64_t from = pn_load_relaxed(&conn->me->from);
         pos = pos > from ? pos : from;
-        QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with the commit */
+        QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with atcommit_locked() */
         PN_CRASH("read:head");
         if (pos > head || want > head) { /* head was stored before want: it cannot be less */
             *error = pn_conn_impossible(conn, "backend %u stands beyond the head", conn->slot);
@@ -599,7 +599,7 @@ void pn_receive_post(struct pn_conn *conn)
 {
     if (pn_load_acquire(&conn->has_fd) == 0)
         return;
-    atomic_store(&conn->posted, 1);
+    pn_store_seq_cst(&conn->posted, 1);
     set_timer(conn, 1);
 }
 

@@ -123,7 +123,7 @@ static void raise_wants(struct pn_segment *seg, QueuePosition begin, QueuePositi
 
 static void unsleep_all(struct pn_segment *seg)
 {
-    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep */
+    pn_fence_seq_cst(); /* pairs with the exchange in pn_fall_asleep() */
     int64_t now = pn_now_ns();
     for (uint32_t slot = 0; slot < seg->max_backends; slot++)
         if (pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&

@@ -419,7 +419,7 @@ int pn_arena_give_body_locked(struct pn_arena *mem, uint32_t ref)
             if (cell == NULL || (!first && cell->state != PN_BODY_CHAINED))
                 return pn_arena_broken(mem, "a body", ref);
             next = cell->next;
-            __atomic_store_n(&cell->state, 0, __ATOMIC_RELEASE);
+            pn_store_release_plain(&cell->state, 0);
         }
         pn_arena_give_locked(mem, ref);
         ref = next;

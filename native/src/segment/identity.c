@@ -79,7 +79,7 @@ int pn_segment_file(struct pn_segment *seg)
             close(fd);
         return -PN_EGONE;
     }
-    if (atomic_compare_exchange_strong(&seg->fd, &known, fd))
+    if (pn_cas(&seg->fd, &known, fd))
         return fd;
     close(fd); /* another thread was faster */
     return known;
@@ -115,7 +115,7 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
     int32_t fd = pn_segment_lock_file(seg, slot);
     if (fd < 0 || pn_is_lock_file(seg, file, fd))
         return fd;
-    atomic_compare_exchange_strong(&seg->lock_fd[file], &fd, -1);
+    pn_cas(&seg->lock_fd[file], &fd, -1);
     return pn_segment_open_lock_file(seg, slot);
 }
 

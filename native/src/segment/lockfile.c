@@ -131,7 +131,7 @@ int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
         close(fd); /* split brain: somebody replaced it under us */
         return -PN_EGONE;
     }
-    return atomic_compare_exchange_strong(&seg->lock_fd[file], &none, fd) ? fd : none;
+    return pn_cas(&seg->lock_fd[file], &none, fd) ? fd : none;
 }
 
 /* Call back for each lock file of `name`, whatever segment instance it belongs to. */

@@ -161,7 +161,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
                              .body_len = length.body,
                              .headers_len = length.headers};
     c->published_mono = m->published_mono;
-    atomic_thread_fence(memory_order_acquire);
+    pn_fence_acquire();
     if (pn_load_relaxed(&d->state) != word)
         return 0;
     uint64_t bytes = length.both;
@@ -172,7 +172,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
         return rc;
     PN_CRASH("claim:copying");
     bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
-    atomic_thread_fence(memory_order_acquire);
+    pn_fence_acquire();
     if (pn_load_relaxed(&d->state) != word)
         return 0;
     rc = read ? 1 : copy_again(c, d, word, bytes);

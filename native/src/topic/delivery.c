@@ -434,7 +434,7 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct p
     channel_of(seg, d)->bytes -= pn_message_cost(pn_message_at(seg, d->message));
     to->bytes += pn_message_cost(pn_message_at(seg, d->message));
     d->channel = pn_topic_channel_index(seg, to);
-    atomic_signal_fence(memory_order_seq_cst);
+    pn_compiler_fence();
     PN_CRASH("topic:pumped");
     pn_durable_note_fanned_out_locked(seg, pn_message_at(seg, d->message));
     d->lent = lent;

@@ -78,7 +78,7 @@ static int make(struct pn_segment *seg)
         return rc;
     opening.at_end |= hold.at_end; /* of a recovery */
     hold = opening;
-    pn_store_release(&seg->ctl->topics_ready, 1); /* pairs with the acquire in pn_topics_ready */
+    pn_store_release(&seg->ctl->topics_ready, 1); /* pairs with the acquire in pn_topics_ready() */
     PN_CRASH("topic:ready");
     pn_lock_release(seg);
     return 0;

@@ -15,7 +15,7 @@ enum { PN_TOPIC_STEPS = 256 }; /* no more of them in one hold of the lock */
 /* May the topic area be touched?  Also without the lock. */
 static inline bool pn_topics_ready(const struct pn_segment *seg)
 {
-    return pn_load_acquire(&seg->ctl->topics_ready) != 0; /* pairs with the release in make_ready */
+    return pn_load_acquire(&seg->ctl->topics_ready) != 0; /* pairs with the release in make() */
 }
 
 /*
@@ -26,7 +26,7 @@ static inline void pn_topics_begin_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
     pn_store_relaxed(&seg->ctl->topics_dirty, 1);
-    atomic_signal_fence(memory_order_seq_cst);
+    pn_compiler_fence();
 }
 void pn_topics_refill_locked(struct pn_segment *seg); /* overflow.c */
 void pn_durable_end_locked(struct pn_segment *seg);   /* durable.c */
@@ -43,7 +43,7 @@ static inline void pn_topics_end_locked(struct pn_segment *seg)
                              pn_load_relaxed(&seg->topics.ctl->log.failed) != 0,
                          0))
         pn_durable_end_locked(seg);
-    atomic_signal_fence(memory_order_seq_cst);
+    pn_compiler_fence();
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
 }
 

@@ -73,7 +73,7 @@ static int sleep_set(const struct pn_sleeper *s)
     if (made < 0)
         return -1;
     if (add_to_set(made, s->fd, THE_LATCH) && add_to_set(made, watched, THE_WATCHED) &&
-        atomic_compare_exchange_strong(s->set, &set, made))
+        pn_cas(s->set, &set, made))
         return made;
     close(made);
     return set; /* -1, or of another thread, which was first */
@@ -109,16 +109,16 @@ int pn_latch_block(struct pn_sleeper *s)
     int set = sleep_set(s);
     if (!PN_TSAN)
         sleeper = s;
-    atomic_signal_fence(memory_order_seq_cst);
+    pn_compiler_fence();
     long n = set >= 0 ? block_on_set(s, set) : block_on_each(s);
     if (n < 0 && set >= 0 && (errno == ENOSYS || errno == EPERM)) {
         pn_store_relaxed(&refused, 1);
         n = block_on_each(s);
     }
     int rc = n > 0 ? 1 : n == 0 ? 0 : -errno;
-    atomic_signal_fence(memory_order_seq_cst);
+    pn_compiler_fence();
     sleeper = NULL;
-    atomic_signal_fence(memory_order_seq_cst); /* from here on the handler writes the latch */
+    pn_compiler_fence(); /* from here on the handler writes the latch */
     return rc;
 }
 
@@ -144,11 +144,12 @@ int pn_latch_open(struct pn_conn *conn)
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), none = -1;
     if (fd < 0)
         return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
-    if (!atomic_compare_exchange_strong(&conn->efd, &none, fd)) {
+    if (!pn_cas(&conn->efd, &none, fd)) {
         close(fd); /* another thread was first */
         return 0;
     }
-    uint32_t before = atomic_load(&conn->fd_flags); /* set when there was no latch to write to */
+    uint32_t before =
+        pn_load_seq_cst(&conn->fd_flags); /* set when there was no latch to write to */
     if (before != 0)
         pn_latch_set(conn, before);
     return 0;
@@ -159,7 +160,7 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
 {
     const uint64_t one = 1;
     pn_fetch_or(&conn->fd_flags, why);
-    int fd = atomic_load(&conn->efd); /* full order: pairs with pn_latch_open */
+    int fd = pn_load_seq_cst(&conn->efd); /* full order: pairs with pn_latch_open() */
     if (fd >= 0 && write(fd, &one, sizeof one) < 0)
         return; /* EAGAIN: the counter is full, so it is readable */
 }

@@ -191,7 +191,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     uint32_t all_reasons = 0;
-    atomic_fetch_add(&in_handler, 1);
+    pn_fetch_add(&in_handler, 1);
     uint32_t used = pn_load_acquire(&local_used);
     for (uint32_t i = 0; i < used; i++) {
         struct pn_conn *conn = pn_load_acquire(&local[i]);
@@ -212,7 +212,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
             pn_procsignal_pass_on(conn->seg, 0);
         pn_latch_wake(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
     }
-    atomic_fetch_sub(&in_handler, 1);
+    pn_fetch_sub(&in_handler, 1);
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
         print_stack();
     if (!is_ours(info, all_reasons != 0))
@@ -389,7 +389,7 @@ void pn_procsignal_unregister(struct pn_conn *conn)
 /* A handler in another thread may still hold a pointer; it is short and never blocks. */
 void pn_procsignal_quiesce(void)
 {
-    while (atomic_load(&in_handler) != 0)
+    while (pn_load_seq_cst(&in_handler) != 0)
         sched_yield();
 }
 
@@ -673,10 +673,11 @@ bool pn_wake_self(struct pn_conn *conn)
 bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos)
 {
     /*
-     * Full fence: pairs with the notifier's.  It fails if the slot is another's; or if it is ours,
-     * and an earlier owner, who does not know yet, has put it to sleep here.  So look in any case.
+     * Full fence: pairs with the notifier's in pn_announce_locked().  It fails if the slot is
+     * another's; or if it is ours, and an earlier owner, which does not know yet, has put it to
+     * sleep here.  So look in any case.
      */
-    atomic_compare_exchange_strong(&conn->me->pos, &pos, pos | PN_ASLEEP);
+    pn_cas(&conn->me->pos, &pos, pos | PN_ASLEEP);
     PN_CRASH("sleep:asleep");
     bool asleep = !pn_wake_self(conn);
     if (asleep) {

@@ -345,7 +345,7 @@ static bool take_seat(struct pn_segment *seg)
 {
     uint32_t taken = pn_load_relaxed(&seg->seats);
     while (taken < PN_SEATS)
-        if (atomic_compare_exchange_weak(&seg->seats, &taken, taken + 1))
+        if (pn_cas_weak(&seg->seats, &taken, taken + 1))
             return true;
     return false;
 }
