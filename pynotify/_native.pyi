@@ -73,6 +73,15 @@ class _Library:
     PN_MESSAGE_READY: Final[int]
     PN_MESSAGE_DEFERRED: Final[int]
     PN_MESSAGE_IN_FLIGHT: Final[int]
+    PN_DIR_TOPIC: Final[int]
+    PN_DIR_CHANNEL: Final[int]
+    PN_DIR_DAMAGE: Final[int]
+    PN_DIR_UNREADABLE: Final[int]
+    PN_DIR_SPOILT: Final[int]
+    PN_DIR_TORN: Final[int]
+    PN_DIR_MISSING: Final[int]
+    PN_DIR_UNFINISHED: Final[int]
+    PN_DIR_BAD_END: Final[int]
     PN_OPEN_PATIENCE_S: Final[int]
     PN_ROUTE_LISTEN: Final[int]
     PN_ROUTE_SUBSCRIBE: Final[int]
@@ -310,6 +319,12 @@ class _Library:
         body_max: int,
         /,
     ) -> int: ...
+    def pn_dir_holder(self, path: bytes, pid: _Pointer, host: _Pointer, /) -> int: ...
+    def pn_dir_open(
+        self, path: bytes, spill: Any, instance: int, out: _Pointer, about: _Pointer, /
+    ) -> int: ...
+    def pn_dir_next(self, directory: _Pointer, item: _Pointer, /) -> int: ...
+    def pn_dir_close(self, directory: _Pointer, /) -> None: ...
     def pn_engine_stat(
         self, engine: _Pointer, out: _Pointer, rows: _Pointer, cap: int, /
     ) -> int: ...

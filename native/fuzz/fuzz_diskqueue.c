@@ -202,7 +202,8 @@ static int tell_message(void *arg, const struct pn_log_message *m, const struct 
     return 0;
 }
 
-static const struct pn_topiclog_replay told = {tell_topic, tell_channel, tell_message};
+static const struct pn_topiclog_replay told = {
+    .topic = tell_topic, .channel = tell_channel, .message = tell_message};
 
 static void append(uint32_t kind, const void *head, size_t size, const void *tail, size_t left)
 {

@@ -292,6 +292,76 @@ typedef struct pn_peeked {
 int pn_topic_channel_peek(pn_conn *conn, pn_ref channel, pn_peeked *out, size_t cap,
                           uint8_t *bodies, size_t body_max);
 
+/* ---- a data directory without its segment -------------------------------------------------- */
+
+/*
+ * What the log of durable topics has, <data_dir>/<segment>/, and what in it is damaged, as the next
+ * pn_open() would find it; nothing is written, made or removed.  A process that is at work there
+ * may make whole records look damaged: ask pn_dir_holder() before.
+ *
+ *     rc = pn_dir_open("/var/lib/app/jobs", &dir, &about);
+ *     while ((rc = pn_dir_next(dir, &item)) == 1)      topics, channels, damage, then messages
+ *         ...
+ *     pn_dir_close(dir);
+ */
+typedef struct pn_dir pn_dir;
+
+enum pn_dir_kind {
+    PN_DIR_TOPIC = 1, /* topic, name, database, paused, fsync, max_depth */
+    PN_DIR_CHANNEL,   /* topic, channel, name, paused */
+    PN_DIR_DAMAGE,    /* why, file, at, records, bytes */
+    PN_DIR_MESSAGE    /* topic, id, times, headers, body, copies */
+};
+
+/* Of damage: from `at` in `file` on. */
+enum pn_dir_why {
+    PN_DIR_UNREADABLE = 1, /* so many records: not even their headers are whole */
+    PN_DIR_SPOILT,         /* a record whose content is not what was written */
+    PN_DIR_TORN,           /* a whole record, of a batch that is not, and so does not count */
+    PN_DIR_MISSING,        /* the file is not there, and is spoken of */
+    PN_DIR_UNFINISHED, /* `bytes` at the end, as a process leaves them that is killed in a write:
+                            * no damage */
+    PN_DIR_BAD_END     /* `bytes` at the end that no such process leaves: a power cut, or damage */
+};
+
+typedef struct pn_dir_copy { /* of a message, in a channel */
+    uint32_t channel, attempts;
+    int64_t due_ns; /* 0: at once */
+} pn_dir_copy;
+
+typedef struct pn_dir_item {
+    uint32_t kind, why;
+    uint32_t topic, channel; /* numbers that are good for this pn_dir only */
+    uint32_t paused, fsync;
+    uint64_t max_depth;
+    uint64_t file, at, records, bytes;
+    char name[256], database[256];
+    uint64_t id;
+    int64_t published_ns, due_ns, expires_ns; /* CLOCK_REALTIME; 0: none */
+    uint32_t own;                             /* it is still the topic's, and in no channel */
+    uint32_t ncopies;
+    const pn_dir_copy *copies; /* these three until the next call */
+    const uint8_t *headers, *body;
+    uint32_t headers_len, body_len;
+} pn_dir_item;
+
+typedef struct pn_dir_about {
+    char prefix[64]; /* of the names of the files that belong to it; 16 hex digits follow */
+    uint64_t first_file, last_file; /* 0: there are none */
+    uint64_t damaged;               /* records, so far */
+} pn_dir_about;
+
+/* Does a process use it?  1, with the one that opened it last (pid 0: not known) and its host, of
+ * 64 bytes; 0: no; -errno. */
+int pn_dir_holder(const char *path, int32_t *pid, char *host);
+/* `spill`: not the log, but overflow files in `path` whose names begin so, of that instance; only
+ * their damage is told. */
+int pn_dir_open(const char *path, const char *spill, uint64_t instance, pn_dir **out,
+                pn_dir_about *about);
+/* 1; 0: that was all; -errno. */
+int pn_dir_next(pn_dir *dir, pn_dir_item *item);
+void pn_dir_close(pn_dir *dir);
+
 /* cffi:end */
 
 #ifdef __cplusplus

@@ -318,7 +318,8 @@ static inline int told_message(void *arg, const struct pn_log_message *m,
     return 0;
 }
 
-static const struct pn_topiclog_replay told_ops = {told_topic, told_channel, told_message};
+static const struct pn_topiclog_replay told_ops = {
+    .topic = told_topic, .channel = told_channel, .message = told_message};
 
 /* ---- what the log asks: everything is in `plain` --------------------------------------------- */
 

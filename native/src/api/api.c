@@ -303,8 +303,10 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
         n = snprintf(buf, cap,
                      "the log of durable topics in %s/%s is damaged: %llu of its records could "
                      "not be read, or go with one that could not\n"
-                     "What they said is lost; the rest is there.",
-                     conn->seg->data_dir, conn->seg->name, (unsigned long long) lost);
+                     "What they said is lost; the rest is there.  `pynotify topics fsck --live %s` "
+                     "says where.",
+                     conn->seg->data_dir, conn->seg->name, (unsigned long long) lost,
+                     conn->seg->data_dir);
         return n < (int) cap ? n : (int) cap - 1;
     }
     if (cap > 0 && pn_exchange(&conn->seg->log_gone, 0) != 0) {

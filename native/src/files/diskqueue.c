@@ -612,7 +612,8 @@ int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     q->first_file = n.first;
     for (uint64_t last = n.last; found == 0 && last >= n.first; last--) {
         found = find_end(files, last, &s);
-        if (found == 0) /* it was made, and its maker was killed; or nothing in it is whole */
+        /* It was made, and its maker was killed; or nothing in it is whole. */
+        if (found == 0 && !files->dir.read_only)
             rc = pn_segfile_remove(&files->dir, last);
         if (found < 0 || rc != 0)
             return found < 0 ? found : rc;

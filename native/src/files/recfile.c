@@ -123,7 +123,7 @@ static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uin
     if (dirfd < 0)
         return dirfd;
     file_name(dir, number, name);
-    int fd = pn_data_file_open(dir->path, dirfd, name, O_RDWR, st);
+    int fd = pn_data_file_open(dir->path, dirfd, name, dir->read_only ? O_RDONLY : O_RDWR, st);
     close(dirfd);
     if (fd < 0)
         return fd;

@@ -16,6 +16,7 @@
 #ifndef PN_SEGFILE_H
 #define PN_SEGFILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "files/datafile.h"
@@ -30,6 +31,7 @@ struct pn_segfile_dir {
     char prefix[192]; /* of the files' names: all but the number */
     uint64_t instance;
     char kind;
+    bool read_only; /* of who looks: files are opened for reading, and stay as they are */
 };
 
 /*

@@ -138,6 +138,25 @@ static uint64_t owed(void *arg, uint64_t more, uint64_t *rest)
     return files->source.owed(files->source.arg, more, rest);
 }
 
+static int open_files(struct pn_topiclog_files *files, struct pn_segfile_dir *dir, uint32_t longest)
+{
+    int rc = find_instance(dir->path, &dir->instance);
+    if (rc != 0)
+        return rc;
+    name_files(dir);
+    memset(files, 0, sizeof *files);
+    return pn_diskqueue_open(&files->queue, dir, longest);
+}
+
+int pn_topiclog_look(struct pn_topiclog_files *files, const char *path)
+{
+    struct pn_segfile_dir dir = {.kind = 'l', .read_only = true};
+    if (strlen(path) >= sizeof dir.path)
+        return pn_fail(ENAMETOOLONG, "the path %.100s... is too long", path);
+    memcpy(dir.path, path, strlen(path) + 1);
+    return open_files(files, &dir, 0);
+}
+
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source)
 {
@@ -148,12 +167,9 @@ int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, cons
     int length = snprintf(dir.path, sizeof dir.path, "%s/%s", data_dir, segment);
     if (length < 0 || (size_t) length >= sizeof dir.path)
         return pn_fail(ENAMETOOLONG, "the path %s/%s is too long", data_dir, segment);
-    rc = find_instance(dir.path, &dir.instance);
+    rc = open_files(files, &dir, longest);
     if (rc != 0)
         return rc;
-    name_files(&dir);
-    memset(files, 0, sizeof *files);
-    rc = pn_diskqueue_open(&files->queue, &dir, longest);
     files->queue.at_begin = at_begin;
     files->queue.arg = files;
     if (source != NULL)

@@ -121,6 +121,13 @@ struct pn_topiclog_files {
     struct pn_log_opened opened; /* what the next file begins with */
 };
 
+enum pn_log_damage {
+    PN_LOG_UNREADABLE = 1, /* from `at` on so many records: not even their headers are whole */
+    PN_LOG_SPOILT,         /* the record at `at`: its body is not what was written */
+    PN_LOG_TORN,           /* the record at `at` is whole, another one of its batch is not */
+    PN_LOG_MISSING,        /* the file, which something there speaks of */
+};
+
 /* What is there when the log is read again; names are not terminated.  Each: 0 or -errno. */
 struct pn_topiclog_replay {
     int (*topic)(void *arg, const struct pn_log_topic *topic, const char *database,
@@ -130,6 +137,8 @@ struct pn_topiclog_replay {
     int (*message)(void *arg, const struct pn_log_message *message,
                    const struct pn_log_delivery *deliveries, const uint8_t *headers,
                    const uint8_t *body, uint32_t body_len);
+    /* Where something was lost, for who looks; NULL: nobody does. */
+    void (*damage)(void *arg, enum pn_log_damage why, uint64_t file, uint64_t at, uint64_t records);
 };
 
 /* <data_dir>/<segment>, if it is not there. */
@@ -137,6 +146,8 @@ int pn_topiclog_make_dir(const char *data_dir, const char *segment);
 /* The same, and opens it.  `source` may be NULL for who only syncs. */
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source);
+/* For who only looks, at the directory of the log itself: nothing is made, written or removed. */
+int pn_topiclog_look(struct pn_topiclog_files *files, const char *path);
 void pn_topiclog_close(struct pn_topiclog_files *files);
 
 /*

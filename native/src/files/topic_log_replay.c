@@ -73,7 +73,19 @@ struct model {
     bool torn;             /* something of that cannot be read */
     uint64_t damaged;      /* records that were lost */
     uint64_t damaged_file; /* the last in which some were; 0: none */
+    uint64_t dropped;      /* what stands before that file is over; 0: nothing was said to be */
     uint64_t nameless;     /* messages of topics that are not known */
+};
+
+/* Somebody who reads the log, step by step. */
+struct pn_topiclog_reading {
+    struct model m;
+    struct pn_topiclog_files *files;
+    const struct pn_topiclog_replay *to;
+    void *arg;
+    uint64_t *damaged;
+    uint64_t *ids; /* of messages, ascending */
+    size_t n, next;
 };
 
 static int no_memory(void)
@@ -467,6 +479,7 @@ static int note_record(struct model *m, const struct pn_record_out *record)
         }
         return rc;
     case PN_LOG_DROPPED:
+        m->dropped = u.dropped.file > m->dropped ? u.dropped.file : m->dropped;
         if (m->damaged_file < u.dropped.file)
             drop_before(m, u.dropped.file);
         return 0;
@@ -514,47 +527,73 @@ static int rest_is_whole(struct pn_topiclog_files *files, uint64_t end,
     return 1;
 }
 
+static void lose(struct pn_topiclog_reading *r, enum pn_log_damage why, uint64_t at,
+                 uint64_t records)
+{
+    r->m.damaged += records;
+    r->m.damaged_file = r->m.file;
+    if (r->to->damage != NULL)
+        r->to->damage(r->arg, why, r->m.file, at, records);
+}
+
 /* Another record, or the number of one that is damaged; `lost`: some before it are. */
-static int note_in_batch(struct pn_topiclog_files *files, struct model *m, uint64_t end,
+static int note_in_batch(struct pn_topiclog_reading *r, uint64_t end,
                          const struct pn_record_out *record, bool lost, bool damaged)
 {
+    struct model *m = &r->m;
     if (lost || record->first || record->seq >= m->batch_end) {
-        int whole = !damaged && (!lost || record->first) ? rest_is_whole(files, end, record) : 0;
+        int whole = !damaged && (!lost || record->first) ? rest_is_whole(r->files, end, record) : 0;
         if (whole < 0)
             return whole;
         m->batch_end = record->seq + record->more + 1;
         m->torn = !whole;
     }
     bool names = record->type == PN_LOG_TOPIC || record->type == PN_LOG_CHANNEL;
-    if (damaged || (m->torn && !names)) {
-        m->damaged++;
-        m->damaged_file = m->file;
-        return 0;
-    }
-    return note_record(m, record);
+    if (!damaged && (!m->torn || names))
+        return note_record(m, record);
+    lose(r, damaged ? PN_LOG_SPOILT : PN_LOG_TORN, record->at, 1);
+    return 0;
 }
 
-static int read_file(struct pn_topiclog_files *files, struct model *m, uint64_t end, uint64_t *seq)
+static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
 {
     struct pn_record_out record;
-    uint64_t at = PN_RECFILE_START;
+    uint64_t at = PN_RECFILE_START, last = at;
     int rc;
-    while ((rc = pn_recfile_next(&files->queue.dir, &files->queue.reader, m->file, at, end,
+    while ((rc = pn_recfile_next(&r->files->queue.dir, &r->files->queue.reader, r->m.file, at, end,
                                  &record)) != PN_RECFILE_END) {
+        if (rc == -ENOENT)
+            lose(r, PN_LOG_MISSING, 0, 0); /* its records are, at the next one's */
         if (rc < 0)
             return rc == -ENOENT ? 0 : rc;
         at = record.next;
         if (rc == PN_RECFILE_SEARCH || record.seq < *seq)
             continue;
         uint64_t lost = record.seq - *seq;
-        m->damaged += lost;
-        m->damaged_file = lost != 0 ? m->file : m->damaged_file;
+        if (lost != 0)
+            lose(r, PN_LOG_UNREADABLE, last, lost);
+        last = at;
         *seq = record.seq + 1;
-        rc = note_in_batch(files, m, end, &record, lost != 0, rc == PN_RECFILE_DAMAGED);
+        rc = note_in_batch(r, end, &record, lost != 0, rc == PN_RECFILE_DAMAGED);
         if (rc != 0)
             return rc;
     }
     return 0;
+}
+
+/* Files go from the front when a DROPPED behind them says so. */
+static void look_before(struct pn_topiclog_reading *r, uint64_t first)
+{
+    struct pn_record_out record;
+    struct pn_log_opened opened;
+    int rc = pn_recfile_next(&r->files->queue.dir, &r->files->queue.peeker, first, PN_RECFILE_START,
+                             UINT64_MAX, &record);
+    if (rc != PN_RECFILE_RECORD || record.type != PN_LOG_OPENED || record.length != sizeof opened)
+        return;
+    memcpy(&opened, record.body, sizeof opened);
+    r->m.file = first - 1;
+    if (opened.last_file == first - 1 && opened.last_end != 0 && r->m.dropped < first)
+        lose(r, PN_LOG_MISSING, 0, 1); /* or more: nothing says how many counted */
 }
 
 /* ---- telling what is there ------------------------------------------------------------------ */
@@ -577,17 +616,18 @@ static int tell_topics(const struct model *m, const struct pn_topiclog_replay *t
     return rc;
 }
 
-static int tell_message(struct pn_topiclog_files *files, const struct model *m,
-                        const struct message *msg, const struct pn_topiclog_replay *to, void *arg,
-                        uint64_t *damaged)
+static int tell_message(struct pn_topiclog_reading *r, const struct message *msg)
 {
+    const struct model *m = &r->m;
     struct pn_record_out record;
-    int rc = pn_recfile_next(&files->queue.dir, &files->queue.reader, msg->file, msg->at,
+    int rc = pn_recfile_next(&r->files->queue.dir, &r->files->queue.reader, msg->file, msg->at,
                              UINT64_MAX, &record);
     if (rc < 0)
         return rc;
     if (rc != PN_RECFILE_RECORD || record.at != msg->at) {
-        ++*damaged; /* since it was read a moment ago */
+        ++*r->damaged; /* since it was read a moment ago */
+        if (r->to->damage != NULL)
+            r->to->damage(r->arg, PN_LOG_SPOILT, msg->file, msg->at, 1);
         return 0;
     }
     struct pn_log_delivery *d = calloc(msg->n + 1, sizeof *d);
@@ -607,8 +647,8 @@ static int tell_message(struct pn_topiclog_files *files, const struct model *m,
                                                              .channel = msg->delivery[i].channel,
                                                              .attempts = msg->delivery[i].attempts};
     const uint8_t *headers = record.body + skip, *body = headers + what.headers_len;
-    rc = to->message(arg, &what, d, headers, body,
-                     record.length - (uint32_t) skip - what.headers_len);
+    rc = r->to->message(r->arg, &what, d, headers, body,
+                        record.length - (uint32_t) skip - what.headers_len);
     free(d);
     return rc;
 }
@@ -621,23 +661,19 @@ static int compare_ids(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int tell_messages(struct pn_topiclog_files *files, const struct model *m,
-                         const struct pn_topiclog_replay *to, void *arg, uint64_t *damaged)
+/* The ids of messages that are left. */
+static int collect(struct pn_topiclog_reading *r)
 {
-    size_t n = 0;
-    int rc = 0;
-    uint64_t *ids = malloc((m->messages + 1) * sizeof *ids);
-    if (ids == NULL)
+    const struct model *m = &r->m;
+    r->ids = malloc((m->messages + 1) * sizeof *r->ids);
+    if (r->ids == NULL)
         return no_memory();
     for (size_t i = 0; i < m->buckets; i++)
         for (const struct message *msg = m->bucket[i]; msg != NULL; msg = msg->next)
             if (anybody_wants(m, msg))
-                ids[n++] = msg->what.id;
-    qsort(ids, n, sizeof *ids, compare_ids);
-    for (size_t i = 0; i < n && rc == 0; i++)
-        rc = tell_message(files, m, find(m, ids[i]), to, arg, damaged);
-    free(ids);
-    return rc;
+                r->ids[r->n++] = msg->what.id;
+    qsort(r->ids, r->n, sizeof *r->ids, compare_ids);
+    return 0;
 }
 
 static void free_model(struct model *m)
@@ -656,27 +692,67 @@ static void free_model(struct model *m)
     free(m->bucket);
 }
 
-int pn_topiclog_read(struct pn_topiclog_files *files, const struct pn_diskqueue_state *from,
-                     const struct pn_topiclog_replay *replay, void *arg, uint64_t *damaged)
+void pn_topiclog_end(struct pn_topiclog_reading *reading)
 {
-    struct model m = {.instance = 0};
+    free_model(&reading->m);
+    free(reading->ids);
+    pn_recfile_reader_forget(&reading->files->queue.reader);
+    pn_recfile_reader_forget(&reading->files->queue.peeker);
+    free(reading);
+}
+
+int pn_topiclog_begin(struct pn_topiclog_files *files, const struct pn_diskqueue_state *from,
+                      const struct pn_topiclog_replay *replay, void *arg, uint64_t *damaged,
+                      struct pn_topiclog_reading **out)
+{
+    struct pn_topiclog_reading *r = calloc(1, sizeof *r);
     uint64_t seq = from->read_seq;
     int rc = 0;
     *damaged = 0;
-    for (m.file = from->read_file; rc == 0 && from->write_at != 0 && m.file <= from->write_file;
-         m.file++) {
+    if (r == NULL)
+        return no_memory();
+    r->files = files;
+    r->to = replay;
+    r->arg = arg;
+    r->damaged = damaged;
+    for (r->m.file = from->read_file;
+         rc == 0 && from->write_at != 0 && r->m.file <= from->write_file; r->m.file++) {
         uint64_t end;
-        rc = end_of(files, from, m.file, &end);
+        rc = end_of(files, from, r->m.file, &end);
         if (rc == 0)
-            rc = read_file(files, &m, end, &seq);
+            rc = read_file(r, end, &seq);
     }
-    *damaged = m.damaged + (m.damaged != 0 ? m.nameless : 0);
+    if (rc == 0 && from->write_at != 0)
+        look_before(r, from->read_file);
+    *damaged = r->m.damaged + (r->m.damaged != 0 ? r->m.nameless : 0);
     if (rc == 0)
-        rc = tell_topics(&m, replay, arg);
+        rc = tell_topics(&r->m, replay, arg);
     if (rc == 0)
-        rc = tell_messages(files, &m, replay, arg, damaged);
-    free_model(&m);
-    pn_recfile_reader_forget(&files->queue.reader);
-    pn_recfile_reader_forget(&files->queue.peeker);
+        rc = collect(r);
+    if (rc != 0)
+        pn_topiclog_end(r);
+    else
+        *out = r;
+    return rc;
+}
+
+int pn_topiclog_next(struct pn_topiclog_reading *reading)
+{
+    if (reading->next == reading->n)
+        return 0;
+    int rc = tell_message(reading, find(&reading->m, reading->ids[reading->next++]));
+    return rc == 0 ? 1 : rc;
+}
+
+int pn_topiclog_read(struct pn_topiclog_files *files, const struct pn_diskqueue_state *from,
+                     const struct pn_topiclog_replay *replay, void *arg, uint64_t *damaged)
+{
+    struct pn_topiclog_reading *reading;
+    int rc = pn_topiclog_begin(files, from, replay, arg, damaged, &reading);
+    if (rc != 0)
+        return rc;
+    while ((rc = pn_topiclog_next(reading)) == 1)
+        ;
+    pn_topiclog_end(reading);
     return rc;
 }

@@ -46,7 +46,7 @@ struct owner {
     uint64_t dev, ino; /* of the segment's file */
     uint8_t boot_id[16];
     int32_t pid; /* of the process that joined last */
-    char host[64];
+    char host[PN_DIRLOCK_HOST];
     uint32_t crc; /* of all that is before */
 };
 
@@ -233,4 +233,31 @@ void pn_dirlock_close(struct pn_segment *seg)
     if (pn_dirlock_held(seg))
         close(seg->dir_lock.fd);
     seg->dir_lock.held = false;
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+int pn_dirlock_look(const char *path, int32_t *pid, char *host)
+{
+    struct owner o;
+    struct stat st;
+    *pid = 0;
+    host[0] = '\0';
+    int dirfd = pn_data_dir_open(path);
+    if (dirfd < 0)
+        return dirfd;
+    int fd = fstatat(dirfd, "lock", &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT
+                 ? -ENOENT
+                 : pn_data_file_open(path, dirfd, "lock", O_RDONLY, &st);
+    close(dirfd);
+    if (fd < 0)
+        return fd == -ENOENT ? 0 : fd;
+    bool held = is_locked(fd, FIRST, INT64_MAX - FIRST);
+    int rc = read_owner(fd, &o);
+    close(fd);
+    if (rc != 0)
+        return pn_data_file_failed(path, "lock", "read", -rc);
+    *pid = o.pid;
+    memcpy(host, o.host, sizeof o.host);
+    return held;
 }

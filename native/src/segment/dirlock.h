@@ -1,7 +1,7 @@
 /*
  * dirlock.h - a log of durable topics belongs to one segment; dirlock.c has the model.
  *
- * Both need the writer lock.
+ * Those that have a segment need the writer lock.
  */
 #ifndef PN_DIRLOCK_H
 #define PN_DIRLOCK_H
@@ -16,6 +16,13 @@
 int pn_dirlock_take(struct pn_segment *seg, bool start);
 /* Is it held?  A program may have closed the descriptor. */
 bool pn_dirlock_held(const struct pn_segment *seg);
+
+/*
+ * Without a segment, of the directory with the log: is it in use?  1, and the process that opened
+ * it last and its host (pid 0: not known); 0: no; -errno.  `host` has PN_DIRLOCK_HOST bytes.
+ */
+#define PN_DIRLOCK_HOST 64
+int pn_dirlock_look(const char *path, int32_t *pid, char *host);
 
 /* Forget the descriptor: at unmapping, and in a forked child.  No lock is needed. */
 /* The same if somebody has removed the file of that lock; else nothing. */

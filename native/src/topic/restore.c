@@ -214,4 +214,5 @@ static int restore_message(void *arg, const struct pn_log_message *what,
                                  : pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
 }
 
-const struct pn_topiclog_replay pn_restore = {restore_topic, restore_channel, restore_message};
+const struct pn_topiclog_replay pn_restore = {
+    .topic = restore_topic, .channel = restore_channel, .message = restore_message};

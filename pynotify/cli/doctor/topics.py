@@ -29,7 +29,11 @@ def _check_topic(name: str, stats: TopicStats) -> Iterator[Finding]:
         text = f'"{stats.name}": {stats.corrupt:,} records on disk could not be read'
         if stats.durable:
             text += " (of the log, which all durable topics share, or its own)"
-        yield problem("topics", text, "What they said is lost; see to that disk.", segment=name)
+        advice = (
+            "What they said is lost; see to that disk. "
+            "`pynotify topics fsck --live DATA_DIR` says which files they are in."
+        )
+        yield problem("topics", text, advice, segment=name)
     if stats.depth and not stats.paused and not stats.channels:
         text = f'"{stats.name}" has {stats.depth:,} messages and no channel'
         yield warning("topics", text, "Its first channel gets them.", segment=name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pynotify.cli.terminal import say
 
-SUMMARY = "look at topics and channels, publish, consume, pause, empty, requeue"
+SUMMARY = "look at topics and channels, publish, consume, pause, empty, requeue, fsck"
 
 #: Each action's module, which has a class or function of its name.
 _MODULES = {
@@ -23,6 +23,8 @@ _MODULES = {
     "unpause": "change",
     "empty": "change",
     "delete": "change",
+    "fsck": "offline",
+    "export": "offline",
 }
 
 
