@@ -6,6 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "pynotify.h"
 #include "topiclogs.h"
 
 #include <sys/resource.h>
@@ -72,7 +73,7 @@ static struct {
     size_t batch; /* where that begins */
 } where[SMALL * MOST];
 static char path[512];
-static uint8_t whole[1 << 18];
+static uint8_t whole[1 << 18], all_bytes[1 << 18];
 
 static off_t log_end(void)
 {
@@ -134,6 +135,46 @@ static int restore(off_t length)
     return fd;
 }
 
+struct seen {
+    uint64_t messages, damaged, harmful, unfinished;
+};
+
+/* What `pynotify topics fsck` sees, which changes nothing. */
+static struct seen look(off_t length)
+{
+    static uint8_t after[sizeof whole];
+    struct seen seen = {0};
+    pn_dir *dir;
+    pn_dir_about about;
+    pn_dir_item item;
+    int rc, fd = open(path, O_RDWR);
+    ssize_t before = pread(fd, all_bytes, sizeof all_bytes, 0);
+    CHECK_EQ(before, length);
+    CHECK_OK(pn_dir_open(log_dir, NULL, 0, &dir, &about));
+    while ((rc = pn_dir_next(dir, &item)) == 1) {
+        seen.messages += item.kind == PN_DIR_MESSAGE;
+        seen.unfinished += item.kind == PN_DIR_DAMAGE && item.why == PN_DIR_UNFINISHED;
+        seen.harmful += item.kind == PN_DIR_DAMAGE && item.why != PN_DIR_UNFINISHED;
+        CHECK(item.kind != PN_DIR_DAMAGE || item.at < (uint64_t) length);
+    }
+    CHECK_EQ(rc, 0);
+    seen.damaged = about.damaged;
+    pn_dir_close(dir);
+    CHECK_EQ(files_in(log_dir), 1);
+    CHECK_EQ(pread(fd, after, sizeof after, 0), before);
+    CHECK(memcmp(after, all_bytes, (size_t) before) == 0);
+    close(fd);
+    return seen;
+}
+
+static uint64_t messages_in(const struct plain *p)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < IDS; i++)
+        n += p->message[i].there;
+    return n;
+}
+
 static void test_a_log_that_was_cut_at_any_byte_has_what_is_whole(void)
 {
     size_t n = small_log(7);
@@ -149,8 +190,13 @@ static void test_a_log_that_was_cut_at_any_byte_has_what_is_whole(void)
             }
         }
         close(restore(length));
+        struct seen seen = look(length);
         log_start(&told);
         check_same(&told.p, want);
+        CHECK_EQ(seen.messages, messages_in(want));
+        CHECK_EQ(seen.harmful, 0);
+        bool between = length == PN_RECFILE_START || (upto == applied && length % 8 == 0);
+        CHECK(seen.unfinished <= 1 && (between || seen.unfinished == 1 || length % 8 != 0));
     }
     CHECK_EQ(applied, n);
     free(want);
@@ -188,7 +234,11 @@ static void test_a_flipped_byte_costs_its_batch(void)
         uint8_t byte = (uint8_t) (whole[at] ^ (1U << at % 8));
         CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
         close(fd);
+        struct seen seen = look(end);
         uint64_t damaged = log_start(&told);
+        CHECK_EQ(seen.damaged, damaged);
+        CHECK_EQ(seen.messages, messages_in(&told.p));
+        CHECK_EQ(seen.harmful != 0, costs);
         if (costs) { /* and messages of topics that nothing tells of */
             CHECK(damaged >= lost && damaged <= lost + n);
             CHECK_EQ(damaged == 0, lost == 0);

@@ -252,7 +252,7 @@ int pn_dirlock_look(const char *path, int32_t *pid, char *host)
     close(dirfd);
     if (fd < 0)
         return fd == -ENOENT ? 0 : fd;
-    bool held = is_locked(fd, FIRST, INT64_MAX - FIRST);
+    bool held = is_taken(fd, FIRST, INT64_MAX - FIRST);
     int rc = read_owner(fd, &o);
     close(fd);
     if (rc != 0)
