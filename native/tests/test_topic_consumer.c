@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 
+#include "backend/latency.h"
 #include "topic/consume.h"
 #include "topic/delivery.h"
 #include "topic/latency.h"
@@ -386,6 +387,22 @@ static pn_conn *logging_connection(char *dir)
     return logging;
 }
 
+static void test_a_wake_up_is_logged_with_its_backend(void)
+{
+    char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";
+    open_scene();
+    pn_conn *logging = logging_connection(dir);
+    pn_log_wake(logging, PN_LATWAKE_TIMER, true, 7, 1000);
+    pn_conn_close(logging);
+    close_scene();
+    CHECK_EQ(read_log(dir), 1);
+    CHECK_EQ(logged[0].kind, PN_LAT_WAKE);
+    CHECK_EQ(logged[0].wake, PN_LATWAKE_TIMER);
+    CHECK_EQ(logged[0].peer, 1);
+    CHECK_EQ(logged[0].batch, 7);
+    CHECK_EQ(logged[0].ts, 1000);
+}
+
 static int time_outs_in(const char *dir)
 {
     int n = read_log(dir), timed_out = 0;
@@ -464,6 +481,7 @@ int main(void)
     RUN(test_a_later_consumers_slot_stays);
     RUN(test_a_second_thread_waits_for_the_first);
     RUN(test_what_the_latency_log_says);
+    RUN(test_a_wake_up_is_logged_with_its_backend);
     RUN(test_every_time_out_is_logged);
     RUN(test_a_time_out_noticed_by_the_way_is_logged);
     return tests_done();
