@@ -61,6 +61,36 @@ static void test_the_slowest_gets_one_exact_gap(void)
     pn_engine_close(engine);
 }
 
+/* A page is copied once for all of its entries. */
+static void test_what_is_copied_is_not_copied_again(void)
+{
+    pn_engine *engine = dropping_engine();
+    struct pn_segment *seg = test_inside();
+    pn_conn *conn = test_connect(engine);
+    struct pn_copy copy = {0};
+    struct pn_copy_gap gap;
+    struct pn_entry_extent extent;
+    const AsyncQueueEntry *qe;
+    test_listen(conn, "c");
+    for (uint64_t i = 0; i < 4; i++)
+        CHECK_OK(send_number(conn, "c", i, 100));
+    QueuePosition at = pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP;
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head);
+    CHECK_EQ(pn_copy_fetch(seg, &copy, at, head, &gap), 0);
+    CHECK(copy.start <= at && copy.end == head);
+    copy.bytes[head - 1 - copy.base] ^= 0xff; /* behind the payload of the last */
+    unsigned char changed = copy.bytes[head - 1 - copy.base];
+    for (int i = 0; i < 4; i++, at = extent.next) {
+        CHECK_EQ(pn_copy_fetch(seg, &copy, at, head, &gap), 0);
+        CHECK_EQ(pn_copy_entry(seg, &copy, at, &qe, &extent, &gap), 0);
+    }
+    CHECK_EQ(at, head);
+    CHECK_EQ(copy.bytes[head - 1 - copy.base], changed);
+    pn_copy_free(&copy);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 /* Asleep, never signalled anew: it wakes to the gap, then to the rest. */
 static void test_a_sleeper_is_evicted_as_well(void)
 {
@@ -521,6 +551,7 @@ int main(void)
 {
     test_watchdog(110);
     RUN(test_the_slowest_gets_one_exact_gap);
+    RUN(test_what_is_copied_is_not_copied_again);
     RUN(test_a_sleeper_is_evicted_as_well);
     RUN(test_delivered_and_lost_make_up_what_was_committed);
     RUN(test_a_reservation_evicts_and_its_commit_does_not);

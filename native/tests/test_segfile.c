@@ -13,6 +13,8 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "files/datafile.h"
+
 static struct pn_segfile_dir dir;
 static char path[512];
 
@@ -470,6 +472,37 @@ static void test_a_file_size_limit_is_an_error_and_no_signal(void)
     CHECK_CHILD(spawn(limited, NULL), 0);
 }
 
+/* Instead of libc's: somebody else sends the signal meanwhile. */
+static bool signal_comes;
+int fallocate(int fd, int mode, off_t at, off_t n)
+{
+    if (signal_comes)
+        raise(SIGXFSZ);
+    return (int) syscall(SYS_fallocate, fd, mode, at, n);
+}
+
+static volatile sig_atomic_t signals_handled;
+static void count_signal(int signo)
+{
+    (void) signo;
+    signals_handled++;
+}
+
+static void test_a_foreign_signal_meanwhile_is_the_hosts(void)
+{
+    start();
+    int fd = open(data_dir, O_TMPFILE | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    signal(SIGXFSZ, count_signal);
+    signal_comes = true;
+    int rc = pn_data_file_reserve(fd, 0, 4096);
+    signal_comes = false;
+    CHECK(rc == 0 || rc == -EOPNOTSUPP);
+    CHECK_EQ(signals_handled, 1);
+    signal(SIGXFSZ, SIG_DFL);
+    close(fd);
+}
+
 enum { MAY_NOT_MOUNT = 77 };
 
 static void on_a_small_disk(void *arg)
@@ -569,6 +602,7 @@ int main(void)
     RUN(test_a_directory_has_to_be_ours_alone);
     RUN(test_a_directory_that_was_opened_to_others_is_used_no_more);
     RUN(test_a_file_size_limit_is_an_error_and_no_signal);
+    RUN(test_a_foreign_signal_meanwhile_is_the_hosts);
     RUN(test_a_full_disk_loses_nothing);
     RUN(test_a_removed_file_is_gone_and_removing_it_again_is_no_error);
     RUN(test_remove_all_takes_the_segments_own_files_only);
