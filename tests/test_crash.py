@@ -51,6 +51,7 @@ NATIVE = (
     # native/tests/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
     *("claim:due", "claim:in-flight", "claim:listed", "claim:handed", "claim:copying"),
+    "claim:renewed",
     *("commit:staged", "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"),
 )
 """They have native tests: native/tests/test_crash_*.c."""
