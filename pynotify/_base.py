@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._batch import NotifyBatch
 from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._inbox import Inbox, Inboxes
 from pynotify._ownership import CLOSED, keep, let_go
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
@@ -200,7 +200,7 @@ class BaseConnection:
         """May be repeated."""
         self._check_usable()
         out = ffi.new("double *")
-        self._check(lib.pn_queue_usage(self._engine(), out))
+        self._check(again(lambda: lib.pn_queue_usage(self._engine(), out)))
         return float(out[0])
 
     # ---- listening -----------------------------------------------------------------------
@@ -359,8 +359,9 @@ class BaseConnection:
 
     def _run_outside(self, call: Callable[..., int], *arguments: Any) -> int:
         """May be repeated."""
-        while (result := call(self._handle, *arguments)) == _EINTR:
-            pass
+        result = call(self._handle, *arguments)
+        if result == _EINTR:
+            result = again(lambda: call(self._handle, *arguments))
         return self._check(result)
 
     def _attempt(self, encode: Callable[..., _T], *values: Any) -> _T:
@@ -558,7 +559,7 @@ class BaseConnection:
             try:
                 self._on_its_own(lambda transaction: transaction.subscribe(fresh))
                 since = ffi.new("uint64_t *")
-                self._check(lib.pn_commit_seq(self._engine(), since))
+                self._check(again(lambda: lib.pn_commit_seq(self._engine(), since)))
             except BaseException as error:
                 with self._receiving:
                     unused = self._inboxes.remove(inbox)

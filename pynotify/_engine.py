@@ -17,13 +17,14 @@ import re
 import signal
 import stat
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import posix_ipc
 
 from pynotify import _guest as guest
 from pynotify._connection import Connection
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._options import SegmentOptions
 from pynotify._ownership import CLOSED, adopt, keep, let_go
 from pynotify._types import BackendStat, CheckReport, EngineStat, SegmentInfo
@@ -121,7 +122,8 @@ class Engine:
         directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
         out = ffi.new("pn_conn **")
         try:
-            result = lib.pn_connect(self._usable(), encoded, len(encoded), signo, directory, out)
+            asked = encoded, len(encoded), signo, directory, out
+            result = again(lambda: lib.pn_connect(self._usable(), *asked))
             if result >= 0:
                 return adopt(out, lib.pn_conn_drop)
         except BaseException:
@@ -144,8 +146,7 @@ class Engine:
         room = 64
         while True:
             rows = ffi.new("pn_backend_stat[]", room)
-            with _lock_timeout(timeout):
-                _check(lib.pn_engine_stat(self._usable(), stat, rows, room))
+            _call_in_time(timeout, partial(self._call, lib.pn_engine_stat, stat, rows, room))
             if stat.backends <= room:
                 break
             room = 2 * stat.backends
@@ -188,10 +189,12 @@ class Engine:
         self._check_usable()
 
         def call(function: Callable[..., int], *arguments: Any) -> int:
-            with _lock_timeout(timeout):
-                return _check(function(self._usable(), *arguments))
+            return _call_in_time(timeout, partial(self._call, function, *arguments))
 
         return survey(call, database)
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        return function(self._usable(), *arguments)
 
     def _lock_holder(self) -> int:
         """The pid of who holds the writer lock, after a `LockTimeout`."""
@@ -211,7 +214,7 @@ class Engine:
         """Check every invariant of the segment."""
         self._check_usable()
         text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        result = lib.pn_check(self._usable(), text, _CHECK_TEXT_BYTES)
+        result = again(lambda: lib.pn_check(self._usable(), text, _CHECK_TEXT_BYTES))
         if result < 0:
             error = native_error(result)
             if not isinstance(error, SegmentCorrupt):
@@ -516,7 +519,7 @@ def _remove(
         if not descriptor.is_behind(name):
             return True
         if engine is not None:
-            result = 0 if force else lib.pn_retire(engine._handle)
+            result = 0 if force else _retire(engine)
             if result == -errno.EBUSY:
                 return False
             lib.pn_announce_gone(engine._handle)
@@ -530,6 +533,10 @@ def _remove(
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(_shm_name(name))
     return True
+
+
+def _retire(engine: Engine) -> int:
+    return again(lambda: lib.pn_retire(engine._handle))
 
 
 def _segment_info(name: str) -> SegmentInfo | None:
@@ -593,7 +600,7 @@ def _layout_mismatch(name: str, mismatch: str, pids: list[int]) -> LayoutMismatc
 
 
 def _lose_no_messages(name: str, mismatch: str, engine: Engine) -> None:
-    count = lib.pn_engine_messages(engine._handle)
+    count = again(lambda: lib.pn_engine_messages(engine._handle))
     if count > 0:  # below 0 nobody will ever get them
         raise LayoutMismatch(
             f"{mismatch}, and its topics hold {count} messages",
@@ -662,6 +669,16 @@ def _lock_timeout(seconds: float) -> Iterator[None]:
         yield
     finally:
         lib.pn_set_lock_timeout(before)
+
+
+def _call_in_time(seconds: float, call: Callable[[], int]) -> int:
+    """Signal handlers, which run between the calls, have the usual time."""
+
+    def limited() -> int:
+        with _lock_timeout(seconds):
+            return call()
+
+    return _check(again(limited))
 
 
 def _check(result: int) -> int:

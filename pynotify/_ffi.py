@@ -6,7 +6,12 @@ chooses it before the import, because a segment must not be shared with half-arm
 
 from __future__ import annotations
 
+import errno
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 if os.environ.get("PYNOTIFY_CRASHPOINTS") == "1":
     from pynotify._native_crash import ffi, lib
@@ -16,4 +21,22 @@ else:
 # What waits in the core comes back in between, for the signal handlers of Python: see _base.
 lib.pn_set_interruptible(1)
 
-__all__ = ["ffi", "lib"]
+_EINTR = -errno.EINTR
+
+
+def again(call: Callable[[], int]) -> int:
+    """Make a call of the core until it does not come back in between; its result.
+
+    Python's signal handlers run between two of them.  When one raises, the call is not made again,
+    and has done nothing.
+    """
+    try:
+        while (result := call()) == _EINTR:
+            pass
+    except BaseException:
+        lib.pn_forget_wait()
+        raise
+    return result
+
+
+__all__ = ["again", "ffi", "lib"]

@@ -6,7 +6,7 @@ import errno
 from typing import TYPE_CHECKING, NoReturn
 
 from pynotify._encoding import encode_channel
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import keep
 from pynotify.errors import InvalidChannelName
 
@@ -29,7 +29,8 @@ class _Counter:
         # Of its own, so that the value can be read when the connection is closed.
         self._engine_handle = connection._engine()
         keep(self, self._engine_handle)
-        connection._check(lib.pn_generation(connection._handle, encoded, len(encoded), out))
+        asked = encoded, len(encoded), out
+        connection._check(again(lambda: lib.pn_generation(connection._handle, *asked)))
         self._of = connection
         self._index = int(out[0])
         self._name = name

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._encoding import encode_channel, encode_payload, join_payloads
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
     InFailedTransaction,
@@ -130,8 +130,9 @@ class OpenTransaction:
     def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:
         """Of topics: a call of the core that takes a connection and a transaction of it."""
         self.require_usable()
-        while (result := call(CLOSED, self._native, *arguments)) == _EINTR:
-            pass  # it waits for the lock, and Python's signal handlers run here
+        result = call(CLOSED, self._native, *arguments)
+        if result == _EINTR:
+            result = again(lambda: call(CLOSED, self._native, *arguments))
         return self._run(result) & ~lib.PN_NOTICE
 
     def bump(self, generation: int) -> None:
@@ -204,16 +205,15 @@ class OpenTransaction:
 
     def prepare(self) -> None:
         self.require_usable()
-        while (result := lib.pn_txn_prepare(self._native)) == _EINTR:
-            pass  # it waits, and Python's signal handlers run here
-        self._run(result)
+        self._run(again(lambda: lib.pn_txn_prepare(self._native)))
         self.prepared = True
 
     def commit(self, *, stays_open: bool = False) -> int:
         """End it.  When it has failed, or this fails, nothing has happened, but for SyncFailed.
 
         When a signal handler raises, it is rolled back as well, or with `stays_open` as it was;
-        unless the core had committed it.  May be repeated.
+        unless the core had committed it.  What is prepared is committed all the same, and then the
+        exception is raised.  May be repeated.
         """
         if self.failed:
             self.abort()
@@ -221,8 +221,7 @@ class OpenTransaction:
         self.require_open()
         self.committing = ended = True
         try:
-            while (result := int(lib.pn_txn_commit_owned(self._out, self._native))) == _EINTR:
-                pass  # it waits, and Python's signal handlers run here
+            result = self._commit_prepared() if self.prepared else again(self._commit_once)
             if result < 0:
                 error = native_error(result)
                 ended = not isinstance(error, WouldWait)
@@ -234,6 +233,24 @@ class OpenTransaction:
                 self.abort()
             else:
                 self.committing = False
+
+    def _commit_once(self) -> int:
+        return int(lib.pn_txn_commit_owned(self._out, self._native))
+
+    def _commit_prepared(self) -> int:
+        """Whatever signal handlers raise: what was promised is kept."""
+        raised: BaseException | None = None
+        while True:
+            try:
+                result = again(self._commit_once)
+                break
+            except BaseException as error:
+                if self.ended:
+                    raise
+                raised = error
+        if raised is not None and result >= 0:
+            raise raised
+        return result
 
     def abort(self) -> None:
         """End it and undo everything.  Ending twice is allowed."""

@@ -260,6 +260,20 @@ def _take(conn: pynotify.Connection) -> Any:
     return conn.topic("t").channel("ch").consumer().get(timeout=0)
 
 
+def _name_of(_conn: pynotify.Connection) -> str:
+    return _names[-1]
+
+
+def _consume(conn: pynotify.Connection) -> Any:
+    consumer = conn.topic("t").channel("ch").consumer()
+    conn.topic("t").publish("body")
+    return consumer
+
+
+def _run(consumer: Any) -> None:
+    consumer.run(lambda _message: consumer.drain() and None)
+
+
 BEFORE: dict[str, Callable[[pynotify.Connection], Any]] = {
     "commit": _open,
     "prepare": lambda conn: conn.transaction().__enter__(),
@@ -269,6 +283,22 @@ BEFORE: dict[str, Callable[[pynotify.Connection], Any]] = {
     "finish": lambda conn: (conn.topic("t").channel("ch"), _take(conn))[1],
     "requeue": lambda conn: (conn.topic("t").channel("ch"), _take(conn))[1],
     "bump": lambda conn: conn.generation("g"),
+    "channel": lambda conn: conn.topic("t"),
+    "consumer": lambda conn: conn.topic("t").channel("ch"),
+    "get": _consume,
+    "get what is there": _consume,
+    "run": _consume,
+    "drain": _consume,
+    "pause": lambda conn: conn.topic("t"),
+    "empty": lambda conn: conn.topic("t").channel("ch"),
+    "delete": lambda conn: conn.topic("t"),
+    "stats of a topic": lambda conn: conn.topic("t"),
+    "topics": lambda conn: conn.topic("t"),
+    "peek": lambda conn: conn.topic("t").channel("ch"),
+    "stat": lambda conn: pynotify.open(_name_of(conn)),
+    "check": lambda conn: pynotify.open(_name_of(conn)),
+    "topics of an engine": lambda conn: (conn.topic("t"), pynotify.open(_name_of(conn)))[1],
+    "connect": _name_of,
 }
 CALLS: dict[str, Callable[[pynotify.Connection, Any], Any]] = {
     "notify": lambda conn, _: conn.notify("c", "x"),
@@ -284,16 +314,37 @@ CALLS: dict[str, Callable[[pynotify.Connection, Any], Any]] = {
     "finish": lambda conn, message: message.finish(),
     "requeue": lambda conn, message: message.requeue(),
     "bump": lambda conn, counter: counter.bump(),
+    "generation": lambda conn, _: conn.generation("new"),
+    "queue_usage": lambda conn, _: conn.queue_usage(),
+    "topic": lambda conn, _: conn.topic("new"),
+    "channel": lambda conn, topic: topic.channel("new"),
+    "consumer": lambda conn, channel: channel.consumer(),
+    "get": lambda conn, consumer: consumer.get(),
+    "get what is there": lambda conn, consumer: consumer.get(timeout=0),
+    "run": lambda conn, consumer: _run(consumer),
+    "drain": lambda conn, consumer: consumer.drain(),
+    "pause": lambda conn, topic: topic.pause(),
+    "empty": lambda conn, channel: channel.empty(),
+    "delete": lambda conn, topic: topic.delete(),
+    "stats of a topic": lambda conn, topic: topic.stats(),
+    "topics": lambda conn, _: conn.topics(),
+    "peek": lambda conn, channel: channel.peek(),
+    "stat": lambda conn, engine: engine.stat(),
+    "check": lambda conn, engine: engine.check(),
+    "topics of an engine": lambda conn, engine: engine.topics(),
+    "connect": lambda conn, name: pynotify.connect(name).close(),
 }
 
 
 def _prepare_call(name: str, how: str) -> None:
     conn = pynotify.connect(name)
     conn.listen("c")
+    _names.append(name)
     _kept[:] = [conn, BEFORE.get(how, lambda _: None)(conn)]
 
 
 _kept: list[Any] = []
+_names: list[str] = []
 
 
 def _call(how: str, holder: int, what: str) -> str:
@@ -344,3 +395,79 @@ def test_the_lock_is_held(
     worker.call(_end_call)
     with pynotify.open(engine_name) as engine:
         assert engine.check().ok
+
+
+def _commit_prepared(holder: int, what: str) -> tuple[str, bool, list[str]]:
+    conn, tx = _kept
+
+    def handler() -> None:
+        os.kill(holder, signal.SIGKILL)
+        if what == "raises":
+            raise Told
+
+    result = "done"
+    try:
+        with signalled(handler):
+            tx.__exit__(None, None, None)
+    except Told:
+        result = "told"
+    heard = payloads(conn.poll())
+    left = conn.in_transaction
+    conn.close()
+    _kept.clear()
+    return result, left, heard
+
+
+def _prepare_to_commit(name: str) -> None:
+    conn = pynotify.connect(name)
+    conn.listen("c")
+    tx = conn.transaction()
+    tx.__enter__()
+    conn.notify("c", "prepared")
+    tx.prepare()
+    _kept[:] = [conn, tx]
+
+
+@pytest.mark.parametrize("what", ["returns", "raises"])
+def test_what_is_prepared_is_committed(
+    engine_name: str, lock_holder: LockHolder, crash_worker: Worker, what: str
+) -> None:
+    """Handlers run while it waits for the lock; what they raise comes after the commit."""
+    crash_worker.call(_prepare_to_commit, engine_name)
+    lock_holder.hold()
+    holder, lock_holder.pid = lock_holder.pid, 0
+    told = "told" if what == "raises" else "done"
+    result = crash_worker.call(_commit_prepared, holder, what)
+    assert result == (told, False, ["prepared"])
+    assert lock_holder._nursery.call(kill_victim, holder) == -signal.SIGKILL
+    with pynotify.open(engine_name) as engine:
+        assert engine.check().ok
+
+
+def _unlink(name: str, holder: int, what: str) -> str:
+    def handler() -> None:
+        os.kill(holder, signal.SIGKILL)
+        if what == "raises":
+            raise Told
+
+    try:
+        with signalled(handler):
+            pynotify.unlink(name)
+    except Told:
+        return "told"
+    return "done"
+
+
+@pytest.mark.parametrize("what", ["returns", "raises"])
+def test_unlinking(
+    segment_name: str, nursery: Worker, crash_worker: Worker, tmp_path: Path, what: str
+) -> None:
+    """A segment whose only process stands with the lock."""
+    pynotify.open(segment_name).close()
+    lock_holder = LockHolder(nursery, segment_name, tmp_path / "log")
+    lock_holder.hold()
+    result = crash_worker.call(_unlink, segment_name, lock_holder.pid, what)
+    assert nursery.call(kill_victim, lock_holder.pid) == -signal.SIGKILL
+    assert result == ("told" if what == "raises" else "done")
+    if what == "raises":
+        pynotify.unlink(segment_name)

@@ -224,15 +224,17 @@ int64_t pn_set_lock_timeout(int64_t timeout_ns);
 /*
  * Whether calls of this process that wait come back in between, with -EINTR: what a binding needs
  * whose language runs signal handlers between two calls.  Off at first; set it before the first
- * connection, and then leave it.  It concerns pn_notify() and its likes, pn_bump(),
- * pn_txn_prepare(), pn_txn_commit() of what is not prepared, publishing, cancelling and answering;
- * they come back when they have waited for the writer lock for 50 ms, and after each sleep for
- * room in the queue (100 ms at the most, less when a signal comes).  Nothing has happened then.
- * Call again, at once: it goes on with what is left of its time, and a transaction with its place
- * among those that wait for room.  Outside of a transaction nothing keeps that place, so these
- * return -EINTR instead of waiting for room: do the same in a transaction.
+ * connection, and then leave it.  It concerns whatever takes the writer lock but closing, aborting
+ * and what a bridge does: such calls come back when they have waited for it for 50 ms, those that
+ * send also after each sleep for room in the queue (100 ms at the most, less when a signal comes).
+ * Nothing has happened then.  Call again, at once: it goes on with what is left of its time, and a
+ * transaction with its place among those that wait for room.  Outside of a transaction nothing
+ * keeps that place, so these return -EINTR instead of waiting for room: do the same in a
+ * transaction.  What is prepared has to be committed or aborted: go on calling.  Whoever does not
+ * call again, because a handler raised, calls pn_forget_wait(), or the same call has less time.
  */
 void pn_set_interruptible(int interruptible);
+void pn_forget_wait(void);
 
 /* ---- connections ------------------------------------------------------------------------- */
 

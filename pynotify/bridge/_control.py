@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._engine import Engine
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import keep
 from pynotify._types import Notify
 from pynotify.errors import (
@@ -56,7 +56,7 @@ def engine_of(connection: BaseConnection) -> Engine:
 def bridge_of(connection: BaseConnection) -> int:
     """The process of the bridge of the connection's database; 0: there is none."""
     connection._check_usable()
-    pid = int(lib.pn_bridge_pid(connection._handle))
+    pid = again(lambda: int(lib.pn_bridge_pid(connection._handle)))
     if pid < 0:
         raise native_error(pid)
     return pid
@@ -228,7 +228,7 @@ def _document(message: Notify | Any) -> dict[str, Any]:
 
 def become_bridge(connection: Connection) -> None:
     """Raises `OperationalError` when there is one."""
-    result = lib.pn_conn_bridge(connection._handle)
+    result = again(lambda: lib.pn_conn_bridge(connection._handle))
     if result < 0:
         raise native_error(result)
 

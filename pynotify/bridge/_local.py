@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from pynotify._encoding import encode_channel
-from pynotify._ffi import lib
+from pynotify._ffi import again, lib
 from pynotify._types import Gap, Notify
 from pynotify.bridge._control import become_bridge
 from pynotify.errors import (
@@ -85,7 +85,7 @@ class LocalSide:
 
     def _is_heard(self, channel: str) -> bool:
         name = encode_channel(channel)
-        result = int(lib.pn_channel_heard(self._connection._handle, name, len(name)))
+        result = again(lambda: int(lib.pn_channel_heard(self._connection._handle, name, len(name))))
         if result < 0:
             raise native_error(result)
         return bool(result)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynotify._encoding import encode_channel
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, native_error
 from pynotify.pubsub._assembly import LIFETIME, Segment
@@ -36,7 +36,7 @@ def _goes_upstream(connection: BaseConnection, channel: str) -> bool:
     """Whether a bridge sends on what is sent on it here."""
     connection._check_usable()
     name = encode_channel(channel)
-    result = int(lib.pn_channel_upstream(connection._handle, name, len(name)))
+    result = again(lambda: int(lib.pn_channel_upstream(connection._handle, name, len(name))))
     if result < 0:
         raise native_error(result)
     return bool(result)
@@ -80,6 +80,10 @@ class _Awaited:
         return _LOOK_S if timeout is None else min(timeout, _LOOK_S)
 
 
+def _stat(connection: BaseConnection, stat: Any, rows: Any, room: int) -> int:
+    return int(lib.pn_engine_stat(connection._engine(), stat, rows, room))
+
+
 def _living(connection: BaseConnection) -> set[tuple[int, int]]:
     """Backend ids and pids of the connections that there are; the dead are reaped first."""
     connection._check_usable()
@@ -87,7 +91,7 @@ def _living(connection: BaseConnection) -> set[tuple[int, int]]:
     count = 64
     while True:
         rows = ffi.new("pn_backend_stat[]", count)
-        result = lib.pn_engine_stat(connection._engine(), stat, rows, count)
+        result = again(partial(_stat, connection, stat, rows, count))
         if result < 0:
             raise native_error(result)
         if stat.backends <= count:

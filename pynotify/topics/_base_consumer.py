@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynotify._base import process
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify.errors import (
@@ -114,6 +114,8 @@ class BaseConsumer(Generic[_M]):
         handle = self._handle  # whose the body is, so it is held until that is copied
         try:
             result = _pn_consumer_get(handle, timeout_ns, self._out)
+            while result == _EINTR and not timeout_ns:  # it waits for the lock
+                result = _pn_consumer_get(handle, 0, self._out)
             if result == 1:
                 fields = _unpack(self._raw)
                 out = self._out
@@ -123,6 +125,7 @@ class BaseConsumer(Generic[_M]):
                 pending[0] = 0
                 return message
         except BaseException:
+            lib.pn_forget_wait()
             self._release_pending()
             raise
         finally:
@@ -141,11 +144,8 @@ class BaseConsumer(Generic[_M]):
             return
         address = ffi.NULL, fields[1], fields[2], fields[0]
         answer = lib.PN_ANSWER_RELEASE
-        while (
-            lib.pn_message_answer(self._connection._handle, *address, answer, 0, ffi.NULL, 0)
-            == _EINTR
-        ):
-            pass
+        asked = *address, answer, 0, ffi.NULL, 0
+        again(lambda: lib.pn_message_answer(self._connection._handle, *asked))
 
     def _refuse(self, result: int) -> NoReturn:
         error = native_error(result)  # first: it is the thread's last one
@@ -172,7 +172,7 @@ class BaseConsumer(Generic[_M]):
         if self._handle is CLOSED_CONSUMER:
             self._check_open()
         self._draining = True
-        result = lib.pn_consumer_pause(self._handle, 0)
+        result = again(lambda: lib.pn_consumer_pause(self._handle, 0))
         if result < 0:
             raise native_error(result)
         lib.pn_consumer_interrupt(self._handle)
@@ -213,7 +213,7 @@ class BaseConsumer(Generic[_M]):
         if self._handle is CLOSED_CONSUMER:
             self._check_open()
         row = ffi.new("pn_consumer_stats *")
-        result = lib.pn_consumer_stat(self._handle, row)
+        result = again(lambda: lib.pn_consumer_stat(self._handle, row))
         if result < 0:
             raise native_error(result)
         return consumer_stats(row)
@@ -230,7 +230,7 @@ class BaseConsumer(Generic[_M]):
         """How many messages it takes at a time, -1: `max_in_flight`.  May be repeated."""
         if level == self._level or self._is_over():
             return
-        result = lib.pn_consumer_pause(self._handle, level)
+        result = again(lambda: lib.pn_consumer_pause(self._handle, level))
         if result < 0 and result != -lib.PN_ECLOSED:
             raise native_error(result)
         self._level = level

@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify.errors import MessageNotInFlight, NotOwner, SyncFailed
 from pynotify.topics._content import decode_headers
 
@@ -126,10 +126,9 @@ class BaseMessage:
         result = _pn_message_finish(
             connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
         )
-        while result == _EINTR:  # it waits for the lock, and Python's signal handlers run here
-            result = _pn_message_finish(
-                connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
-            )
+        if result == _EINTR:
+            address = fields[_DELIVERY], fields[_TAG], fields[_ID]
+            result = again(lambda: _pn_message_finish(connection._handle, *address))
         if result:
             if result == _NOT_SYNCED:
                 self._set_answered(_FINISHED)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from pynotify._encoding import join_payloads
-from pynotify._ffi import ffi, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify.errors import TopicDeleted
 from pynotify.topics._channel import AsyncChannel, Channel, channel_as_seen_by
 from pynotify.topics._content import MessageIds, Outgoing, encode_body, parse_id
@@ -72,8 +72,10 @@ class BaseTopic:
         data = body if type(body) is bytes else encode_body(body)
         connection = self._connection
         number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
-        while number == _EINTR:  # it waits for the lock, and Python's signal handlers run here
-            number = _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
+        if number == _EINTR:
+            number = again(
+                lambda: _pn_topic_publish_body(connection._handle, self._ref, data, len(data))
+            )
         if number < 0:
             connection._check(number)
         return f"{number:016x}"

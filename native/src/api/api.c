@@ -281,6 +281,11 @@ PN_API void pn_set_interruptible(int interruptible)
     pn_interruptible = interruptible != 0;
 }
 
+PN_API void pn_forget_wait(void)
+{
+    pn_lock_forget();
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)

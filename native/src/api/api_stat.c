@@ -43,7 +43,7 @@ PN_API int64_t pn_engine_messages(pn_engine *engine)
     struct pn_hold hold;
     const struct pn_segment *seg = engine->seg;
     int64_t n = 0;
-    int rc = pn_lock_acquire(engine->seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(engine->seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; pn_topics_ready(seg) && i < seg->topics.max_topics; i++) {
@@ -58,7 +58,7 @@ PN_API int64_t pn_engine_messages(pn_engine *engine)
 PN_API int pn_commit_seq(pn_engine *engine, uint64_t *out)
 {
     struct pn_hold hold;
-    int rc = pn_lock_acquire(engine->seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(engine->seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
     if (rc != 0)
         return rc;
     *out = engine->seg->ctl->last_xid;

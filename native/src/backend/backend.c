@@ -195,7 +195,7 @@ int pn_backend_claim(struct pn_conn *conn)
 {
     struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
-    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     rc = claim_any(conn);
@@ -354,7 +354,7 @@ static uint64_t *find_dead(struct pn_segment *seg)
 int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold)
 {
     uint64_t *dead = find_dead(seg);
-    int rc = pn_lock_acquire(seg, hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg);
     for (uint32_t word = 0; rc == 0 && dead != NULL && word < seg->words; word++)
         for (uint64_t bits = dead[word]; bits != 0; bits &= bits - 1)
             pn_backend_reap_if_dead_locked(seg, word * 64 + (uint32_t) __builtin_ctzll(bits));

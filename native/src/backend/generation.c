@@ -126,7 +126,7 @@ int pn_generation_get(struct pn_conn *conn, const char *name, size_t len, uint32
     uint64_t hash = pn_channel_hash(conn->dboid, name, len);
     if (probe(conn->seg, hash, conn->dboid, name, len, index))
         return 0;
-    int rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     rc = make_locked(conn, hash, name, len, index);

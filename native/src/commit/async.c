@@ -395,10 +395,12 @@ static struct pn_room_wait *begin_waiting(const struct pn_commit *c, struct pn_r
 static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
                            const struct pn_room_wait *wait)
 {
-    if (c->txn != NULL && c->txn->prepared)
-        return pn_lock_acquire(c->conn->seg, hold, PN_LOCK_FOREVER);
-    return wait->may_leave ? pn_lock_wait(c->conn->seg, hold, PN_LOCK_TIMEOUT_NS)
-                           : pn_lock_acquire(c->conn->seg, hold, PN_LOCK_TIMEOUT_NS);
+    struct pn_segment *seg = c->conn->seg;
+    if (c->txn != NULL && c->txn->prepared) /* it comes back, and has to be called again */
+        return pn_lock_wait(seg, hold, PN_LOCK_FOREVER, c->txn);
+    const void *who = c->txn != NULL ? (const void *) c->txn : c->conn;
+    return wait->may_leave ? pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, who)
+                           : pn_lock_acquire(seg, hold, PN_LOCK_TIMEOUT_NS);
 }
 
 static int commit(struct pn_commit *c)
@@ -618,7 +620,7 @@ int pn_async_prepare(struct pn_txn *txn)
         pthread_mutex_lock(&conn->recv_mutex);
         rc = pn_intents_fold(txn);
         if (rc == 0)
-            rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+            rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc == 0) {
             rc = reserve_locked(txn, bytes, wait);
             pn_lock_release(conn->seg);

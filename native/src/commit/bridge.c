@@ -82,7 +82,7 @@ PN_API int pn_conn_bridge(pn_conn *conn)
     if (rc == 0)
         rc = pn_procsignal_arm(conn); /* it is told by a signal, and need not listen */
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     rc = begin_locked(conn);
@@ -95,7 +95,7 @@ PN_API int pn_bridge_pid(pn_conn *conn)
     struct pn_hold hold;
     int rc = pn_conn_check(conn);
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     int64_t slot = find_bridge_locked(conn->seg, conn->dboid);
@@ -114,7 +114,7 @@ void pn_bridge_tell(struct pn_segment *seg)
 }
 
 /* Under the lock, what `ask` says of the channel; 0 when nobody ever listened to it. */
-static int ask_channel(pn_conn *conn, const char *channel, size_t len,
+static int ask_channel(pn_conn *conn, const char *channel, size_t len, bool may_leave,
                        bool (*ask)(const struct GlobalChannelEntry *))
 {
     struct pn_hold hold;
@@ -122,7 +122,8 @@ static int ask_channel(pn_conn *conn, const char *channel, size_t len,
     if (rc == 0)
         rc = pn_check_channel(conn, channel, len);
     if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = may_leave ? pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn)
+                       : pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     const struct GlobalChannelEntry *e = pn_channel_find_locked(
@@ -134,7 +135,7 @@ static int ask_channel(pn_conn *conn, const char *channel, size_t len,
 
 PN_API int pn_channel_heard(pn_conn *conn, const char *channel, size_t len)
 {
-    return ask_channel(conn, channel, len, pn_is_heard_here);
+    return ask_channel(conn, channel, len, true, pn_is_heard_here);
 }
 
 static bool is_upstream(const struct GlobalChannelEntry *e)
@@ -144,7 +145,7 @@ static bool is_upstream(const struct GlobalChannelEntry *e)
 
 PN_API int pn_channel_upstream(pn_conn *conn, const char *channel, size_t len)
 {
-    return ask_channel(conn, channel, len, is_upstream);
+    return ask_channel(conn, channel, len, true, is_upstream);
 }
 
 /* ---- what PostgreSQL does not take --------------------------------------------------------- */
@@ -225,7 +226,7 @@ int pn_bridge_refuse(struct pn_conn *conn, const char *channel, size_t channel_l
     int refusal = check_payload(channel, channel_len, payload, payload_len);
     if (refusal == 0)
         return 0;
-    int rc = pn_channel_upstream(conn, channel, channel_len);
+    int rc = ask_channel(conn, channel, channel_len, false, is_upstream);
     /* the sentence is that of the last failure, so it is made again */
     return rc <= 0 ? rc : check_payload(channel, channel_len, payload, payload_len);
 }

@@ -12,8 +12,10 @@
  *    made consistent, so that waiters get an answer instead of ENOTRECOVERABLE.
  * 4. The C library sleeps on through signals, and so nothing here sees that one came.  A caller
  *    whose language runs its signal handlers between two calls is let out every 50 ms instead
- *    (pn_lock_wait).  When it comes back within a second, its time goes on where it stood, unless
- *    it got the lock in between.
+ *    (pn_lock_wait).  When the same call comes back within a second, its time goes on where it
+ *    stood, unless it got the lock in between.  A call that is not made again, because a handler
+ *    raised, leaves its time to no other: the binding says so (pn_lock_forget), and what a handler
+ *    itself calls is told apart by what it waits for.
  */
 #define _GNU_SOURCE
 #include "segment/lock.h"
@@ -34,9 +36,10 @@ _Thread_local bool pn_never_wait;
 bool pn_interruptible;
 _Thread_local int64_t pn_lock_timeout_ns = PN_LOCK_TIMEOUT_NS;
 
-/* The wait that this thread has left, to let signal handlers run. */
+/* The wait that this thread has left, to let signal handlers run; `whose` is NULL: none. */
 static _Thread_local struct {
-    const struct pn_segment *seg;
+    const void *whose;
+    const char *what;
     int64_t deadline, left_at;
 } left;
 static pn_atomic_u32 some_left; /* in this process: else there is no need to look at `left` */
@@ -91,22 +94,41 @@ static void end(struct pn_segment *seg, struct pn_hold *hold)
         pn_segment_hooks.released(seg, hold);
 }
 
-static int leave(const struct pn_segment *seg, int64_t deadline)
+/* What waits; NULL: something that may not be left. */
+struct waiting {
+    const void *whose; /* what is waited for by one call at a time: a transaction, a connection */
+    const char *what;  /* the call */
+};
+
+static int leave(const struct waiting *w, int64_t deadline)
 {
-    left.seg = seg;
+    left.whose = w->whose;
+    left.what = w->what;
     left.deadline = deadline;
     left.left_at = pn_now_ns();
     pn_store_relaxed(&some_left, 1);
     return -EINTR;
 }
 
-/* By when a wait that begins now is over, which would be `deadline` if it were a new one. */
-static int64_t resume(const struct pn_segment *seg, int64_t now, int64_t deadline)
+static bool was_left(const struct waiting *w)
 {
-    if (left.seg == seg && now - left.left_at < PN_RESUME_NS && left.deadline < deadline)
+    return left.whose == w->whose && left.what == w->what;
+}
+
+/* By when a wait that begins now is over, which would be `deadline` if it were a new one. */
+static int64_t resume(const struct waiting *w, int64_t now, int64_t deadline)
+{
+    if (!was_left(w))
+        return deadline;
+    if (now - left.left_at < PN_RESUME_NS && left.deadline < deadline)
         deadline = left.deadline;
-    left.seg = NULL;
+    left.whose = NULL;
     return deadline;
+}
+
+void pn_lock_forget(void)
+{
+    left.whose = NULL;
 }
 
 static int take_over(struct pn_segment *seg, struct pn_hold *hold, int rc)
@@ -186,7 +208,7 @@ static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
 }
 
 static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
-                       bool may_leave)
+                       const struct waiting *waiting)
 {
     for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
         pn_cpu_relax();
@@ -200,8 +222,8 @@ static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         timeout_ns = pn_lock_timeout_ns;
     int64_t now = pn_now_ns(), back_at = INT64_MAX;
     int64_t deadline = timeout_ns == PN_LOCK_FOREVER ? INT64_MAX : now + timeout_ns;
-    if (may_leave) {
-        deadline = resume(seg, now, deadline);
+    if (waiting != NULL) {
+        deadline = resume(waiting, now, deadline);
         back_at = now + PN_LOCK_SLICE_NS;
     }
     for (;; now = pn_now_ns()) {
@@ -217,7 +239,7 @@ static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         if (until >= deadline)
             return timed_out(seg, PN_ELOCK);
         if (until >= back_at)
-            return leave(seg, deadline);
+            return leave(waiting, deadline);
     }
 }
 
@@ -225,17 +247,19 @@ int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeou
 {
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
     if (__builtin_expect(rc == EBUSY, 0))
-        return lock_slowly(seg, hold, timeout_ns, false);
+        return lock_slowly(seg, hold, timeout_ns, NULL);
     return finish(seg, hold, rc);
 }
 
-int pn_lock_wait(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
+int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                     const void *whose, const char *what)
 {
+    const struct waiting waiting = {.whose = whose, .what = what};
     int rc = pthread_mutex_trylock(&seg->lock->mutex);
     if (__builtin_expect(rc == EBUSY, 0))
-        return lock_slowly(seg, hold, timeout_ns, pn_interruptible);
-    if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0))
-        left.seg = NULL;
+        return lock_slowly(seg, hold, timeout_ns, pn_interruptible ? &waiting : NULL);
+    if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0) && was_left(&waiting))
+        left.whose = NULL;
     return finish(seg, hold, rc);
 }
 
@@ -263,23 +287,41 @@ static int somebody_opens(struct pn_segment *seg, int error)
                    pn_load_relaxed(&seg->lock->opener_pid), seg->name);
 }
 
-int pn_opening_begin(struct pn_segment *seg)
+/* 0: `rc` is what the C library says of the mutex; else there is nothing to say of it. */
+static int wait_to_open(struct pn_segment *seg, int *rc)
 {
-    pthread_mutex_t *mutex = &seg->lock->opening;
+    const struct waiting waiting = {.whose = &seg->lock->opening, .what = __func__};
     int64_t limit =
         pn_lock_timeout_ns < PN_LOCK_TIMEOUT_NS ? pn_lock_timeout_ns : PN_LOCK_TIMEOUT_NS;
-    int64_t deadline = pn_now_ns() + limit;
-    int rc = pthread_mutex_trylock(mutex);
-    if (rc == EBUSY && pn_never_wait)
-        return somebody_opens(seg, PN_ELOCKBUSY);
-    while (rc == EBUSY || rc == ETIMEDOUT) {
-        int64_t now = pn_now_ns();
+    int64_t now = pn_now_ns(), deadline = now + limit, back_at = INT64_MAX;
+    if (pn_interruptible) {
+        deadline = resume(&waiting, now, deadline);
+        back_at = now + PN_LOCK_SLICE_NS;
+    }
+    for (; *rc == EBUSY || *rc == ETIMEDOUT; now = pn_now_ns()) {
+        int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
         int state = pn_segment_check_state(seg);
         if (state != 0)
             return state;
         if (now >= deadline)
             return somebody_opens(seg, PN_ELOCK);
-        rc = lock_until(mutex, deadline - now < 1000000000 ? deadline : now + 1000000000);
+        if (now >= back_at)
+            return leave(&waiting, deadline);
+        *rc = lock_until(&seg->lock->opening, until < back_at ? until : back_at);
+    }
+    return 0;
+}
+
+int pn_opening_begin(struct pn_segment *seg)
+{
+    pthread_mutex_t *mutex = &seg->lock->opening;
+    int rc = pthread_mutex_trylock(mutex);
+    if (rc == EBUSY && pn_never_wait)
+        return somebody_opens(seg, PN_ELOCKBUSY);
+    if (rc == EBUSY) {
+        int given_up = wait_to_open(seg, &rc);
+        if (given_up != 0)
+            return given_up;
     }
     if (rc == EDEADLK)
         return pn_fail(EDEADLK,

@@ -31,11 +31,17 @@ int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeou
 
 /*
  * The same, for callers that can be called again: with pn_interruptible it returns -EINTR when it
- * has waited for PN_LOCK_SLICE_NS, and the thread's next call goes on with what is left of the
- * time.  Nothing is left behind in shared memory: the mutex has no queue, and a thread that does
- * not wait any more only leaves the kernel's list of sleepers.
+ * has waited for PN_LOCK_SLICE_NS, and the same call (here `what`, for `whose` sake) goes on with
+ * what is left of the time.  Nothing is left behind in shared memory: the mutex has no queue, and a
+ * thread that does not wait any more only leaves the kernel's list of sleepers.
  */
-int pn_lock_wait(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns);
+#define pn_lock_wait(seg, hold, timeout_ns, whose)                                                 \
+    pn_lock_wait_for((seg), (hold), (timeout_ns), (whose), __func__)
+int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                     const void *whose, const char *what);
+
+/* pn_forget_wait(): what the thread has left, if anything, is not called again. */
+void pn_lock_forget(void);
 
 /* The watchdog's: -EBUSY when somebody holds it. */
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
@@ -78,7 +84,8 @@ static inline struct pn_hold *pn_topics_hold(const struct pn_segment *seg)
 
 /*
  * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not
- * held, and may be taken meanwhile.  0; -PN_ELOCK (names who is at it); -PN_ELOCKBUSY; -EDEADLK.
+ * held, and may be taken meanwhile.  0; -PN_ELOCK (names who is at it); -PN_ELOCKBUSY; -EDEADLK;
+ * -EINTR as of pn_lock_wait().
  */
 int pn_opening_begin(struct pn_segment *seg);
 void pn_opening_end(struct pn_segment *seg);

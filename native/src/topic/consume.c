@@ -129,7 +129,7 @@ static int copy_again(struct pn_consumer *c, const struct pn_delivery *d, uint64
 {
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
-    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     if (pn_load_relaxed(&d->state) == word) {
@@ -323,7 +323,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     rc = pn_consume_check_channel(c, &ch);
@@ -520,7 +520,7 @@ static int expire_ahead(struct pn_consumer *c)
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     struct pn_topic_notes notes;

@@ -11,7 +11,10 @@
  * 3. What is shared with others before is taken under the writer lock, for a short while: rows of
  *    databases (restore.c, durable.c), and the store of `topics_ready`, so that no
  *    holder of the writer lock sees that change.
+ * 4. The process that makes it does not leave in between, to let signal handlers run (lock.c 4):
+ *    all would have to be done again.  It begins only when the writer lock is to be had.
  */
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -88,7 +91,12 @@ int pn_topics_make_ready(struct pn_segment *seg)
 {
     if (__builtin_expect(pn_topics_ready(seg), 1))
         return 0;
-    int rc = pn_opening_begin(seg);
+    struct pn_hold hold;
+    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg); /* 4 */
+    if (rc != 0)
+        return rc;
+    pn_lock_release(seg);
+    rc = pn_opening_begin(seg);
     if (rc != 0)
         return rc;
     bool never_wait = pn_never_wait;
@@ -104,7 +112,7 @@ int pn_topics_wake(struct pn_segment *seg)
     struct pn_hold hold;
     int rc = pn_topics_make_ready(seg);
     if (rc == 0)
-        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
@@ -118,7 +126,8 @@ int pn_topics_await(struct pn_segment *seg)
     struct pn_hold hold;
     int rc = 0;
     if (!pn_topics_ready(seg)) {
-        rc = pn_opening_begin(seg);
+        while ((rc = pn_opening_begin(seg)) == -EINTR)
+            ; /* its thread runs no signal handlers */
         if (rc == 0)
             pn_opening_end(seg);
     }

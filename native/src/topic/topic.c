@@ -279,15 +279,9 @@ static int tables_full(const char *what, const char *option, uint32_t max)
                    what, option, max, option);
 }
 
-/* With the lock, and the topic area there to be changed. */
-static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
+static int begin(struct pn_conn *conn)
 {
-    int rc = make ? pn_topics_make_ready(conn->seg) : 0;
-    if (rc == 0)
-        rc = pn_lock_acquire(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
-    if (rc != 0)
-        return rc;
-    rc = pn_conn_check_slot(conn);
+    int rc = pn_conn_check_slot(conn);
     if (rc == 0 && pn_topics_ready(conn->seg))
         rc = pn_durable_join_locked(conn->seg);
     if (rc != 0) {
@@ -297,6 +291,22 @@ static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
     if (pn_topics_ready(conn->seg))
         pn_topics_begin_locked(conn->seg);
     return 0;
+}
+
+/* With the lock, and the topic area there to be changed. */
+static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
+{
+    int rc = make ? pn_topics_make_ready(conn->seg) : 0;
+    if (rc == 0)
+        rc = pn_lock_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
+    return rc != 0 ? rc : begin(conn);
+}
+
+/* The same, in the middle of what is done in several holds: this may not be left. */
+static int enter_again(struct pn_conn *conn, struct pn_hold *hold)
+{
+    int rc = pn_lock_acquire(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
+    return rc != 0 ? rc : begin(conn);
 }
 
 static int leave(struct pn_conn *conn, int rc)
@@ -405,7 +415,7 @@ static int pump_all(struct pn_conn *conn, pn_ref ref)
     /* others publish meanwhile; what is left then is for the next that gets or publishes */
     uint64_t most = conn->seg->topics.memory / 32;
     for (uint64_t steps = 0; more && steps < most; steps += PN_TOPIC_STEPS) {
-        int rc = enter(conn, &hold, false);
+        int rc = enter_again(conn, &hold);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -495,7 +505,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
     struct pn_hold hold;
     bool more = true, marked = false;
     while (more) {
-        int rc = enter(conn, &hold, false);
+        int rc = marked ? enter_again(conn, &hold) : enter(conn, &hold, false);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = of_topic ? pn_topic_resolve_locked(conn, ref) : NULL;
@@ -621,7 +631,7 @@ static int sweep_all(struct pn_conn *conn)
     struct pn_hold hold;
     bool more = true;
     while (more) {
-        int rc = enter(conn, &hold, false);
+        int rc = enter_again(conn, &hold);
         if (rc != 0)
             return rc;
         more = pn_topics_sweep_locked(conn->seg);
