@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -327,3 +329,79 @@ def test_what_pairs_with_nothing_is_found() -> None:
         "/* pairs with f() */",
         "/* pairs with the reader */",
     ]
+
+
+# ---- what the linker sees: calls without an include, and circles -------------------------------
+
+# Files of a folder that call one another in a circle; it goes down.
+CIRCLES = {"topic": 16}
+LANGUAGE = ["-std=gnu11", "-O0", "-w", "-DNDEBUG"]
+
+
+def symbols_of(objects: Path, source: Path) -> tuple[set[str], set[str]]:
+    """What its object file defines for others, and what it needs of them."""
+    target = objects / f"{source.parent.name}-{source.stem}.o"
+    folders = ["-I", str(CORE), "-I", str(ROOT / "native" / "include")]
+    subprocess.run(["cc", "-c", *LANGUAGE, *folders, str(source), "-o", str(target)], check=True)
+    done = subprocess.run(["nm", str(target)], capture_output=True, text=True, check=True)
+    kinds = [line.split()[-2:] for line in done.stdout.splitlines()]
+    return (
+        {name for kind, name in kinds if kind.isupper() and kind != "U"},
+        {name for kind, name in kinds if kind == "U"},
+    )
+
+
+def uses_of(objects: Path) -> dict[Path, set[Path]]:
+    sources = sorted(CORE.rglob("*.c"))
+    with ThreadPoolExecutor(2) as workers:
+        symbols = dict(
+            zip(sources, workers.map(partial(symbols_of, objects), sources), strict=True)
+        )
+    owner = {name: path for path, (defined, _) in symbols.items() for name in defined}
+    return {
+        path: {owner[name] for name in needed if name in owner and owner[name] != path}
+        for path, (_, needed) in symbols.items()
+    }
+
+
+def circles(uses: dict[Path, set[Path]]) -> list[set[Path]]:
+    """The sets of files each of which reaches all others of its set."""
+
+    def reached(path: Path) -> set[Path]:
+        found: set[Path] = set()
+        ahead = [path]
+        while ahead:
+            new = uses[ahead.pop()] - found
+            found |= new
+            ahead += new
+        return found
+
+    reach = {path: reached(path) for path in uses}
+    inside = {
+        path: frozenset(other for other in reach[path] if path in reach[other]) for path in uses
+    }
+    return [set(circle) for circle in sorted(set(inside.values()) - {frozenset()}, key=sorted)]
+
+
+@pytest.mark.timeout(300)
+def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
+    uses = uses_of(tmp_path)
+    assert sum(map(len, uses.values())) > 200
+    offenders = [
+        f"{relative(path)} stands below {relative(used)}, and calls it"
+        for path, others in uses.items()
+        for used in sorted(others)
+        if floor(used) > floor(path)
+    ]
+    for circle in circles(uses):
+        allowed = CIRCLES.get(min(circle).parent.name, 0)
+        if len(circle) > allowed:
+            names = ", ".join(relative(path) for path in sorted(circle))
+            offenders.append(f"{len(circle)} files call one another in a circle: {names}")
+    fail_if_any(offenders)
+
+
+def test_a_circle_is_found() -> None:
+    a, b, c, d = (Path(name) for name in "abcd")
+    assert circles({a: {b}, b: {c}, c: {a, d}, d: set()}) == [{a, b, c}]
+    assert circles({a: {b, c}, b: {c, d}, c: {d}, d: set()}) == []

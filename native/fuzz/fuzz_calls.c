@@ -13,6 +13,7 @@
 
 #include "fuzz.h"
 #include "model.h"
+#include "segment/process.h"
 #include "segment/segment.h"
 
 enum { MAX_CALLS = 1500, RING_PAGES = PN_MIN_QUEUE_PAGES, MAX_PAYLOAD = 20000 };

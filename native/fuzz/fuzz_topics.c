@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "segment/process.h"
 #include "segment/segment.h"
 #include "topic_fuzz.h"
 

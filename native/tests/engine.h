@@ -13,6 +13,7 @@
 
 #include "backend/conn.h"
 #include "segment/lock.h"
+#include "segment/process.h"
 
 /* Of a test that takes the writer lock itself. */
 __attribute__((unused)) static struct pn_hold test_hold;

@@ -5,6 +5,7 @@
 #ifndef PN_STEP_VICTIMS_H
 #define PN_STEP_VICTIMS_H
 
+#include "segment/process.h"
 #include "step_scene.h"
 
 static int64_t sleep_ns;

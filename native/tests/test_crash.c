@@ -34,6 +34,7 @@
 
 #include "backend/conn.h"
 #include "segment/lock.h"
+#include "segment/process.h"
 #include "segment/segment.h"
 
 enum {

@@ -32,6 +32,7 @@
 #include "backend/conn.h"
 #include "topic/consume.h"
 #include "segment/lock.h"
+#include "segment/process.h"
 #include "segment/segment.h"
 
 enum {

@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include "queue/queue.h"
+#include "segment/process.h"
 
 static void set_positions(struct pn_segment *seg, uint64_t pos)
 {

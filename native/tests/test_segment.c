@@ -13,6 +13,7 @@
 #include <sys/time.h>
 
 #include "backend/channel.h"
+#include "segment/process.h"
 
 static int up[2], down[2];
 

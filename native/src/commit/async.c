@@ -56,6 +56,7 @@
 #include "commit/intent.h"
 #include "commit/room.h"
 #include "commit/topic_ops.h"
+#include "commit/upstream_payload.h"
 #include "queue/queue.h"
 #include "segment/lock.h"
 #include "wakeup/make_way.h"
@@ -139,7 +140,7 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
     if (head % 8 != 0 || head - pn_load_relaxed(&seg->ctl->tail) > seg->capacity)
         rc = pn_segment_poison(c->conn->seg, "no queue ends at %llu", (unsigned long long) head);
     else if (__builtin_expect(c->upstream != 0, 0) && (c->txn == NULL || !c->txn->prepared))
-        rc = pn_bridge_check_locked(c);
+        rc = pn_upstream_check_locked(c);
     if (rc == 0 && end != head)
         rc = pn_queue_make_room_locked(c->conn, end, reserved, wait);
     PN_CRASH("commit:room");

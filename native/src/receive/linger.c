@@ -10,6 +10,7 @@
 #include <sched.h>
 
 #include "base/os.h"
+#include "receive/read.h"
 #include "receive/receive.h"
 
 #define PN_SPIN_MIN_NS    2000LL

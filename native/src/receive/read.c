@@ -23,6 +23,7 @@
 #include "backend/generation.h"
 #include "queue/copy.h"
 #include "queue/queue.h"
+#include "wakeup/procsignal.h"
 
 /* As pn_local_find(), with what a queue entry has: the low half of the hash. */
 static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
@@ -280,4 +281,12 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
     return rc >= 0 || b->n + b->ngaps > 0
                ? 0
                : pn_fail(ENOMEM, "out of memory while reading the queue");
+}
+
+bool pn_receive_wanted(struct pn_conn *conn)
+{
+    uint64_t pos = pn_load_acquire(&conn->me->pos);
+    if ((pos & PN_ASLEEP) != 0)
+        return pn_wake_self(conn);
+    return pn_readable(conn, pos);
 }

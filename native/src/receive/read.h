@@ -3,6 +3,7 @@
 #define PN_READ_H
 
 #include "backend/conn.h"
+#include "backend/generation.h"
 
 /*
  * Read from *pos towards head until max messages are taken, or until we are held back.  *pos moves
@@ -17,5 +18,14 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
  * an earlier owner of the slot, who does not know yet, has put it to sleep where we stand.
  */
 int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to);
+
+/* Is there something that we may read? */
+static inline bool pn_readable(const struct pn_conn *conn, QueuePosition pos)
+{
+    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
+}
+
+/* Is something unread that interests us?  Leaves ASLEEP if so. */
+bool pn_receive_wanted(struct pn_conn *conn);
 
 #endif

@@ -407,14 +407,6 @@ static int look_after(struct pn_conn *conn)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-bool pn_receive_wanted(struct pn_conn *conn)
-{
-    uint64_t pos = pn_load_acquire(&conn->me->pos);
-    if ((pos & PN_ASLEEP) != 0)
-        return pn_wake_self(conn);
-    return pn_readable(conn, pos);
-}
-
 /* Go to sleep where we stand.  False: something is wanted. */
 static bool settle(struct pn_conn *conn)
 {

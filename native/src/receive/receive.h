@@ -29,13 +29,4 @@ void pn_receive_kick(struct pn_conn *conn);
 void pn_receive_close_files(struct pn_conn *conn);
 void pn_receive_free(struct pn_conn *conn);
 
-/* Is there something that we may read? */
-static inline bool pn_readable(const struct pn_conn *conn, QueuePosition pos)
-{
-    return pn_load_acquire(&conn->me->want) > pos && !pn_held_back(conn);
-}
-
-/* Is something unread that interests us?  Leaves ASLEEP if so. */
-bool pn_receive_wanted(struct pn_conn *conn);
-
 #endif

@@ -34,7 +34,6 @@
 #include <unistd.h>
 
 #include "base/os.h"
-#include "segment/lockfile.h"
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
@@ -107,16 +106,6 @@ bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd)
 {
     struct stat st;
     return fstat(fd, &st) == 0 && st.st_dev == seg->dev && st.st_ino == seg->lock_ino[file];
-}
-
-int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
-{
-    uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
-    int32_t fd = pn_segment_lock_file(seg, slot);
-    if (fd < 0 || pn_is_lock_file(seg, file, fd))
-        return fd;
-    pn_cas(&seg->lock_fd[file], &fd, -1);
-    return pn_segment_open_lock_file(seg, slot);
 }
 
 void pn_close_if_ours(int fd, enum pn_fd_kind kind)

@@ -16,12 +16,6 @@ bool pn_is_segment_file(const struct pn_segment *seg, int fd);
 /* Close it, if it is still ours. */
 void pn_segment_close_file(struct pn_segment *seg);
 
-/*
- * The lock file of the slot's group as pn_segment_lock_file(), but certainly that file.  What the
- * process held in the old one is lost if this opens it again.  Async-signal-safe.
- */
-int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
-
 /* Is `fd` the lock file of that number? */
 bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd);
 

@@ -25,6 +25,7 @@
 #include "base/os.h"
 #include "segment/dirlock.h"
 #include "segment/identity.h"
+#include "segment/process.h"
 
 /* Async-signal-safe, as is everything that opens a lock file that is there. */
 static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *path)
@@ -132,6 +133,16 @@ int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
         return -PN_EGONE;
     }
     return pn_cas(&seg->lock_fd[file], &none, fd) ? fd : none;
+}
+
+int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
+{
+    uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
+    int32_t fd = pn_segment_lock_file(seg, slot);
+    if (fd < 0 || pn_is_lock_file(seg, file, fd))
+        return fd;
+    pn_cas(&seg->lock_fd[file], &fd, -1);
+    return pn_segment_open_lock_file(seg, slot);
 }
 
 /* Call back for each lock file of `name`, whatever segment instance it belongs to. */

@@ -14,7 +14,14 @@ static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
     int fd = pn_load_acquire(&seg->lock_fd[slot / PN_SLOTS_PER_LOCK_FILE]);
     return __builtin_expect(fd >= 0, 1) ? fd : pn_segment_open_lock_file(seg, slot);
 }
-/* The same for who claims a slot: makes it if need be.  Writer lock held. */
+
+/*
+ * The lock file of the slot's group as pn_segment_lock_file(), but certainly that file.  What the
+ * process held in the old one is lost if this opens it again.  Async-signal-safe.
+ */
+int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
+
+/* As pn_segment_lock_file() for who claims a slot: makes it if need be.  Writer lock held. */
 int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
 
 /* Who holds a slot in any segment of this name: how many processes; at most `cap` stored. */

@@ -37,26 +37,9 @@
 #include "files/segfile.h"
 #include "segment/identity.h"
 #include "segment/lockfile.h"
+#include "segment/process.h"
 
 struct pn_segment_hooks pn_segment_hooks;
-
-static pthread_mutex_t process_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct pn_segment *segments; /* all mapped segments of the process */
-
-void pn_process_lock(void)
-{
-    pthread_mutex_lock(&process_mutex);
-}
-
-void pn_process_unlock(void)
-{
-    pthread_mutex_unlock(&process_mutex);
-}
-
-struct pn_segment *pn_first_segment(void)
-{
-    return segments;
-}
 
 /* ---- layout ------------------------------------------------------------------------------ */
 
@@ -516,7 +499,7 @@ static int check_header(const struct pn_header *h, uint64_t file_size, const cha
 
 static struct pn_segment *find_mapped(dev_t dev, ino_t ino)
 {
-    struct pn_segment *seg = segments;
+    struct pn_segment *seg = pn_first_segment();
     while (seg != NULL && !(seg->dev == dev && seg->ino == ino))
         seg = seg->next;
     return seg;
@@ -599,8 +582,7 @@ static int attach_once(int fd, const char *name, struct pn_segment **out)
             free_segment(seg);
             return rc;
         }
-        seg->next = segments;
-        segments = seg;
+        pn_process_add(seg);
     } else {
         rc = check_header(seg->hdr, (uint64_t) st.st_size, name);
         if (rc != 0)
@@ -630,10 +612,7 @@ void pn_segment_release(struct pn_segment *seg)
 {
     pn_process_lock();
     if (--seg->refs == 0) {
-        struct pn_segment **link = &segments;
-        while (*link != seg)
-            link = &(*link)->next;
-        *link = seg->next;
+        pn_process_remove(seg);
         free_segment(seg);
     }
     pn_process_unlock();
@@ -645,8 +624,8 @@ void pn_segment_release(struct pn_segment *seg)
  */
 void pn_process_child_reset(void)
 {
-    pthread_mutex_init(&process_mutex, NULL);
-    for (struct pn_segment *seg = segments; seg != NULL; seg = seg->next) {
+    pn_process_lock_reset();
+    for (struct pn_segment *seg = pn_first_segment(); seg != NULL; seg = seg->next) {
         pthread_mutex_init(&seg->signal_mutex, NULL);
         seg->hold = NULL;
         seg->topics.opening = NULL;

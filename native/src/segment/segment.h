@@ -135,11 +135,7 @@ struct pn_segment_hooks {
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 
-/* The lock of the process's own tables (segments, connections, lock files). */
-void pn_process_lock(void);
-void pn_process_unlock(void);
-void pn_process_child_reset(void);         /* in a forked child */
-struct pn_segment *pn_first_segment(void); /* process lock held */
+void pn_process_child_reset(void); /* in a forked child */
 
 /*
  * Allocate `bytes` of the segment's file; it is `size` long afterwards, if that is not 0.  -ENOSPC

@@ -19,6 +19,7 @@
 #include "base/crashpoint.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
+#include "segment/process.h"
 #include "topic/attach.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"

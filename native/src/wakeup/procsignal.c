@@ -56,6 +56,7 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
+#include "segment/process.h"
 #include "wakeup/latch.h"
 #include "wakeup/unsent.h"
 
