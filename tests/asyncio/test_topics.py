@@ -335,3 +335,20 @@ async def test_descriptor(aconnect: AsyncConnections) -> None:
         assert readable(descriptor)
         assert await consumer.get(0) is message
         assert not readable(descriptor)
+
+
+async def test_a_descriptor_that_comes_late_shows_what_was_put_back(
+    aconnect: AsyncConnections,
+) -> None:
+    async with consuming(await aconnect()) as (topic, consumer):
+        task = asyncio.create_task(consumer.get())
+        await turns(1)
+        await topic.publish("x")
+        message = await task
+        with pytest.raises(pynotify.Timeout):
+            await consumer.get(0)
+        consumer._put_back(message)
+        descriptor = consumer.fileno()
+        assert readable(descriptor)
+        assert await consumer.get(0) is message
+        assert not readable(descriptor)

@@ -231,6 +231,8 @@ def test_gap() -> None:
     """No way of reading makes one yet, so only its texts."""
     gap = pynotify.Gap(missed_bytes=4096, reason="evicted")
     assert gap_sentence(gap) == "Notifications are missing here: 4096 bytes (evicted)."
+    upstream = pynotify.Gap(missed_bytes=0, reason=pynotify.Gap.UPSTREAM)
+    assert gap_sentence(upstream) == "Notifications may be missing here (upstream connection lost)."
     document = as_json(gap)
     assert (document["channel"], document["missed_bytes"]) == (None, 4096)
     assert document["reason"] == "evicted"
