@@ -206,3 +206,11 @@ def test_a_distribution_is_what_plotters_read() -> None:
 def test_what_does_not_print_is_written_out() -> None:
     assert svg.plain("a<b>\n\x00\u202e\udc80") == "a&lt;b&gt;\\n\\x00\\u202e\\udc80"
     assert len(svg.plain("x" * 999)) == 200
+
+
+def test_colours_of_a_heat_map() -> None:
+    """Those of viridis, which also tell low from high without colours; mixed in between."""
+    assert [svg.heat(share) for share in (-1, 0, 0.5, 1, 2)] == [
+        "#440154", "#440154", "#21918c", "#fde725", "#fde725",
+    ]  # fmt: skip
+    assert svg.heat(0.125) == "#402a70"
