@@ -6,11 +6,13 @@
 universalmutator makes the mutants: an operator, a constant, a condition or a statement of one
 line.  Lines are drawn from all code lines of the core, of the package and of the Spark jobs; each
 has the same chance.  A mutant counts when it builds and differs: one whose object file, or whose
-syntax tree without its texts, is that of the original is drawn again.  It is caught when a test
-fails twice, the second time by itself, or does not end; those marked `full` and `long` and the
-linters do not run.  Near tests come first: those that execute the line when there is a map of them
-(`--map`, made by tests/mutate_map.py), and those that name what the mutated file declares.  Mutants
-that survive these are put aside, and judged in the end by the whole suite one after another.
+syntax tree without its texts and types, is that of the original is drawn again.  It is caught when
+a test fails twice, the second time by itself, or does not end; those marked `full` and `long` and
+the linters do not run.  The tests have to pass without a mutation: all of them before, or with
+`--trust` those that have caught one, afterwards.  Near tests come first: those that execute the
+line when there is a map of them (`--map`, made by tests/mutate_map.py), and those that name what
+the mutated file declares.  Mutants that survive these are put aside, and judged in the end by the
+whole suite one after another.
 
 With `--state` the mutants and the verdicts so far are kept in a file, and a run that was stopped
 goes on where it was: with the same sources, whatever tests were written since.
@@ -34,6 +36,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,10 +55,11 @@ WANTED = 0.95
 COMPILE = "cc -std=gnu11 -O2 -DPN_CRASHPOINTS=1 -UNDEBUG -I native/include -I native/src -c"
 WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror"  # as CMakeLists.txt has them
 # Against mutants that hang; the slowest test of an unchanged copy takes a fifth of it.
-TEST_LIMIT_S, STEP_LIMIT_S = 240, 1800
+TEST_LIMIT_S, NEAR_LIMIT_S, STEP_LIMIT_S = 240, 45, 1800
 PLAIN = "not spark and not full"
 LEFT_OUT = ("test_sourcecode.py", "test_packaging.py")  # of style, and of what is built
 APART = "--pid --fork --kill-child --mount-proc --mount"
+FUNCTION = r"^(?:PN_API )?[a-z][\w *]*?\b(\w+)\("
 PASSED = (0, 5, 77)  # pytest had nothing to run; a native test was skipped
 JOBS = str(os.cpu_count() or 1)
 TRIES = 40  # mutants of one line that are looked at before another line is drawn
@@ -108,6 +112,15 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def _has_fields(node: ast.ClassDef) -> bool:
+    """Whether an annotation is more than a type there: in a data class, a tuple."""
+    return bool(node.decorator_list) or any("Tuple" in ast.unparse(base) for base in node.bases)
+
+
+def _is_type(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and node.value is None
+
+
 def _is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
 
@@ -133,7 +146,7 @@ def made_of(path: Path, line: int, into: Path) -> list[Path]:
 
 
 def _tree(text: str) -> str:
-    """The syntax without texts (a message may say what it likes), and types of functions."""
+    """The syntax without texts (a message may say what it likes) and without types."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -142,6 +155,10 @@ def _tree(text: str) -> str:
             node.returns = None
         elif isinstance(node, ast.arg):
             node.annotation = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant("")
+        elif isinstance(node, ast.ClassDef) and not _has_fields(node):
+            node.body = [ast.Pass() if _is_type(inner) else inner for inner in node.body]
     return ast.dump(tree)
 
 
@@ -230,7 +247,8 @@ class Copy:
         """Run it in the copy; `apart`: where no process, mount or segment outside is seen."""
         if apart:
             user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-            inside = 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"'
+            # Process 1 is the shell: tests take that for a stranger.
+            inside = 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "$@"; exit $?'
             command = ["unshare", *user, *APART.split(), "sh", "-c", inside, "sh", *command]
         with self.log.open("a") as log:
             print(f"\n$ {' '.join(command)}", file=log, flush=True)
@@ -280,20 +298,25 @@ class Copy:
         command = "ctest --test-dir build/release -j2 --output-on-failure --stop-on-failure"
         return self.run([*command.split(), "--repeat", "until-pass:2", *options], apart=True)
 
-    def pytest(self, *options: str) -> bool:
+    def pytest(self, *options: str, limit_s: float = 0) -> bool:
         command = [
             sys.executable,
             "-m",
             "pytest",
             "-q",
             "--maxfail=1",
-            f"--timeout={TEST_LIMIT_S}",
+            f"--timeout={limit_s or TEST_LIMIT_S}",
+            "--timeout-method=signal",  # which does not end the worker
             "--ignore=tests/test_sourcecode.py",
             "--ignore=tests/test_packaging.py",
             *options,
         ]
+        first = [*command, "-n", "2"]
         again = [*command, "-n", "0", "--last-failed", "--last-failed-no-failures", "all"]
-        return self.run([*command, "-n", "2"], apart=True) or self.run(again, apart=True)
+        whole_s = 4 * limit_s  # of all of them, where each has a limit
+        return self.run(first, apart=True, limit_s=whole_s) or self.run(
+            again, apart=True, limit_s=whole_s
+        )
 
     def failed(self) -> str:
         """The test that the output of the last command names as failed."""
@@ -316,9 +339,12 @@ def naming(mutant: Mutant, pattern: str, most: int) -> list[Path]:
     }
     often = Counter(word for found in named.values() for word in found)
     weights = {path: sum(1 / often[word] for word in found) for path, found in named.items()}
+    parts = [part.lstrip("_") for part in (*mutant.file.parts[1:-1], mutant.file.stem)]
     for path in weights:
-        # Those of the same folder, and of the same name.
-        weights[path] += path.parent.name == mutant.file.parent.name
+        # Those of the same folder, and of the same name, be it that of the folder.
+        name = path.stem.removeprefix("test_")
+        weights[path] += 2 * (path.parent.name in parts)
+        weights[path] += 2 * (name in parts) + any(name.startswith(f"{part}_") for part in parts)
         weights[path] += path.stem.endswith(mutant.file.stem.lstrip("_"))
     return sorted(filter(weights.get, weights), key=lambda path: -weights[path])[:most]
 
@@ -328,7 +354,7 @@ def enclosing(mutant: Mutant) -> set[str]:
     text = (ROOT / mutant.file).read_text()
     if mutant.file.suffix == ".c":
         before = "\n".join(text.split("\n")[: mutant.line])
-        return set(re.findall(r"^[a-z][\w *]*?\b(\w+)\(", before, flags=re.MULTILINE)[-1:])
+        return set(re.findall(FUNCTION, before, flags=re.MULTILINE)[-1:])
     return {
         node.name
         for node in ast.walk(ast.parse(text))
@@ -341,9 +367,8 @@ def declared(path: Path) -> set[str]:
     """What a source file offers others: functions of a C file, public names of a module."""
     text = (ROOT / path).read_text()
     if path.suffix == ".c":
-        return set(re.findall(r"^[a-z][\w *]*?\b(pn_\w+)\(", text, flags=re.MULTILINE)) | {
-            path.stem
-        }
+        functions = set(re.findall(FUNCTION, text, flags=re.MULTILINE))
+        return {name for name in functions if name.startswith("pn_")} | {path.stem}
     return {
         name
         for name in re.findall(r"^\s*(?:async )?(?:def|class) (\w+)", text, re.MULTILINE)
@@ -357,6 +382,8 @@ def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
     if mutant.file.suffix == ".c":
         named = [path.stem for path in naming(mutant, "native/tests/test_*.c", 8)]
         first = [name for name in named if name in executing][:4]
+        if tests:
+            named[2:] = sorted(named[2:], key=lambda name: tests.seconds.get(name, NEAR_S))[:4]
         for program in list(dict.fromkeys([*first, *executing]))[:8] or named:
             took = tests.seconds.get(program, TEST_LIMIT_S) if tests else TEST_LIMIT_S
             limit = min(TEST_LIMIT_S, max(30.0, 10 * took))
@@ -370,9 +397,19 @@ def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
 
 
 def naming_it(copy: Copy, mutant: Mutant) -> Iterator[Step]:
-    files = [str(path) for path in naming(mutant, "tests/**/test_*.py", 6)]
-    if files:
-        yield "pytest", lambda: copy.pytest("-m", marks(mutant), *files)
+    """The likeliest file first: most are caught there, and at once."""
+    files = [str(path) for path in naming(mutant, "tests/**/test_*.py", 4)]
+    for these in filter(None, (files[:1], files[1:])):
+        yield (
+            "pytest",
+            lambda these=these: copy.pytest("-m", marks(mutant), *these, limit_s=NEAR_LIMIT_S),
+        )
+
+
+def above(copy: Copy, mutant: Mutant) -> Iterator[Step]:
+    """For a mutant of the core that survives the native tests: the Python tests that name it."""
+    yield "the extension's build", lambda: copy.extension(str(mutant.file))
+    yield from naming_it(copy, mutant)
 
 
 def everything(copy: Copy, mutant: Mutant) -> Iterator[Step]:
@@ -381,8 +418,6 @@ def everything(copy: Copy, mutant: Mutant) -> Iterator[Step]:
         yield "the compiler", copy.build
         yield "ctest", lambda: copy.ctest("-LE", "long")
     yield "the extension's build", lambda: copy.extension(str(mutant.file) if is_native else None)
-    if is_native:
-        yield from naming_it(copy, mutant)
     rest = [] if marks(mutant) == PLAIN else ["tests/spark", "tests/demo"]
     yield "pytest", lambda: copy.pytest("-m", marks(mutant), *rest)
 
@@ -413,7 +448,7 @@ class Run:
     def __init__(self, path: Path | None, seed: int, files: list[Path]) -> None:
         self.path = path
         self.mutants: list[Mutant] = []
-        self.by: dict[str, dict[int, str | None]] = {"near": {}, "all": {}}
+        self.by: dict[str, dict[int, str | None]] = {"near": {}, "above": {}, "all": {}}
         digest = hashlib.sha256(b"".join((ROOT / file).read_bytes() for file in files))
         head = {"seed": seed, "sources": digest.hexdigest()}
         if path is None or not path.exists():
@@ -450,12 +485,15 @@ class Run:
         took = round(time.monotonic() - began)
         self.by[stage][number] = by
         self._write(stage=stage, mutant=number, by=by, took=took)
-        says = f"caught by {by}" if by else "survives" if stage == "near" else "NOT CAUGHT"
+        says = f"caught by {by}" if by else "NOT CAUGHT" if stage == "all" else "survives"
         say(f"{stage} {number + 1}/{len(self.mutants)}, {took} s: {says}: {mutant}")
 
     def judge_all(self, copy: Copy, tests: Map | None, *, only_near: bool) -> None:
         for number in sorted(range(len(self.mutants)), key=self._cost):
             self.judge(copy, "near", number, near(copy, self.mutants[number], tests))
+        for number in self.survivors():
+            if self.mutants[number].file.suffix == ".c":
+                self.judge(copy, "above", number, above(copy, self.mutants[number]))
         for number in [] if only_near else self.survivors():
             self.judge(copy, "all", number, everything(copy, self.mutants[number]))
 
@@ -465,7 +503,25 @@ class Run:
         return 0 if mutant.file.suffix == ".c" else 1 if marks(mutant) == PLAIN else 2
 
     def survivors(self) -> list[int]:
-        return [number for number, by in sorted(self.by["near"].items()) if by is None]
+        return [
+            number
+            for number, by in sorted(self.by["near"].items())
+            if by is None and self.by["above"].get(number) is None
+        ]
+
+    def void(self, copy: Copy) -> list[str]:
+        """What has caught some and fails without a mutation as well: those are caught no more."""
+        by = {test for stage in self.by.values() for test in stage.values() if test}
+        programs = {test for test in by if test.startswith("test_")}
+        nodes = {test.removeprefix("pytest ") for test in by if test.startswith("pytest tests/")}
+        if not (copy.build(*programs) and copy.extension()):
+            return ["the build"]
+        failing = [name for name in sorted(programs) if not copy.program(name, TEST_LIMIT_S)]
+        if nodes and not copy.pytest("-m", "not full", *sorted(nodes)):
+            failing += [f"pytest {n}" for n in sorted(nodes) if not copy.pytest(n)]
+        for stage in self.by.values():
+            stage.update({number: None for number, test in stage.items() if test in failing})
+        return failing
 
     def missed(self) -> list[Mutant]:
         return [self.mutants[n] for n in self.survivors() if self.by["all"].get(n) is None]
@@ -475,14 +531,16 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def map_of(copy: Copy, path: Path) -> Map:
+def map_of(copy: Copy, path: Path, parts: list[str]) -> Map:
     if not path.exists():
         made = Map()
         with tempfile.TemporaryDirectory(prefix="mutate-map-") as where:
-            for name in ("native", "python"):
+            for name in parts:
                 (Path(where) / name).mkdir()
-            native(copy, Path(where) / "native", made)
-            python(copy, Path(where) / "python", PLAIN, made)
+            if "native" in parts:
+                native(copy, Path(where) / "native", made)
+            if "python" in parts:
+                python(copy, Path(where) / "python", PLAIN, made)
         made.save(path)
     return Map.load(path)
 
@@ -494,8 +552,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="files to mutate")
     parser.add_argument("--state", type=Path, metavar="FILE", help="go on from here; wants --seed")
     parser.add_argument("--map", type=Path, metavar="FILE", help="which tests execute which line")
+    parser.add_argument(
+        "--map-of",
+        nargs="+",
+        choices=("native", "python"),
+        default=["native", "python"],
+        help="of which tests: the native ones take minutes, the others half an hour",
+    )
     parser.add_argument("--near", action="store_true", help="leave what survives these for later")
-    parser.add_argument("--trust", action="store_true", help="do not run the tests unchanged first")
+    parser.add_argument(
+        "--trust", action="store_true", help="run only those that catch one unchanged"
+    )
     parser.add_argument("--keep", type=Path, help="build the copy here, and keep it")
     args = parser.parse_args()
     if args.state and args.seed is None:
@@ -505,6 +572,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
+    # What was begun is ended, and the copy is as it was, also when a run is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     files = sorted({p.relative_to(ROOT) for pattern in SOURCES for p in ROOT.glob(pattern)})
     files = [p for p in files if any(fnmatch.fnmatch(str(p), glob) for glob in args.only)]
@@ -525,7 +594,10 @@ def main() -> int:
                 f"{copy.log.read_text()[-4000:]}\n\nwithout any mutation something fails, see above"
             )
             return 2
-        run.judge_all(copy, map_of(copy, args.map) if args.map else None, only_near=args.near)
+        tests = map_of(copy, args.map, args.map_of) if args.map else None
+        run.judge_all(copy, tests, only_near=args.near)
+        if args.trust and (failing := run.void(copy)):
+            say(f"fails without any mutation, and so catches none: {', '.join(failing)}")
     missed = run.missed()
     print(f"\n{len(run.mutants) - len(missed)} of {len(run.mutants)} caught (seed {seed})")
     print(*missed, sep="\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 import pynotify
+from pynotify._lookout import ThreadWaiter
 from receiving import payloads, readable, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call, await_waiting
@@ -221,6 +222,25 @@ class TestBlock:
             waiting.result()
             conn.poll()
             drain(other)
+
+    def test_the_others_wait_for_it_no_longer_than_they_have_time(
+        self, conn: pynotify.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slept: list[float] = []
+        sleep = ThreadWaiter.sleep
+
+        def sleep_and_note(waiter: ThreadWaiter, seconds: float) -> None:
+            slept.append(seconds)
+            sleep(waiter, seconds)
+
+        monkeypatch.setattr(ThreadWaiter, "sleep", sleep_and_note)
+        full = conn.subscribe("c", maxlen=1, overflow="block")
+        send(conn, "1", "2")
+        assert conn.poll() == []
+        assert not conn.wait(0.01)
+        assert slept
+        assert max(slept) <= 0.01
+        assert payloads(drain(full)) == ["1", "2"]
 
     def test_little_room_does_not_shorten_a_poll(self, conn: pynotify.Connection) -> None:
         """Everything owed is returned, as long as it is not for the full one."""
