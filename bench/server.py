@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spark_jobs.procfs import stat
+
 _PATIENCE = 60.0
 _CLUSTER = ("-U", "postgres", "-A", "trust", "-N")
 _SETTINGS = {
@@ -99,8 +101,5 @@ def _ordinary_user() -> pwd.struct_passwd:
 
 def _ticks(pid: str) -> int:
     """User and system time, of it and of its ended children."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(map(int, stat.rpartition(")")[2].split()[11:15]))
+    found = stat(pid)
+    return 0 if found is None else found.own + found.waited

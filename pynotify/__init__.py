@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interpreter
 from pynotify._batch import NotifyBatch
-from pynotify._connection import Connection
-from pynotify._engine import Engine, open, segments, unlink
+from pynotify._connect import connect, get
+from pynotify._connection import Connection, Transaction
+from pynotify._engine import Engine, open
 from pynotify._generation import AsyncGeneration, Generation
-from pynotify._process import connect, get
+from pynotify._segments import segments, unlink
 from pynotify._subscription import Subscription
-from pynotify._transaction import AsyncTransaction, Transaction
 from pynotify._types import BackendStat, CheckReport, EngineStat, Gap, Notify, SegmentInfo
 from pynotify.errors import (
     ActiveTransaction,
@@ -75,7 +75,7 @@ from pynotify.topics import (
 )
 
 if TYPE_CHECKING:
-    from pynotify._async_connection import AsyncConnection
+    from pynotify._async_connection import AsyncConnection, AsyncTransaction
     from pynotify._async_subscription import AsyncSubscription
     from pynotify.pubsub import AsyncPubSub, PubSub, PubSubStats
     from pynotify.topics._async_consumer import AsyncConsumer
@@ -157,7 +157,7 @@ __all__ = [
     "unlink",
 ]
 
-# As psycopg: warnings are shown, the rest when somebody asks for it.
+# As psycopg: warnings are shown, the rest when the program asks for it.
 _logger = logging.getLogger("pynotify")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
@@ -174,6 +174,7 @@ _LATER = {
     "AsyncConnection": "pynotify._async_connection",
     "AsyncConsumer": "pynotify.topics._async_consumer",
     "AsyncSubscription": "pynotify._async_subscription",
+    "AsyncTransaction": "pynotify._async_connection",
     "AsyncPubSub": "pynotify.pubsub",
     "PubSub": "pynotify.pubsub",
     "PubSubStats": "pynotify.pubsub",

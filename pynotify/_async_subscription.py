@@ -6,32 +6,30 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
-from pynotify._async_waiter import TaskWaiter
-from pynotify._base import nanoseconds, process
+from pynotify._closing import ClosedByAsyncWith
 from pynotify._inbox import Inbox
+from pynotify._task_waiter import TaskWaiter
+from pynotify._time import nanoseconds
 from pynotify._types import Notify
 from pynotify.errors import Error, InterfaceError, Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable, Generator
     from typing import Any, Self
 
-    from pynotify._async_connection import AsyncConnection
+    from pynotify._link import TaskLink
     from pynotify._types import Gap
 
     Handler = Callable[[Notify | Gap], object]
-    Listener = Callable[[AsyncConnection, int, str, str], object]
     ErrorHandler = Callable[[Exception], object]
 
 logger = logging.getLogger("pynotify")
 
 
-class AsyncSubscription:
-    """Messages of some channels, for whoever holds this object.
+class AsyncSubscription(ClosedByAsyncWith):
+    """Messages of some channels, for tasks.
 
     Made by `AsyncConnection.subscribe`; it listens from `async with` on, or from
     `await conn.subscribe(...)`.  Each message is returned once, to the task that has waited
@@ -40,7 +38,7 @@ class AsyncSubscription:
 
     def __init__(
         self,
-        connection: AsyncConnection,
+        link: TaskLink,
         channels: tuple[str, ...],
         maxlen: int | None,
         overflow: str,
@@ -49,19 +47,20 @@ class AsyncSubscription:
     ) -> None:
         if not channels:
             raise TypeError("a subscription needs at least one channel")
-        self._connection = connection
+        self._link = link
+        self._receiver = link.receiver
         self._channels = tuple(dict.fromkeys(channels))
-        self._inbox = Inbox(maxlen, overflow, connection.backend_id if skip_self else None)
+        self._inbox = Inbox(maxlen, overflow, link.handle.backend_id if skip_self else None)
         self._opened = self._closed = False
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it listens to."""
+        """The channels it listens to."""
         return self._channels
 
     @property
     def pending(self) -> int:
-        """How many messages have been read for it and not returned yet."""
+        """How many messages have been read for the subscription and not returned yet."""
         return 0 if self._inbox.closed else self._inbox.held
 
     @property
@@ -71,11 +70,16 @@ class AsyncSubscription:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by `close()` or with its connection."""
+        """Whether the subscription was closed, by `close()` or with its connection."""
         return self._inbox.closed
 
     async def next(self, timeout: float | None = None) -> Notify | Gap:
-        """As `Subscription.next`.  Cancelling it loses nothing."""
+        """The next message; a `Gap` where messages were dropped.
+
+        `timeout` in seconds, None: no limit, 0: what is there.  Cancelling it loses nothing.
+        Raises `Timeout`, `InterfaceError` when the subscription is closed, and `ActiveTransaction`
+        while the calling task has a transaction open.
+        """
         nanoseconds(timeout)
         message = await self._receive(timeout)
         if message is None:
@@ -83,64 +87,65 @@ class AsyncSubscription:
         return message
 
     def start(self, handler: Handler, *, on_error: ErrorHandler | None = None) -> SubscriptionTask:
-        """A task that calls `handler(message)` for each message, Gaps too; end it by `stop()`.
+        """Start a task that calls `handler(message)` for each message, Gaps too.
+
+        End it by `stop()`.
 
         `handler` may be a coroutine function: then the next message waits for it.  When it
         raises, `on_error(exception)` is called, or without it the exception is logged, and the
         task goes on.
         """
-        return SubscriptionTask(self, handler, on_error)
+        return SubscriptionTask(self, self._receive, handler, on_error)
 
     async def close(self) -> None:
-        """Stop listening; unread messages are gone.  Who waits in `next()` is woken.
+        """Stop listening; unread messages are gone, and tasks in `next()` are woken.
 
         Closing twice is allowed.
         """
-        connection = self._connection
-        if connection.closed or process.pid != connection.pid:
+        handle = self._link.handle
+        if handle.closed or handle.is_foreign:
             self._closed = True
             self._inbox.close()
             return
-        connection._check_loop()
+        self._link.off_loop.check_loop()
         self._closed = True
-        await connection._drop(self._inbox)
+        await self._receiver.drop(self._inbox)
 
     async def _open(self) -> Self:
-        connection = self._connection
-        connection._refuse_transaction("subscribe")
+        self._link.transactions.refuse("subscribe")
 
         def subscribe() -> None:
             if self._opened or self._closed:
                 raise InterfaceError("the subscription was used already", hint="Subscribe again.")
-            connection._subscribe(self._inbox, self._channels)
+            self._receiver.subscribe(self._inbox, self._channels)
             self._opened = True
 
-        await connection._patiently(subscribe)
-        connection._start_reading()
+        await self._link.off_loop.retry(subscribe)
+        self._receiver.start_reading()
         return self
 
     async def _receive(
         self, timeout: float | None, announce: Callable[[TaskWaiter], object] | None = None
     ) -> Notify | Gap | None:
-        """None: the time is over, or somebody else woke the waiter, who is announced to him."""
-        connection, inbox = self._connection, self._inbox
+        """None: the time is over, or the waiter, which is given to `announce`, was woken."""
+        receiver, inbox = self._receiver, self._inbox
         patient = timeout is None or timeout > 0
         self._check_open()
-        connection._refuse_transaction("next")
-        if not inbox.messages and not (connection._reading and patient):
-            connection._read_ahead()
+        self._link.transactions.refuse("next")
+        if not inbox.messages and not (receiver.reading and patient):
+            receiver.read_ahead()
         if inbox.messages:
             taken = inbox.take()
-            connection._room_made()
+            receiver.room_made()
             return taken
         if not patient:
             return None
-        waiter = TaskWaiter(connection._turn)
+        waiter = TaskWaiter(receiver.turn)
         if announce is not None:
             announce(waiter)
         inbox.waiters.append(waiter)
         try:
-            connection._start_reading()
+            receiver.start_reading()
             woken = await (waiter if timeout is None else waiter.within(timeout))
         except BaseException:  # cancelled, perhaps with a message in hand
             if waiter.message is not None:
@@ -158,7 +163,7 @@ class AsyncSubscription:
         if self._closed:
             raise InterfaceError("the subscription is closed", hint="Subscribe again.")
         if self._inbox.closed:
-            self._connection._check_usable()
+            self._link.handle.check_usable()
         if not self._opened:
             raise InterfaceError(
                 "the subscription does not listen yet", hint="Use it in 'async with'."
@@ -170,20 +175,12 @@ class AsyncSubscription:
             return
         full = inbox.room == 0
         inbox.closed = True  # forgotten, not closed: as Subscription
-        if full:  # and nobody was read for
+        if full:  # and reading had stopped
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                self._connection._loop.call_soon_threadsafe(self._connection._room_made)
+                self._link.off_loop.loop.call_soon_threadsafe(self._receiver.room_made)
 
     async def __aenter__(self) -> Self:
         return await self._open()
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._open().__await__()
@@ -205,12 +202,17 @@ class AsyncSubscription:
 
 
 class SubscriptionTask:
-    """What `AsyncSubscription.start` returns."""
+    """The task that `AsyncSubscription.start` returns."""
 
     def __init__(
-        self, subscription: AsyncSubscription, handler: Handler, on_error: ErrorHandler | None
+        self,
+        subscription: AsyncSubscription,
+        receive: Callable[..., Awaitable[Notify | Gap | None]],
+        handler: Handler,
+        on_error: ErrorHandler | None,
     ) -> None:
         self._subscription = subscription
+        self._receive = receive
         self._handler = handler
         self._on_error = on_error
         self._stopping = False
@@ -229,12 +231,11 @@ class SubscriptionTask:
         self._waiter = waiter
 
     async def _run(self) -> None:
-        subscription = self._subscription
         while not self._stopping:
             try:
-                message = await subscription._receive(None, self._wait_with)
+                message = await self._receive(None, self._wait_with)
             except Error as error:
-                if not subscription.closed:
+                if not self._subscription.closed:
                     self._report(error)
                 return
             finally:
@@ -261,28 +262,33 @@ class SubscriptionTask:
 class Listeners(Inbox):
     """The callbacks of one channel: nothing is kept, the loop calls them."""
 
-    def __init__(self, connection: AsyncConnection, channel: str) -> None:
+    def __init__(self, connection: object, loop: asyncio.AbstractEventLoop, channel: str) -> None:
         super().__init__(None, "drop-oldest", None)
-        self.callbacks: list[Listener] = []
-        self._connection = weakref.ref(connection)
+        self.callbacks: list[Callable[..., object]] = []
+        # A reference, so that a connection that is only listened to stays; close() ends it.
+        self._connection: object | None = connection
+        self._loop = loop
         self._channel = channel
         #: The loop keeps only weak references.
         self._tasks: set[asyncio.Future[Any]] = set()
 
+    def close(self) -> None:
+        """Call nothing any more, and let the connection go."""
+        super().close()
+        self._connection = None
+
     def _keep(self, message: Notify | Gap) -> None:
         self._latest = message
-        connection = self._connection()
-        if connection is None or not isinstance(message, Notify):
-            return
-        for callback in self.callbacks:
-            connection._loop.call_soon(self._call, connection, callback, message)
+        if isinstance(message, Notify):
+            for callback in self.callbacks:
+                self._loop.call_soon(self._call, callback, message)
 
-    def _call(self, connection: AsyncConnection, callback: Listener, message: Notify) -> None:
+    def _call(self, callback: Callable[..., object], message: Notify) -> None:
         if callback not in self.callbacks or self.closed:
-            return  # removed meanwhile
-        result = callback(connection, message.pid, self._channel, message.payload)
+            return  # removed since
+        result = callback(self._connection, message.pid, self._channel, message.payload)
         if inspect.isawaitable(result):
-            task = asyncio.ensure_future(result, loop=connection._loop)
+            task = asyncio.ensure_future(result, loop=self._loop)
             self._tasks.add(task)
             task.add_done_callback(self._called)
 

@@ -81,7 +81,7 @@ class NotifyBatch:
             seq=array("Q", [message.seq for message in messages]).tobytes(),
             sent_ns=array("q", [message.sent_ns for message in messages]).tobytes(),
             pid=array("i", [message.pid for message in messages]).tobytes(),
-            sender=array("Q", [message._sender for message in messages]).tobytes(),
+            sender=array("Q", [message.sender for message in messages]).tobytes(),
             channel_index=array("I", [numbers[m.channel] for m in messages]).tobytes(),
             offsets=array("Q", accumulate(lengths, initial=0)).tobytes(),
             blob=b"".join(message.data for message in messages),

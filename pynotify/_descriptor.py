@@ -22,9 +22,11 @@ class Descriptor:
             self._both.register(descriptor, select.EPOLLIN)
 
     def fileno(self) -> int:
+        """The descriptor."""
         return self._both.fileno()
 
     def show(self, something: bool) -> None:
+        """Make it readable or not, apart from the core's."""
         if something and not self._shown:
             os.eventfd_write(self._event, 1)
         elif self._shown and not something:
@@ -32,6 +34,7 @@ class Descriptor:
         self._shown = something
 
     def close(self) -> None:
+        """Close the descriptor.  Closing twice is allowed."""
         self._both.close()
         if self._event >= 0:
             os.close(self._event)

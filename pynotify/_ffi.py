@@ -18,7 +18,7 @@ if os.environ.get("PYNOTIFY_CRASHPOINTS") == "1":
 else:
     from pynotify._native import ffi, lib
 
-# What waits in the core comes back in between, for the signal handlers of Python: see _base.
+# What waits in the core comes back in between, for the signal handlers of Python: see `_registry`.
 lib.pn_set_interruptible(1)
 
 _EINTR = -errno.EINTR

@@ -11,59 +11,59 @@ from pynotify._ownership import keep
 from pynotify.errors import InvalidChannelName
 
 if TYPE_CHECKING:
-    from pynotify._async_connection import AsyncConnection
-    from pynotify._base import BaseConnection
+    from pynotify._link import Link, TaskLink
 
 _pn_generation_value = lib.pn_generation_value
 
 
 class _Counter:
-    """What both have in common: everything but waiting."""
+    """A counter, apart from waiting."""
 
-    __slots__ = ("__weakref__", "_engine_handle", "_index", "_name", "_of")
+    __slots__ = ("__weakref__", "_engine", "_handle", "_index", "_link", "_name", "_transactions")
 
-    def __init__(self, connection: BaseConnection, name: str) -> None:
+    def __init__(self, link: Link, name: str) -> None:
         encoded = _encode(name)
-        connection._check_usable()
+        handle = link.handle
+        handle.check_usable()
         out = ffi.new("uint32_t *")
-        # Of its own, so that the value can be read when the connection is closed.
-        self._engine_handle = connection._engine()
-        keep(self, self._engine_handle)
+        # A reference of its own, so that the value can be read when the connection is closed.
+        self._engine = handle.engine()
+        keep(self, self._engine)
         asked = encoded, len(encoded), out
-        connection._check(again(lambda: lib.pn_generation(connection._handle, *asked)))
-        self._of = connection
+        handle.check(again(lambda: lib.pn_generation(handle.native, *asked)))
+        self._link = link
+        self._handle, self._transactions = handle, link.transactions
         self._index = int(out[0])
         self._name = name
 
     @property
     def name(self) -> str:
-        """Its name, which is one in the connection's database."""
+        """The counter's name in the connection's database."""
         return self._name
 
     @property
     def value(self) -> int:
-        """How often it was bumped: one load from shared memory.
+        """How often the counter was bumped: one load from shared memory.
 
         It can be read by any thread, in a forked child, and after the connection was closed.
         """
-        return _pn_generation_value(self._engine_handle, self._index)
+        return _pn_generation_value(self._engine, self._index)
 
     def _bump_in_transaction(self) -> bool:
-        """False: there is none."""
-        transaction = self._of._open_transaction()
+        """False when no transaction is open."""
+        transaction = self._transactions.current()
         if transaction is None:
             return False
         transaction.bump(self._index)
         return True
 
     def _bump_on_its_own(self) -> None:
-        """A transaction of its own.  May be repeated."""
-        connection = self._of
-        result = lib.pn_bump(connection._handle, self._index)
+        """Bump in a transaction of its own.  May be repeated."""
+        result = lib.pn_bump(self._handle.native, self._index)
         if result == -errno.EINTR:
-            connection._on_its_own(lambda transaction: transaction.bump(self._index))
+            self._transactions.on_its_own(lambda transaction: transaction.bump(self._index))
         elif result:
-            connection._check(result)
+            self._handle.check(result)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -79,8 +79,8 @@ class Generation(_Counter):
     """A counter in shared memory, made by `Connection.generation`.
 
     `bump()` belongs to a transaction and takes effect when that commits, together with its
-    notifications.  Whoever was returned a notification of a transaction reads at least the value
-    that its bumps made; whoever has read that value finds its notifications in the next `poll()`.
+    notifications.  After a notification is received, `value` is at least what its transaction set;
+    after that value is read, the next `poll()` finds the notifications of the transaction.
     """
 
     __slots__ = ()
@@ -96,18 +96,23 @@ class Generation(_Counter):
 
 
 class AsyncGeneration(_Counter):
-    """The same for tasks, made by `AsyncConnection.generation`."""
+    """A counter in shared memory, for tasks; made by `AsyncConnection.generation`."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ()
+    _link: TaskLink
 
-    def __init__(self, connection: AsyncConnection, name: str) -> None:
-        super().__init__(connection, name)
-        self._connection = connection
+    def __init__(self, link: TaskLink, name: str) -> None:
+        super().__init__(link, name)
 
     async def bump(self) -> None:
-        """As `Generation.bump`."""
+        """Add one, at commit; outside a transaction that is at once.  Every bump counts.
+
+        Undone with its transaction or savepoint.  Raises `QueueFull`, at commit inside a
+        transaction, and what `AsyncConnection.notify` raises of the state of connection and
+        segment.
+        """
         if not self._bump_in_transaction():
-            await self._connection._patiently(self._bump_on_its_own)
+            await self._link.off_loop.retry(self._bump_on_its_own)
 
 
 def _encode(name: str) -> bytes:

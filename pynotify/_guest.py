@@ -1,4 +1,4 @@
-"""Manners of a guest in somebody else's process: what is done there beside the core's handler."""
+"""Manners of a guest in another program's process, beside the core's handler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Prepared:
 
 
 def prepare(signo: int) -> None:
-    """Before the first connection that is woken by `signo` (0: SIGUSR1, -1: none)."""
+    """Prepare for a connection that is woken by `signo` (0: SIGUSR1, -1: none)."""
     if not _Prepared.printer:
         _Prepared.printer = True
         _adopt_stack_printer()

@@ -1,4 +1,4 @@
-"""What has been read for one consumer, and who waits for it.
+"""What has been read for one receiver, and the threads or tasks that wait for it.
 
 A connection reads for all of its consumers at once: for poll() and notifies(), and for each
 subscription.  `Inboxes` is where the messages go; every one is put into the inbox of each
@@ -6,8 +6,8 @@ consumer that it is owed to, in order.  Everything here happens with the connect
 except that notifies() takes out of the main inbox without it.
 
 Waiting consumers are served in the order in which they came.  Subscriptions hand a message to
-the waiter itself, so that nobody who comes later can take it away from him; whoever gives up
-waiting puts it back in front.
+the waiter itself, so that a later one cannot take it away; a waiter that gives up puts it back in
+front.
 
 An exception of a signal handler (Ctrl-C) can come at every call, and what has been read is not
 only for the thread that it hits.  So what is read stays in `arrived` until it has been put
@@ -37,13 +37,13 @@ _NEVER = 1 << 64
 
 
 class Waiter(Protocol):
-    """Somebody who waits, a thread or a task."""
+    """A thread or task that waits."""
 
-    #: What was handed to him.
+    #: What was handed to it.
     message: Notify | Gap | None
 
     def wake(self) -> None:
-        """Let him look; once is enough."""
+        """Wake it; once is enough."""
 
 
 class MainInbox:
@@ -55,6 +55,7 @@ class MainInbox:
         self._latest: Notify | Gap | None = None
 
     def put(self, message: Notify | Gap) -> None:
+        """Append a message, and wake all waiters."""
         messages = self.messages
         if message is not self._latest:
             messages += (message,)
@@ -63,12 +64,14 @@ class MainInbox:
             self.wake_all()
 
     def put_all(self, messages: list[Notify | Gap]) -> None:
+        """Append messages, and wake all waiters."""
         self.messages += messages
         if messages:
             self.wake_all()
 
     def wake_all(self) -> None:
-        for waiter in tuple(self.waiters):  # who leaves takes himself out meanwhile
+        """Wake all waiters, which look for themselves."""
+        for waiter in tuple(self.waiters):  # a waiter that leaves takes itself out
             waiter.wake()
 
     def take(self, taken: list[Notify | Gap], count: int | None) -> None:
@@ -116,6 +119,7 @@ class Inbox:
         return self._maxlen - self.held
 
     def put(self, message: Notify | Gap) -> None:
+        """Hand a message to the first waiter, or keep it."""
         waiters = self.waiters
         if waiters and waiters[0].message is not None:
             self._serve()
@@ -131,7 +135,7 @@ class Inbox:
             self._keep(message)
 
     def put_back(self, message: Notify | Gap) -> None:
-        """What was handed to somebody who does not want it any more: it is among the oldest."""
+        """Take back what was handed to a waiter that gave up: it is among the oldest."""
         if self.closed:
             return
         if self.waiters:
@@ -145,8 +149,9 @@ class Inbox:
             self.messages.insert(index, message)
 
     def take(self) -> Notify | Gap | None:
+        """The oldest message; None when the inbox was closed."""
         messages = self.messages
-        if not messages:  # closed meanwhile, by a signal handler
+        if not messages:  # closed by a signal handler
             return None
         message = messages[0]
         self.held -= message.__class__ is Notify  # not isinstance(), which is a call
@@ -154,30 +159,31 @@ class Inbox:
         return message
 
     def forget(self, waiter: Waiter) -> None:
-        """He does not wait any more."""
+        """Remove `waiter`."""
         if waiter in self.waiters:
             self.waiters.remove(waiter)
 
     def open(self, since: int) -> None:
-        """From here on everything is owed that comes after commit `since`."""
+        """Begin: everything is owed that comes after commit `since`."""
         self._since = since
 
     def close(self) -> None:
+        """Keep no message any more, and wake all waiters."""
         self.closed = True
-        # Not emptied: a signal handler that closes may have interrupted who goes through them.
+        # Not emptied: a signal handler that closes may have interrupted a reader of it.
         self.messages = deque()
         self.held = 0
         self._latest = None
         self.wake_all()
 
     def wake_all(self) -> None:
-        """With nothing: they see for themselves why."""
+        """Wake all waiters without a message: they see for themselves why."""
         for waiter in tuple(self.waiters):
             waiter.wake()
             self.forget(waiter)
 
     def _serve(self) -> None:
-        """Wake who was handed something."""
+        """Wake the waiters that have a message."""
         waiters = self.waiters
         while waiters and waiters[0].message is not None:
             waiter = waiters[0]
@@ -242,7 +248,7 @@ class Inbox:
 
 def _is_older(one: Notify | Gap, other: Notify | Gap) -> bool:
     if isinstance(one, Notify) and isinstance(other, Notify):
-        return one._order < other._order
+        return one.order < other.order
     return False
 
 
@@ -264,13 +270,13 @@ class Inboxes:
         self.all: set[Inbox] = set()
         #: Read, and not yet put where it belongs; with its routes.
         self.arrived: deque[tuple[Notify | Gap, int]] = deque()
-        # Tuples, since somebody may close a subscription while one of them is gone through.
+        # Tuples, since a subscription may be closed while one of them is gone through.
         self._by_channel: dict[str, tuple[Inbox, ...]] = {}
         #: Those for which reading has to stop when they are full.
         self.blocking: tuple[Inbox, ...] = ()
 
     def add(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
-        """Returns the channels that nobody had before."""
+        """Returns the channels that no inbox had before."""
         inbox.channels = tuple(channels)
         self.all.add(inbox)
         if inbox.blocks:
@@ -281,7 +287,7 @@ class Inboxes:
         return fresh
 
     def remove(self, inbox: Inbox) -> list[str]:
-        """Returns the channels that nobody has any more."""
+        """Returns the channels that no inbox has any more."""
         stale = []
         self.all.discard(inbox)
         self.blocking = tuple(other for other in self.blocking if other is not inbox)
@@ -296,7 +302,7 @@ class Inboxes:
         return stale
 
     def sweep(self) -> list[str]:
-        """Remove those that are closed.  Returns the channels that nobody has any more."""
+        """Remove those that are closed.  Returns the channels that no inbox has any more."""
         closed = [inbox for inbox in tuple(self.all) if inbox.closed]
         return [channel for inbox in closed for channel in self.remove(inbox)]
 
@@ -320,12 +326,12 @@ class Inboxes:
             del arrived[0]
 
     def _owed(self, message: Notify | Gap) -> Iterable[Inbox]:
-        """A gap belongs to all, unless one knows who the messages there were for."""
+        """A gap belongs to all, unless the channel of its messages is known."""
         channel = message.channel
         if isinstance(message, Gap):
-            if message._of is None:
+            if message.of_channel is None:
                 return tuple(self.all)
-            channel = message._of
+            channel = message.of_channel
         return self._by_channel.get(channel or "", ())
 
     def clear(self) -> None:

@@ -1,6 +1,7 @@
 """Objects of the core in the hands of Python objects.
 
-1. The core counts who refers to a connection: its handle, transactions and consumers.  They may be
+1. The core counts the references to a connection: its handle, transactions and consumers.  They may
+be
    destroyed in any order, and the last one frees it.
 2. A handle's destructor runs when the last reference to it goes.  A thread in the middle of a call
    of the core holds one, as an argument, so closing frees nothing under it; the hot path needs no
@@ -16,7 +17,7 @@
    of the collector's reach, and goes with the owner's memory, after every `__del__`.
 6. An exception of a signal handler (Ctrl-C) can come at every step.  So the destructor closes what
    the variable that the core has set says, and clears it in the same step: done twice it is done
-   once, and whoever was interrupted after the core's call drops it.
+   once, and the caller that was interrupted after the core's call drops it.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def adopt(out: Any, drop: Callable[[Any, Any], None]) -> Any:
 
 
 def keep(owner: object, *handles: Any) -> None:
-    """As long as `owner` lives, or until let_go()."""
+    """Keep the handles as long as `owner` lives, or until let_go()."""
     # No Python code runs when it dies: nothing could come in between.
     _kept[weakref.ref(owner, _kept.pop)] = handles
 
 
 def let_go(owner: object) -> None:
-    """`owner` has the only references to its handles now."""
+    """Leave `owner` the only references to its handles."""
     _kept.pop(weakref.ref(owner), None)

@@ -1,71 +1,42 @@
-"""Connections by segment name: a new one, and the one that a process shares."""
+"""The pid of this process without a system call, and what a fork's child has to reset."""
 
 from __future__ import annotations
 
 import os
-import threading
-from typing import TYPE_CHECKING, Any
-
-from pynotify._engine import open as open_segment
-from pynotify._engine import repeat_while_unlinked
-
-if TYPE_CHECKING:
-    from pynotify._connection import Connection
+import weakref
+from typing import Protocol
 
 
-def connect(
-    name: str = "default",
-    *,
-    database: str = "default",
-    latency_log: str | os.PathLike[str] | None = None,
-    wakeup: str | int | None = None,
-    **options: Any,
-) -> Connection:
-    """Open the segment `name`, creating it if need be, and take a backend slot in it.
-
-    `options` and errors as for `pynotify.open`, the others as for `Engine.connect`.
-    """
-
-    def make() -> Connection:
-        with open_segment(name, **options) as engine:
-            return engine.connect(database, latency_log, wakeup)
-
-    return repeat_while_unlinked(make)
-
-
-class _Shared:
-    """The connections of get()."""
+class _Process:
+    """What os.getpid() says: it is asked for before each call, and the system call is slow."""
 
     def __init__(self) -> None:
-        self.reset()
+        self.refresh()
 
-    def reset(self) -> None:
-        # Re-entrant: a signal handler may call get() while its thread is in it.
-        self.lock = threading.RLock()
-        self.connections: dict[str, Connection] = {}
+    def refresh(self) -> None:
+        self.pid = os.getpid()
 
 
-_shared = _Shared()
+class Resettable(Protocol):
+    """An object with locks or messages that are of no use in the child of a fork."""
+
+    def reset_in_child(self) -> None:
+        """Make new locks: one that another thread held at the fork is never released."""
 
 
-def get(name: str = "default") -> Connection:
-    """The connection to `name` that this process shares; made when there is none.
-
-    Safe to call after fork: the child gets one of its own.  After its `close()` the next call
-    makes a new one.
-    """
-    with _shared.lock:
-        connection = _shared.connections.get(name)
-        if connection is None or connection.closed:
-            made = connect(name)
-            connection = _shared.connections.get(name)  # a signal handler's, made meanwhile
-            if connection is None or connection.closed:
-                connection = _shared.connections[name] = made
-            else:
-                made.close()
-        return connection
+process = _Process()
+_resettable: weakref.WeakSet[Resettable] = weakref.WeakSet()
 
 
-# The lock may be held at the moment of the fork by a thread that the child does
-# not have, and the parent's connections are of no use there.
-os.register_at_fork(after_in_child=_shared.reset)
+def reset_after_fork(owner: Resettable) -> None:
+    """Call `owner.reset_in_child()` in the child of each fork, as long as the owner lives."""
+    _resettable.add(owner)
+
+
+def _forget_parent() -> None:
+    process.refresh()
+    for owner in _resettable:
+        owner.reset_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,8 +1,8 @@
 """From the columns of a pn_batch to messages.
 
 One call into C moves any number of messages.  The channel and the payload of each are made into
-objects at once, since nearly everybody wants them; the other columns are copied as they are, and
-`Notify` looks its values up when asked.  That halves the time and the memory of a message.
+objects at once, since nearly every program wants them; the other columns are copied as they are,
+and `Notify` looks its values up when asked.  That halves the time and the memory of a message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Sequence
 
-    from pynotify._base import BaseConnection
+    from pynotify._handle import Handle
 
 _pn_poll = lib.pn_poll
 
@@ -55,7 +55,8 @@ class Reader:
     of an error would keep the backend slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
         batch = lib.pn_batch_new()
         if not batch:
             raise MemoryError("no memory for receiving")
@@ -76,9 +77,7 @@ class Reader:
         self._origin: tuple[memoryview, ...] = ()
         self._channel = self._offset = self._data = self._routes = memoryview(b"")
 
-    def read(
-        self, connection: BaseConnection, limit: int, max_bytes: int = 0
-    ) -> list[Notify | Gap]:
+    def read(self, limit: int, max_bytes: int = 0) -> list[Notify | Gap]:
         """Up to `limit` messages, 0: all that are owed.  More when `pending`.
 
         With `max_bytes` none is begun when those before it have so many.
@@ -88,7 +87,7 @@ class Reader:
         try:
             self.busy = True
             self._shape[_MAX_DATA] = max_bytes
-            messages = self._messages(connection, limit)
+            messages = self._messages(limit)
             if self._shape[_GAPS]:
                 messages = _once(messages)
             self.pending = False
@@ -98,7 +97,6 @@ class Reader:
 
     def read_routed(
         self,
-        connection: BaseConnection,
         limit: int,
         sink: deque[tuple[Notify | Gap, int]],
         max_bytes: int = 0,
@@ -109,7 +107,7 @@ class Reader:
         try:
             self.busy = True
             self._shape[_MAX_DATA] = max_bytes
-            messages = self._messages(connection, limit)
+            messages = self._messages(limit)
             routed = zip(messages, self._routes_of(len(messages)), strict=True)
             # One step with the next: no call comes in between.
             sink += routed
@@ -118,14 +116,14 @@ class Reader:
         finally:
             self.busy = False
 
-    def read_columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
+    def read_columns(self, limit: int) -> NotifyBatch:
         """The same as `read`, left in columns."""
         if self.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         try:
             self.busy = True
             self._shape[_MAX_DATA] = 0
-            batch = self._columns(connection, limit)
+            batch = self._columns(limit)
             self.pending = False
             return batch
         finally:
@@ -135,25 +133,25 @@ class Reader:
         """In the child of a fork: another thread may have been reading."""
         self.busy = self.pending = False
 
-    def listening(self, connection: BaseConnection) -> frozenset[str]:
+    def listening(self) -> frozenset[str]:
         """The channels that are listened to now."""
         room = 1024
         while True:
             names = ffi.new("char[]", room)
-            size = lib.pn_conn_listening_names(connection._handle, names, room)
+            size = lib.pn_conn_listening_names(self._handle.native, names, room)
             if size < 0:
                 raise native_error(size)
             if size <= room:
                 return frozenset(map(_text, ffi.buffer(names, size)[:].split(b"\0")[:-1]))
             room = 2 * size
 
-    def _messages(self, connection: BaseConnection, limit: int) -> list[Notify | Gap]:
-        count = self._poll(connection, limit)
+    def _messages(self, limit: int) -> list[Notify | Gap]:
+        count = self._poll(limit)
         if self._shape[_GAPS]:
             return self._with_gaps(count)
         if count == 0:
             return []
-        if count == 1:  # who waits for it has not had the processor for long: few steps
+        if count == 1:  # the waiting thread has only just got the processor: few steps
             number = self._channel[0]
             pid, seq, sent_ns, sender = self._origin
             row = ((pid[0],), (seq[0],), (sent_ns[0],), (sender[0],))
@@ -168,8 +166,8 @@ class Reader:
         origin = [_copy(column, count) for column in self._origin]
         return list(map(Notify, channels, payloads, repeat(origin), range(count)))
 
-    def _columns(self, connection: BaseConnection, limit: int) -> NotifyBatch:
-        count = self._poll(connection, limit)
+    def _columns(self, limit: int) -> NotifyBatch:
+        count = self._poll(limit)
         if self._shape[_GAPS]:
             return NotifyBatch.from_messages(_once(self._with_gaps(count)))
         if count == 0:
@@ -187,7 +185,7 @@ class Reader:
             channels=self._channels[: max(numbers) + 1],
         )
 
-    def _poll(self, connection: BaseConnection, limit: int) -> int:
+    def _poll(self, limit: int) -> int:
         batch = self._batch
         if self.pending and (self._shape[0] or self._shape[_GAPS]):
             count = self._shape[0]
@@ -195,10 +193,10 @@ class Reader:
             # What it held has been returned: an exception before the call must not bring it back.
             self._shape[0] = self._shape[_GAPS] = 0
             self.pending = True
-            count = _pn_poll(connection._handle, batch, limit)
+            count = _pn_poll(self._handle.native, batch, limit)
         shape = self._shape
         if count >= 0 and shape[_RENAMED]:
-            self._learn(connection)
+            self._learn()
         if count > 0:
             if shape[_CAP] != self._capacity or shape[_DATA_CAP] != self._data_capacity:
                 self._view()
@@ -208,7 +206,7 @@ class Reader:
         return count
 
     def _routes_of(self, count: int) -> bytes:
-        """Of what _messages() returned."""
+        """The routes of what _messages() returned."""
         if not self._shape[_GAPS]:
             return bytes(self._routes[:count])
         rows = self._gap_rows()
@@ -225,7 +223,7 @@ class Reader:
         messages = self._many(count) if count else []
         for row in reversed(self._gap_rows()):
             of = None if row.channel < 0 else self._channels[row.channel]
-            gap = Gap(row.missed_bytes, _REASONS[row.reason], _of=of)
+            gap = Gap(row.missed_bytes, _REASONS[row.reason], of_channel=of)
             messages.insert(row.before, gap)
         return messages
 
@@ -245,22 +243,22 @@ class Reader:
         self._data = memoryview(data)
         self._capacity, self._data_capacity = room, batch.data_cap
 
-    def _learn(self, connection: BaseConnection) -> None:
+    def _learn(self) -> None:
         """The names of what the batch brought for the first time; may be repeated."""
         batch = self._batch
         channels = self._channels
         length = ffi.new("size_t *")
         for number in ffi.unpack(batch.renamed, batch.nrenamed):
-            handle = connection._handle  # whose the name is, so it is held until it is copied
+            handle = self._handle.native  # whose the name is, so it is held until it is copied
             try:
                 name = lib.pn_conn_channel(handle, number, length)
                 raw = ffi.buffer(name, length[0])[:] if name else b""
             finally:
                 del handle
             if not raw:
-                connection._check_usable()
+                self._handle.check_usable()
             text = _text(raw)
-            # Not append(): a signal handler of Python may have been here meanwhile.
+            # Not append(): a signal handler of Python may have been here in between.
             if number >= len(channels):
                 channels[len(channels) : number] = [""] * (number - len(channels))
             channels[number : number + 1] = [text]
@@ -271,7 +269,7 @@ def _text(name: bytes) -> str:
 
 
 def _once(messages: list[Notify | Gap]) -> list[Notify | Gap]:
-    """Of the gaps in several channels one, where nothing lies between them."""
+    """Keep one of the gaps in several channels, where nothing lies between them."""
     kept: list[Notify | Gap] = []
     for message in messages:
         repeats = isinstance(message, Gap) and bool(kept) and message == kept[-1]

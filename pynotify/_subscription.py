@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pynotify._base import nanoseconds
+from pynotify._closing import ClosedByWith
 from pynotify._inbox import Inbox
-from pynotify._lookout import ThreadWaiter
+from pynotify._leader import ThreadWaiter
+from pynotify._time import nanoseconds
 from pynotify.errors import Error, InterfaceError, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
-    from pynotify._connection import Connection
+    from pynotify._link import ThreadLink
     from pynotify._types import Gap, Notify
 
     Handler = Callable[[Notify | Gap], object]
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynotify")
 
 
-class Subscription:
-    """Messages of some channels, for whoever holds this object; made by `Connection.subscribe`.
+class Subscription(ClosedByWith):
+    """Messages of some channels, made by `Connection.subscribe`.
 
     Thread-safe: each message is returned once, to the thread that has waited longest.  Iterating
     waits for the next message, and ends when the subscription is closed.
@@ -35,7 +35,7 @@ class Subscription:
 
     def __init__(
         self,
-        connection: Connection,
+        link: ThreadLink,
         channels: tuple[str, ...],
         maxlen: int | None,
         overflow: str,
@@ -44,20 +44,21 @@ class Subscription:
     ) -> None:
         if not channels:
             raise TypeError("a subscription needs at least one channel")
-        self._connection = connection
+        self._link = link
+        self._receiver = link.receiver
         self._channels = tuple(dict.fromkeys(channels))
-        self._inbox = Inbox(maxlen, overflow, connection.backend_id if skip_self else None)
+        self._inbox = Inbox(maxlen, overflow, link.handle.backend_id if skip_self else None)
         self._closed = False
-        connection._subscribe(self._inbox, self._channels)
+        self._receiver.subscribe(self._inbox, self._channels)
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it listens to."""
+        """The channels it listens to."""
         return self._channels
 
     @property
     def pending(self) -> int:
-        """How many messages have been read for it and not returned yet."""
+        """How many messages have been read for the subscription and not returned yet."""
         return 0 if self._inbox.closed else self._inbox.held
 
     @property
@@ -67,17 +68,17 @@ class Subscription:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by `close()` or with its connection."""
-        return self._inbox.closed or self._connection.closed
+        """Whether the subscription was closed, by `close()` or with its connection."""
+        return self._inbox.closed or self._link.handle.closed
 
     def next(self, timeout: float | None = None) -> Notify | Gap:
         """The next message; a `Gap` where messages were dropped.
 
         `timeout` in seconds, None: no limit, 0: what is there.  Raises `Timeout`,
-        `InterfaceError` when it is closed, and `ActiveTransaction` while the calling thread has
-        a transaction open.
+        `InterfaceError` when the subscription is closed, and `ActiveTransaction` while the calling
+        thread has a transaction open.
         """
-        message = self._receive(ThreadWaiter(self._connection._lookout), nanoseconds(timeout))
+        message = self._receive(self._waiter(), nanoseconds(timeout))
         if message is None:
             raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
         return message
@@ -89,54 +90,61 @@ class Subscription:
         daemon: bool = True,
         on_error: ErrorHandler | None = None,
     ) -> SubscriptionThread:
-        """A thread that calls `handler(message)` for each message, Gaps too; end it by `stop()`.
+        """Start a thread that calls `handler(message)` for each message, Gaps too.
+
+        End it by `stop()`.
 
         When the handler raises, `on_error(exception)` is called, or without it the exception is
         logged, and the thread goes on.
         """
         self._check_open()
-        self._connection._check_usable()
-        thread = SubscriptionThread(self, handler, on_error, daemon=daemon)
+        self._link.handle.check_usable()
+        listen = _Listening(self._receive, self._waiter, self._cancel, lambda: self.closed)
+        thread = SubscriptionThread(self, listen, handler, on_error, daemon=daemon)
         thread.start()
         return thread
 
     def close(self) -> None:
-        """Stop listening; unread messages are gone.  Who waits in `next()` is woken.
+        """Stop listening; unread messages are gone, and threads in `next()` are woken.
 
         Closing twice is allowed.
         """
         self._closed = True
-        self._connection._unsubscribe(self._inbox)
-        self._connection._room_made()
+        self._receiver.unsubscribe(self._inbox)
+        self._receiver.room_made()
+
+    def _waiter(self) -> ThreadWaiter:
+        return ThreadWaiter(self._receiver.election)
 
     def _receive(self, waiter: ThreadWaiter, timeout_ns: int) -> Notify | Gap | None:
         """None: the time is over, or the waiter was cancelled."""
-        connection, inbox = self._connection, self._inbox
+        receiver, inbox = self._receiver, self._inbox
+        election = receiver.election
         self._check_open()
-        connection._refuse_transaction("next")
+        self._link.transactions.refuse("next")
         deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else -1
         try:
             try:
-                with connection._receiving:
+                with receiver.lock:
                     if self._must_wait(waiter, timeout_ns):
-                        connection._lookout.enter(waiter)
+                        election.enter(waiter)
                 if waiter.entered:
-                    connection._lookout.wait(waiter, deadline, connection._look)
+                    election.wait(waiter, deadline, receiver.look)
             finally:
                 interruption = None
                 while waiter.entered and not waiter.left:
                     try:
-                        with connection._receiving:
-                            connection._lookout.leave(waiter, inbox.waiters)
-                    except BaseException as error:  # Ctrl-C: nobody would lead any more
+                        with receiver.lock:
+                            election.leave(waiter, inbox.waiters)
+                    except BaseException as error:  # Ctrl-C: no thread would lead any more
                         interruption = error
                 if interruption is not None:
                     raise interruption
             if inbox.blocks:
-                connection._room_made()
+                receiver.room_made()
         except BaseException:
             if waiter.message is not None:
-                with connection._receiving:
+                with receiver.lock:
                     inbox.put_back(waiter.message)
             raise
         if waiter.message is None:
@@ -147,10 +155,10 @@ class Subscription:
     def _must_wait(self, waiter: ThreadWaiter, timeout_ns: int) -> bool:
         """Then the waiter is among those of the inbox; else it may have a message already."""
         inbox = self._inbox
-        if self._connection._loose_ends:
-            self._connection._recover()
+        if self._receiver.interrupted:
+            self._receiver.recover()
         if timeout_ns == 0 and not inbox.messages:
-            self._connection._feed()
+            self._receiver.dispatch()
         if inbox.messages:
             waiter.message = inbox.take()
         if timeout_ns == 0 or waiter.message is not None or waiter.cancelled or inbox.closed:
@@ -161,7 +169,7 @@ class Subscription:
 
     def _cancel(self, waiter: ThreadWaiter) -> None:
         """Make _receive() in another thread return, now or when it comes to it."""
-        with self._connection._receiving:
+        with self._receiver.lock:
             waiter.cancelled = True
             self._inbox.forget(waiter)
             waiter.wake()
@@ -170,7 +178,7 @@ class Subscription:
         if self._closed:
             raise InterfaceError("the subscription is closed", hint="Subscribe again.")
         if self._inbox.closed:
-            self._connection._check_usable()
+            self._link.handle.check_usable()
 
     def __del__(self) -> None:
         # Forgotten, not closed: nothing is kept for it any more; the next one that is opened or
@@ -178,17 +186,6 @@ class Subscription:
         inbox: Inbox | None = getattr(self, "_inbox", None)
         if inbox is not None:
             inbox.closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Self:
         return self
@@ -206,12 +203,22 @@ class Subscription:
         return f"<pynotify.Subscription to {', '.join(self._channels)} ({state})>"
 
 
+class _Listening(NamedTuple):
+    """What a `SubscriptionThread` does with its subscription."""
+
+    receive: Callable[[ThreadWaiter, int], Notify | Gap | None]
+    waiter: Callable[[], ThreadWaiter]
+    cancel: Callable[[ThreadWaiter], None]
+    closed: Callable[[], bool]
+
+
 class SubscriptionThread(threading.Thread):
-    """What `Subscription.start` returns."""
+    """The thread that `Subscription.start` returns."""
 
     def __init__(
         self,
         subscription: Subscription,
+        listening: _Listening,
         handler: Handler,
         on_error: ErrorHandler | None,
         *,
@@ -219,10 +226,10 @@ class SubscriptionThread(threading.Thread):
     ) -> None:
         name = f"pynotify-{'-'.join(subscription.channels)}"
         super().__init__(name=name, daemon=daemon)
-        self._subscription = subscription
+        self._listening = listening
         self._handler = handler
         self._on_error = on_error
-        self._waiter = ThreadWaiter(subscription._connection._lookout)
+        self._waiter = listening.waiter()
         self._stopping = False
 
     def stop(self, timeout: float | None = None) -> None:
@@ -231,21 +238,21 @@ class SubscriptionThread(threading.Thread):
         The message that its handler is working on is finished; the subscription stays open.
         """
         self._stopping = True
-        self._subscription._cancel(self._waiter)
+        self._listening.cancel(self._waiter)
         if threading.current_thread() is not self:
             self.join(timeout)
 
     def run(self) -> None:
-        """Until it is stopped or the subscription closed."""
+        """Handle messages until the thread is stopped or the subscription closed."""
         while True:
-            self._waiter = ThreadWaiter(self._subscription._connection._lookout)
+            self._waiter = self._listening.waiter()
             try:
                 # stop() sets its flag before it looks at the waiter
                 if self._stopping:
                     return
-                message = self._subscription._receive(self._waiter, -1)
+                message = self._listening.receive(self._waiter, -1)
             except Error as error:
-                if not self._subscription.closed:
+                if not self._listening.closed():
                     self._report(error)
                 return
             if message is not None:

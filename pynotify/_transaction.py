@@ -1,15 +1,15 @@
 """Transactions: the open one of a thread or task, and the `with` block, as psycopg's.
 
 The core keeps the pending LISTENs and NOTIFYs and their nesting levels.  What PostgreSQL's
-transaction block state machine does is here: names of savepoints, the failed state, who may
-end what.
+transaction block state machine does is here: names of savepoints, the failed state, which
+block may end what.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pynotify._encoding import encode_channel, encode_payload, join_payloads
 from pynotify._ffi import again, ffi, lib
@@ -20,22 +20,18 @@ from pynotify.errors import (
     InvalidSavepoint,
     OutOfOrderTransactionNesting,
     ProgrammingError,
-    Rollback,
     WouldWait,
+    check,
     native_error,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from typing_extensions import Buffer
 
-    from pynotify._async_connection import AsyncConnection
-    from pynotify._base import BaseConnection
-    from pynotify._connection import Connection
     from pynotify._encoding import Payloads
+    from pynotify._handle import Handle
 
 _R = TypeVar("_R")
 
@@ -44,6 +40,13 @@ _EINTR = -errno.EINTR
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
 
 logger = logging.getLogger("pynotify")
+
+
+class Level(Protocol):
+    """A `with` block that was entered."""
+
+    #: The core's level of its savepoint; 0 for the transaction itself.
+    level: int
 
 
 class OpenTransaction:
@@ -64,13 +67,13 @@ class OpenTransaction:
         "unlistens",
     )
 
-    def __init__(self, connection: BaseConnection, owner: Hashable) -> None:
-        #: The thread or task; None: nobody can ask for it.
+    def __init__(self, handle: Handle, owner: Hashable) -> None:
+        #: The thread or task; None: it is not registered.
         self.owner = owner
         self._native: Any = ENDED
         self._out = ffi.new("pn_txn **")
         try:
-            _check(lib.pn_txn_begin(connection._handle, self._out))
+            check(lib.pn_txn_begin(handle.native, self._out))
             self._native = adopt(self._out, lib.pn_txn_drop)
             keep(self, self._native)
         except BaseException:
@@ -79,7 +82,7 @@ class OpenTransaction:
         #: The outermost `with` block began it and ends it, not begin() and commit().
         self.block_began = False
         #: The `with` blocks that were entered, innermost last.
-        self.blocks: list[_Block] = []
+        self.blocks: list[Level] = []
         #: Names of the savepoints; None for that of a block.  Number i is the core's level i + 1.
         self.savepoints: list[str | None] = []
         #: An error happened: only rolling back is left.
@@ -99,18 +102,20 @@ class OpenTransaction:
         return self._native is ENDED or not self._out[0]
 
     def notify(self, channel: str, payload: str | Buffer) -> None:
+        """Add a NOTIFY."""
         self.require_usable()
         name = self.attempt(encode_channel, channel)
         data = self.attempt(encode_payload, payload)
         self._run(lib.pn_txn_notify(self._native, name, len(name), data, len(data)))
 
     def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
-        """Add them all; the number left after collapsing duplicates."""
+        """Add all of them; how many are left after collapsing duplicates."""
         self.require_usable()
         name = self.attempt(encode_channel, channel)
         return self.notify_joined(name, *self.attempt(join_payloads, payloads), dedup=dedup)
 
     def notify_joined(self, name: bytes, blob: bytes, lengths: Any, *, dedup: bool) -> int:
+        """Add payloads that were joined already; how many are left."""
         queued = ffi.new("uint64_t *")
         self._run(
             lib.pn_notify_many(
@@ -128,7 +133,7 @@ class OpenTransaction:
         return int(queued[0])
 
     def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:
-        """Of topics: a call of the core that takes a connection and a transaction of it."""
+        """Add a call of the core that takes a connection and a transaction of it."""
         self.require_usable()
         result = call(CLOSED, self._native, *arguments)
         if result == _EINTR:
@@ -141,27 +146,31 @@ class OpenTransaction:
         self._run(lib.pn_txn_bump(self._native, generation))
 
     def listen(self, channels: Iterable[str]) -> None:
+        """Add LISTENs."""
         self.require_usable()
         for name in [self.attempt(encode_channel, channel) for channel in channels]:
             self._run(lib.pn_txn_listen(self._native, name, len(name)))
 
     def unlisten(self, channels: Iterable[str]) -> None:
+        """Add UNLISTENs."""
         self.require_usable()
         self.unlistens = True
         for name in [self.attempt(encode_channel, channel) for channel in channels]:
             self._run(lib.pn_txn_unlisten(self._native, name, len(name)))
 
     def unlisten_all(self) -> None:
+        """Add UNLISTEN *."""
         self.require_usable()
         self.unlistens = True
         self._run(lib.pn_txn_unlisten_all(self._native))
 
     def subscribe(self, channels: Iterable[str]) -> None:
-        """LISTEN for subscriptions: a set of channels of their own."""
+        """Add LISTENs for subscriptions, which have a set of channels of their own."""
         for name in map(encode_channel, channels):
             self._run(lib.pn_txn_subscribe(self._native, name, len(name)))
 
     def unsubscribe(self, channels: Iterable[str]) -> None:
+        """Add UNLISTENs for subscriptions."""
         for name in map(encode_channel, channels):
             self._run(lib.pn_txn_unsubscribe(self._native, name, len(name)))
 
@@ -204,6 +213,7 @@ class OpenTransaction:
         return index + 1
 
     def prepare(self) -> None:
+        """Reserve everything that the commit needs."""
         self.require_usable()
         self._run(again(lambda: lib.pn_txn_prepare(self._native)))
         self.prepared = True
@@ -238,7 +248,7 @@ class OpenTransaction:
         return int(lib.pn_txn_commit_owned(self._out, self._native))
 
     def _commit_prepared(self) -> int:
-        """Whatever signal handlers raise: what was promised is kept."""
+        """Commit, whatever signal handlers raise: what was promised is kept."""
         raised: BaseException | None = None
         while True:
             try:
@@ -265,7 +275,7 @@ class OpenTransaction:
         return result
 
     def attempt(self, encode: Callable[..., _R], *values: Any) -> _R:
-        """A bad value fails the transaction."""
+        """Encode a value; a bad one fails the transaction."""
         try:
             return encode(*values)
         except (ValueError, ProgrammingError):  # but not a TypeError
@@ -273,6 +283,7 @@ class OpenTransaction:
             raise
 
     def require_open(self) -> None:
+        """Raise when it has ended, or is being committed."""
         if self.committing:
             raise ProgrammingError(
                 "the transaction is being committed",
@@ -282,200 +293,37 @@ class OpenTransaction:
             raise InterfaceError("the connection is closed, and rolled its transactions back")
 
     def require_unprepared(self) -> None:
+        """Raise when it is prepared."""
         if self.prepared:
             raise ProgrammingError(
                 "the transaction is prepared", hint="Only commit and rollback are left."
             )
 
     def require_unfailed(self) -> None:
+        """Raise when it has ended or failed."""
         self.require_open()
         if self.failed:
             raise InFailedTransaction(FAILED)
 
     def require_usable(self) -> None:
+        """Raise unless more can be added to it."""
         self.require_unfailed()
         self.require_unprepared()
 
 
-class _Block:
-    """What a block does when it is entered and left, apart from waiting."""
-
-    def __init__(self, connection: BaseConnection) -> None:
-        self._of = connection
-        self._open: OpenTransaction | None = None
-        self._outermost = False
-        self._left = False
-        #: The core's level of its savepoint; 0 for the transaction itself.
-        self.level = 0
-
-    def _to_be_prepared(self) -> OpenTransaction:
-        transaction = self._require_entered()
-        if not self._outermost or transaction.blocks[-1] is not self:
-            raise ProgrammingError(
-                "only the outermost transaction block can be prepared",
-                hint="Leave the inner blocks, then prepare the outermost.",
-            )
-        return transaction
-
-    def _enter(self) -> None:
-        if self._open is not None:
-            raise TypeError("transaction blocks can be used only once")
-        connection = self._of
-        transaction = connection._open_transaction()
-        if transaction is None:
-            transaction = connection._begin()
-            self._outermost = transaction.block_began = True
+def in_own_transaction(
+    handle: Handle,
+    action: Callable[[OpenTransaction], None],
+    finish: Callable[[OpenTransaction], None] | None = None,
+) -> None:
+    """Do `action` in a transaction of its own, and end it by `finish`.  May be repeated."""
+    handle.check_usable()
+    transaction = OpenTransaction(handle, None)
+    try:
+        action(transaction)
+        if finish is None:
+            handle.check(transaction.commit())
         else:
-            self.level = transaction.savepoint(None)
-        transaction.blocks.append(self)
-        self._open = transaction
-
-    def _leave_normally(self) -> OpenTransaction | None:
-        """The transaction, when it is now to be committed."""
-        transaction = self._leave()
-        if self._outermost:
-            return transaction
-        if transaction.failed:
-            # Like the commit of the whole: undone, said, and usable outside of the block.
-            transaction.roll_back_to(self.level)
-            raise InFailedTransaction(FAILED)
-        transaction.release(self.level)
-        return None
-
-    def _leave_by(self, exc: BaseException) -> bool:
-        """Undo the work; whether the exception ends here."""
-        try:
-            if self._open is None or not self._open.ended:  # else by closing the connection
-                transaction = self._leave()
-                if self._outermost:
-                    self._of._roll_back(transaction)
-                else:
-                    transaction.roll_back_to(self.level)
-        except OutOfOrderTransactionNesting:
-            # The mistake in the program hides the exception, as it would in a commit.
-            raise
-        except Exception as error:
-            logger.warning("error ignored in rollback of %r: %s", self, error)
-        return isinstance(exc, Rollback) and (exc.transaction is None or exc.transaction is self)
-
-    def _leave(self) -> OpenTransaction:
-        """Take the block off the stack; it must be on its top."""
-        transaction = self._require_entered()
-        self._left = True
-        in_order = transaction.blocks[-1] is self and not transaction.out_of_order
-        transaction.blocks.remove(self)
-        if not in_order:
-            transaction.out_of_order = transaction.failed = True
-            if transaction.block_began and not transaction.blocks:
-                self._of._roll_back(transaction)
-            raise OutOfOrderTransactionNesting(
-                f"transaction block left at the wrong nesting level: {self!r}"
-            )
-        return transaction
-
-    def _require_entered(self) -> OpenTransaction:
-        transaction = self._open
-        if transaction is None or self._left:
-            raise ProgrammingError(
-                "the transaction block is not active", hint="Use it inside its 'with' statement."
-            )
-        if self._of._open_transaction() is not transaction:
-            self._of._check_usable()  # else its transactions are gone
-            raise ProgrammingError(
-                "the transaction block belongs to another thread or task",
-                hint="Enter and leave a block in one thread or task; each can have its own.",
-            )
-        return transaction
-
-    def __repr__(self) -> str:
-        state = "inactive" if self._open is None else "terminated" if self._left else "active"
-        kind = "transaction" if self.level == 0 else f"savepoint {self.level}"
-        return f"<pynotify.{type(self).__name__} {kind} ({state}) at {id(self):#x}>"
-
-
-class Transaction(_Block):
-    """A transaction block, made by `Connection.transaction`; nested, a savepoint.
-
-    Leaving it normally commits (or releases the savepoint), leaving it by an exception undoes
-    its work.  A block can be used once, by one thread.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._connection = connection
-
-    @property
-    def connection(self) -> Connection:
-        """The connection it is a transaction of."""
-        return self._connection
-
-    def prepare(self) -> None:
-        """Reserve queue room and table entries for the worst case.
-
-        Afterwards only commit and rollback are left, and the commit fails with nothing but
-        `SegmentCorrupt` or `SegmentUnlinked` (`SyncFailed`: it has been committed).
-        Allowed on the outermost block only, while no other is open inside it
-        (`ProgrammingError`).  A failing `prepare()` (`QueueFull`,
-        `TooManyChannels`) fails the transaction.
-        """
-        self._to_be_prepared().prepare()
-
-    def __enter__(self) -> Self:
-        self._enter()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if exc is not None:
-            return self._leave_by(exc)
-        transaction = self._leave_normally()
-        if transaction is not None:
-            self._connection._commit(transaction)
-        return False
-
-
-class AsyncTransaction(_Block):
-    """The same for `async with`, made by `AsyncConnection.transaction`; it belongs to a task."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        super().__init__(connection)
-        self._connection = connection
-
-    @property
-    def connection(self) -> AsyncConnection:
-        """The connection it is a transaction of."""
-        return self._connection
-
-    async def prepare(self) -> None:
-        """As `Transaction.prepare`.  Cancelled, it has failed the transaction."""
-        await self._connection._prepare_patiently(self._to_be_prepared())
-
-    async def __aenter__(self) -> Self:
-        self._enter()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if exc is None:
-            transaction = self._leave_normally()
-            if transaction is not None:
-                await self._connection._commit_patiently(transaction)
-            return False
-        swallowed = self._leave_by(exc)
-        if self._outermost and self._open is not None:
-            await self._connection._rolled_back(self._open)
-        return swallowed
-
-
-def _check(result: int) -> int:
-    if result < 0:
-        raise native_error(result)
-    return result
+            finish(transaction)
+    finally:
+        transaction.abort()

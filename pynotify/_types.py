@@ -61,13 +61,13 @@ class Notify:
         return self._origin[3][self._index] & 0xFFFFFFFF
 
     @property
-    def _sender(self) -> int:
-        """The sender's connection: its slot, and which claim of it.  Never used again."""
+    def sender(self) -> int:
+        """The sender's connection: its slot and which claim of it; never used again."""
         return self._origin[3][self._index]
 
     @property
-    def _order(self) -> tuple[int, int]:
-        """By which messages that one connection has read are in order."""
+    def order(self) -> tuple[int, int]:
+        """Sorts the messages that one connection has read in the order of their commits."""
         return self._origin[1][self._index], self._index
 
     @property
@@ -114,7 +114,7 @@ class Notify:
         return hash(self._key())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        origin = ((self.pid,), (self.seq,), (self.sent_ns,), (self._sender,))
+        origin = ((self.pid,), (self.seq,), (self.sent_ns,), (self.sender,))
         return (Notify, (self.channel, self.data, origin, 0))
 
     def __repr__(self) -> str:
@@ -126,20 +126,20 @@ class Notify:
 class Gap:
     """Messages are missing here, and for this `reason`.
 
-    * `missed_bytes`: of payload when a subscription overflowed, else of the queue, whoever the
-      messages there were for
+    * `missed_bytes`: of payload when a subscription overflowed, else of the queue, for
+      whichever channels the messages there were
     * `reason`: "overflow" when a subscription had more than its `maxlen`, "evicted" when the
       queue was full and this the slowest listener (`on_full="drop-slowest"`), "damaged" when
       pages in `data_dir` could not be read back, "upstream connection lost" when the bridge to
-      PostgreSQL was away: then nobody knows whether anything is missing at all
-    * `missed`: how many messages, None when nobody knows
+      PostgreSQL was away: then it is not known whether anything is missing at all
+    * `missed`: how many messages, None when that is not known
     """
 
     missed_bytes: int
     reason: str
     missed: int | None = None
     #: The channel in which it stands, when it stands in one.
-    _of: str | None = field(default=None, repr=False, compare=False)
+    of_channel: str | None = field(default=None, repr=False, compare=False)
 
     OVERFLOW: ClassVar[str] = "overflow"
     EVICTED: ClassVar[str] = "evicted"
@@ -189,9 +189,9 @@ class EngineStat:
     wake-ups after which nothing was found.  `head`, `tail` and `mem_tail` are queue positions in
     bytes; what lies between `tail` and `mem_tail` is in files.  `evictions` counts how often the
     slowest listener lost its place, `spilled_pages` what was ever written to files;
-    `tail_holder_pid` is None when nobody pins the tail; `generations` counts the shared
+    `tail_holder_pid` is None when no backend pins the tail; `generations` counts the shared
     counters that exist.  `signals_unsent` counts signals that could not be sent (no descriptor was
-    left, or the kernel refused): those listeners came to their messages late, by their slow timer.
+    left, or the kernel refused): those listeners received late, by their slow timer.
     """
 
     commits: int

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from pynotify._ffi import ffi, lib
-
-if TYPE_CHECKING:
-    from pynotify._transaction import Transaction
 
 __all__ = [
     "ActiveTransaction",
@@ -62,7 +58,7 @@ class Error(Exception):
     """
 
     sqlstate: str | None = None
-    #: What to do when whoever raises the error has no better advice.
+    #: What to do when the place that raises the error has no better advice.
     _advice = ""
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
@@ -93,14 +89,14 @@ class ProgrammingError(Error):
 
 
 class InvalidChannelName(ProgrammingError):
-    """Not 1 to `max_channel_name` bytes of UTF-8 without NUL."""
+    """The channel name is not 1 to `max_channel_name` bytes of UTF-8 without NUL."""
 
     sqlstate = "22023"
     _advice = "Use 1 to max_channel_name (63) bytes of UTF-8 without NUL."
 
 
 class InvalidTopicName(ProgrammingError):
-    """Not a topic or channel name as NSQ has them."""
+    """The name is not a topic or channel name as NSQ has them."""
 
     _advice = "Use 1 to 64 of . a-z A-Z 0-9 _ - and, if wanted, #ephemeral at the end."
 
@@ -113,7 +109,7 @@ class PayloadTooLong(ProgrammingError):
 
 
 class InvalidPayload(ProgrammingError):
-    """Not UTF-8 without NUL, on a channel that a bridge sends on to a PostgreSQL."""
+    """The payload is not UTF-8 without NUL, and a bridge sends the channel on to PostgreSQL."""
 
     sqlstate = "22021"
     _advice = "Send it as an object of a PubSub, which makes text of it."
@@ -160,7 +156,7 @@ class PayloadDecodeError(ProgrammingError, ValueError):
 
 
 class OperationalError(Error):
-    """Not the caller's mistake: the state of the segment or the system forbids it."""
+    """The state of the segment or the system forbids the call; the caller made no mistake."""
 
 
 class QueueFull(OperationalError):
@@ -268,7 +264,7 @@ class TopicDeleted(OperationalError):
 
 
 class SyncFailed(OperationalError):
-    """It has happened, but is not in the log, or with `fsync="always"` perhaps not on the disk."""
+    """The call has taken effect, but is not in the log or perhaps not on the disk."""
 
     sqlstate = "58030"
     _advice = "See to the disk of data_dir, and do not repeat the call."
@@ -303,13 +299,13 @@ class Rollback(Exception):
     `Rollback()` means the innermost.
     """
 
-    def __init__(self, transaction: Transaction | None = None) -> None:
+    def __init__(self, transaction: object | None = None) -> None:
         super().__init__(transaction)
         self.transaction = transaction
 
 
 class WouldWait(Exception):
-    """Not for users: what pn_set_never_wait() forbids.  `error` is what to say instead."""
+    """Internal: the call would wait, which is forbidden.  `error` is raised in its place."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(error)
@@ -369,3 +365,10 @@ def native_error(result: int) -> Exception:
     if -result in _WOULD_WAIT:
         return WouldWait(_WOULD_WAIT[-result](message))
     return _CLASSES.get(-result, OperationalError)(message)
+
+
+def check(result: int) -> int:
+    """The result of a call of the C API; raises its exception when it is negative."""
+    if result < 0:
+        raise native_error(result)
+    return result

@@ -364,7 +364,7 @@ def _end_call() -> None:
     conn, _ = _kept
     if conn.in_transaction:
         for block in list(conn._transactions.values()):
-            conn._roll_back(block)
+            conn.link.transactions.roll_back(block)
     conn.close()
     _kept.clear()
 

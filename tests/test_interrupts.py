@@ -98,10 +98,10 @@ def drain(sub: pynotify.Subscription) -> list[str | int]:
 
 def nobody_waits(conn: pynotify.Connection) -> bool:
     return not (
-        conn._lookout.occupied
-        or conn._lookout._followers
-        or conn._inboxes.main.waiters
-        or any(inbox.waiters for inbox in conn._inboxes.all)
+        conn.link.receiver.election.occupied
+        or conn.link.receiver.election._followers
+        or conn.link.receiver.inboxes.main.waiters
+        or any(inbox.waiters for inbox in conn.link.receiver.inboxes.all)
     )
 
 
@@ -250,12 +250,12 @@ def send_when_both_wait(
     over: threading.Event,
 ) -> Call:
     """Start the other thread, if there is none, as soon as the interrupted one leads."""
-    lookout = conn._lookout
+    election = conn.link.receiver.election
 
     def waiting(threads: int) -> bool:
-        leader = lookout.leader
+        leader = election.leader
         in_core = leader is not None and leader.in_core
-        return in_core and (over.is_set() or len(lookout._followers) == threads - 1)
+        return in_core and (over.is_set() or len(election._followers) == threads - 1)
 
     if another is None:
         wait_until(lambda: over.is_set() or waiting(1), "one waits")

@@ -30,7 +30,7 @@ class TestConnection:
 
         assert_forgotten(one)
         assert conn.listening_channels() == {"always"}
-        assert len(conn._reader._channels) <= 3
+        assert len(conn.link.receiver.reader._channels) <= 3
 
     def test_listen_and_poll_batch(
         self, conn: pynotify.Connection, other: pynotify.Connection

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 import pynotify
-from pynotify._lookout import ThreadWaiter
+from pynotify._leader import ThreadWaiter
 from receiving import payloads, readable, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call, await_waiting
@@ -259,13 +259,13 @@ class TestBlock:
         other = connect()
         conn.listen("l")
         full = conn.subscribe("c", maxlen=1, overflow="block")
-        read = conn._reader.read_routed
+        read = conn.link.receiver.reader.read_routed
 
         def sending(*arguments: object) -> object:
             other.notify("l", "more")
             return read(*arguments)  # type: ignore[arg-type]
 
-        conn._reader.read_routed = sending  # type: ignore[method-assign, assignment]
+        conn.link.receiver.reader.read_routed = sending  # type: ignore[method-assign, assignment]
         other.notify("l", "x")
         assert payloads(conn.poll())[0] == "x"
         assert full.pending == 0
@@ -305,4 +305,6 @@ class TestBlock:
 
 
 def await_waiting_or_stalled(conn: pynotify.Connection) -> None:
-    wait_until(lambda: conn._stalled is not None, "the leader sleeps as it must not read")
+    wait_until(
+        lambda: conn.link.receiver._stalled is not None, "the leader sleeps as it must not read"
+    )

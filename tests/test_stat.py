@@ -13,7 +13,7 @@ import pytest
 import pynotify
 from locked import LockHolder
 from pynotify._ffi import lib
-from pynotify.bridge._control import become_bridge
+from pynotify.bridge._local import become_bridge
 from receiving import payloads, readable
 from sessions import Connect, EngineFactory
 
@@ -281,7 +281,7 @@ def test_a_stopped_lock_holder_delays_nobody_longer_than_he_says(
         with pytest.raises(pynotify.LockTimeout, match=f"PID {lock_holder.pid}\\b"):
             look(timeout=0)
     assert lib.pn_set_lock_timeout(-1) == 10 * 10**9, "it was for those calls only"
-    assert engine._lock_holder() == lock_holder.pid
+    assert engine.lock_holder() == lock_holder.pid
     lock_holder.release()
     assert engine.stat().backends
     assert [topic.name for topic in engine.topics()] == ["orders"]
@@ -290,7 +290,7 @@ def test_a_stopped_lock_holder_delays_nobody_longer_than_he_says(
 def test_a_bridge(engine: pynotify.Engine, connect: Connect) -> None:
     bridge = connect(database="one")
     connect()
-    become_bridge(bridge)
+    become_bridge(bridge.link.handle)
     kinds = {row.database: row.bridge for row in engine.stat().backends}
     assert kinds == {"one": "one way", "default": None}
     bridge.listen("c")

@@ -1,6 +1,6 @@
 """Connection.subscribe: many listeners that share a backend slot.
 
-How threads wait is in test_lookout.py, what overflow drops in test_overflow.py.
+How threads wait is in test_leader.py, what overflow drops in test_overflow.py.
 """
 
 from __future__ import annotations
@@ -478,14 +478,14 @@ class TestListenWhileSubscribed:
         conn.listen("c")
         conn.notify("c", "x")
         reading, go_on = threading.Event(), threading.Event()
-        distribute = conn._inboxes.distribute
+        distribute = conn.link.receiver.inboxes.distribute
 
         def slowly() -> None:
             reading.set()
             assert go_on.wait(PATIENCE)
             distribute()
 
-        monkeypatch.setattr(conn._inboxes, "distribute", slowly)
+        monkeypatch.setattr(conn.link.receiver.inboxes, "distribute", slowly)
         reader = Call(conn.wait, 0)
         assert reading.wait(PATIENCE)
         unlistener = Call(conn.unlisten, "c")

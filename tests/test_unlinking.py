@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 import pynotify
-from pynotify import _engine
+from pynotify import _segments
 from pynotify._ffi import lib
+from pynotify._handle import Handle
 
 
 def test_refused_when_somebody_connects_in_between(
     segment_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After unlink() has looked for processes, and before it removes anything."""
-    look = _engine.live_pids
+    look = _segments.live_pids
     connected: list[pynotify.Connection] = []
 
     def then_connect(name: str) -> list[int]:
@@ -28,7 +29,7 @@ def test_refused_when_somebody_connects_in_between(
         return pids
 
     with pynotify.open(segment_name) as engine:
-        monkeypatch.setattr(_engine, "live_pids", then_connect)
+        monkeypatch.setattr(_segments, "live_pids", then_connect)
         with pytest.raises(pynotify.OperationalError, match=str(os.getpid())):
             pynotify.unlink(segment_name)
         with connected[0] as conn:
@@ -40,16 +41,16 @@ def test_refused_when_somebody_connects_in_between(
 def test_connect_comes_again_when_it_was_unlinked_in_between(
     segment_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = pynotify.Engine._claim
-    unlinked: list[pynotify.Engine] = []
+    claim = Handle.claim
+    unlinked: list[str] = []
 
-    def claim_later(engine: pynotify.Engine, *arguments: Any) -> Any:
+    def claim_later(engine: Any, name: str, *arguments: Any) -> Handle:
         if not unlinked:
-            unlinked.append(engine)
+            unlinked.append(name)
             pynotify.unlink(segment_name)
-        return claim(engine, *arguments)
+        return claim(engine, name, *arguments)
 
-    monkeypatch.setattr(pynotify.Engine, "_claim", claim_later)
+    monkeypatch.setattr(Handle, "claim", claim_later)
     with pynotify.connect(segment_name) as conn:
         conn.notify("c", "x")
 
@@ -68,7 +69,7 @@ def test_connect_comes_again_when_it_was_unlinked_in_between(
 def test_who_unlinks_is_killed_in_between(segment_name: str) -> None:
     """It had marked the segment, and had not removed its name yet."""
     with pynotify.open(segment_name) as engine:
-        assert lib.pn_retire(engine._handle) == 0
+        assert lib.pn_retire(engine._mapping.usable()) == 0
         with pytest.raises(pynotify.SegmentUnlinked):
             engine.connect()
         with pynotify.connect(segment_name) as conn, pynotify.connect(segment_name) as other:
@@ -81,7 +82,7 @@ def test_lock_files_of_a_new_segment_are_no_orphans(
     segment_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """unlink() has found no segment, and one is made before it looks for what is left."""
-    opened = _engine._open_file
+    opened = _segments._open_file
     begun: list[str] = []
     made: list[pynotify.Connection] = []
 
@@ -92,8 +93,8 @@ def test_lock_files_of_a_new_segment_are_no_orphans(
             made.append(pynotify.connect(name))
         return found
 
-    monkeypatch.setattr(_engine, "_open_file", open_file)
-    monkeypatch.setattr(_engine, "live_pids", lambda name: [])
+    monkeypatch.setattr(_segments, "_open_file", open_file)
+    monkeypatch.setattr(_segments, "live_pids", lambda name: [])
     pynotify.unlink(segment_name, missing_ok=True)
     monkeypatch.undo()
     assert made
@@ -118,7 +119,7 @@ def test_refused_for_a_process_that_lost_its_locks(segment_name: str) -> None:
         try:
             os.close(waiting)
             os.read(told, 1)
-            assert _engine.live_pids(segment_name) == []
+            assert _segments.live_pids(segment_name) == []
             with pytest.raises(pynotify.OperationalError, match=str(pid)):
                 pynotify.unlink(segment_name)
             with pytest.raises(pynotify.LayoutMismatch, match=str(pid)):

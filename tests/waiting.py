@@ -48,11 +48,11 @@ class Call:
 
 def await_waiting(conn: pynotify.Connection, threads: int) -> None:
     """Until one thread sleeps in the core and the others behind it."""
-    lookout = conn._lookout
+    election = conn.link.receiver.election
 
     def waiting() -> bool:
-        leader = lookout.leader
+        leader = election.leader
         asleep = leader is not None and leader.in_core
-        return asleep and len(lookout._followers) == threads - 1
+        return asleep and len(election._followers) == threads - 1
 
     wait_until(waiting, f"{threads} threads wait")

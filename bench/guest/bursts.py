@@ -65,7 +65,7 @@ def _until_it_sleeps(engine: pynotify.Engine) -> None:
 def _listen(pipe: Connection, engine: pynotify.Engine, bursts: int) -> None:
     conn = engine.connect()
     reads = 0
-    reader = conn._reader
+    reader = conn.link.receiver.reader
     read_routed = reader.read_routed
 
     def counted(*args: object, **options: object) -> object:

@@ -44,7 +44,7 @@ class Redis(Peer):
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
             try:
-                self._connect().ping()
+                self.connect().ping()
             except errors.ConnectionError:
                 if time.monotonic() > deadline:
                     raise
@@ -52,14 +52,14 @@ class Redis(Peer):
             else:
                 return
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
         return importlib.import_module("redis").Redis(unix_socket_path=self._socket)
 
     def sender(self) -> Sender:
-        return _Publisher(self._connect())
+        return _Publisher(self.connect())
 
     def receiver(self) -> Receiver:
-        return _Subscriber(self._connect())
+        return _Subscriber(self.connect())
 
     def dispose(self) -> None:
         self._server.terminate()
@@ -72,7 +72,7 @@ class RedisPipeline(Redis):
     name = "Redis PUBLISH, pipelines of 100"
 
     def sender(self) -> Sender:
-        return _PipelinePublisher(self._connect())
+        return _PipelinePublisher(self.connect())
 
 
 class _Publisher(Sender):

@@ -28,13 +28,13 @@ class RedisLists(Queue):
         self._server.prepare()
 
     def producer(self) -> Producer:
-        return _Producer(self._server._connect())
+        return _Producer(self._server.connect())
 
     def worker(self) -> Worker:
-        return _Worker(self._server._connect())
+        return _Worker(self._server.connect())
 
     def empty(self) -> None:
-        self._server._connect().delete(_LIST)
+        self._server.connect().delete(_LIST)
 
     def dispose(self) -> None:
         self._server.dispose()

@@ -6,45 +6,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_jobs.procfs import Stat, stat
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class _Process:
-    """`own` and `waited`: ticks used by it, and by the children that it has waited for."""
-
-    pid: int
-    name: str
-    parent: int
-    start: int
-    own: int
-    waited: int
-
-
-def _stat(pid: str) -> _Process | None:
-    """None when it is gone."""
-    try:
-        head, _, tail = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
-    except OSError:
-        return None
-    fields = tail.split()
-    return _Process(
-        pid=int(pid),
-        name=head.partition(b"(")[2].decode(errors="replace"),
-        parent=int(fields[1]),
-        start=int(fields[19]),
-        own=int(fields[11]) + int(fields[12]),
-        waited=int(fields[13]) + int(fields[14]),
-    )
-
-
-def _tree() -> list[_Process]:
+def _tree() -> list[Stat]:
     """Parents before their children, this process first."""
-    there = [_stat(name) for name in os.listdir("/proc") if name.isdigit()]
-    children: dict[int, list[_Process]] = {}
+    there = [stat(name) for name in os.listdir("/proc") if name.isdigit()]
+    children: dict[int, list[Stat]] = {}
     for process in filter(None, there):
         children.setdefault(process.parent, []).append(process)
-    me = _stat(str(os.getpid()))
+    me = stat(os.getpid())
     assert me is not None
     found = [me]
     for process in found:
@@ -60,7 +33,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, int], _Process] = {}
+        self._seen: dict[tuple[int, int], Stat] = {}
         self._gone = 0
 
     def seconds(self) -> float:

@@ -1,6 +1,6 @@
 """The bridge: one loop between a segment and a PostgreSQL.
 
-1. One connection LISTENs upstream to those of its channels that somebody listens to here, and what
+1. One connection LISTENs upstream to those of its channels that have listeners here, and what
    comes is published in the segment.  What it sent itself comes back under its own pid, and is
    dropped; what it published it does not send on.  So nothing goes in circles, through any number
    of bridges.
@@ -9,8 +9,9 @@
    on_full="block", its queue.
 3. A lost connection is made again, with more and more time between the attempts.  When the new one
    listens, and before anything that comes on it, each channel that the old one listened to gets a
-   `Gap`: PostgreSQL keeps nothing for who is away.  So does each channel that had listeners before
-   the bridge began, since one that died may have been there.  Who came later has lost nothing.
+   `Gap`: PostgreSQL keeps nothing for an absent client.  So does each channel that had listeners
+   before the bridge began, since one that died may have been there.  Later listeners have lost
+   nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pynotify._closing import ClosedByWith
 from pynotify._engine import open as open_segment
-from pynotify.bridge._backoff import Backoff
-from pynotify.bridge._control import Asked, Desk, max_payload
+from pynotify.bridge._control import ControlRequest, ControlServer
 from pynotify.bridge._local import LocalSide
-from pynotify.bridge._outgoing import Outgoing
+from pynotify.bridge._outgoing import Backlog
+from pynotify.bridge._retry import RetryDelay
 from pynotify.errors import InterfaceError, InvalidChannelName, LockTimeout, ProgrammingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
-    from typing import Self
+    from typing import Unpack
 
+    from pynotify._options import OpenOptions
     from pynotify.bridge._upstream import Upstream
 
 logger = logging.getLogger("pynotify")
@@ -70,7 +72,7 @@ class BridgeStats:
     connections: int
 
 
-class PostgresBridge:
+class PostgresBridge(ClosedByWith):
     """A bridge between the segment `name` and the PostgreSQL that `conninfo` names.
 
     `conninfo` is psycopg's; what it does not say is taken from the PG* variables (PGSERVICE too).
@@ -96,7 +98,7 @@ class PostgresBridge:
         longest_delay: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random.random,
-        **options: Any,
+        **options: Unpack[OpenOptions],
     ) -> None:
         self._postgres = _import_upstream()
         self._postgres.parameters(conninfo)  # a mistake in it is told at once
@@ -104,25 +106,25 @@ class PostgresBridge:
         self._both = both
         self._dsn = conninfo
         self._clock = clock
-        self._backoff = Backoff(first_delay, longest_delay, random)
-        self._local_backoff = Backoff(first_delay, longest_delay, random)
-        self._outgoing = Outgoing(max_backlog)
+        self._backoff = RetryDelay(first_delay, longest_delay, random)
+        self._local_backoff = RetryDelay(first_delay, longest_delay, random)
+        self._outgoing = Backlog(max_backlog)
         self._upstream: Upstream | None = None
         self._identity: Any = None
         self._retry_at = clock()
         self._pay_at = self._send_at = clock()
         self._down = "not connected yet"
-        #: To what LISTEN was sent, and of which it is known that it was committed.
+        #: Channels with LISTEN sent; channels with LISTEN confirmed.
         self._asked: set[str] = set()
         self._listening: set[str] = set()
         #: Statements on their way, by channel.
         self._moving: Counter[str] = Counter()
-        #: Of which something may be missing when the next connection listens to them.
+        #: Channels that may miss something when the next connection listens to them.
         self._interrupted: set[str] = set()
-        self._questions: list[Asked] = []
-        #: Those who know that there is no connection.
-        self._told_down: set[Asked] = set()
-        #: When an answer is tried again for which there was no room.
+        self._requests: list[ControlRequest] = []
+        #: Requests already answered "down".
+        self._told_down: set[ControlRequest] = set()
+        #: When an answer without room in the queue is tried again.
         self._tell_at: float | None = None
         self._received = self._sent = self._refused = self._connections = 0
         self._stopping = self._closed = False
@@ -131,7 +133,7 @@ class PostgresBridge:
         with open_segment(name, **options) as engine:
             self._local = LocalSide(engine, database, self._channels, both=both)
             try:
-                self._desk = Desk(engine, database)
+                self._control = ControlServer(engine, database)
             except BaseException:
                 self._local.close()
                 raise
@@ -144,7 +146,7 @@ class PostgresBridge:
             raise
 
     def _check_segment(self, name: str) -> None:
-        limit = max_payload(self._local.connection)
+        limit = int(self._local.connection.link.handle.options().max_payload)
         if limit < _LIMIT:
             raise ProgrammingError(
                 f'max_payload of segment "{name}" is {limit}, PostgreSQL may send {_LIMIT}',
@@ -174,7 +176,7 @@ class PostgresBridge:
         ready = self._wait(deadline)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        self._questions += self._desk.questions()
+        self._requests += self._control.requests()
         if self._both:
             self._outgoing.add(self._local.read())
         else:
@@ -193,7 +195,7 @@ class PostgresBridge:
 
     def _wait(self, deadline: float | None) -> dict[int, int]:
         poll = select.poll()
-        for fd in (self._wake, self._local.fileno(), self._desk.fileno()):
+        for fd in (self._wake, self._local.fileno(), self._control.fileno()):
             poll.register(fd, select.POLLIN)
         times = [] if deadline is None else [deadline]
         self._upstream_fd = -1
@@ -260,7 +262,7 @@ class PostgresBridge:
             self._established(channels)
 
     def _established(self, channels: set[str]) -> None:
-        """Before anything is published that comes on this connection."""
+        """Called before anything is published that comes on this connection."""
         self._backoff.reset()
         self._local.owe(channels & self._interrupted)
         self._interrupted.clear()
@@ -288,8 +290,8 @@ class PostgresBridge:
     # ---- to what it listens --------------------------------------------------------------------
 
     def _listen(self, upstream: Upstream) -> None:
-        """Follow those who come and go."""
-        if not self._local.changed() and not self._questions:
+        """Follow listeners that come and go."""
+        if not self._local.changed() and not self._requests:
             return
         heard = self._local.heard()
         gone, come = self._asked - heard, heard - self._asked
@@ -317,12 +319,12 @@ class PostgresBridge:
         self._upstream.execute(text, None, done)
 
     def _answer(self) -> None:
-        """Those who wait for what is settled by now; the others stay."""
-        waiting = [asked for asked in self._questions if not self._is_answered(asked)]
-        self._questions = waiting
+        """Answer the requests that are settled by now; the others stay."""
+        waiting = [asked for asked in self._requests if not self._is_answered(asked)]
+        self._requests = waiting
         self._told_down.intersection_update(waiting)
 
-    def _is_answered(self, asked: Asked) -> bool:
+    def _is_answered(self, asked: ControlRequest) -> bool:
         """False: it has to wait; or the answer has, as there is no room for it."""
         ready = self._upstream is not None and self._upstream.ready
         if asked.channel not in self._channels:
@@ -331,13 +333,13 @@ class PostgresBridge:
         if asked.channel in self._listening and not self._moving[asked.channel]:
             return self._tell(asked, "listening")
         if ready:
-            return asked.channel not in self._asked  # who asked has gone
+            return asked.channel not in self._asked  # the process that asked has gone
         if asked not in self._told_down and self._tell(asked, "down", self._down):
             self._told_down.add(asked)
         return False
 
-    def _tell(self, asked: Asked, state: str, detail: str = "") -> bool:
-        told = self._desk.answer(asked, state, detail)
+    def _tell(self, asked: ControlRequest, state: str, detail: str = "") -> bool:
+        told = self._control.answer(asked, state, detail)
         if not told:
             self._tell_at = self._clock() + self._local_backoff.next()
         return told
@@ -357,7 +359,7 @@ class PostgresBridge:
             self._send(self._upstream)
 
     def _was_refused(self, error: Any) -> None:
-        """By the server.  A full queue there, say, is no reason to give it up."""
+        """The server has refused it.  A full queue there, say, is no reason to give it up."""
         text = error.diag.message_primary or str(error)
         if (error.sqlstate or "")[:2] in ("40", "53", "54", "55", "57"):
             delay = self._local_backoff.next()
@@ -384,7 +386,7 @@ class PostgresBridge:
     # ---- outside of the loop -------------------------------------------------------------------
 
     def stats(self) -> BridgeStats:
-        """From any thread."""
+        """What the bridge has done since it was made; may be called by any thread."""
         up = self._upstream
         return BridgeStats(
             upstream_pid=self._identity.pid if up is not None and up.ready else None,
@@ -422,20 +424,9 @@ class PostgresBridge:
             try:
                 self._local.close()
             finally:
-                self._desk.close()
+                self._control.close()
             wake, self._wake = self._wake, -1
             os.close(wake)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "connected" if not self._down else self._down

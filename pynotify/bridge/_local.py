@@ -1,9 +1,9 @@
-"""The segment's side of a bridge: what comes from upstream, who listens, what goes there.
+"""The segment's side of a bridge: what comes from upstream, which channels have listeners.
 
 1. What has been read in one go is published in one local transaction for each of its senders in
    turn: PostgreSQL tells the order of notifications, not where its transactions begin and end.
 2. What the segment has no room for is dropped and counted, or PostgreSQL's queue would fill up for
-   everybody there; its channels are owed a `Gap`, which goes before anything else that comes.
+   all clients there; its channels are owed a `Gap`, which goes before anything else that comes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from pynotify._encoding import encode_channel
 from pynotify._ffi import again, lib
 from pynotify._types import Gap, Notify
-from pynotify.bridge._control import become_bridge
 from pynotify.errors import (
     OperationalError,
     ProgrammingError,
     SegmentCorrupt,
     SegmentUnlinked,
+    check,
     native_error,
 )
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pynotify._connection import Connection
     from pynotify._engine import Engine
+    from pynotify._handle import Handle
 
     #: channel, payload, pid of the sender upstream
     Incoming = tuple[bytes, bytes, int]
@@ -49,13 +50,14 @@ class LocalSide:
     ) -> None:
         self._channels = tuple(channels)
         self._connection = engine.connect(database)
+        self._handle = self._connection.link.handle
         self._seen: int | None = None
         self._owed: dict[str, None] = {}
         #: Notifications for which there was no room.
         self.dropped = 0
         self._warn_at = 0.0
         try:
-            become_bridge(self._connection)
+            become_bridge(self._handle)
             if both:
                 self._connection.listen(*channels)
         except BaseException:
@@ -68,27 +70,25 @@ class LocalSide:
         return self._connection
 
     def fileno(self) -> int:
-        """Readable when somebody may have come or gone, or sent something."""
+        """Readable when a listener may have come or gone, or a notification was sent."""
         return self._connection.fileno()
 
-    # ---- who listens ---------------------------------------------------------------------------
+    # ---- listeners -----------------------------------------------------------------------------
 
     def changed(self) -> bool:
         """Whether heard() may have changed since the last time."""
         before = self._seen
-        self._seen = lib.pn_heard(self._connection._engine())
+        self._seen = lib.pn_heard(self._handle.engine())
         return before != self._seen
 
     def heard(self) -> set[str]:
-        """The channels to which somebody listens here."""
+        """The channels that have listeners here."""
         return {channel for channel in self._channels if self._is_heard(channel)}
 
     def _is_heard(self, channel: str) -> bool:
         name = encode_channel(channel)
-        result = again(lambda: int(lib.pn_channel_heard(self._connection._handle, name, len(name))))
-        if result < 0:
-            raise native_error(result)
-        return bool(result)
+        heard = again(lambda: int(lib.pn_channel_heard(self._handle.native, name, len(name))))
+        return bool(check(heard))
 
     # ---- what goes upstream --------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class LocalSide:
             (channel.decode(), [payload for _, payload, _ in run])
             for channel, run in groupby(incoming, itemgetter(0))
         ]
-        lib.pn_conn_set_source(connection._handle, pid)
+        lib.pn_conn_set_source(self._handle.native, pid)
         try:
             if len(runs) == 1:
                 connection.notify_many(*runs[0], dedup=False)
@@ -164,7 +164,7 @@ class LocalSide:
                     for channel, payloads in runs:
                         connection.notify_many(channel, payloads, dedup=False)
         finally:
-            lib.pn_conn_set_source(connection._handle, 0)
+            lib.pn_conn_set_source(self._handle.native, 0)
 
     def _drop(self, incoming: Iterable[Incoming]) -> None:
         for channel, _, _ in incoming:
@@ -184,7 +184,7 @@ class LocalSide:
         """The Gaps that are owed; False: not now."""
         for channel in tuple(self._owed):
             name = encode_channel(channel)
-            result = lib.pn_send_gap(self._connection._handle, name, len(name))
+            result = lib.pn_send_gap(self._handle.native, name, len(name))
             if result < 0:
                 error = native_error(result)
                 if isinstance(error, (SegmentUnlinked, SegmentCorrupt)):
@@ -194,5 +194,10 @@ class LocalSide:
         return True
 
     def close(self) -> None:
-        """From here on there is no bridge."""
+        """Be no bridge any more."""
         self._connection.close()
+
+
+def become_bridge(handle: Handle) -> None:
+    """Make the backend the bridge of its database; `OperationalError` when there is one."""
+    check(again(lambda: lib.pn_conn_bridge(handle.native)))

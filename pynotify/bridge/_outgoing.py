@@ -4,9 +4,9 @@
    notifications of a transaction, and here they may be meant (`dedup=False`; the segments of an
    object of zeros are all alike).  Before one that is there already another transaction begins.
 2. While PostgreSQL is away they wait here, up to `max_backlog` bytes, not in the segment's queue:
-   that would fill up, for everybody.  Beyond it the oldest go, and are counted.
-3. What was on its way when the connection broke is sent again: it may come twice, as nobody
-   knows whether it came.
+   that would fill up, for all processes.  Beyond it the oldest go, and are counted.
+3. What was on its way when the connection broke is sent again: it may come twice, as it is
+   not known whether it came.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Outward(NamedTuple):
 
     @property
     def statement(self) -> bytes:
+        """The statement that sends the transaction."""
         return _ONE if len(self.pairs) == 1 else _MANY
 
     @property
     def values(self) -> list[bytes]:
+        """The values of that statement."""
         if len(self.pairs) == 1:
             return list(self.pairs[0])
         channels, payloads = zip(*self.pairs, strict=True)
@@ -51,8 +53,8 @@ def _array(values: Iterable[bytes]) -> bytes:
     return b"{" + b",".join(b'"' + value + b'"' for value in quoted) + b"}"
 
 
-class Outgoing:
-    """Those that were not sent yet, the next in front."""
+class Backlog:
+    """Transactions that were not sent yet, the next one in front."""
 
     def __init__(self, max_backlog: int) -> None:
         if max_backlog < 0:
@@ -69,7 +71,7 @@ class Outgoing:
         return len(self._waiting)
 
     def add(self, messages: Iterable[Notify]) -> None:
-        """What was read, in order."""
+        """Append what was read, in order."""
         for _, transaction in groupby(messages, key=lambda message: message.seq):
             pairs: dict[tuple[bytes, bytes], None] = {}
             for message in transaction:
@@ -102,12 +104,15 @@ class Outgoing:
         return self._waiting[0]
 
     def sent(self) -> int:
-        """It has arrived, or never will; how many notifications it had."""
+        """Remove the first transaction; how many notifications it had.
+
+        It has arrived, or never will.
+        """
         self._sending = False
         done = self._waiting.popleft()
         self.bytes -= done.size
         return len(done.pairs)
 
     def again(self) -> None:
-        """What was on its way has to be sent again."""
+        """Send again what was on its way."""
         self._sending = False

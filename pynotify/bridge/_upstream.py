@@ -1,7 +1,7 @@
 """One connection to a PostgreSQL, of which nothing here ever waits.
 
-1. libpq's asynchronous half, driven by whoever polls the socket: a server that is stopped stops
-   nobody here.  What cannot be done at once is in `_statements`, one of which is on its way.
+1. libpq's asynchronous half, driven by the loop that polls the socket: a server that is stopped
+   stops nothing here.  What cannot be done at once is in `_statements`, one of which is on its way.
 2. After the end of an earlier connection its backend may still be there, in the middle of a
    commit, of which the new one would hear under another pid than its own: an echo.  So before
    anything else that backend is ended, and seen to be gone.
@@ -73,12 +73,15 @@ def parameters(dsn: str) -> tuple[bytes, float]:
 
 
 def quoted(channel: str) -> bytes:
-    """As an identifier."""
+    """The name as an SQL identifier."""
     return b'"' + channel.encode().replace(b'"', b'""') + b'"'
 
 
 class Upstream:
-    """It is `ready` when `previous` is gone for sure; `on_ready` is called then."""
+    """A connection upstream.
+
+    It is `ready` when `previous` is gone for sure; `on_ready` is called then.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class Upstream:
 
     @property
     def idle(self) -> bool:
-        """It is ready and has nothing to do."""
+        """Whether it is ready and has nothing to do."""
         return self.ready and self._under_way is None and not self._statements
 
     @property
@@ -169,9 +172,10 @@ class Upstream:
     def execute(
         self, text: bytes, values: list[bytes] | None, done: Done, failed: Failed | None = None
     ) -> None:
-        """As soon as those before it are done.  Without `values` there may be several in one.
+        """Execute a statement as soon as those before it are done.
 
-        Without `failed` an error of the server is a loss.
+        Without `values` there may be several in one.  Without `failed` an error of the server is a
+        loss.
         """
         self._statements.append(_Statement(text, values, done, failed))
 
@@ -234,13 +238,13 @@ class Upstream:
         if self._previous is None:
             self._be_ready(results)
             return
-        who = [str(self._previous.pid).encode(), self._previous.started]
+        previous = [str(self._previous.pid).encode(), self._previous.started]
         if self._pgconn.server_version >= _TERMINATE_WAITS:
             terminate = b"SELECT pg_catalog.pg_terminate_backend(pid, " + _TERMINATE_MS + b")"
         else:
             terminate = b"SELECT pg_catalog.pg_terminate_backend(pid)"
-        self.execute(terminate + _SELECTED, who, lambda _: None)
-        self.execute(b"SELECT 1" + _SELECTED, who, self._look_for_previous)
+        self.execute(terminate + _SELECTED, previous, lambda _: None)
+        self.execute(b"SELECT 1" + _SELECTED, previous, self._look_for_previous)
 
     def _look_for_previous(self, results: Sequence[pq.abc.PGresult]) -> None:
         if results[0].ntuples:

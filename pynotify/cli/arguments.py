@@ -60,7 +60,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_database_filter(parser: argparse.ArgumentParser) -> None:
-    """Of a command that sees all databases of the segment."""
+    """Declare --database for a command that sees all databases of the segment."""
     parser.add_argument("--database", help="show only this one (default: all)")
 
 

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from pynotify._procfs import command_name
-from pynotify.cli.table import size, table
+from pynotify._table import size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,8 +82,8 @@ def process(pid: int) -> str:
 
 
 def queue_line(stat: EngineStat) -> str:
-    """How full the queue is, and who holds its tail."""
+    """How full the queue is, and the process that holds its tail."""
     text = f"{stat.queue_usage:.1%} of {stat.max_queue_pages:,} pages"
     if stat.tail_holder_pid is None:
-        return f"{text}, nobody has anything to read"
+        return f"{text}, no backend has anything to read"
     return f"{text}, {size(stat.head - stat.tail)} held by {process(stat.tail_holder_pid)}"

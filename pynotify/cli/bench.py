@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from pynotify._engine import open as open_segment
-from pynotify._engine import unlink
+from pynotify._segments import unlink
 from pynotify.cli import arguments
 from pynotify.cli.terminal import tidied_up
 from pynotify.errors import Error
@@ -55,7 +55,7 @@ class BenchError(OSError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "--duration",
         type=arguments.positive_seconds,

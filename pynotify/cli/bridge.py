@@ -17,7 +17,7 @@ SUMMARY = "be the way to a PostgreSQL, for all listeners of this host"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("name", metavar="NAME", help="the segment")
     parser.add_argument(
         "--channels",
@@ -56,7 +56,7 @@ class _Lines(logging.Handler):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Until a signal ends it."""
+    """Run the bridge until a signal ends it."""
     bridge_type = importlib.import_module("pynotify.bridge").PostgresBridge
     logger = logging.getLogger("pynotify")
     logger.addHandler(_Lines())

@@ -13,7 +13,7 @@ _HIGHEST_PORT = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("--port", type=_port, required=True, metavar="P", help="0: any free one")
     parser.add_argument(
         "--address", default="127.0.0.1", metavar="A", help="to bind to (default: 127.0.0.1)"

@@ -8,10 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from pynotify._process import connect
+from pynotify._connect import connect
+from pynotify._table import escape
 from pynotify._types import Gap, Notify
 from pynotify.cli import arguments
-from pynotify.cli.terminal import Watch, decode, escape, is_terminal
+from pynotify.cli.terminal import Watch, decode, is_terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +25,7 @@ _AT_ONCE = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("channels", metavar="CH", nargs="+", help="a channel")
     arguments.add_connection(parser)
     parser.add_argument(
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Listen until the count is reached, the time is over or nobody reads the output."""
+    """Listen until the count is reached, the time is over or the output is not read any more."""
     line = _json_line if options.json else _screen_line if is_terminal() else _raw_line
     seen = 0
     with connect(options.name, database=options.database) as connection:
@@ -76,7 +77,7 @@ def _messages(
 
 
 def sentence(channel: bytes, payload: bytes, pid: int) -> bytes:
-    """As psql has it, which leaves out an empty payload."""
+    """psql's sentence for a notification, which leaves out an empty payload."""
     with_payload = b' with payload "%b"' % payload if payload else b""
     return b'Asynchronous notification "%b"%b received from server process with PID %d.' % (
         channel,
@@ -117,7 +118,7 @@ def as_json(message: Notify | Gap) -> dict[str, Any]:
 
 
 def _raw_line(message: Notify | Gap) -> bytes:
-    """The payload as it was sent, as psql does: for who needs more there is --json."""
+    """The payload as it was sent, as psql shows it; --json has more."""
     if isinstance(message, Gap):
         return gap_sentence(message).encode()
     return sentence(message.channel.encode(), message.data, message.pid)

@@ -12,7 +12,7 @@ _DIRECTORY = Path("/dev/shm")
 
 
 def lock_files() -> dict[str, dict[str, float]]:
-    """Those of this user: segment name -> its instance -> when its last one was made."""
+    """The lock files of this user: segment name -> instance -> when its last one was made."""
     prefix = f"pynotify-lock.{os.geteuid()}."
     found: dict[str, dict[str, float]] = {}
     for path in _DIRECTORY.glob(f"{prefix}*"):

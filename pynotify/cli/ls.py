@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pynotify._engine import segments
+from pynotify._segments import segments
+from pynotify._table import local_time, size, table, yes
 from pynotify.cli import arguments
-from pynotify.cli.table import local_time, size, table, yes
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +18,7 @@ SUMMARY = "list the segments of this user"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     arguments.add_json(parser, "a list of objects")
 
 

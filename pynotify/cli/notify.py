@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from pynotify._process import connect
+from pynotify._connect import connect
 from pynotify.cli import arguments
 
 SUMMARY = "send a notification"
@@ -14,7 +14,7 @@ _STANDARD_INPUT = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "words",
         metavar="CH [PAYLOAD|-]",
@@ -55,7 +55,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send."""
     channel, payload = (*options.words, "")[:2]
-    # Before connecting: who types the payload holds no slot meanwhile.
+    # Before connecting: while the payload is typed no slot is held.
     if options.lines or payload == _STANDARD_INPUT:
         data = sys.stdin.buffer.read()
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynotify._engine import unlink
+from pynotify._segments import unlink
 from pynotify.cli.lockfiles import lock_files
 from pynotify.cli.terminal import complain
 from pynotify.errors import Error, OperationalError, SegmentNotFound
@@ -17,7 +17,7 @@ _IN_USE = "End them or close their connections first, or use --force."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("names", metavar="NAME", nargs="+", help="a segment")
     parser.add_argument(
         "-f",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
+from pynotify._table import pairs
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
-from pynotify.cli.table import pairs
 from pynotify.cli.topics.look import topic_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SUMMARY = "show the counters and backends of a segment"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     arguments.add_segment(parser)
     arguments.add_database_filter(parser)
     arguments.add_json(parser, "an object with all of EngineStat, and the topics")

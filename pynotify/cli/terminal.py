@@ -13,25 +13,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from pynotify._table import escape
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from types import FrameType
 
-# Not printable by Unicode's categories, but part of how people write.
-_HARMLESS = frozenset("\u00a0\u200c\u200d\u3000")
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-
-
-def escape(text: str) -> str:
-    """The text with all that is not printable (controls, bidi overrides) as in a Python string."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or char in _HARMLESS
-        else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def decode(data: bytes) -> str:
@@ -50,7 +38,7 @@ def can_redraw() -> bool:
 
 
 def coloured(text: str, code: str) -> str:
-    """With the SGR code, unless NO_COLOR is set or nobody would see it."""
+    """The text with the SGR code, unless NO_COLOR is set or it would not be seen."""
     if not can_redraw() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
@@ -86,7 +74,7 @@ class Watch:
     def wait(self, timeout: float | None) -> Collection[int]:
         """The descriptors that are readable or closed; none after `timeout` seconds.
 
-        Raises BrokenPipeError when nobody reads standard output any more.
+        Raises BrokenPipeError when standard output is not read any more.
         """
         milliseconds = None if timeout is None else max(0.0, timeout) * 1000
         ready = [descriptor for descriptor, _ in self._poll.poll(milliseconds)]

@@ -1,4 +1,4 @@
-"""`pynotify top`: rates, the queue, and who holds it up, again and again."""
+"""`pynotify top`: rates, the queue, and what holds it up, again and again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import time
 import tty
 from typing import TYPE_CHECKING, Any
 
+from pynotify._table import escape, pairs
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
 from pynotify.cli.rates import Sample, rates, take
-from pynotify.cli.table import pairs
-from pynotify.cli.terminal import Watch, can_redraw, coloured, escape, tidied_up
+from pynotify.cli.terminal import Watch, can_redraw, coloured, tidied_up
 from pynotify.cli.topics.look import topic_table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     arguments.add_segment(parser)
     arguments.add_database_filter(parser)
     parser.add_argument(
@@ -117,7 +117,7 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
 
 
 def _take(options: argparse.Namespace) -> Sample:
-    """Of all databases, or of one."""
+    """The topics of all databases, or of one."""
     sample = take(options.name)
     if sample.stat is None or options.database is None:
         return sample

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from pynotify._engine import Engine, check_name, segments
+from pynotify._engine import Engine
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
+from pynotify._segments import check_name, segments
 from pynotify.errors import LockTimeout
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ _CHANNEL_COUNTERS = (
     ("pynotify_topic_channel_requeued", "requeued", "Times a consumer requeued one."),
     ("pynotify_topic_channel_timed_out", "timed_out", "Deliveries that timed out."),
     ("pynotify_topic_channel_dead_lettered", "dead_lettered", "Messages given up."),
-    ("pynotify_topic_channel_dropped", "dropped", "Messages that nobody got."),
+    ("pynotify_topic_channel_dropped", "dropped", "Messages that were never delivered."),
     ("pynotify_topic_channel_expired", "expired", "Messages that expired."),
 )
 _CHANNEL_GAUGES = (
@@ -182,7 +183,7 @@ class PynotifyCollector(Collector):
 
 
 class _Look(NamedTuple):
-    """Without `stat` the segment could not be read; `stuck` is who held its lock then, or 0."""
+    """Without `stat` the segment could not be read; `stuck` held its lock then, or is 0."""
 
     stat: EngineStat | None = None
     topics: Sequence[TopicStats] = ()
@@ -198,7 +199,7 @@ def _look(name: str, engine: Engine | None) -> _Look:
             return _Look(engine.stat(timeout=_PATIENCE), engine.topics(timeout=_PATIENCE))
         except LockTimeout as error:
             logger.info("no figures of segment %r: %s", name, error)
-            return _Look(stuck=engine._lock_holder())
+            return _Look(stuck=engine.lock_holder())
     except Exception as error:  # one segment must not cost the figures of the others
         logger.info("no figures of segment %r: %s", name, error)
         return _Look()

@@ -34,6 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
+    """The parser of the demo's arguments."""
     result = _Parser(
         prog="python -m pynotify.demo",
         description="A million notifications between processes, two of them killed, and an audit "

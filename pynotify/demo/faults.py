@@ -4,8 +4,8 @@ The fault is put into that listener's latency log, after the run and before the 
 writes the log in C, in the same call that hands the messages over, so there is no place between
 the two where Python could stand; and an engine that can be told to lose messages is one more way
 to lose them.  What the log says afterwards is what an engine with that fault would have written,
-to the byte: the record's own CRC is made anew, so that the audit does not find a damaged record
-(which proves nothing, and is no violation) but a sound record of something that must not be.
+to the byte: the record's own CRC is computed again, so that the audit does not find a damaged
+record (which proves nothing, and is no violation) but a sound record of something that must not be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NothingToBreakError(Exception):
 
 
 def _log_files(logs: Path, pid: int) -> list[Path]:
-    """Of the process, the largest first."""
+    """The log files of the process, the largest first."""
     files = [path for path in logs.glob("*.pynlog") if path.name.split(".")[-4] == str(pid)]
     return sorted(files, key=lambda path: -path.stat().st_size)
 

@@ -28,7 +28,7 @@ _interrupts = _Interrupts()
 
 
 def unwind_on_interrupt() -> None:
-    """From now on both raise KeyboardInterrupt in the main thread, the first one only."""
+    """Raise KeyboardInterrupt in the main thread from now on, for the first signal only."""
     for signo in _SIGNALS:
         signal.signal(signo, _interrupts.handle)
 

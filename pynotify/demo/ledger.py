@@ -1,8 +1,8 @@
 """What the processes tell the parent, as notifications on one channel.
 
 A notifier's entry is part of the transaction that it describes.  So it exists if and only if the
-transaction was committed, whoever is killed: the parent knows to the last notification what a
-dead notifier has sent, and its commit number says which listeners were owed it.
+transaction was committed, whichever process is killed: the parent knows to the last notification
+what a dead notifier has sent, and its commit number says which listeners were owed it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Entry:
     counts: Counter[int]
 
     def encode(self) -> str:
+        """The line of the ledger."""
         counts = " ".join(f"{channel}:{count}" for channel, count in self.counts.items())
         return (
             f"sent {self.notifier} {self.number} {self.collapsed} {self.rolled_back} {counts}"

@@ -28,7 +28,7 @@ _LAST_LINES = 20
 
 
 def require_spark() -> None:
-    """Before the run and not after it.  Raises DemoError when there is no PySpark or Java."""
+    """Raise DemoError when there is no PySpark or Java, before the run and not after it."""
     if find_spec("pyspark") is None:
         raise DemoError('the audit needs PySpark: pip install "pynotify-ipc[spark]"')
     from spark_jobs.spark.java import JavaNotFoundError, ensure_java  # noqa: PLC0415

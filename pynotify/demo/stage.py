@@ -54,7 +54,7 @@ class Worker:
 
     @property
     def survived(self) -> bool:
-        """It was not killed."""
+        """Whether it was not killed."""
         return not self.killed
 
 
@@ -83,7 +83,7 @@ def listened_channels(library: Library) -> list[tuple[int, ...]]:
     """Which listener hears what: each channel one that survives, two thirds of them two.
 
     The one to be killed hears only what another one hears too, so that every notification of the
-    run is heard by somebody.
+    run is heard by a listener.
     """
     lists: list[list[int]] = [[] for _ in range(LISTENERS)]
     survivors = LISTENERS - 1
@@ -155,7 +155,7 @@ class Stage:
     # ---- the script ---------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """From the first fork to the last exit."""
+        """Run everything from the first fork to the last exit."""
         self._start_listeners()
         shares = self._start_notifiers()
         before = self._engine.stat()
@@ -213,7 +213,7 @@ class Stage:
         return shares
 
     def _replace_listener(self) -> int:
-        """SIGKILL wherever it is just now; its replacement listens anew."""
+        """SIGKILL wherever it is just now; its replacement listens again."""
         committed = self._accounts.total
         victim = self._kill(f"listener-{_VICTIM}")
         name = self._start(
@@ -243,7 +243,7 @@ class Stage:
         self._until(lambda: len(self._accounts.idle) == IDLE)
 
     def _close_and_check(self) -> list[str]:
-        """What is wrong with the segment when everybody has left it."""
+        """What is wrong with the segment when all processes have left it."""
         for name in self._workers:
             self._processes[name].join()
             self._check_end_of(name)
@@ -303,7 +303,7 @@ class Stage:
             raise DemoError(f"{name} ended with exit status {status}")
 
     def _end_all(self) -> None:
-        """In the end nobody is left; after an error or Ctrl-C this is what ends them."""
+        """In the end no process is left; after an error or Ctrl-C this is what ends them."""
         self._cut_lifeline()
         for process in self._processes.values():
             if process.is_alive():

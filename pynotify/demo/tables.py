@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pynotify._table import table as plain
 from pynotify.demo.stage import Outcome, Worker
 from pynotify.demo.verdict import BROKEN, Verdict
 
@@ -24,18 +25,8 @@ _NAME_WIDTH = 26
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The first column to the left, figures to the right."""
-    lines = [list(heads), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            [
-                line[0].ljust(widths[0]),
-                *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True)),
-            ]
-        )
-        for line in lines
-    ]
+    lines = plain([heads[0], *(f">{head}" for head in heads[1:])], [map(_cell, r) for r in rows])
+    return [f"  {line}" for line in lines]
 
 
 def _cell(value: object) -> str:

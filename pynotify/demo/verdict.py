@@ -42,6 +42,7 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.problems
 
 

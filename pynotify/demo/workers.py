@@ -20,7 +20,7 @@ from pynotify.demo import interrupts, ledger
 from pynotify.demo.source import Library, SourceFile
 from pynotify.demo.workload import Passage, Plan, plans
 
-# How long a listener waits before it makes sure that there still is somebody to listen for.
+# How long a listener waits before it makes sure that there still is a process to listen for.
 _PATIENCE = 5.0
 
 
@@ -41,9 +41,11 @@ class Setting:
         os.close(self.lifeline_end)
 
     def connect(self) -> pynotify.Connection:
+        """Connect to the segment of the demo."""
         return self.engine.connect(latency_log=self.logs)
 
     def check_parent(self) -> None:
+        """End the process when the demo has died."""
         if os.getppid() != self.parent:
             raise SystemExit(1)
 
@@ -186,7 +188,7 @@ def _receive(setting: Setting, conn: pynotify.Connection) -> list[pynotify.Notif
 
 
 def idle_listener(setting: Setting, name: str) -> None:
-    """Listens to what nobody sends, in an event loop, until the lifeline closes."""
+    """Listens to channels on which nothing is sent, in an event loop, until the lifeline closes."""
     setting.enter_child()
     with setting.connect() as conn:
         _listen(conn, name, [f"demo.{name}"])

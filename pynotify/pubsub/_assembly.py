@@ -36,7 +36,7 @@ _SHOWN = 32
 
 
 class Segment(NamedTuple):
-    """One payload.  `sender` is who sent it, of all that ever were; `pid` is what users see."""
+    """One payload.  `sender` is its sender, among all that ever were; `pid` is what users see."""
 
     channel: str
     sender: Hashable
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Of an object that has begun."""
+    """An object that has begun."""
 
     channel: str
     sender: Hashable
@@ -256,7 +256,7 @@ class Assembler:
         return key.number is not None or self.expires(key.sender)
 
     def senders(self) -> set[Hashable]:
-        """Those with objects that have not ended."""
+        """The senders of objects that have not ended."""
         return {key.sender for key in self._unfinished}
 
     def senders_of_parts(self) -> dict[Hashable, int]:
@@ -270,7 +270,7 @@ class Assembler:
             self._forget(key, "its sender is gone")
 
     def forget_channel(self, channel: str) -> None:
-        """It is not subscribed to any more."""
+        """Forget a channel that is not subscribed to any more."""
         for key in [key for key in self._unfinished if key.channel == channel]:
             self._forget(key, "unsubscribed")
 

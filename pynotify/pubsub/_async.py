@@ -7,6 +7,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+from pynotify._closing import ClosedByAsyncWith
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
 from pynotify.pubsub._format import NOTHING
@@ -23,7 +24,6 @@ from pynotify.pubsub._state import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from types import TracebackType
     from typing import Self, TypeAlias
 
     from pynotify._async_connection import AsyncConnection
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Transport: TypeAlias = AsyncLocalTransport | AsyncPostgresTransport
 
 
-class AsyncPubSub(State):
+class AsyncPubSub(ClosedByAsyncWith, State):
     """Objects of any size, over an `AsyncConnection`.
 
     It mirrors `PubSub`; what it says there holds here, "thread" read as "task".  `connection`:
@@ -69,7 +69,13 @@ class AsyncPubSub(State):
     # ---- sending ---------------------------------------------------------------------------
 
     async def publish(self, channel: str, obj: Any = NOTHING) -> None:
-        """As `PubSub.publish`."""
+        """Send an object: nothing, a str, bytes, or anything JSON, of any size.
+
+        Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
+        every segment is a transaction of its own: an object of more than one raises
+        `ActiveTransaction` inside another.  TypeError for what JSON does not have, ValueError for
+        NaN and infinities; `ConnectionLost`, after which it may have been sent or not.
+        """
         transport = await self._connected()
         try:
             await transport.send_object(channel, obj)
@@ -83,13 +89,16 @@ class AsyncPubSub(State):
     # ---- subscribing -----------------------------------------------------------------------
 
     async def subscribe(self, *channels: str) -> None:
-        """As `PubSub.subscribe`."""
+        """Receive what is sent on the channels from now on.  Subscribing twice changes nothing."""
         for channel in channels:
             await self._again_if_lost(lambda transport, name: transport.listen(name), channel)
             self._channels[channel] = None
 
     async def unsubscribe(self, *channels: str) -> None:
-        """As `PubSub.unsubscribe`."""
+        """Stop receiving; what was not handed out by now is dropped.
+
+        Channels that are not subscribed to are no error.
+        """
         for channel in channels:
             await self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
             self._unsubscribed(channel)
@@ -107,7 +116,12 @@ class AsyncPubSub(State):
     # ---- receiving -------------------------------------------------------------------------
 
     async def run(self, timeout: float | None = None) -> int:
-        """As `PubSub.run`.  Cancelling it loses at most what its handler is working on."""
+        """Call handlers for `timeout` seconds, 0: for what is there, None: until it is closed.
+
+        Returns how many objects have come, those without a handler too.  Raises `ActiveTransaction`
+        while the calling task has a transaction open.  Cancelling it loses at most the object
+        that a handler is working on.
+        """
         count = 0
         async for _ in self._received(timeout):
             count += 1
@@ -261,7 +275,10 @@ class AsyncPubSub(State):
     # ---- the end ---------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """As `PubSub.close`."""
+        """Listen to nothing any more; `run` returns.  Closing twice is allowed.
+
+        The connection stays open, unless a function made it.
+        """
         if self._closed:
             return
         self._closed = True
@@ -275,16 +292,8 @@ class AsyncPubSub(State):
         await self._connected()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
 
 def _is_psycopg(connection: object) -> bool:
-    """Without importing it for who does not use it."""
+    """Check without importing psycopg for programs that do not use it."""
     psycopg = sys.modules.get("psycopg")
     return psycopg is not None and isinstance(connection, psycopg.AsyncConnection)

@@ -3,8 +3,8 @@
 1. Statements go through psycopg's own waiting, with the connection's lock held over all segments of
    an object; so whatever loop psycopg works in will do.
 2. psycopg puts a reader of its own on the socket while it waits, in the place of any other.  So
-   who waits for notifications watches a duplicate of the descriptor, and takes its reader away as
-   soon as that is readable: who has the lock may be the one to read it.
+   a task that waits for notifications watches a duplicate of the descriptor, and takes its reader
+   away as soon as that is readable: the task that has the lock may be the one to read it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
     # ---- statements ------------------------------------------------------------------------
 
     async def _execute(self, statement: bytes, *values: bytes) -> pq.abc.PGresult:
-        """With the connection's lock held."""
+        """Execute with the connection's lock held."""
         try:
             self._pgconn.send_query_params(statement, list(values))
             results = await self.connection.wait(generators.execute(self._pgconn))
@@ -84,6 +84,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
         return result
 
     async def listen(self, channel: str) -> None:
+        """LISTEN to the channel."""
         name = check_channel(channel)
         hub = self._hub
         async with hub.tasks:
@@ -95,6 +96,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
             self._channels.add(channel)
 
     async def unlisten(self, channel: str) -> None:
+        """UNLISTEN the channel."""
         hub = self._hub
         async with hub.tasks:
             if channel not in self._channels:
@@ -139,7 +141,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
         return self._take()
 
     async def _sleep(self, timeout: float | None) -> None:
-        """Until the socket or the bell has something, or a check is due."""
+        """Wait until the socket or the bell has something, or a check is due."""
         if self._interval is not None:
             due = max(0.0, self._checked + self._interval - self._clock())
             timeout = due if timeout is None else min(due, timeout)
@@ -203,6 +205,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
         await self._read(self._loop.time())
 
     async def close(self, *, with_connection: bool) -> None:
+        """Stop receiving, and close the connection if asked to."""
         if self._closed:
             return
         self._closed = self._interrupted = True

@@ -33,6 +33,7 @@ class Handlers:
         self._changing = threading.RLock()
 
     def add(self, channel: str, handler: Handler) -> None:
+        """Add a handler of the channel."""
         if not callable(handler):
             raise TypeError(f"a handler must be callable, {handler!r} is not")
         with self._changing:
@@ -49,17 +50,17 @@ class Handlers:
                 del self._handlers[channel]
 
     def of(self, received: Received) -> list[Handler]:
-        """Those to call; a Gap goes to each, once."""
+        """The handlers to call; a Gap goes to each, once."""
         if received.channel is not None:
             return list(self._handlers.get(received.channel, ()))
         if not isinstance(received.obj, Gap):
             return []
-        everybody: list[Handler] = []
+        called: list[Handler] = []
         for handlers in list(self._handlers.values()):
-            everybody += [handler for handler in handlers if handler not in everybody]
-        return everybody
+            called += [handler for handler in handlers if handler not in called]
+        return called
 
 
 def report(handler: Handler, received: Received) -> None:
-    """Of the exception that is being handled."""
+    """Log the exception that is being handled."""
     logger.exception("PubSub: handler %r of channel %r raised", handler, received.channel)

@@ -36,7 +36,7 @@ _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 class Malformed(Exception):
-    """Of a segment or of what its pieces make together."""
+    """A segment, or what pieces make together, is not as it has to be."""
 
 
 class _Nothing:

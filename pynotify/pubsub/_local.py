@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynotify._encoding import encode_channel
-from pynotify._ffi import again, ffi, lib
+from pynotify._ffi import again, lib
+from pynotify._segments import backend_rows
 from pynotify._types import Gap, Notify
-from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, native_error
+from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, check
 from pynotify.pubsub._assembly import LIFETIME, Segment
 from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut
 from pynotify.pubsub._parts import Flow, Room
@@ -27,26 +28,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify._base import BaseConnection
     from pynotify._connection import Connection
+    from pynotify._handle import Handle
     from pynotify.pubsub._parts import Outgoing
 
 
-def _goes_upstream(connection: BaseConnection, channel: str) -> bool:
-    """Whether a bridge sends on what is sent on it here."""
-    connection._check_usable()
+def _goes_upstream(handle: Handle, channel: str) -> bool:
+    """Whether a bridge sends on what is sent on the channel here."""
+    handle.check_usable()
     name = encode_channel(channel)
-    result = again(lambda: int(lib.pn_channel_upstream(connection._handle, name, len(name))))
-    if result < 0:
-        raise native_error(result)
-    return bool(result)
+    upstream = again(lambda: int(lib.pn_channel_upstream(handle.native, name, len(name))))
+    return bool(check(upstream))
 
 
 _LOOK_S = 1.0
 
 
 class _Awaited:
-    """Those that are to send the rest of an object in parts, and whether they live.
+    """The senders of unfinished objects in parts, and whether they live.
 
     One of them is gone when it was dead before a look that found nothing: what it had committed
     was read by then.
@@ -57,7 +56,7 @@ class _Awaited:
         self._looked = 0.0
 
     def is_due(self, found: object, awaited: dict[Hashable, int]) -> bool:
-        """After a look: whether to ask which connections live."""
+        """Whether to ask which connections live, after a look."""
         if found or not awaited:
             self._dead = set()
             return False
@@ -74,29 +73,17 @@ class _Awaited:
         return gone & self._dead
 
     def bound(self, timeout: float | None, awaited: dict[Hashable, int]) -> float | None:
-        """Of a wait: a death wakes nobody here."""
+        """Bound a wait, since the death of a sender does not end it."""
         if not awaited:
             return timeout
         return _LOOK_S if timeout is None else min(timeout, _LOOK_S)
 
 
-def _stat(connection: BaseConnection, stat: Any, rows: Any, room: int) -> int:
-    return int(lib.pn_engine_stat(connection._engine(), stat, rows, room))
-
-
-def _living(connection: BaseConnection) -> set[tuple[int, int]]:
+def _living(handle: Handle) -> set[tuple[int, int]]:
     """Backend ids and pids of the connections that there are; the dead are reaped first."""
-    connection._check_usable()
-    stat = ffi.new("pn_stat *")
-    count = 64
-    while True:
-        rows = ffi.new("pn_backend_stat[]", count)
-        result = again(partial(_stat, connection, stat, rows, count))
-        if result < 0:
-            raise native_error(result)
-        if stat.backends <= count:
-            return {(rows[i].backend_id, rows[i].pid) for i in range(stat.backends)}
-        count = 2 * stat.backends
+    handle.check_usable()
+    stat, rows = backend_rows(handle.call_engine)
+    return {(rows[i].backend_id, rows[i].pid) for i in range(stat.backends)}
 
 
 def _is_foreign(sender: Hashable) -> bool:
@@ -105,7 +92,7 @@ def _is_foreign(sender: Hashable) -> bool:
 
 
 def _asks_for_upstream(limit: int, fits: bool) -> bool:
-    """Whether it matters if a bridge sends it on."""
+    """Whether it matters that a bridge sends the channel on."""
     return limit > POSTGRES_LIMIT or not fits
 
 
@@ -117,14 +104,15 @@ def _cut(whole: Any, limit: int, upstream: bool) -> list[bytes]:
 
 
 def segments_of(messages: list[Notify | Gap]) -> list[Segment | Gap]:
+    """Messages as segments of objects."""
     return [
-        Segment(m.channel, m._sender, m.pid, m.data) if isinstance(m, Notify) else m
+        Segment(m.channel, m.sender, m.pid, m.data) if isinstance(m, Notify) else m
         for m in messages
     ]
 
 
 def lost(error: SegmentUnlinked) -> ConnectionLost:
-    """How PubSub says it."""
+    """A `ConnectionLost` for an unlinked segment."""
     return ConnectionLost(
         str(error).partition("\n")[0],
         hint="Close the PubSub and make one on a new connection, or give it a function that"
@@ -144,38 +132,43 @@ class LocalTransport:
 
     def __init__(self, connection: Connection, *, skip_self: bool) -> None:
         self._connection = connection
-        self._room = Room(connection)
+        self._link = connection.link
+        self._room = Room(self._link.handle)
         #: The senders of objects in parts that have not ended, and their pids.
         self.awaited: Callable[[], dict[Hashable, int]] = dict
         self._awaited = _Awaited()
         self._gone: set[Hashable] = set()
         try:
-            self._strands = Strands(connection, skip_self=skip_self)
+            self._strands = Strands(self._link, skip_self=skip_self)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     @property
     def connection(self) -> Connection:
+        """The connection under this PubSub."""
         return self._connection
 
     @property
     def usable(self) -> bool:
+        """Whether the connection is open."""
         return not self._connection.closed
 
     def listen(self, channel: str) -> None:
+        """Receive the channel's messages from now on."""
         try:
             self._strands.add(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     def unlisten(self, channel: str) -> None:
+        """Stop receiving the channel's messages."""
         try:
             self._strands.remove(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     def send_object(self, channel: str, obj: Any) -> None:
-        """Whole, or nobody gets it."""
+        """Send the object whole or not at all."""
         try:
             self._send(channel, NOTHING if obj is NOTHING else container(obj))
         except SegmentUnlinked as error:
@@ -184,8 +177,8 @@ class LocalTransport:
     def _send(self, channel: str, whole: Any) -> None:
         connection, limit = self._connection, self._room.limit
         fits = whole is NOTHING or self._room.takes_in_one(len(whole))
-        upstream = _asks_for_upstream(limit, fits) and _goes_upstream(connection, channel)
-        if fits or upstream or connection._open_transaction() is not None:
+        upstream = _asks_for_upstream(limit, fits) and _goes_upstream(self._link.handle, channel)
+        if fits or upstream or self._link.transactions.current() is not None:
             payloads = _cut(whole, limit, upstream)
             connection.notify_many(channel, payloads, dedup=False)
         else:
@@ -213,37 +206,38 @@ class LocalTransport:
 
     def _read_own(self) -> None:
         """What this connection itself has not read: it may be what there is no room for."""
-        connection = self._connection
-        with connection._receiving:
-            if connection._routed:
-                connection._feed()
+        receiver = self._link.receiver
+        with receiver.lock:
+            if receiver.routed:
+                receiver.dispatch()
 
     def receive(self, timeout: float | None) -> list[Segment | Gap]:
-        """Everything that is there, after waiting for something; empty when the time is over."""
+        """Return everything that is there, after waiting; empty when the time is over."""
         awaited = self.awaited()
         try:
             found = segments_of(self._strands.take(self._awaited.bound(timeout, awaited)))
             self._gone = set()
             if self._awaited.is_due(found, awaited):
-                self._gone = self._awaited.gone(awaited, _living(self._connection))
+                self._gone = self._awaited.gone(awaited, _living(self._link.handle))
         except SegmentUnlinked as error:
             raise lost(error) from error
         return found
 
     def gone(self) -> set[Hashable]:
-        """Senders of which nothing more comes."""
+        """Senders that send nothing any more."""
         return self._gone
 
     def probe(self) -> None:
-        """Raises `ConnectionLost` when it is lost; the next statement finds out here."""
+        """Do nothing: the next statement finds out that the connection is lost."""
 
     def interrupt(self) -> None:
-        """Let who is in receive() return; it can only be closed afterwards."""
+        """Make receive() return; the transport can only be closed afterwards."""
         if not self._connection.closed:
             with contextlib.suppress(SegmentUnlinked):
                 self._strands.close()
 
     def close(self, *, with_connection: bool) -> None:
+        """Stop receiving, and close the connection if asked to."""
         if not self._connection.closed:
             with contextlib.suppress(SegmentUnlinked):
                 self._strands.close()
@@ -260,37 +254,42 @@ class AsyncLocalTransport:
 
     def __init__(self, connection: AsyncConnection, *, skip_self: bool) -> None:
         self._connection = connection
-        self._room = Room(connection)
+        self._link = connection.link
+        self._room = Room(self._link.handle)
         #: The senders of objects in parts that have not ended, and their pids.
         self.awaited: Callable[[], dict[Hashable, int]] = dict
         self._awaited = _Awaited()
         self._gone: set[Hashable] = set()
-        self._strands = AsyncStrands(connection, skip_self=skip_self)
+        self._strands = AsyncStrands(self._link, skip_self=skip_self)
 
     @property
     def usable(self) -> bool:
+        """Whether the connection is open."""
         return not self._connection.closed
 
     async def open(self) -> None:
+        """Start to receive."""
         try:
             await self._strands.open()
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     async def listen(self, channel: str) -> None:
+        """Receive the channel's messages from now on."""
         try:
             await self._strands.add(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     async def unlisten(self, channel: str) -> None:
+        """Stop receiving the channel's messages."""
         try:
             await self._strands.remove(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
     async def send_object(self, channel: str, obj: Any) -> None:
-        """As `LocalTransport.send_object`."""
+        """Send the object whole or not at all."""
         try:
             await self._send(channel, NOTHING if obj is NOTHING else container(obj))
         except SegmentUnlinked as error:
@@ -301,8 +300,9 @@ class AsyncLocalTransport:
         fits = whole is NOTHING or self._room.takes_in_one(len(whole))
         upstream = False
         if _asks_for_upstream(limit, fits):
-            upstream = await connection._patiently(partial(_goes_upstream, connection, channel))
-        if fits or upstream or connection._open_transaction() is not None:
+            find = partial(_goes_upstream, self._link.handle, channel)
+            upstream = await self._link.off_loop.retry(find)
+        if fits or upstream or self._link.transactions.current() is not None:
             payloads = _cut(whole, limit, upstream)
             await connection.notify_many(channel, payloads, dedup=False)
         else:
@@ -328,26 +328,28 @@ class AsyncLocalTransport:
             raise
 
     async def receive(self, timeout: float | None) -> list[Segment | Gap]:
+        """Return everything that is there, after waiting; empty when the time is over."""
         awaited = self.awaited()
         try:
             bound = self._awaited.bound(timeout, awaited)
             found = segments_of(await self._strands.take(bound))
             self._gone = set()
             if self._awaited.is_due(found, awaited):
-                living = await self._connection._patiently(partial(_living, self._connection))
+                living = await self._link.off_loop.retry(partial(_living, self._link.handle))
                 self._gone = self._awaited.gone(awaited, living)
         except SegmentUnlinked as error:
             raise lost(error) from error
         return found
 
     def gone(self) -> set[Hashable]:
-        """As `LocalTransport.gone`."""
+        """Senders that send nothing any more."""
         return self._gone
 
     async def probe(self) -> None:
-        """As `LocalTransport.probe`."""
+        """Do nothing: the next statement finds out that the connection is lost."""
 
     async def close(self, *, with_connection: bool) -> None:
+        """Stop receiving, and close the connection if asked to."""
         if not self._connection.closed:
             with contextlib.suppress(SegmentUnlinked):
                 await self._strands.close()

@@ -3,8 +3,8 @@
 1. They go in parts, several in a transaction, and several transactions after each other.  A part
    is `~`, the object's number, the part's place and the object's size, in bytes, and then bytes of
    the container as they are: a payload of pynotify may have any.  No connection gives a number
-   twice, so objects of several threads interleave, and who begins to listen in the middle of one
-   hears that it is the middle.  A size of 0 says that the object will not end.
+   twice, so objects of several threads interleave, and a listener that begins in the middle of
+   one knows that it is the middle.  A size of 0 says that the object will not end.
 2. Size and place are below 2^48, so they have bytes that are 0, which PostgreSQL refuses: no part
    comes through a bridge, and an object on a channel that goes upstream is not sent in parts.
 3. Flow: a sender leaves half of the queue to others.  What it has sent has to be read, mostly,
@@ -19,14 +19,13 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from pynotify._ffi import ffi, lib
 from pynotify.errors import QueueFull
 from pynotify.pubsub._format import PART, Malformed, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynotify._base import BaseConnection
+    from pynotify._handle import Handle
 
 _HEADER = struct.Struct("<QQQ")
 _LIMIT = 1 << 48
@@ -46,20 +45,20 @@ _numbers = itertools.count(1)
 class Room:
     """What a segment has room for."""
 
-    def __init__(self, connection: BaseConnection) -> None:
-        connection._check_usable()
-        options = ffi.new("pn_options *")
-        lib.pn_engine_options(connection._engine(), options)
+    def __init__(self, handle: Handle) -> None:
+        handle.check_usable()
+        options = handle.options()
         #: The most that a payload may have.
         self.limit = int(options.max_payload)
         self._ring = int(options.queue_pages) * _PAGE
         self.timeout = float(options.full_timeout_ns) / 1e9
 
     def takes_in_one(self, size: int) -> bool:
-        """A container of that size, in one transaction."""
+        """Whether a container of that size goes in one transaction."""
         return size * 4 // 3 <= self._ring * _IN_ONE
 
     def outgoing(self, whole: bytes) -> Outgoing:
+        """The object's parts, to be sent one transaction after the other."""
         batch = int(self._ring * _TOGETHER)
         return Outgoing(whole, min(self.limit, batch), batch)
 
@@ -94,7 +93,7 @@ class Outgoing:
         return PART + _HEADER.pack(self._number, 0, 0)
 
     def refused(self, error: QueueFull) -> QueueFull:
-        """For who publishes: what has become of the object."""
+        """The error for the publisher: what has become of the object."""
         message, _, hint = str(error).partition("\n")
         what = (
             f"{self.sent} of the object's {len(self._whole)} bytes had gone; listeners drop them."

@@ -1,12 +1,12 @@
 """PubSub over a psycopg 3 connection to a PostgreSQL.
 
 1. Each segment is sent in a transaction of its own, since equal ones collapse inside one, and all
-   of an object with the connection's lock held: nobody else's statement or transaction, and no
+   of an object with the connection's lock held: no other statement or transaction, and no
    other object of this backend, comes in between.
 2. The statements go through libpq at once (`pgconn`).  A cursor would look for the connection's
    state first, and give the lock back between any two segments.
 3. Any number of PubSubs share a connection.  What they have in common is its `_Hub`: how many of
-   them listen to a channel, and whom to give what comes.  What other users of the connection
+   them listen to a channel, and which of them gets what comes.  What other users of the connection
    read from the socket reaches it through psycopg's notify handlers, so nothing is lost to them;
    each PubSub has a bell (an eventfd) for what another thread has read.
 4. Nothing is read or checked but in calls: no hidden thread.
@@ -54,6 +54,7 @@ _GOOD: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 def lost(error: object) -> ConnectionLost:
+    """A `ConnectionLost` for an error of psycopg."""
     text = str(error).strip().replace("\n", " ") or "the connection is closed"
     return ConnectionLost(
         f"the connection to PostgreSQL is lost: {text}",
@@ -93,7 +94,7 @@ class Hub:
         self.listeners: Counter[str] = Counter()
         #: Held while the counts change with the LISTEN or UNLISTEN that they stand for.
         self.listening = threading.RLock()
-        # Weak, or a PubSub that nobody closed would keep the connection.
+        # Weak, or a PubSub that was never closed would keep the connection.
         self._members: tuple[weakref.ref[BasePostgresTransport], ...] = ()
         # One object, so that it can be removed again.
         self._handler = self._distribute
@@ -101,12 +102,14 @@ class Hub:
         self.tasks = asyncio.Lock()
 
     def join(self, member: BasePostgresTransport, connection: AnyPostgresConnection) -> None:
+        """Add a transport of this connection."""
         with self.listening:
             if not self._members:
                 connection.add_notify_handler(self._handler)
             self._members += (weakref.ref(member),)
 
     def leave(self, member: BasePostgresTransport, connection: AnyPostgresConnection) -> None:
+        """Remove a transport of this connection."""
         with self.listening:
             had = bool(self._members)
             self._members = tuple(m for m in self._members if m() not in (member, None))
@@ -126,6 +129,7 @@ _hubs_lock = threading.Lock()
 
 
 def hub_of(connection: AnyPostgresConnection) -> Hub:
+    """The hub of the connection, made when there is none."""
     with _hubs_lock:
         return _hubs.setdefault(connection, Hub())
 
@@ -159,7 +163,7 @@ class BasePostgresTransport:
         self._checked = clock()
         self._channels: set[str] = set()
         self._arrived: deque[Segment] = deque()
-        #: The senders of unfinished objects, who are asked after when the connection is checked.
+        #: The senders of unfinished objects, which are looked for when the connection is checked.
         self.unfinished: Callable[[], Iterable[Hashable]] = tuple
         self._gone: set[Hashable] = set()
         self._interrupted = False
@@ -168,20 +172,25 @@ class BasePostgresTransport:
 
     @property
     def usable(self) -> bool:
+        """Whether the connection is open."""
         return not self._any_connection.closed
 
     @staticmethod
     def expires(_sender: Hashable) -> bool:
+        """Whether unfinished objects of the sender expire."""
         return True
 
     def _collect(self) -> None:
-        """What libpq has read beside something else, to whom it belongs."""
+        """Give what libpq has read beside something else to the PubSubs it belongs to."""
         while notify := self._pgconn.notifies():
             if self._pgconn.notify_handler is not None:
                 self._pgconn.notify_handler(notify)
 
     def _refuse_transaction(self, what: str, *, why: str, single: bool = False) -> None:
-        """With the connection's lock held.  `single`: a transaction is no harm."""
+        """Raise unless a statement can be sent; the connection's lock is held.
+
+        `single`: a transaction does no harm.
+        """
         if self._any_connection.closed:
             raise lost("the connection is closed")
         if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -199,18 +208,18 @@ class BasePostgresTransport:
             )
 
     def put(self, notify: psycopg.Notify) -> None:
-        """From whoever reads; in any thread."""
+        """Called by the reader, in any thread."""
         if notify.channel in self._channels and notify.pid != self._own_pid:
             data = notify.payload.encode("utf-8", "surrogateescape")
             self._arrived.append(Segment(notify.channel, notify.pid, notify.pid, data))
             self._ring()
 
     def _ring(self) -> None:
-        """Somebody in receive() has something to look at."""
+        """Wake a caller of receive()."""
         raise NotImplementedError
 
     def _without(self, channel: str) -> None:
-        """What has come on it is for nobody."""
+        """Drop what has come on it."""
         others = [segment for segment in self._arrived if segment.channel != channel]
         self._arrived.clear()
         self._arrived.extend(others)
@@ -229,7 +238,7 @@ class BasePostgresTransport:
         return True
 
     def _may_check(self) -> bool:
-        """With the connection's lock held.  False: somebody uses it."""
+        """Check with the connection's lock held.  False: the connection is in use."""
         if self._any_connection.closed:
             raise lost("the connection is closed")
         idle = self._pgconn.transaction_status == _IDLE
@@ -261,17 +270,19 @@ def question_after(asked: set[Hashable]) -> tuple[bytes, list[bytes]]:
 
 
 def listen_statement(verb: bytes, name: bytes) -> bytes:
+    """The statement that listens to the channel, or no longer does."""
     return verb + b'"' + name.replace(b'"', b'""') + b'"'
 
 
 def why_segments(count: int) -> str:
+    """The error for an object that was sent in part."""
     return f"the object has {count} segments, each of which is a transaction"
 
 
 class PostgresTransport(BasePostgresTransport):
     """Over a psycopg `Connection` in autocommit.
 
-    `interval`: seconds between two looks at whether the connection still lives, while somebody
+    `interval`: seconds between two looks at whether the connection still lives, while a caller
     receives; None: never.
     """
 
@@ -295,7 +306,7 @@ class PostgresTransport(BasePostgresTransport):
     # ---- statements ------------------------------------------------------------------------
 
     def _execute(self, statement: bytes, *values: bytes) -> pq.abc.PGresult:
-        """With the connection's lock held.  Blocks, as all of libpq's PQexec do."""
+        """Execute with the connection's lock held.  It blocks, as libpq's PQexec does."""
         try:
             result = self._pgconn.exec_params(statement, list(values))
         except psycopg.OperationalError as error:
@@ -309,6 +320,7 @@ class PostgresTransport(BasePostgresTransport):
         return result
 
     def listen(self, channel: str) -> None:
+        """LISTEN to the channel."""
         name = check_channel(channel)
         hub = self._hub
         with hub.listening:
@@ -320,6 +332,7 @@ class PostgresTransport(BasePostgresTransport):
             self._channels.add(channel)
 
     def unlisten(self, channel: str) -> None:
+        """UNLISTEN the channel."""
         hub = self._hub
         with hub.listening:
             if channel not in self._channels:
@@ -328,7 +341,7 @@ class PostgresTransport(BasePostgresTransport):
                 self._statement("unsubscribe", b"UNLISTEN ", check_channel(channel))
             hub.listeners[channel] -= 1
             self._channels.discard(channel)
-        with self.connection.lock:  # nothing is put there meanwhile
+        with self.connection.lock:  # nothing is put there until then
             self._without(channel)
 
     def _statement(self, what: str, verb: bytes, name: bytes) -> None:
@@ -368,7 +381,7 @@ class PostgresTransport(BasePostgresTransport):
         return self._take()
 
     def _sleep(self, timeout: float | None) -> None:
-        """Until the socket or the bell has something, or a check is due."""
+        """Wait until the socket or the bell has something, or a check is due."""
         if self._interval is not None:
             due = max(0.0, self._checked + self._interval - self._clock())
             timeout = due if timeout is None else min(due, timeout)
@@ -420,11 +433,12 @@ class PostgresTransport(BasePostgresTransport):
         self._read(time.monotonic())
 
     def interrupt(self) -> None:
-        """Let who is in receive() return with what there is."""
+        """Make receive() return with what there is."""
         self._interrupted = True
         os.eventfd_write(self._bell, 1)
 
     def close(self, *, with_connection: bool) -> None:
+        """Stop receiving, and close the connection if asked to."""
         if self._bell < 0:
             return
         try:
@@ -433,7 +447,7 @@ class PostgresTransport(BasePostgresTransport):
                     self.unlisten(channel)
         finally:
             self._hub.leave(self, self.connection)
-            with self.connection.lock:  # nobody is about to ring it
+            with self.connection.lock:  # no thread is about to ring it
                 self._channels.clear()
                 self._close_bell()
             if with_connection:

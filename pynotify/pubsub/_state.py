@@ -118,7 +118,7 @@ class State:
         return senders_of_parts
 
     def _connected_again(self) -> None:
-        """Of what was sent meanwhile nobody knows."""
+        """Messages sent while disconnected are lost; discard partial objects."""
         with self._assembling:
             self._assembler.forget_all("the connection was lost")
             self._ready.append(Received(None, Gap(0, "reconnected"), None))
@@ -130,10 +130,12 @@ class State:
 
 
 def report_loss(error: ConnectionLost) -> None:
+    """Log that the connection was lost."""
     logger.warning("PubSub: %s; connecting again", str(error).partition("\n")[0])
 
 
 def report_failure(error: Exception) -> None:
+    """Log that there is no new connection yet."""
     logger.warning("PubSub: could not connect: %s", str(error).strip().partition("\n")[0])
 
 
@@ -145,7 +147,7 @@ def transient() -> tuple[type[Exception], ...]:
 
 
 def unsent(error: ConnectionLost) -> ConnectionLost:
-    """Of publish(), when there will be another connection."""
+    """The error of publish(), when there will be another connection."""
     return ConnectionLost(
         str(error).partition("\n")[0],
         hint="The object may have been sent or not.  The next call connects again.",

@@ -2,7 +2,7 @@
 
 Each channel is an inbox of its own, a strand, with its own beginning; all of them put what comes
 into one deque, so the order between channels stays.  Nothing is dropped here: the reader of the
-connection brings at most what the ring holds, and brings it when somebody waits.
+connection brings at most what the ring holds, and brings it when a caller waits.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pynotify._async_subscription import AsyncSubscription
-from pynotify._base import nanoseconds
 from pynotify._inbox import Inbox
-from pynotify._lookout import ThreadWaiter
 from pynotify._subscription import Subscription
+from pynotify._time import nanoseconds
 from pynotify._types import Notify
 
 if TYPE_CHECKING:
-    from pynotify._async_connection import AsyncConnection
-    from pynotify._connection import Connection
+    from pynotify._link import TaskLink, ThreadLink
     from pynotify._types import Gap
 
 
@@ -26,7 +24,7 @@ def _without_limit(skip_backend: int | None) -> Inbox:
     return Inbox(None, "drop-oldest", skip_backend)
 
 
-class _Strand(Inbox):
+class _PartStream(Inbox):
     """The part of `root` that is one channel's."""
 
     def __init__(self, root: Inbox, skip_backend: int | None) -> None:
@@ -39,7 +37,7 @@ class _Strand(Inbox):
             super().put(message)
 
     def close(self) -> None:
-        """The other channels, and who waits for them, stay."""
+        """The other channels, and the callers that wait for them, stay."""
         self.closed = True
         self._latest = None
         others = [m for m in self.messages if m.channel not in self.channels]
@@ -47,16 +45,16 @@ class _Strand(Inbox):
         self.messages.extend(others)
 
 
-class _Braid:
+class _MergedStreams:
     """The strands by channel."""
 
     def __init__(self, root: Inbox, skip_backend: int | None) -> None:
         self._root = root
         self._skip_backend = skip_backend
-        self.strands: dict[str, _Strand] = {}
+        self.strands: dict[str, _PartStream] = {}
 
-    def strand(self) -> _Strand:
-        return _Strand(self._root, self._skip_backend)
+    def strand(self) -> _PartStream:
+        return _PartStream(self._root, self._skip_backend)
 
     def close(self) -> None:
         for strand in self.strands.values():
@@ -66,102 +64,101 @@ class _Braid:
 class Strands(Subscription):
     """For threads.  It listens to nothing yet."""
 
-    def __init__(self, connection: Connection, *, skip_self: bool) -> None:
-        self._connection = connection
+    def __init__(self, link: ThreadLink, *, skip_self: bool) -> None:
+        self._link, self._receiver = link, link.receiver
         self._closed = False
         self._inbox = _without_limit(None)
-        self._braid = _Braid(self._inbox, connection.backend_id if skip_self else None)
-        connection._subscribe(self._inbox, ())
+        self._merged = _MergedStreams(self._inbox, link.handle.backend_id if skip_self else None)
+        self._receiver.subscribe(self._inbox, ())
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it listens to."""
-        return tuple(self._braid.strands)
+        """The channels it listens to."""
+        return tuple(self._merged.strands)
 
     def add(self, channel: str) -> None:
-        """Listen to it too, when this returns.  Once more changes nothing."""
+        """Listen to the channel, too, when this returns.  Adding it twice changes nothing."""
         self._check_open()
-        self._connection._refuse_transaction("subscribe")
-        if channel not in self._braid.strands:
-            strand = self._braid.strand()
-            self._connection._subscribe(strand, [channel])
-            self._braid.strands[channel] = strand
+        self._link.transactions.refuse("subscribe")
+        if channel not in self._merged.strands:
+            strand = self._merged.strand()
+            self._receiver.subscribe(strand, [channel])
+            self._merged.strands[channel] = strand
 
     def remove(self, channel: str) -> None:
-        """What was not taken of it is gone."""
+        """Stop listening to the channel; what was not taken of it is dropped."""
         self._check_open()
-        self._connection._refuse_transaction("unsubscribe")
-        strand = self._braid.strands.pop(channel, None)
+        self._link.transactions.refuse("unsubscribe")
+        strand = self._merged.strands.pop(channel, None)
         if strand is not None:
-            self._connection._unsubscribe(strand)
+            self._receiver.unsubscribe(strand)
 
     def take(self, timeout: float | None) -> list[Notify | Gap]:
-        """Everything that is there, after waiting for something; empty when the time is over."""
-        waiter = ThreadWaiter(self._connection._lookout)
-        first = self._receive(waiter, nanoseconds(timeout))
+        """Return everything that is there, after waiting; empty when the time is over."""
+        first = self._receive(self._waiter(), nanoseconds(timeout))
         if first is None:
             return []
-        with self._connection._receiving:
+        with self._receiver.lock:
             messages = [first, *self._inbox.messages]
             self._inbox.messages.clear()
         return messages
 
     def close(self) -> None:
         """Stop listening."""
-        self._braid.close()
+        self._merged.close()
         super().close()
 
     def __del__(self) -> None:
-        braid: _Braid | None = getattr(self, "_braid", None)
-        if braid is not None:
-            braid.close()
+        merged: _MergedStreams | None = getattr(self, "_merged", None)
+        if merged is not None:
+            merged.close()
         super().__del__()
 
 
 class AsyncStrands(AsyncSubscription):
     """For tasks.  It listens to nothing yet."""
 
-    def __init__(self, connection: AsyncConnection, *, skip_self: bool) -> None:
-        self._connection = connection
+    def __init__(self, link: TaskLink, *, skip_self: bool) -> None:
+        self._link, self._receiver = link, link.receiver
         self._opened = self._closed = False
         self._inbox = _without_limit(None)
-        self._braid = _Braid(self._inbox, connection.backend_id if skip_self else None)
+        self._merged = _MergedStreams(self._inbox, link.handle.backend_id if skip_self else None)
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it listens to."""
-        return tuple(self._braid.strands)
+        """The channels it listens to."""
+        return tuple(self._merged.strands)
 
     async def open(self) -> None:
-        """Before everything else."""
+        """Start to listen, before any channel is added."""
         self._channels = ()
         await self._open()
 
     async def add(self, channel: str) -> None:
-        """As `Strands.add`."""
+        """Listen to the channel, too, when this returns.  Adding it twice changes nothing."""
         self._check_open()
-        self._connection._refuse_transaction("subscribe")
-        if channel in self._braid.strands:
+        self._link.transactions.refuse("subscribe")
+        if channel in self._merged.strands:
             return
-        strand = self._braid.strand()
+        strand = self._merged.strand()
 
         def subscribe() -> None:
-            self._connection._subscribe(strand, [channel])
-            self._braid.strands[channel] = strand
+            self._receiver.subscribe(strand, [channel])
+            self._merged.strands[channel] = strand
 
-        await self._connection._patiently(subscribe)
-        self._connection._start_reading()
+        await self._link.off_loop.retry(subscribe)
+        self._receiver.start_reading()
 
     async def remove(self, channel: str) -> None:
-        """As `Strands.remove`."""
+        """Stop listening to the channel; what was not taken of it is dropped."""
         self._check_open()
-        self._connection._refuse_transaction("unsubscribe")
-        strand = self._braid.strands.pop(channel, None)
+        self._link.transactions.refuse("unsubscribe")
+        strand = self._merged.strands.pop(channel, None)
         if strand is not None:
-            await self._connection._drop(strand)
+            await self._receiver.drop(strand)
 
     async def take(self, timeout: float | None) -> list[Notify | Gap]:
-        """As `Strands.take`."""
+        """Return everything that is there, after waiting; empty when the time is over."""
         first = await self._receive(timeout)
         if first is None:
             return []
@@ -171,11 +168,11 @@ class AsyncStrands(AsyncSubscription):
 
     async def close(self) -> None:
         """Stop listening."""
-        self._braid.close()
+        self._merged.close()
         await super().close()
 
     def __del__(self) -> None:
-        braid: _Braid | None = getattr(self, "_braid", None)
-        if braid is not None:
-            braid.close()
+        merged: _MergedStreams | None = getattr(self, "_merged", None)
+        if merged is not None:
+            merged.close()
         super().__del__()

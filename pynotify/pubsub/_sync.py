@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
@@ -24,8 +25,7 @@ from pynotify.pubsub._state import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self, TypeAlias
+    from typing import TypeAlias
 
     from pynotify.pubsub._postgres import PostgresConnection, PostgresTransport
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     Transport: TypeAlias = LocalTransport | PostgresTransport
 
 
-class PubSub(State):
+class PubSub(ClosedByWith, State):
     """Objects of any size, over a `pynotify.Connection` or a psycopg 3 connection.
 
     `connection`: one, which stays the caller's, or a function that makes one, which is called
     again when that is lost; what it makes is closed with the PubSub.  A psycopg connection must
     be in autocommit, and is best left to PubSubs, any number of which may share it.
     `skip_self`: without what this connection itself sends.  `interval`: seconds between two looks
-    at whether a PostgreSQL still answers, while somebody receives; None: never.  `max_object`:
+    at whether a PostgreSQL still answers, while a caller receives; None: never.  `max_object`:
     bytes of the largest object that is received, `max_pending` of all that have begun and not
     ended; what goes beyond is dropped and counted.
 
@@ -64,7 +64,7 @@ class PubSub(State):
         self._skip_self = skip_self
         self._interval = interval
         self._make = connection if callable(connection) else None
-        #: Of who receives: what has come is put together in the order in which it came.
+        #: Held while receiving: what has come is put together in the order in which it came.
         self._receiving = threading.RLock()
         #: Of `_transport`, and of `_channels` with what the transport listens to.
         self._connecting = threading.RLock()
@@ -121,7 +121,7 @@ class PubSub(State):
     # ---- subscribing -----------------------------------------------------------------------
 
     def subscribe(self, *channels: str) -> None:
-        """Receive what is sent on them from now on.  Once more changes nothing."""
+        """Receive what is sent on the channels from now on.  Subscribing twice changes nothing."""
         self._check_open()
         for channel in channels:
             with self._connecting:
@@ -129,7 +129,10 @@ class PubSub(State):
                 self._channels[channel] = None
 
     def unsubscribe(self, *channels: str) -> None:
-        """What was not handed out of them never will be.  Others are no error."""
+        """Stop receiving; what was not handed out by now is dropped.
+
+        Channels that are not subscribed to are no error.
+        """
         self._check_open()
         for channel in channels:
             with self._connecting:
@@ -171,7 +174,7 @@ class PubSub(State):
             with self._receiving:
                 if not self._ready and not self._closed:
                     self._receive(left)
-            # Those that come meanwhile are for the next turn, or run(0) might never end.
+            # Those that come from now on are for the next turn, or run(0) might never end.
             for _ in range(len(self._ready)):
                 try:
                     received = self._ready.popleft()
@@ -182,7 +185,7 @@ class PubSub(State):
             over = over or self._closed
 
     def _receive(self, timeout: float | None) -> None:
-        """Until something has come, perhaps only a part of an object, or the time is over."""
+        """Receive until something has come, perhaps a part of an object, or the time is over."""
         if not self._connect_in_time(timeout) or self._ready:
             return  # too late, or the Gap of another connection is there
         transport = self._transport
@@ -227,7 +230,7 @@ class PubSub(State):
                 ) from error
 
     def _connect(self) -> Transport:
-        """Unless it is; listen to everything again."""
+        """Connect unless it is connected, and listen to everything again."""
         with self._connecting:
             if self._transport is not None:
                 return self._transport
@@ -245,7 +248,7 @@ class PubSub(State):
             return transport
 
     def _connect_in_time(self, timeout: float | None) -> bool:
-        """With more and more time between the attempts."""
+        """Connect again, with more and more time between the attempts."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._make is not None and self._transport is not None and not self._transport.usable:
             self._lose(self._transport, ConnectionLost("the connection was closed"))
@@ -274,7 +277,7 @@ class PubSub(State):
     # ---- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Listen to nothing any more; who is in `run` returns.  Closing twice is allowed.
+        """Listen to nothing any more; `run` returns.  Closing twice is allowed.
 
         The connection stays open, unless a function made it.
         """
@@ -291,19 +294,8 @@ class PubSub(State):
                 transport.close(with_connection=self._make is not None)
         self._ready.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _is_psycopg(connection: object) -> bool:
-    """Without importing it for who does not use it."""
+    """Check without importing psycopg for programs that do not use it."""
     psycopg = sys.modules.get("psycopg")
     return psycopg is not None and isinstance(connection, psycopg.Connection)

@@ -14,12 +14,13 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pynotify._async_waiter import TaskWaiter
-from pynotify._async_waiting import end_of, in_thread
-from pynotify._base import nanoseconds
+from pynotify._closing import ClosedByAsyncWith
 from pynotify._descriptor import Descriptor
-from pynotify._ffi import lib
+from pynotify._ffi import ffi, lib
+from pynotify._off_loop import end_of, in_thread
 from pynotify._ownership import CLOSED_CONSUMER
+from pynotify._task_waiter import TaskWaiter
+from pynotify._time import nanoseconds
 from pynotify.errors import (
     InterfaceError,
     LockTimeout,
@@ -35,11 +36,10 @@ from pynotify.topics._message import AsyncMessage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
-    from types import TracebackType
     from typing import Self, TypeAlias
 
-    from pynotify._async_connection import AsyncConnection
-    from pynotify.topics._channel import AsyncChannel
+    from pynotify._link import TaskLink
+    from pynotify.topics._base_channel import BaseChannel
     from pynotify.topics._options import ConsumerOptions
     from pynotify.topics._stats import ConsumerStats
 
@@ -48,19 +48,20 @@ if TYPE_CHECKING:
 _DRAIN_S = 0.1
 
 
-class AsyncConsumer(BaseConsumer[AsyncMessage]):
+class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
     """`Consumer` for the tasks of one event loop, made by `AsyncChannel.consumer`.
 
     It is there from `async with` on, from `await`, or from the first `get`.  A cancelled `get`
-    loses nothing: a message that was on its way to it goes to the next who asks.
+    loses nothing: a message that was on its way to it goes to the next call.
     """
 
     _message = AsyncMessage
-    _connection: AsyncConnection
-    _channel: AsyncChannel
+    link: TaskLink
 
-    def __init__(self, channel: AsyncChannel, options: ConsumerOptions) -> None:
-        super().__init__(channel, options)
+    def __init__(
+        self, channel: BaseChannel, link: TaskLink, ref: int, options: ConsumerOptions
+    ) -> None:
+        super().__init__(channel, link, ref, options)
         self._made = False
         self._reading = False
         self._fd = -1
@@ -72,7 +73,7 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
 
     async def _make(self) -> Self:
         if not self._made:
-            await self._connection._patiently(self._open_once)
+            await self.link.off_loop.retry(self._open_once)
         return self
 
     def _open_once(self) -> None:
@@ -83,13 +84,18 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
     @property
     def closed(self) -> bool:
         """Whether it was closed, by `close()` or with its connection."""
-        return self._handle is CLOSED_CONSUMER and (self._made or self._connection.closed)
+        return self._handle is CLOSED_CONSUMER and (self._made or self.handle.closed)
 
     # ---- receiving -----------------------------------------------------------------------
 
     async def get(self, timeout: float | None = None) -> AsyncMessage:
-        """As `Consumer.get`."""
-        self._connection._refuse_transaction("get")
+        """Return the next message, which is then in flight until it is answered or times out.
+
+        `timeout` in seconds: None: no limit, 0: what is there.  Raises `Timeout`, and
+        `ActiveTransaction` while the calling task has a transaction open.  Cancelling it loses
+        nothing.
+        """
+        self.link.transactions.refuse("get")
         nanoseconds(timeout)
         await self._make()
         message: AsyncMessage | None = None
@@ -97,11 +103,11 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
             message = self._left.popleft()
             self._show()
         elif not self._waiters or (timeout is not None and timeout <= 0):
-            message = await self._connection._patiently(self._look)
+            message = await self.link.off_loop.retry(self._look)
         if message is None and (timeout is None or timeout > 0):
             message = await self._wait(timeout)
         if message is None:
-            raise Timeout(f"nothing came from {self._channel._path} in {timeout} s")
+            raise Timeout(f"nothing came from {self._path} in {timeout} s")
         return message
 
     def _look(self) -> AsyncMessage | None:
@@ -109,8 +115,13 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
             self._check_open()
         return self._take(0)
 
+    def _release(self, message: AsyncMessage) -> None:
+        """Put the message back in front, as if it had not been delivered.  May be repeated."""
+        release = *message.address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
+        self.handle.run(lib.pn_message_answer, *release)
+
     async def _wait(self, timeout: float | None) -> AsyncMessage | None:
-        waiter = TaskWaiter(self._connection._turn)
+        waiter = TaskWaiter(self.link.receiver.turn)
         self._waiters.append(waiter)
         try:
             self._start_reading()
@@ -151,43 +162,42 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
     def _start_reading(self) -> None:
         if not self._reading:
             self._check_open()
-            self._connection._loop.add_reader(self._core_fileno(), self._on_readable)
+            self.link.off_loop.loop.add_reader(self._core_fileno(), self._on_readable)
             self._reading = True
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            loop = self._connection._loop
+            loop = self.link.off_loop.loop
             if not loop.is_closed():
                 loop.remove_reader(self._fd)
 
     def _on_readable(self) -> None:
-        """Level-triggered: whoever leaves a message is called again at once."""
+        """Level-triggered: when a message is left the loop calls again at once."""
         woken: list[TaskWaiter] = []
         try:
             for waiter in self._waiters:
                 if waiter.done() or waiter.message is not None:
                     continue
-                waiter.message = self._connection._at_once(self._look)
+                waiter.message = self.link.off_loop.nowait(self._look)
                 if waiter.message is None:
                     break
                 woken.append(waiter)
             else:
-                self._stop_reading()  # everybody has one; the next one who waits starts again
+                self._stop_reading()  # every task has one; the next one that waits starts again
         except WouldWait:
             self._stop_reading()
-            self._connection._errands.start(self._read_when_free())
+            self.link.off_loop.background.start(self._read_when_free())
         except Exception as error:
             self._stop_reading()
             for waiter in self._waiters:
                 if waiter.message is None:
                     waiter.fail(error)
-        self._connection._turn.resume(woken)
+        self.link.receiver.turn.resume(woken)
 
     async def _read_when_free(self) -> None:
-        """Somebody holds the writer lock."""
-        connection = self._connection
-        await connection._lock_wait.until_free(connection._engine_handle, without_limit=True)
+        """Read on when the writer lock is free."""
+        await self.link.off_loop.until_free()
         if self._waiters and not self._is_over():
             self._start_reading()
 
@@ -203,7 +213,11 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
             raise
 
     def fileno(self) -> int:
-        """As `Consumer.fileno`, for other loops than its own."""
+        """A descriptor for other loops than its own: readable when `get(0)` may return a message.
+
+        It also becomes readable through a timer, or the death of another consumer; call `get(0)`
+        until it raises `Timeout`.
+        """
         self._check_open()
         if self._descriptor is None:
             self._descriptor = Descriptor(self._core_fileno())
@@ -213,29 +227,37 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
     # ---- run(), drain() --------------------------------------------------------------------
 
     async def run(self, handler: Handler, backoff: tuple[float, float] = (1.0, 120.0)) -> None:
-        """As `Consumer.run`; `handler` may be a coroutine function."""
+        """Call `handler(message)` for each message, until the consumer is closed or drained.
+
+        `handler` may be a coroutine function.  The message is finished when the handler returns,
+        unless it has answered the message.  When it raises, or returns False, that is logged and
+        the message is requeued, and consumer and message back off: for `backoff[0]` seconds,
+        doubled with every further failure, up to `backoff[1]`.  After a pause the consumer takes
+        one message; the pauses get shorter with each success.  Several tasks may run a consumer.
+        When the writer lock is not free in time, or a dead letter finds no room, that is logged and
+        backed off from in the same way.
+        """
         state = self._begin_backing_off(backoff)
         await self._make()
-        connection = self._connection
         while not self._is_over():
-            pause = state.pause(connection._loop.time())
+            pause = state.pause(self.link.off_loop.loop.time())
             if pause > 0:
                 with contextlib.suppress(LockTimeout):  # it takes nothing here in any case
-                    await connection._patiently(partial(self._set_level, 0))
+                    await self.link.off_loop.retry(partial(self._set_level, 0))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over_waiter.wait(), pause)
                 continue
             try:
-                await connection._patiently(partial(self._set_level, state.in_flight))
+                await self.link.off_loop.retry(partial(self._set_level, state.in_flight))
                 message = await self.get()
             except InterfaceError:
                 if self._is_over():
                     return
                 raise
             except (LockTimeout, TopicFull) as error:
-                state.record(self._took_nothing(error), connection._loop.time())
+                state.record(self._took_nothing(error), self.link.off_loop.loop.time())
                 continue
-            state.record(await self._handle_one(handler, message), connection._loop.time())
+            state.record(await self._handle_one(handler, message), self.link.off_loop.loop.time())
 
     async def _handle_one(self, handler: Handler, message: AsyncMessage) -> Outcome:
         error: Exception | None = None
@@ -246,15 +268,15 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
             good = result is not False
         except Exception as caught:
             good, error = False, caught
-        except BaseException:
-            await self._connection._patiently(partial(message._leave, good=False))
+        except BaseException as interruption:
+            await message.__aexit__(type(interruption), interruption, None)
             raise
         try:
             if not good:
                 delay = self._failed(message, error)
-                if not message._answered:
+                if not message.answered:
                     await message.requeue(delay)
-            elif not message._answered:
+            elif not message.answered:
                 await message.finish()
         except (MessageNotInFlight, NotOwner) as late:
             self._too_late(message, late)
@@ -264,34 +286,42 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
         return self._outcome(message, good)
 
     async def drain(self, timeout: float | None = 0) -> bool:
-        """As `Consumer.drain`."""
+        """Take no more messages; those in flight can still be answered.
+
+        `get` in other tasks and iterating end, and what was fetched ahead goes back.  Waits up to
+        `timeout` seconds (None: no limit) until everything was answered or has timed out, and
+        returns whether that is so.
+        """
         nanoseconds(timeout)
         await self._make()
-        connection = self._connection
-        await connection._patiently(self._stop_taking)
+        await self.link.off_loop.retry(self._stop_taking)
         while self._left:  # as what the core has fetched ahead
-            await connection._patiently(self._left.popleft()._release)
-        deadline = None if timeout is None else connection._loop.time() + timeout
+            await self.link.off_loop.retry(partial(self._release, self._left.popleft()))
+        deadline = None if timeout is None else self.link.off_loop.loop.time() + timeout
         while not self.closed and (await self.stats()).in_flight:
-            left = _DRAIN_S if deadline is None else deadline - connection._loop.time()
+            left = _DRAIN_S if deadline is None else deadline - self.link.off_loop.loop.time()
             if left <= 0:
                 return False
             await asyncio.sleep(min(left, _DRAIN_S))
         return True
 
     async def stats(self) -> ConsumerStats:
-        """As `Consumer.stats`."""
-        return await self._connection._patiently(self._stats)
+        """What the consumer has in flight now, and what it has done since it was made."""
+        return await self.link.off_loop.retry(self._stats)
 
     # ---- closing -------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """As `Consumer.close`; tasks in `get()` raise `InterfaceError`."""
+        """Put the messages in flight back at the head of the queue, in their old order.
+
+        Tasks in `get()` raise `InterfaceError`.  Closing twice is allowed; in a forked child it
+        does nothing, since the consumer is the parent's.
+        """
         self._made = True
-        last = [self._give_up()]
+        last = [self.give_up()]
         if last[0] is not None:
             # The last reference goes in a thread: giving messages back takes the writer lock.
-            await self._connection._errands.run(_cleared(last))
+            await self.link.off_loop.background.run(_cleared(last))
 
     def _wake(self) -> None:
         self._stop_reading()
@@ -307,14 +337,6 @@ class AsyncConsumer(BaseConsumer[AsyncMessage]):
 
     async def __aenter__(self) -> Self:
         return await self._make()
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._make().__await__()

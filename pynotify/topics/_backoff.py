@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """Of handling a message."""
+    """The outcome of handling a message."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -24,7 +24,7 @@ class Outcome(Enum):
 
 
 class Backoff:
-    """Of one consumer.  `now` is any clock's seconds."""
+    """The back-off of one consumer.  `now` is any clock's seconds."""
 
     def __init__(self, first: float, longest: float) -> None:
         if not (math.isfinite(longest) and 0 <= first <= longest):
@@ -34,7 +34,7 @@ class Backoff:
         self.level = 0
 
     def pause(self, now: float) -> float:
-        """Seconds for which nothing may be taken; 0: go on."""
+        """Seconds for which no message may be taken; 0: go on."""
         return max(self._until - now, 0.0)
 
     @property
@@ -43,7 +43,7 @@ class Backoff:
         return 1 if self.level else -1
 
     def record(self, outcome: Outcome, now: float) -> None:
-        """The result of a message that was handled."""
+        """Take note of the outcome of a message that was handled."""
         if now < self._until:
             return
         if outcome is Outcome.SUCCESS and self.level:
@@ -54,9 +54,9 @@ class Backoff:
             self._until = now + min(self.duration(self.level), self._longest)
 
     def duration(self, level: int) -> float:
-        """Of the pause at a level, not bounded."""
+        """The pause at a level in seconds, not bounded."""
         return math.ldexp(self._first, min(level, 100) - 1)
 
     def delay(self, attempts: int) -> float:
-        """For which a message that has failed so often is put off."""
+        """Seconds for which a message that has failed so often is put off."""
         return min(self.duration(attempts), self._longest)

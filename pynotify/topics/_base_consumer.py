@@ -15,9 +15,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from pynotify._base import process
 from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
+from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify.errors import (
     InterfaceError,
@@ -26,6 +26,7 @@ from pynotify.errors import (
     NotOwner,
     ProgrammingError,
     TopicFull,
+    check,
     native_error,
 )
 from pynotify.topics._backoff import Backoff, Outcome
@@ -33,8 +34,8 @@ from pynotify.topics._message import FIELDS, BaseMessage
 from pynotify.topics._stats import ConsumerStats, consumer_stats
 
 if TYPE_CHECKING:
-    from pynotify._base import BaseConnection
-    from pynotify.topics._channel import BaseChannel
+    from pynotify._link import Link
+    from pynotify.topics._base_channel import BaseChannel
     from pynotify.topics._options import ConsumerOptions
 
 logger = logging.getLogger("pynotify")
@@ -48,13 +49,19 @@ _buffer = ffi.buffer
 
 
 class BaseConsumer(Generic[_M]):
-    """Of threads and of tasks; `_M` is their kind of message."""
+    """A consumer, apart from waiting; `_M` is its class of messages."""
 
     _message: type[_M]
 
-    def __init__(self, channel: BaseChannel, options: ConsumerOptions) -> None:
+    def __init__(
+        self, channel: BaseChannel, link: Link, ref: int, options: ConsumerOptions
+    ) -> None:
         self._channel = channel
-        self._connection: BaseConnection = channel._connection
+        self._ref = ref
+        self._path = f"{channel.topic.name}/{channel.name}"
+        #: Its connection, and two parts of it that each message needs.
+        self.link = link
+        self.handle, self.open_transactions = link.handle, link.transactions.by_owner
         self._options = options
         self._handle: Any = CLOSED_CONSUMER
         self._out = ffi.new("pn_message_out *")
@@ -62,20 +69,20 @@ class BaseConsumer(Generic[_M]):
         #: Its id, 0: nothing that has to be made into a message or released.
         self._pending = self._raw.cast("Q")
         #: drain() was called: it takes nothing more.
-        self._draining = False
+        self.draining = False
         #: What was answered while it drains.
         self._answered = threading.Condition()
         self._backoff: Backoff | None = None
         self._level = -1
+        reset_after_fork(self)
 
     def _open(self) -> None:
-        """May be repeated."""
-        connection = self._connection
+        """Attach the consumer to its channel.  May be repeated."""
         out = ffi.new("pn_consumer **")
         try:
             with self._options.naming():
-                connection._run_at_once(
-                    lib.pn_consumer_open, self._channel._ref, self._options.native, out
+                self.link.transactions.run_at_once(
+                    lib.pn_consumer_open, self._ref, self._options.native, out
                 )
             self._handle = adopt(out, lib.pn_consumer_drop)
         except BaseException:
@@ -83,30 +90,30 @@ class BaseConsumer(Generic[_M]):
             lib.pn_consumer_drop(out, CLOSED_CONSUMER)
             raise
         keep(self, self._handle)
-        connection._consumers.add(self)
-        if connection.closed:  # meanwhile, and close() may not have seen this one
-            self._give_up()
-            connection._check_usable()
+        self.link.consumers.add(self)
+        if self.handle.closed:  # close() may not have seen this consumer
+            self.give_up()
+            self.handle.check_usable()
 
     @property
     def channel(self) -> BaseChannel:
-        """Whose messages it gets."""
+        """The channel whose messages the consumer gets."""
         return self._channel
 
     @property
     def max_in_flight(self) -> int:
-        """How many messages it may have at a time."""
+        """How many messages the consumer may have in flight at a time."""
         return self._options.max_in_flight
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by `close()` or with its connection."""
+        """Whether the consumer was closed, by `close()` or with its connection."""
         return self._handle is CLOSED_CONSUMER
 
     def _take(self, timeout_ns: int) -> _M | None:
         """The next message; None: the time is over, or Python's signal handlers have to run.
 
-        Only one thread at a time, who may be a signal handler that interrupted itself.
+        Only one thread at a time may call it; a signal handler may have interrupted it here.
         """
         pending = self._pending
         if pending[0]:
@@ -135,17 +142,16 @@ class BaseConsumer(Generic[_M]):
         return None
 
     def _release_pending(self) -> None:
-        """What was taken and cannot be returned; its time-out would bring it back as well."""
+        """Give back what was taken and cannot be returned; else its time-out brings it back."""
         if not self._pending[0]:
             return
         fields = _unpack(self._raw)
         self._pending[0] = 0
-        if process.pid != self._connection._pid:
+        if self.handle.is_foreign:
             return
         address = ffi.NULL, fields[1], fields[2], fields[0]
-        answer = lib.PN_ANSWER_RELEASE
-        asked = *address, answer, 0, ffi.NULL, 0
-        again(lambda: lib.pn_message_answer(self._connection._handle, *asked))
+        release = *address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
+        again(lambda: lib.pn_message_answer(self.handle.native, *release))
 
     def _refuse(self, result: int) -> NoReturn:
         error = native_error(result)  # first: it is the thread's last one
@@ -154,74 +160,74 @@ class BaseConsumer(Generic[_M]):
         raise error
 
     def _check_open(self) -> None:
-        self._connection._check_usable()
+        self.handle.check_usable()
         if self._handle is CLOSED_CONSUMER:
             raise InterfaceError("the consumer is closed", hint="Make another one.")
-        if self._draining:
+        if self.draining:
             raise InterfaceError("the consumer is drained", hint="Make another one.")
 
     def _is_over(self) -> bool:
-        """It gets nothing any more, because somebody wanted that."""
-        return self._draining or self._handle is CLOSED_CONSUMER
+        """Whether it was drained or closed, and gets nothing any more."""
+        return self.draining or self._handle is CLOSED_CONSUMER
 
     # ---- draining and closing ------------------------------------------------------------
 
     def _stop_taking(self) -> None:
-        """May be repeated."""
-        self._connection._check_usable()
+        """Take no more messages.  May be repeated."""
+        self.handle.check_usable()
         if self._handle is CLOSED_CONSUMER:
             self._check_open()
-        self._draining = True
-        result = again(lambda: lib.pn_consumer_pause(self._handle, 0))
-        if result < 0:
-            raise native_error(result)
+        self.draining = True
+        check(again(lambda: lib.pn_consumer_pause(self._handle, 0)))
         lib.pn_consumer_interrupt(self._handle)
         self._wake()
 
-    def _answer_given(self) -> None:
-        if self._draining:
+    def answer_given(self) -> None:
+        """Tell drain() that a message was answered."""
+        if self.draining:
             with self._answered:
                 self._answered.notify_all()
 
     def _wake(self) -> None:
-        """Whoever of it waits in Python."""
+        """Wake every thread or task of this consumer that waits in Python."""
         raise NotImplementedError
 
-    def _reset_in_child(self) -> None:
-        """After a fork: a lock that another thread held is never released."""
+    def reset_in_child(self) -> None:
+        """Make new locks, in the child of a fork."""
         self._answered = threading.Condition()
 
-    def _give_up(self) -> Any:
-        """The last reference to the C consumer; None in a forked child, or when it is closed."""
-        if process.pid != self._connection._pid:
+    def give_up(self) -> Any:
+        """Close; the last reference to the C consumer.
+
+        None in a forked child, or when it was closed before.
+        """
+        if self.handle.is_foreign:
             return None
         let_go(self)
         handle, self._handle = self._handle, CLOSED_CONSUMER
         if handle is CLOSED_CONSUMER:
             return None
         lib.pn_consumer_interrupt(handle)
-        self._connection._consumers.discard(self)
+        self.link.consumers.discard(self)
         self._wake()
-        self._answer_given()
+        self.answer_given()
         return handle
 
     # ---- statistics ----------------------------------------------------------------------
 
     def _stats(self) -> ConsumerStats:
-        """May be repeated."""
-        self._connection._check_usable()
+        """The statistics of the consumer.  May be repeated."""
+        self.handle.check_usable()
         if self._handle is CLOSED_CONSUMER:
             self._check_open()
         row = ffi.new("pn_consumer_stats *")
-        result = again(lambda: lib.pn_consumer_stat(self._handle, row))
-        if result < 0:
-            raise native_error(result)
+        check(again(lambda: lib.pn_consumer_stat(self._handle, row)))
         return consumer_stats(row)
 
     # ---- run() ---------------------------------------------------------------------------
 
     def _begin_backing_off(self, backoff: tuple[float, float]) -> Backoff:
-        """One for all threads and tasks that run this consumer."""
+        """The back-off that all threads and tasks which run this consumer share."""
         if self._backoff is None:
             self._backoff = Backoff(*backoff)
         return self._backoff
@@ -236,7 +242,7 @@ class BaseConsumer(Generic[_M]):
         self._level = level
 
     def _failed(self, message: _M, error: BaseException | None) -> float:
-        """Say so; for how long the message is put off."""
+        """Log the failure; for how long the message is put off."""
         assert self._backoff is not None
         delay = self._backoff.delay(message.attempts)
         logger.error(
@@ -251,13 +257,13 @@ class BaseConsumer(Generic[_M]):
         return delay
 
     def _outcome(self, message: _M, good: bool) -> Outcome:
-        """Of a message that its handler has answered by itself, or that was answered for it."""
+        """The outcome for a message that its handler has answered, or that was answered for it."""
         if not good:
             return Outcome.FAILURE
-        return Outcome.SUCCESS if message._finished else Outcome.NEUTRAL
+        return Outcome.SUCCESS if message.finished else Outcome.NEUTRAL
 
     def _not_answered(self, message: _M, error: TopicFull | LockTimeout) -> None:
-        """It is in flight until its time-out, which brings it back."""
+        """Log that the message is in flight until its time-out, which brings it back."""
         logger.error(
             "%r: message %s could not be answered, and comes again after its time-out: %s",
             self,
@@ -286,5 +292,5 @@ class BaseConsumer(Generic[_M]):
         )
 
     def __repr__(self) -> str:
-        state = " (closed)" if self.closed else " (drained)" if self._draining else ""
-        return f"<pynotify.{type(self).__name__} of {self._channel._path}{state}>"
+        state = " (closed)" if self.closed else " (drained)" if self.draining else ""
+        return f"<pynotify.{type(self).__name__} of {self._path}{state}>"

@@ -1,7 +1,8 @@
 """A consumer as threads use it.
 
 One thread at a time is in the core, and sleeps there if need be; the others wait for a lock, with
-their own time-outs.  Who only looks does not wait for a sleeper: it would take whatever comes.
+their own time-outs.  A caller that only looks does not wait for a sleeper: it would take whatever
+comes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import time
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
-from pynotify._base import nanoseconds
+from pynotify._closing import ClosedByWith
 from pynotify._ffi import lib
+from pynotify._time import nanoseconds
 from pynotify.errors import (
     InterfaceError,
     LockTimeout,
@@ -27,11 +29,10 @@ from pynotify.topics._message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self, TypeAlias
 
-    from pynotify._connection import Connection
-    from pynotify.topics._channel import Channel
+    from pynotify._link import ThreadLink
+    from pynotify.topics._base_channel import BaseChannel
     from pynotify.topics._options import ConsumerOptions
     from pynotify.topics._stats import ConsumerStats
 
@@ -45,14 +46,15 @@ class Clock:
     """What run() goes by; tests have another one."""
 
     def now(self) -> float:
+        """Seconds, from any beginning."""
         return time.monotonic()
 
     def pause(self, over: Event, seconds: float) -> None:
-        """Unless it is over before."""
+        """Sleep for so long, or until it is over."""
         over.wait(seconds)
 
 
-class Consumer(BaseConsumer[Message]):
+class Consumer(ClosedByWith, BaseConsumer[Message]):
     """Gets messages of one channel, made by `Channel.consumer`.
 
     Thread-safe: each message is returned once, to one thread.  Iterating waits for the next
@@ -63,14 +65,15 @@ class Consumer(BaseConsumer[Message]):
     """
 
     _message = Message
-    _connection: Connection
-    _channel: Channel
+    link: ThreadLink
 
-    def __init__(self, channel: Channel, options: ConsumerOptions) -> None:
-        super().__init__(channel, options)
+    def __init__(
+        self, channel: BaseChannel, link: ThreadLink, ref: int, options: ConsumerOptions
+    ) -> None:
+        super().__init__(channel, link, ref, options)
         # Re-entrant, so that a signal handler of Python that interrupted get() does not hang.
         self._taking = RLock()
-        #: Somebody sleeps in the core, or is about to.
+        #: A thread sleeps in the core, or is about to.
         self._asleep = False
         self._ended = Event()
         self._clock = Clock()
@@ -80,11 +83,11 @@ class Consumer(BaseConsumer[Message]):
         """The next message, which is then in flight until it is answered or times out.
 
         `timeout` in seconds: None: no limit, 0: what is there.  Raises `Timeout`, and
-        `ActiveTransaction` while the calling thread has a transaction open.  Python's signal
-        handlers run meanwhile, and their exceptions (Ctrl-C) are raised here.
+        `ActiveTransaction` while the calling thread has a transaction open.  While it waits,
+        Python's signal handlers run, and their exceptions (Ctrl-C) are raised here.
         """
-        if self._connection._transactions:
-            self._connection._refuse_transaction("get")
+        if self.open_transactions:
+            self.link.transactions.refuse("get")
         if self._taking.acquire(False):
             try:
                 message = self._take(0)
@@ -97,7 +100,7 @@ class Consumer(BaseConsumer[Message]):
         else:
             message = self._wait(nanoseconds(timeout))
         if message is None:
-            raise Timeout(f"nothing came from {self._channel._path} in {timeout} s")
+            raise Timeout(f"nothing came from {self._path} in {timeout} s")
         return message
 
     def _wait(self, timeout_ns: int) -> Message | None:
@@ -121,7 +124,7 @@ class Consumer(BaseConsumer[Message]):
         return None
 
     def _look(self) -> Message | None:
-        """Without waiting for who sleeps."""
+        """Look, without waiting for a thread that sleeps."""
         while not self._asleep:
             if self._taking.acquire(timeout=_LOOK_S):
                 try:
@@ -145,12 +148,12 @@ class Consumer(BaseConsumer[Message]):
     def run(self, handler: Handler, backoff: tuple[float, float] = (1.0, 120.0)) -> None:
         """Call `handler(message)` for each message, until the consumer is closed or drained.
 
-        The message is finished when the handler returns, unless it has answered it.  When it
-        raises, or returns False, that is logged and the message is requeued, and consumer and
+        The message is finished when the handler returns, unless it has answered the message.  When
+        it raises, or returns False, that is logged and the message is requeued, and consumer and
         message back off: for `backoff[0]` seconds, doubled with every further failure, up to
         `backoff[1]`.  After a pause the consumer takes one message; the pauses get shorter with
-        each success.  Several threads may run a consumer.  A lock that is not had in time, or a
-        dead letter without room, is logged and backed off from in the same way.
+        each success.  Several threads may run a consumer.  When the writer lock is not free in
+        time, or a dead letter finds no room, that is logged and backed off from in the same way.
         """
         state = self._begin_backing_off(backoff)
         while not self._is_over():
@@ -178,15 +181,15 @@ class Consumer(BaseConsumer[Message]):
             good = handler(message) is not False
         except Exception as caught:
             good, error = False, caught
-        except BaseException:
-            message._leave(good=False)
+        except BaseException as interruption:
+            message.__exit__(type(interruption), interruption, None)
             raise
         try:
             if not good:
                 delay = self._failed(message, error)
-                if not message._answered:
+                if not message.answered:
                     message.requeue(delay)
-            elif not message._answered:
+            elif not message.answered:
                 message.finish()
         except (MessageNotInFlight, NotOwner) as late:
             self._too_late(message, late)
@@ -196,10 +199,10 @@ class Consumer(BaseConsumer[Message]):
         return self._outcome(message, good)
 
     def drain(self, timeout: float | None = 0) -> bool:
-        """Take nothing more; what is in flight can still be answered.
+        """Take no more messages; those in flight can still be answered.
 
-        `get` in other threads and iterating end, and what was fetched ahead goes back.  Waits up
-        to `timeout` seconds (None: no limit) until everything was answered or has timed out, and
+        `get` in other threads and iterating end, and what was fetched ahead goes back.  Waits up to
+        `timeout` seconds (None: no limit) until everything was answered or has timed out, and
         returns whether that is so.
         """
         nanoseconds(timeout)
@@ -210,15 +213,15 @@ class Consumer(BaseConsumer[Message]):
             if left <= 0:
                 return False
             with self._answered:
-                # A time-out tells nobody: look now and then.
+                # A time-out wakes no thread: look now and then.
                 self._answered.wait(min(left, _DRAIN_S))
         return True
 
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `get(0)` may return a message.
 
-        Also through a timer, or the death of another consumer; look again until it raises
-        `Timeout`.
+        It also becomes readable through a timer, or the death of another consumer; call `get(0)`
+        until it raises `Timeout`.
         """
         self._check_open()
         descriptor = lib.pn_consumer_fileno(self._handle)
@@ -227,31 +230,21 @@ class Consumer(BaseConsumer[Message]):
         return descriptor
 
     def stats(self) -> ConsumerStats:
-        """What it has in flight now, and what it did until now."""
+        """What the consumer has in flight now, and what it has done since it was made."""
         return self._stats()
 
     def close(self) -> None:
-        """Give back what is in flight, to the head of the queue in its old order.
+        """Put the messages in flight back at the head of the queue, in their old order.
 
         Threads in `get()` are woken and raise `InterfaceError`.  Closing twice is allowed; in a
-        forked child it does nothing, the consumer is the parent's.
+        forked child it does nothing, since the consumer is the parent's.
         """
-        self._give_up()
+        self.give_up()
 
     def _wake(self) -> None:
         self._ended.set()
 
-    def _reset_in_child(self) -> None:
-        super()._reset_in_child()
+    def reset_in_child(self) -> None:
+        """Make new locks, in the child of a fork."""
+        super().reset_in_child()
         self._taking, self._ended, self._asleep = RLock(), Event(), False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def encode_body(body: str | Buffer) -> bytes:
-    """A str as UTF-8."""
+    """The body as bytes; a str as UTF-8."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -31,7 +31,7 @@ def encode_body(body: str | Buffer) -> bytes:
 
 
 def encode_headers(headers: Mapping[str, str] | None) -> bytes:
-    """As JSON; nothing for no headers."""
+    """The headers as JSON; nothing for no headers."""
     if not headers:
         return b""
     if not isinstance(headers, Mapping):
@@ -45,7 +45,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes:
 
 
 def decode_headers(data: bytes) -> dict[str, str]:
-    """What encode_headers() made, or a program in another language; strange ones are left out."""
+    """The headers that encode_headers() or another program made; strange ones are left out."""
     if not data:
         return {}
     try:
@@ -57,7 +57,7 @@ def decode_headers(data: bytes) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
-class Outgoing:
+class MessageIn:
     """A pn_message_in with everything but the body; `native` lives as long as this."""
 
     __slots__ = ("_headers", "native")
@@ -74,7 +74,7 @@ class Outgoing:
 
 
 def parse_id(message_id: str) -> int:
-    """The number.  Raises ValueError when it is not 16 hex digits."""
+    """The number of a message id.  Raises ValueError when it is not 16 hex digits."""
     if not isinstance(message_id, str):
         raise TypeError(f"a message id is a str, not {type(message_id).__name__}")
     if not _ID.fullmatch(message_id):

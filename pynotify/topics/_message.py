@@ -7,20 +7,20 @@ import math
 import struct
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from pynotify._ffi import again, ffi, lib
 from pynotify.errors import MessageNotInFlight, NotOwner, SyncFailed
 from pynotify.topics._content import decode_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from types import TracebackType
     from typing import Self
 
+    from pynotify._handle import Handle
+    from pynotify._link import Link, TaskLink
     from pynotify._transaction import OpenTransaction
-    from pynotify.topics._async_consumer import AsyncConsumer
-    from pynotify.topics._base_consumer import BaseConsumer
-    from pynotify.topics._consumer import Consumer
 
 _pn_message_finish = lib.pn_message_finish
 _FINISHED = lib.PN_ANSWER_FINISH
@@ -36,14 +36,39 @@ _NO_REASON: Final = "given up"
 _LONGEST_NS: Final = 4_000_000_000_000_000_000
 
 
+class Holder(Protocol):
+    """A consumer, as its messages see it."""
+
+    #: drain() was called.
+    draining: bool
+    #: The C connection, and the open transactions.
+    handle: Handle
+    open_transactions: dict[Hashable, OpenTransaction]
+
+    @property
+    def link(self) -> Link:
+        """The connection of the consumer."""
+
+    def answer_given(self) -> None:
+        """Tell drain() that a message was answered."""
+
+
+class TaskHolder(Holder, Protocol):
+    """A consumer of tasks."""
+
+    @property
+    def link(self) -> TaskLink:
+        """The connection of the consumer."""
+
+
 class BaseMessage:
-    """Of threads and of tasks."""
+    """A message in flight: what `Message` and `AsyncMessage` have in common."""
 
     __slots__ = ("_answered", "_consumer", "_fields", "_headers", "body")
 
     # Made for every message: it may do no more than assign.
     def __init__(
-        self, consumer: BaseConsumer[Any], fields: tuple[int, ...], body: bytes, headers: bytes
+        self, consumer: Holder, fields: tuple[int, ...], body: bytes, headers: bytes
     ) -> None:
         self._consumer = consumer
         self._fields = fields
@@ -55,41 +80,41 @@ class BaseMessage:
 
     @property
     def id(self) -> str:
-        """16 hex digits; the same in every channel and every delivery."""
+        """The message's id: 16 hex digits, the same in every channel and every delivery."""
         return f"{self._fields[_ID]:016x}"
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered, this time included."""
+        """How often the message was delivered, this time included."""
         return self._fields[_ATTEMPTS]
 
     @property
     def published_ns(self) -> int:
-        """CLOCK_REALTIME when it was published, nanoseconds."""
+        """CLOCK_REALTIME when the message was published, in nanoseconds."""
         return self._fields[_PUBLISHED]
 
     @property
     def expires_in(self) -> float | None:
-        """Seconds until its ttl is over, negative afterwards; None without one."""
+        """Seconds until the message's ttl is over, negative afterwards; None without a ttl."""
         expires = self._fields[_EXPIRES]
         return (expires - time.monotonic_ns()) / 1e9 if expires else None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What it was published with; a dead letter has more."""
+        """The headers that the message was published with; a dead letter has more."""
         if isinstance(self._headers, bytes):
             self._headers = decode_headers(self._headers)
         return self._headers
 
     def _answer(self, answer: int, delay_ns: int = 0, reason: bytes | None = None) -> None:
-        """May be repeated."""
-        connection, fields = self._consumer._connection, self._fields
+        """Answer the delivery, in the caller's transaction if there is one.  May be repeated."""
+        transactions, fields = self._consumer.link.transactions, self._fields
         if answer == lib.PN_ANSWER_TOUCH:
-            connection._run_at_once(lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0)
+            transactions.run_at_once(lib.pn_message_answer, *self.address, answer, 0, ffi.NULL, 0)
             return
-        transaction = connection._open_transaction()
+        transaction = transactions.current()
         try:
-            connection._run_deferred(
+            transactions.run_deferred(
                 lib.pn_message_answer,
                 fields[_DELIVERY],
                 fields[_TAG],
@@ -104,41 +129,46 @@ class BaseMessage:
             raise
         self._answered = transaction or answer
         if transaction is None:
-            self._consumer._answer_given()
+            self._consumer.answer_given()
 
     def _set_answered(self, answer: int) -> None:
         self._answered = answer
-        self._consumer._answer_given()
+        self._consumer.answer_given()
 
     @property
-    def _finished(self) -> bool:
-        """By the program, in a transaction perhaps, for what that is worth."""
+    def answered(self) -> bool:
+        """Whether the message was answered, even if the transaction of the answer is still open."""
+        return bool(self._answered)
+
+    @property
+    def finished(self) -> bool:
+        """True once `finish` was called, even if its transaction is still open."""
         return self._answered == _FINISHED or not isinstance(self._answered, int)
 
-    def _address(self) -> tuple[Any, int, int, int]:
+    @property
+    def address(self) -> tuple[Any, int, int, int]:
+        """How the core's answers name the delivery."""
         fields = self._fields
         return ffi.NULL, fields[_DELIVERY], fields[_TAG], fields[_ID]
 
     def _finish_alone(self) -> None:
-        """Outside of a transaction, in as few steps as possible.  May be repeated."""
+        """Finish outside of a transaction, in as few steps as possible.  May be repeated."""
         consumer, fields = self._consumer, self._fields
-        connection = consumer._connection
-        result = _pn_message_finish(
-            connection._handle, fields[_DELIVERY], fields[_TAG], fields[_ID]
-        )
+        handle = consumer.handle
+        result = _pn_message_finish(handle.native, fields[_DELIVERY], fields[_TAG], fields[_ID])
         if result == _EINTR:
             address = fields[_DELIVERY], fields[_TAG], fields[_ID]
-            result = again(lambda: _pn_message_finish(connection._handle, *address))
+            result = again(lambda: _pn_message_finish(handle.native, *address))
         if result:
             if result == _NOT_SYNCED:
                 self._set_answered(_FINISHED)
-            connection._check(result)
+            handle.check(result)
         self._answered = _FINISHED
-        if consumer._draining:
-            consumer._answer_given()
+        if consumer.draining:
+            consumer.answer_given()
 
     def _finish(self) -> None:
-        if self._consumer._connection._transactions:
+        if self._consumer.open_transactions:
             self._answer(lib.PN_ANSWER_FINISH)
         else:
             self._finish_alone()
@@ -156,19 +186,13 @@ class BaseMessage:
         self._answer(lib.PN_ANSWER_DEAD_LETTER, 0, encoded)
 
     def _answer_outside(self, answer: int) -> None:
-        """Not in the transaction of the caller, if there is one.  May be repeated."""
+        """Answer outside of the caller's transaction, if there is one.  May be repeated."""
         try:
-            self._consumer._connection._run_outside(
-                lib.pn_message_answer, *self._address(), answer, 0, ffi.NULL, 0
-            )
+            self._consumer.handle.run(lib.pn_message_answer, *self.address, answer, 0, ffi.NULL, 0)
         except SyncFailed:
             self._set_answered(answer)
             raise
         self._set_answered(answer)
-
-    def _release(self) -> None:
-        """Back to the head of the queue, as if it had not been delivered.  May be repeated."""
-        self._answer_outside(lib.PN_ANSWER_RELEASE)
 
     def _leave(self, *, good: bool) -> None:
         """The end of a `with` block: what the program has not answered is answered now.
@@ -211,31 +235,32 @@ class Message(BaseMessage):
     """
 
     __slots__ = ()
-    _consumer: Consumer
 
     def finish(self) -> None:
-        """It is done, for this channel."""
-        if self._consumer._connection._transactions:
+        """Answer that the message is done, for this channel."""
+        if self._consumer.open_transactions:
             self._answer(lib.PN_ANSWER_FINISH)
         else:
             self._finish_alone()
 
     def requeue(self, delay: float | None = None) -> None:
-        """Deliver it again, after `delay` seconds: at most 3,600; None or 0: at once.
+        """Have the message delivered again after `delay` seconds.
 
-        When that was the last of the consumer's `max_attempts` it is a dead letter instead.
+        At most 3,600; None or 0: at once.  When this was the last of the consumer's `max_attempts`
+        it becomes a dead letter instead.
         """
         self._requeue(delay)
 
     def touch(self) -> None:
-        """It takes longer: `msg_timeout` from now on, `max_msg_timeout` since its delivery at most.
+        """Extend the time-out: to `msg_timeout` from now on.
 
-        At once, also in a transaction.
+        At most to `max_msg_timeout` after the delivery.  This takes effect at once, also in a
+        transaction.
         """
         self._touch()
 
     def dead_letter(self, reason: str | None = None) -> None:
-        """Give it up: into the consumer's `dead_letter` topic, or without one drop it.
+        """Give the message up: move it to the `dead_letter` topic, or without one drop it.
 
         `reason` ("given up") is the header dead-letter-reason there.
         """
@@ -257,23 +282,34 @@ class AsyncMessage(BaseMessage):
     """The same for tasks, with `await` and `async with`."""
 
     __slots__ = ()
-    _consumer: AsyncConsumer
+    _consumer: TaskHolder
 
     async def finish(self) -> None:
-        """As `Message.finish`."""
-        await self._consumer._connection._patiently(self._finish)
+        """Answer that the message is done, for this channel."""
+        await self._consumer.link.off_loop.retry(self._finish)
 
     async def requeue(self, delay: float | None = None) -> None:
-        """As `Message.requeue`."""
-        await self._consumer._connection._patiently(partial(self._requeue, delay))
+        """Have the message delivered again after `delay` seconds.
+
+        At most 3,600; None or 0: at once.  When this was the last of the consumer's `max_attempts`
+        it becomes a dead letter instead.
+        """
+        await self._consumer.link.off_loop.retry(partial(self._requeue, delay))
 
     async def touch(self) -> None:
-        """As `Message.touch`."""
-        await self._consumer._connection._patiently(self._touch)
+        """Extend the time-out: to `msg_timeout` from now on.
+
+        At most to `max_msg_timeout` after the delivery.  This takes effect at once, also in a
+        transaction.
+        """
+        await self._consumer.link.off_loop.retry(self._touch)
 
     async def dead_letter(self, reason: str | None = None) -> None:
-        """As `Message.dead_letter`."""
-        await self._consumer._connection._patiently(partial(self._dead_letter, reason))
+        """Give the message up: move it to the `dead_letter` topic, or without one drop it.
+
+        `reason` ("given up") is the header dead-letter-reason there.
+        """
+        await self._consumer.link.off_loop.retry(partial(self._dead_letter, reason))
 
     async def __aenter__(self) -> Self:
         return self
@@ -284,11 +320,11 @@ class AsyncMessage(BaseMessage):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._consumer._connection._patiently(partial(self._leave, good=exc is None))
+        await self._consumer.link.off_loop.retry(partial(self._leave, good=exc is None))
 
 
 def _delay_ns(delay: float | None) -> int:
-    """Of a requeue, which the core bounds."""
+    """The delay of a requeue in nanoseconds; the core bounds it."""
     if delay is None:
         return 0
     if math.isnan(delay):

@@ -33,19 +33,19 @@ _MOST_IN_FLIGHT = 65535
 
 
 class _Omitted:
-    """Not given; told from every value that can be given."""
+    """The value of an option that was not given."""
 
     def __repr__(self) -> str:
         return "as it was made"
 
 
-#: The default of an option of a topic: the default of the documents for who makes it, and
-#: whatever it was made with for everybody else.
+#: The default of an option of a topic: the documented default for the first caller, and what the
+#: topic was made with for later ones.
 OMITTED: Any = _Omitted()
 
 
 def encode_name(name: str, what: str) -> bytes:
-    """For the core, which judges it."""
+    """The name as bytes for the core, which judges it."""
     if not isinstance(name, str):
         raise TypeError(f"{what} name must be a str, not {type(name).__name__}")
     return name.encode("utf-8", "surrogatepass")
@@ -53,7 +53,7 @@ def encode_name(name: str, what: str) -> bytes:
 
 @contextmanager
 def naming(name: str, what: str) -> Iterator[None]:
-    """The core does not repeat a bad name, which may be anything."""
+    """Name the bad name in the error: the core does not repeat it, since it may be anything."""
     try:
         yield
     except InvalidTopicName as error:
@@ -117,12 +117,12 @@ _SET: Final = {
 
 
 def channel_bound(max_consumers: object) -> int:
-    """Of pn_topic_channel_open(): 0, the default, leaves it as it was made."""
+    """The bound of pn_topic_channel_open(): 0, the default, leaves it as it was made."""
     return _whole("max_consumers", max_consumers, 0, _MOST_IN_FLIGHT) or -1
 
 
 class ConsumerOptions:
-    """Of one consumer; `native` lives as long as this."""
+    """The options of one consumer; `native` lives as long as this."""
 
     __slots__ = ("_dead_letter", "_name", "max_in_flight", "native")
 
@@ -159,7 +159,7 @@ class ConsumerOptions:
         self._dead_letter = dead_letter
 
     def naming(self) -> AbstractContextManager[None]:
-        """Of the one name among them."""
+        """Name the dead letter topic in an error, see `naming`."""
         return naming(self._dead_letter or "", "dead letter topic")
 
 

@@ -44,9 +44,9 @@ class ChannelStats:
     """One channel.  `depth`, `in_flight` and `deferred` are now, the counters since it was made.
 
     `depth` counts what is ready, and neither what is in flight nor what is deferred;
-    `message_count` what ever came; `dropped` what nobody got: overflow of an ephemeral channel,
-    messages that the topic's `overflow` dropped, those that every sampling consumer passed over,
-    and those that were delivered `max_attempts` times without a dead-letter topic.
+    `message_count` what ever came; `dropped` what was never delivered: overflow of an ephemeral
+    channel, messages that the topic's `overflow` dropped, those that every sampling consumer passed
+    over, and those that were delivered `max_attempts` times without a dead-letter topic.
     `oldest_ready`: how many seconds ago the first message in line was published (a requeued one
     stands at the end again; deferred ones count from their publishing, too), None when none is
     ready.  `e2e` has seconds from publishing to finishing, over the last five to ten minutes, for
@@ -123,7 +123,7 @@ class PeekedMessage:
 
 
 def all_rows(struct: str, fill: Callable[[Any, int], int]) -> list[Any]:
-    """Of a function of the core that stores as many as there is room for, and says how many."""
+    """All rows of a function of the core that stores as many as there is room for."""
     room = 16
     while True:
         rows = ffi.new(f"{struct}[]", room)
@@ -135,14 +135,17 @@ def all_rows(struct: str, fill: Callable[[Any, int], int]) -> list[Any]:
 
 
 def text_of(field: Any) -> str:
+    """A text of the core as a str."""
     return ffi.string(field).decode("utf-8", "replace")
 
 
 def name_of(row: Any) -> str:
+    """The name in a row of the core."""
     return text_of(row.name)
 
 
 def consumer_stats(row: Any) -> ConsumerStats:
+    """A pn_consumer_stats as a `ConsumerStats`."""
     return ConsumerStats(
         pid=row.pid,
         backend_id=row.backend_id,
@@ -160,6 +163,7 @@ def consumer_stats(row: Any) -> ConsumerStats:
 def channel_stats(
     row: Any, consumers: list[ConsumerStats], e2e: dict[float, float]
 ) -> ChannelStats:
+    """A pn_topic_channel_stats as a `ChannelStats`."""
     return ChannelStats(
         name=name_of(row),
         depth=row.depth,
@@ -182,6 +186,7 @@ def channel_stats(
 
 
 def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
+    """A pn_topic_stats as a `TopicStats`."""
     return TopicStats(
         name=name_of(row),
         database=text_of(row.database),
@@ -206,6 +211,7 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
 
 
 def peeked(row: Any, body: bytes) -> PeekedMessage:
+    """A pn_peeked as a `PeekedMessage`."""
     return PeekedMessage(
         id=f"{row.id:016x}",
         state=_STATES[row.state],

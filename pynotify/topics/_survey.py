@@ -1,7 +1,7 @@
-"""All topics of a segment, for who only looks at it: `Engine.topics`, the commands, the exporter.
+"""All topics of a segment, for callers that only look: `Engine.topics`, the commands, the exporter.
 
-The core lists them through the engine, so no backend slot is taken, nothing is changed and nobody
-is signalled.
+The core lists them through the engine, so no backend slot is taken, nothing is changed and no
+process is signalled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pynotify._ffi import lib
 from pynotify.errors import TopicDeleted
-from pynotify.topics._channel import stats_of_channel
+from pynotify.topics._rows import stats_of_channel
 from pynotify.topics._stats import all_rows, name_of, text_of, topic_stats
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def survey(call: Callable[..., int], database: str | None) -> list[TopicStats]:
-    """Of one database, or of all; by database and name, with their channels.
+    """The statistics of all topics of one database, or of all databases, by database and name.
 
     `call` calls a function of the core with the engine before the arguments, and raises what it
-    returns.  What is deleted meanwhile is left out.
+    returns.  What is deleted in between is left out.
     """
     found = []
     for _, row in all_rows("pn_topic_stats", partial(call, lib.pn_engine_topics)):

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from spark_jobs import procfs
 from spark_jobs.errors import NoLogsError
 from spark_jobs.logs.checksum import crc32c, record_ok
 from spark_jobs.logs.model import SEQUENCE_BITS, Log, LogFile, Segment, Survey, shown, text
@@ -69,10 +70,12 @@ def _runs_here(boot_id: str, pid: int, starttime: int) -> bool:
     """Whether that very process runs on this host; a zombie does not."""
     try:
         here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return False
-    return here == boot_id and fields[0] not in (b"Z", b"X") and int(fields[19]) == starttime
+    found = procfs.stat(pid)
+    if found is None or here != boot_id:
+        return False
+    return found.state not in ("Z", "X") and found.start == starttime
 
 
 def _wall_clock_offset(header: Any) -> int:

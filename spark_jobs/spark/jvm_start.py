@@ -15,35 +15,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_jobs.procfs import stat
+
 _PAUSE_S = 0.001
 _GRACE_S = 5.0
-
-
-def _stat(pid: int) -> tuple[bytes, int] | None:
-    """(state, parent); None when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[1])
 
 
 def children(parent: int) -> set[int]:
     """Processes whose parent that is now."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return {pid for pid in pids if (stat := _stat(pid)) is not None and stat[1] == parent}
+    return {pid for pid in pids if (found := stat(pid)) and found.parent == parent}
 
 
 def _stop(pid: int) -> None:
     """Stops it, so that it starts no more; a zombie does not either."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
-    while (stat := _stat(pid)) is not None and stat[0] not in (b"T", b"t", b"Z", b"X"):
+    while (found := stat(pid)) is not None and found.state not in ("T", "t", "Z", "X"):
         time.sleep(_PAUSE_S)
 
 
 def _gone(pid: int) -> bool:
-    return (stat := _stat(pid)) is None or stat[0] in (b"Z", b"X")
+    return (found := stat(pid)) is None or found.state in ("Z", "X")
 
 
 def _signal(pids: list[int], signo: int) -> None:

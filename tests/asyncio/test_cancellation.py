@@ -111,7 +111,7 @@ async def test_wait_takes_nothing(kind: str, aconnect: AsyncConnections) -> None
             await task
             assert await conn.wait(PATIENCE)
             assert payloads(await conn.poll()) == [str(count)]
-    assert conn._inboxes.main.waiters == []
+    assert conn.link.receiver.inboxes.main.waiters == []
 
 
 async def test_what_a_cancelled_task_was_handed_goes_to_the_next(
@@ -343,7 +343,7 @@ async def test_while_the_lock_is_held_nothing_has_happened(
     assert sub.closed
     lock_holder.release()
     await asyncio.wait(prepared)
-    await conn._errands.are_done()
+    await conn.link.off_loop.background.are_done()
     assert await conn.listening_channels() == {"kept"}
     assert sorted(payloads(witness.poll())) == [str(number) for number in TURNS]
     witness.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pynotify import _async_waiting
+from pynotify import _off_loop
 from receiving import PATIENCE
 
 
@@ -73,8 +73,8 @@ async def test_no_sync_is_in_the_thread_of_the_loop(
         if len(threads) > 1:
             raise pynotify.SyncFailed("the disk")
 
-    real = _async_waiting._sync
-    monkeypatch.setattr(_async_waiting, "_sync", sync)
+    real = _off_loop._sync
+    monkeypatch.setattr(_off_loop, "_sync", sync)
     connect = pynotify.AsyncConnection.connect
     async with await connect(segment_name, data_dir=data_dir) as conn:
         topic = conn.topic("t", durable=True, fsync="always")

@@ -110,7 +110,7 @@ async def test_several(kind: str, aconnect: AsyncConnections, engine: pynotify.E
     await conn.remove_listener("c", two)
     await conn.remove_listener("d", elsewhere)
     assert engine.stat().subscriptions == 0
-    assert not conn._routed
+    assert not conn.link.receiver.routed
     await conn.notify("c", "4")
     await conn.add_listener("c", one)
     await conn.notify("c", "5")

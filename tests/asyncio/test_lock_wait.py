@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pynotify._async_waiting import LockWait
+from pynotify._off_loop import LockWait
 
 
 class Attempts(LockWait):

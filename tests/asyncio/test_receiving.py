@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import pynotify
+from pynotify._task_receiver import TaskReceiver
 from receiving import PATIENCE, payloads, readable
 from sessions import RemoteSession
 from tasks import AsyncConnections, Counter, settled, turns, until
@@ -181,7 +182,7 @@ class TestNotifies:
 
             resume = wake
 
-        conn._inboxes.main.waiters.append(Thief())
+        conn.link.receiver.inboxes.main.waiters.append(Thief())
         messages = conn.notifies(timeout=0.1)
         task = asyncio.create_task(anext(messages, None))
         while not task.done():
@@ -439,13 +440,13 @@ class TestNoBusyLoop:
     def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[None]:
         """Grows with each call of the loop's reader."""
         calls: list[None] = []
-        original = pynotify.AsyncConnection._on_readable
+        original = TaskReceiver._on_readable
 
-        def on_readable(conn: pynotify.AsyncConnection) -> None:
+        def on_readable(receiver: TaskReceiver) -> None:
             calls.append(None)
-            original(conn)
+            original(receiver)
 
-        monkeypatch.setattr(pynotify.AsyncConnection, "_on_readable", on_readable)
+        monkeypatch.setattr(TaskReceiver, "_on_readable", on_readable)
         return calls
 
     async def test_when_nobody_waits(
@@ -504,7 +505,7 @@ class TestNoBusyLoop:
             raise MemoryError
 
         with monkeypatch.context() as patch:
-            patch.setattr(conn._reader, "read", fail)
+            patch.setattr(conn.link.receiver.reader, "read", fail)
             await conn.notify("c", "x")
             with pytest.raises(MemoryError):
                 await waiting

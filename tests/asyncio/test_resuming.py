@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pynotify._async_waiter import TaskWaiter, Turn
+from pynotify._task_waiter import TaskWaiter, WaitTurn
 from receiving import PATIENCE, payloads
 from sessions import Connect
 from tasks import DEBUG, AsyncConnections, loop_factory, settled, turns, until
@@ -66,7 +66,7 @@ async def returns(receive: Receive, then: Callable[[], object] = bool) -> Any:
 
 def while_reading(conn: pynotify.AsyncConnection, call: Callable[[], object]) -> None:
     """It is called by the loop as soon as it can after a message was read."""
-    loop, read = asyncio.get_running_loop(), conn._reader._messages
+    loop, read = asyncio.get_running_loop(), conn.link.receiver.reader._messages
 
     def reading(*arguments: Any) -> Any:
         messages = read(*arguments)
@@ -74,7 +74,7 @@ def while_reading(conn: pynotify.AsyncConnection, call: Callable[[], object]) ->
             loop.call_soon(call)
         return messages
 
-    conn._reader._messages = reading  # type: ignore[method-assign]
+    conn.link.receiver.reader._messages = reading  # type: ignore[method-assign]
 
 
 async def test_at_once_or_by_the_loop(
@@ -181,7 +181,7 @@ async def test_one_cancels_the_other_that_is_about_to_be_resumed(
 
 
 async def test_an_error_is_not_for_who_has_been_cancelled() -> None:
-    waiter = TaskWaiter(Turn(asyncio.get_running_loop()))
+    waiter = TaskWaiter(WaitTurn(asyncio.get_running_loop()))
     waiter.cancel()
     waiter.fail(pynotify.InterfaceError("too late"))
     with pytest.raises(asyncio.CancelledError):
@@ -237,7 +237,7 @@ async def test_time_outs_of_asyncio(
         assert payloads(heard) == [str(number)]
         if how == "next":
             await conn.poll()
-        del conn._reader._messages  # type: ignore[attr-defined]
+        del conn.link.receiver.reader._messages  # type: ignore[attr-defined]
 
 
 async def test_message_and_time_out_of_ours(aconnect: AsyncConnections, connect: Connect) -> None:

@@ -99,7 +99,7 @@ class TestOpening:
             await conn.notify("good", "works")
             assert await texts(sub, 1) == ["works"]
         assert await conn.listening_channels() == frozenset()
-        assert not conn._routed
+        assert not conn.link.receiver.routed
 
     async def test_too_many_channels(
         self, aconnect: AsyncConnections, make_engine: Callable[..., pynotify.Engine]

@@ -292,7 +292,7 @@ async def test_run_with_a_plain_function(aconnect: AsyncConnections) -> None:
         def handler(message: pynotify.AsyncMessage) -> None:
             got.append(message.body)
             if len(got) == 2:
-                consumer._draining = True
+                consumer.draining = True
 
         await consumer.run(handler)
         assert got == [b"1", b"2"]

@@ -68,7 +68,7 @@ async def test_time_and_cancellation(
         await waiting
     closed = asyncio.ensure_future(conn.listen("c", wait_upstream=True))
     async with asyncio.timeout(PATIENCE):
-        while len(bridge.it._questions) < 2:
+        while len(bridge.it._requests) < 2:
             await asyncio.sleep(0.001)
     bridge.close()
     with pytest.raises(pynotify.OperationalError, match="has ended"):

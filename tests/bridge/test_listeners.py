@@ -143,7 +143,7 @@ def test_it_waits_until_the_server_is_there(
     own_postgres.kill()
     bridge = new_bridge(engine_name, own_postgres, "c")
     call = Call(lambda: conn.listen("c", wait_upstream=True))
-    wait_until(lambda: bridge.it._questions, "it has asked")
+    wait_until(lambda: bridge.it._requests, "it has asked")
     assert not call.ended
     own_postgres.start()
     call.result()
@@ -178,7 +178,7 @@ def test_a_bridge_that_is_closed_meanwhile(
     own_postgres.kill()
     bridge = new_bridge(engine_name, own_postgres, "c")
     call = Call(lambda: conn.listen("c", wait_upstream=True))
-    wait_until(lambda: bridge.it._questions, "it has asked")
+    wait_until(lambda: bridge.it._requests, "it has asked")
     bridge.close()
     error = call.error()
     assert isinstance(error, pynotify.OperationalError)

@@ -11,8 +11,8 @@ import pytest
 from console import run
 
 import pynotify
-from pynotify.bridge._control import become_bridge
-from pynotify.cli.table import size
+from pynotify._table import size
+from pynotify.bridge._local import become_bridge
 from sessions import Connect, NewWorker, RemoteSession
 
 
@@ -144,7 +144,7 @@ def test_rm_goes_on_after_a_wrong_name(new_name: Callable[[], str]) -> None:
 
 def test_a_bridge_is_shown(engine_name: str, connect: Connect) -> None:
     bridge = connect(database="one")
-    become_bridge(bridge)
+    become_bridge(bridge.link.handle)
     for words in (["stat"], ["top", "--once", "--interval", "0.01"]):
         assert "  bridge, one way  SIGUSR1" in run(*words, engine_name).out
     bridge.listen("c")

@@ -116,7 +116,7 @@ def test_closing_gives_back_what_it_listened_to(
 def test_forgotten_it_keeps_nothing(conn: pynotify.Connection, connect: Connect) -> None:
     forgotten = pynotify.PubSub(conn)
     forgotten.subscribe("c")
-    inboxes = conn._inboxes
+    inboxes = conn.link.receiver.inboxes
     del forgotten
     with pynotify.PubSub(conn) as pubsub:
         pubsub.subscribe("d")

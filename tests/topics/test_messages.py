@@ -222,9 +222,10 @@ def test_requeued_too_late_it_expires(topic: pynotify.Topic, channel: pynotify.C
 
 
 def test_expired_messages_make_room(make_engine: EngineFactory, connect: Connect) -> None:
-    topic = connect(to=make_engine()).topic("t", max_depth=10, overflow="error")
+    conn = connect(to=make_engine())
+    topic = conn.topic("t", max_depth=10, overflow="error")
     topic.channel("c")
-    clock = topic._connection.topic("clock")
+    clock = conn.topic("clock")
     topic.publish_many(numbered(10), ttl=SOON)
     with pytest.raises(pynotify.TopicFull):
         topic.publish("x")

@@ -208,7 +208,15 @@ def test_bad_fin(conn: pynotify.Connection, channel: pynotify.Channel) -> None:
     for _ in range(1000):
         delivery, tag, number = rng.getrandbits(64), rng.getrandbits(32), rng.getrandbits(64)
         result = lib.pn_message_answer(
-            conn._handle, ffi.NULL, delivery, tag, number, lib.PN_ANSWER_FINISH, 0, ffi.NULL, 0
+            conn.link.handle.native,
+            ffi.NULL,
+            delivery,
+            tag,
+            number,
+            lib.PN_ANSWER_FINISH,
+            0,
+            ffi.NULL,
+            0,
         )
         assert result in (-lib.PN_ENOTINFLIGHT, -lib.PN_ENOTOWNER, -lib.PN_ETOPICDELETED), result
     assert figures(channel) == (0, 0, 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pynotify._table import escape
 from pynotify.cli import arguments
 from pynotify.cli.doctor import host, segments
 from pynotify.cli.doctor.finding import Finding, Level
 from pynotify.cli.doctor.sizing import Load
 from pynotify.cli.doctor.stack import ask_for_stack
-from pynotify.cli.terminal import coloured, escape
+from pynotify.cli.terminal import coloured
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,7 @@ _WIDTH = max(map(len, Level))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare the arguments of the command."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="a segment (default: all)")
     parser.add_argument(
         "--interval",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pynotify._procfs import ProcessStatus, descriptors, frozen, process_status
+from pynotify._table import size
 from pynotify.cli.backends import process, queue_line, signal_name
 from pynotify.cli.doctor.finding import Finding, Level, ok, problem, warning
-from pynotify.cli.table import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +38,12 @@ def check(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
 
 
 def _check_process(name: str, backend: BackendStat) -> Iterator[Finding]:
-    who = process(backend.pid)
+    pid = process(backend.pid)
     status = process_status(backend.pid)
     if status is None:
         yield problem(
             "backends",
-            f"process {who} is not visible in /proc",
+            f"process {pid} is not visible in /proc",
             "Look from its pid namespace, and see how /proc is mounted (hidepid).",
             segment=name,
         )
@@ -55,7 +55,7 @@ def _check_process(name: str, backend: BackendStat) -> Iterator[Finding]:
     if used is not None and used[0] > used[1] * _MOST_DESCRIPTORS:
         yield warning(
             "backends",
-            f"process {who} has {used[0]} of {used[1]} descriptors open",
+            f"process {pid} has {used[0]} of {used[1]} descriptors open",
             "Raise its RLIMIT_NOFILE; without descriptors it cannot signal others.",
             segment=name,
         )
@@ -69,7 +69,7 @@ def _check_running(name: str, backend: BackendStat, status: ProcessStatus) -> It
         how, advice = "is in a frozen cgroup", "Thaw the cgroup (docker unpause), or end it."
     else:
         return
-    # Who listens to nothing keeps nobody waiting, unless it stands in the middle of a commit.
+    # A backend that listens to nothing blocks no other, unless it stands in the middle of a commit.
     report = problem if backend.channels else warning
     yield report("backends", f"process {process(backend.pid)} {how}", advice, segment=name)
 
@@ -78,7 +78,7 @@ def _check_signal(name: str, backend: BackendStat, status: ProcessStatus) -> Ite
     if isinstance(backend.wakeup, str):
         return
     bit = 1 << (backend.wakeup - 1)
-    who, what = process(backend.pid), signal_name(backend.wakeup)
+    pid, what = process(backend.pid), signal_name(backend.wakeup)
     if status.ignored & bit:
         wrong = f"ignores {what}"
     elif not status.caught & bit:
@@ -90,20 +90,20 @@ def _check_signal(name: str, backend: BackendStat, status: ProcessStatus) -> Ite
     if wrong:
         yield problem(
             "signals",
-            f"process {who} {wrong}; it hears of messages by its slow timer only, seconds late",
+            f"process {pid} {wrong}; it hears of messages by its slow timer only, seconds late",
             _LISTENERS,
             segment=name,
         )
     if not wrong and status.blocked & bit:
         yield ok(
             "signals",
-            f"process {who} has {what} blocked in its main thread; another thread takes it",
+            f"process {pid} has {what} blocked in its main thread; another thread takes it",
             segment=name,
         )
     if status.signals_limit == 0 or status.signals_queued >= status.signals_limit:
         yield warning(
             "signals",
-            f"process {who} has {status.signals_queued} of {status.signals_limit} pending signals: "
+            f"process {pid} has {status.signals_queued} of {status.signals_limit} pending signals: "
             "wake-ups lose their tag, real-time ones are not sent",
             "Raise its RLIMIT_SIGPENDING.",
             segment=name,
@@ -127,7 +127,7 @@ def _check_unsent(name: str, before: EngineStat, now: EngineStat) -> Iterator[Fi
 
 
 def _check_reading(name: str, before: EngineStat, now: EngineStat) -> Iterator[Finding]:
-    """Who has something to read, and did not between the two looks."""
+    """Backends that have something to read, and did not read between the two looks."""
     earlier = {(backend.backend_id, backend.pid): backend for backend in before.backends}
     for backend in now.backends:
         old = earlier.get((backend.backend_id, backend.pid))

@@ -31,10 +31,10 @@ def ok(check: str, text: str, *, segment: str | None = None) -> Finding:
 
 
 def warning(check: str, text: str, advice: str, *, segment: str | None = None) -> Finding:
-    """It works now, and may not later."""
+    """A finding that works now, and may not later."""
     return Finding(Level.WARNING, check, text, advice, segment)
 
 
 def problem(check: str, text: str, advice: str, *, segment: str | None = None) -> Finding:
-    """It does not work, or loses time."""
+    """A finding that does not work, or loses time."""
     return Finding(Level.PROBLEM, check, text, advice, segment)

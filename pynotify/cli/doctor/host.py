@@ -1,4 +1,4 @@
-"""What the host gives: system calls, limits, /dev/shm, and who empties it."""
+"""What the host gives: system calls, limits, /dev/shm, and what empties it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pynotify._table import size
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
-from pynotify.cli.table import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -111,7 +111,7 @@ def check_pid_namespace() -> Finding:
 
 
 def check_limits() -> Iterator[Finding]:
-    """Those of a process that is started here; the backends' own are looked at with them."""
+    """The limits of a process that is started here; the backends' own are checked with them."""
     pending, _ = resource.getrlimit(resource.RLIMIT_SIGPENDING)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = []
@@ -176,7 +176,7 @@ def _wrong_file_system(name: str) -> Iterator[Finding]:
 
 
 def _file_system(name: str) -> str | None:
-    """Of the mount that `name` is in; the last of several at one place is the visible one."""
+    """The mount that `name` is in; the last of several at one place is the visible one."""
     best, kind = "", None
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynotify._engine import live_pids, segments
 from pynotify._engine import open as open_segment
+from pynotify._segments import live_pids, segments
 from pynotify.cli.doctor import backends, sizing, topics
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
 from pynotify.cli.lockfiles import lock_files
@@ -77,7 +77,7 @@ def _check_invariants(name: str) -> Iterator[Finding]:
 
 
 def _check_leftovers(names: Sequence[str]) -> Iterator[Finding]:
-    """Lock files of segments that are not there any more, and who still lives in those."""
+    """Lock files of segments that are not there any more, and processes that still use them."""
     instances = lock_files()  # before the segments, or one that is made now would have none
     created = {info.name: info.created for info in segments()}
     for name, times in sorted(instances.items()):
@@ -97,7 +97,7 @@ def _check_orphans(name: str, pids: list[int]) -> Iterator[Finding]:
     if pids:
         yield problem(
             "segments",
-            f"processes {_join(pids)} use a segment whose name was removed; nobody can join them",
+            f"processes {_join(pids)} use a segment whose name was removed; no other can join them",
             "Restart them.",
             segment=name,
         )
@@ -117,13 +117,13 @@ def _check_survivors(name: str) -> Iterator[Finding]:
     if sample.stat is None:
         return
     connected = {backend.pid for backend in sample.stat.backends}
-    # Both before and after, or who has just come or gone would be among them.
+    # Both before and after, or a process that has just come or gone would be among them.
     pids = sorted(before & set(live_pids(name)) - connected)
     if pids:
         yield problem(
             "segments",
             f"processes {_join(pids)} use an earlier segment of this name",
-            "Restart them: nobody else hears them.",
+            "Restart them: no other process hears them.",
             segment=name,
         )
 

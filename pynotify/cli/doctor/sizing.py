@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from pynotify._table import duration, size
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
-from pynotify.cli.table import duration, size
 
 if TYPE_CHECKING:
     from pynotify._types import EngineStat

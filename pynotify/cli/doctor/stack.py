@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
-from pynotify._engine import segments
 from pynotify._procfs import process_status, standard_error
+from pynotify._segments import segments
 from pynotify.cli.backends import process
 from pynotify.cli.terminal import complain, say
 from pynotify.errors import Error, SegmentNotFound
@@ -56,11 +56,11 @@ def _backends_of(pid: int, names: list[str]) -> list[BackendStat]:
 
 
 def _why_not(pid: int, connected: list[BackendStat]) -> str:
-    who = f"process {process(pid)}"
+    what = f"process {process(pid)}"
     if not connected:
-        return f"{who} has no backend in any segment of this user"
+        return f"{what} has no backend in any segment of this user"
     if all(row.wakeup == "poll" for row in connected):
-        return f'{who} is connected with wakeup="poll": it cannot be signalled'
+        return f'{what} is connected with wakeup="poll": it cannot be signalled'
     if not any(row.channels for row in connected):
-        return f"{who} does not listen, and so has no handler that could print its stack"
-    return f"{who} could not be signalled: it has exited, or does not catch the signal"
+        return f"{what} does not listen, and so has no handler that could print its stack"
+    return f"{what} could not be signalled: it has exited, or does not catch the signal"

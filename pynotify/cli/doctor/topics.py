@@ -1,11 +1,11 @@
-"""Topics: what nobody works on, and what could not be written."""
+"""Topics: what no consumer works on, and what could not be written."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pynotify._table import duration
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
-from pynotify.cli.table import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

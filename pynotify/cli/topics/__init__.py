@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def run(words: list[str]) -> int:
-    """Like a command of its own."""
+    """Run the subcommand, which is like a command of its own."""
     name = words[0] if words else ""
     if name in ("-h", "--help"):
         print(_help())

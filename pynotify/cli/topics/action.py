@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pynotify._engine import open as open_segment
+from pynotify._table import escape
 from pynotify.cli import arguments
-from pynotify.cli.terminal import decode, escape, is_terminal
+from pynotify.cli.terminal import decode, is_terminal
 from pynotify.errors import ProgrammingError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def attach(options: argparse.Namespace) -> Connection:
 
 
 def existing_topic(connection: Connection, name: str) -> Topic:
-    """Not made here."""
+    """The topic or channel, which is not created here."""
     if name not in connection.topics():
         raise no_such_topic(name)
     return connection.topic(name)
@@ -61,7 +62,7 @@ def no_such_topic(name: str) -> ProgrammingError:
 
 
 def existing_channel(topic: Topic, name: str) -> Channel:
-    """Not made here."""
+    """The topic or channel, which is not created here."""
     if name not in topic.channels():
         raise ProgrammingError(
             f'topic "{topic.name}" has no channel "{name}"',
@@ -104,7 +105,7 @@ def peeked_as_json(message: PeekedMessage) -> dict[str, Any]:
 
 
 def write_line(data: bytes) -> None:
-    """As it is, but on a terminal without control characters; at once."""
+    """Write the line as it is, on a terminal without control characters, and flush it."""
     if is_terminal():
         data = escape(decode(data)).encode(sys.stdout.encoding, "backslashreplace")
     sys.stdout.buffer.write(data + b"\n")

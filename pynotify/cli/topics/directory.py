@@ -51,6 +51,7 @@ class Damage:
 
     @property
     def harmless(self) -> bool:
+        """Whether nothing is lost by it."""
         return self.reason == _HARMLESS
 
 
@@ -128,6 +129,7 @@ class Reading:
         self.close()
 
     def close(self) -> None:
+        """Stop reading, and let the directory go."""
         if self._native != ffi.NULL:
             lib.pn_dir_close(self._native)
         self._native = ffi.NULL

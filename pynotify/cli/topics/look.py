@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
+from pynotify._table import duration, pairs, table, yes
 from pynotify.cli import arguments
-from pynotify.cli.table import duration, pairs, table, yes
 from pynotify.cli.terminal import decode
 from pynotify.cli.topics.action import (
     Action,

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from pynotify._process import connect
+from pynotify._connect import connect
 from pynotify.cli import arguments
 from pynotify.cli.notify import lines_of
 from pynotify.cli.terminal import Watch, tidied_up
@@ -58,10 +58,10 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         help="a message for each line of standard input that is not empty, all or none",
     )
     parser.add_argument(
-        "--delay", type=arguments.seconds, default=0.0, metavar="S", help="until anybody gets it"
+        "--delay", type=arguments.seconds, default=0.0, metavar="S", help="before it is delivered"
     )
     parser.add_argument(
-        "--ttl", type=arguments.positive_seconds, metavar="S", help="until nobody does any more"
+        "--ttl", type=arguments.positive_seconds, metavar="S", help="after which it no longer is"
     )
     parser.add_argument("--header", type=_header, action="append", default=[], metavar="NAME=VALUE")
     arguments.add_json(parser, "a list of the ids")
@@ -70,7 +70,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
 def _publish(options: argparse.Namespace) -> int:
     if options.lines and options.body != _STANDARD_INPUT:
         raise ValueError("--lines takes the bodies from standard input")
-    # Before connecting: who types the body holds no slot meanwhile.
+    # Before connecting: while the body is typed no slot is held.
     typed = options.body == _STANDARD_INPUT
     data = sys.stdin.buffer.read() if typed else os.fsencode(options.body)
     bodies = [line for line in lines_of(data) if line] if options.lines else [data]
@@ -110,7 +110,7 @@ def _add_consume(parser: argparse.ArgumentParser) -> None:
 
 
 def _tail(options: argparse.Namespace) -> int:
-    """By an ephemeral channel, which ends with us and takes nothing from the others."""
+    """Listen by an ephemeral channel, which ends with us and takes nothing from the others."""
     with connect(options.name, database=options.database) as connection:
         topic = connection.topic(options.topic)
         return _print_all(topic.channel(f"tail-{os.getpid()}#ephemeral"), options, 100)
@@ -137,7 +137,7 @@ def _print_all(channel: Channel, options: argparse.Namespace, max_in_flight: int
 
 
 def _messages(consumer: Consumer, count: int | None, timeout: float | None) -> Iterator[Message]:
-    """As they come, until the count is reached, the time is over or nobody reads the output."""
+    """Print messages until the count is reached, the time is over or the output is closed."""
     watch = Watch(consumer.fileno())
     deadline = None if timeout is None else time.monotonic() + timeout
     while count is None or count > 0:

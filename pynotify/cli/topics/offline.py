@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pynotify._table import table
 from pynotify.cli import arguments
-from pynotify.cli.table import table
 from pynotify.cli.terminal import complain, say
 from pynotify.cli.topics.action import Action, text_or_base64, write_json_line
 from pynotify.cli.topics.directory import (
@@ -110,8 +110,8 @@ def _directories(options: argparse.Namespace) -> Iterator[tuple[Path, Holder | N
     for path in logs(options.directory.resolve(strict=True)):
         user = holder(path)
         if user is not None:
-            who = f"process {user.pid} on host {user.host}" if user.pid else "a process"
-            text = f"{path} is in use; {who} opened it last"
+            user_name = f"process {user.pid} on host {user.host}" if user.pid else "a process"
+            text = f"{path} is in use; {user_name} opened it last"
             if not options.live:
                 raise OSError(f"{text}\nEnd the processes of that segment, or read with --live.")
             say(f"pynotify topics: {text}: what is written meanwhile may look damaged")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Backoff:
+class RetryDelay:
     """Seconds, twice as many each time, from `first` up to `longest`.
 
     The upper half of each is left to `random`: after a restart of the server the bridges of many
@@ -29,5 +29,5 @@ class Backoff:
         return bound * (0.5 + 0.5 * self._random())
 
     def reset(self) -> None:
-        """It has succeeded."""
+        """Begin with the first delay again, after a success."""
         self._next = self._first

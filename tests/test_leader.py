@@ -12,7 +12,7 @@ import pytest
 
 import pynotify
 from forking import in_child
-from pynotify import _connection, _lookout, _reader
+from pynotify import _leader, _reader, _thread_receiver
 from pynotify._inbox import MainInbox
 from receiving import PATIENCE, payloads, readable, wait_until
 from sessions import Connect, RemoteSession
@@ -39,8 +39,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
 
         monkeypatch.setattr(where, name, counting)
 
-    count(_connection, "_pn_wait", "core")
-    count(_lookout.ThreadWaiter, "sleep", "followers")
+    count(_thread_receiver, "_pn_wait", "core")
+    count(_leader.ThreadWaiter, "sleep", "followers")
     count(_reader, "_pn_poll", "reads")
     return counted
 
@@ -248,8 +248,8 @@ class TestTakingOver:
         stop.set()
         for call in calls:
             call.result()
-        assert conn._lookout.leader is None
-        assert not conn._lookout.occupied
+        assert conn.link.receiver.election.leader is None
+        assert not conn.link.receiver.election.occupied
 
     def test_subscribing_while_somebody_sleeps(
         self, conn: pynotify.Connection, connect: Connect
@@ -442,13 +442,13 @@ class TestFork:
             other.notify(str(number), "x")
             assert calls[number].result().payload == "x"
 
-    @pytest.mark.parametrize("lock", ["_receiving", "_subscribing"])
+    @pytest.mark.parametrize("lock", ["lock", "_subscribing"])
     def test_while_another_thread_holds_a_lock(self, conn: pynotify.Connection, lock: str) -> None:
         sub = conn.subscribe("c")
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with getattr(conn, lock):
+            with getattr(conn.link.receiver, lock):
                 held.set()
                 assert go_on.wait(PATIENCE)
 

@@ -5,15 +5,27 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pynotify.cli.terminal import escape
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# Not printable by Unicode's categories, but part of how people write.
+_HARMLESS = frozenset("\u00a0\u200c\u200d\u3000")
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def escape(text: str) -> str:
+    """The text with all that is not printable (controls, bidi overrides) as in a Python string."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in _HARMLESS
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def table(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
     """Lines, the headings first.  A heading that begins with ">" has its column flush right."""
     cells = [[heading.lstrip(">") for heading in headings]]
     cells += [[escape(str(cell)) for cell in row] for row in rows]

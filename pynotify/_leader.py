@@ -1,8 +1,8 @@
-"""Threads that wait on one connection: one looks out for all.
+"""Threads that wait on one connection: one reads for all.
 
 Only one thread sleeps in the core, the leader; the others, its followers, sleep on locks of
 their own and are woken when something was read for them, or to take over.  So a message wakes
-whom it is for and nobody else, however many wait, and no thread of ours is needed.
+the waiter it is for and no other, however many wait, and no thread of ours is needed.
 
 The handover:
 
@@ -11,15 +11,15 @@ The handover:
       first of followers: call                 leader is None?  then I am
                                                else sleep until woken or called
 
-At least one of the two sees the other.  Who is called stays among the followers until it acts on
-it; a follower that gives up calls the next one, since it may have been called itself.
+At least one of the two sees the other.  A waiter that is called stays among the followers until it
+acts on it; a follower that gives up calls the next one, since it may have been called itself.
 
-Who reads something for a leader kicks it out of the core: pn_conn_kick() is not lost, whether it
-comes before its sleep or in it.  For that nobody else may be in the core: a second one would
-take the kick.
+A thread that reads something for the leader kicks it out of the core: pn_conn_kick() is not lost,
+whether it comes before the leader's sleep or in it.  For that no other thread may be in the core:
+a second one would take the kick.
 
-A signal handler of Python can interrupt a wait and wait itself.  Who was interrupted can do
-nothing until that has returned, so it is nobody's follower meanwhile, and when it leads the
+A signal handler of Python can interrupt a wait and wait itself.  The interrupted wait can
+do nothing until that has returned, so it follows no leader until then, and when it leads the
 inner one leads in its place.
 
 An exception of a signal handler (Ctrl-C) can come at every call.  So a waiter is made first,
@@ -35,11 +35,14 @@ from collections import deque
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
+from pynotify._ffi import lib
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import RLock
     from typing import TypeAlias
 
+    from pynotify._handle import Handle
     from pynotify._inbox import Waiter
     from pynotify._types import Gap, Notify
 
@@ -50,8 +53,8 @@ class ThreadWaiter:
     """A thread that waits, once."""
 
     __slots__ = (
+        "_election",
         "_lock",
-        "_lookout",
         "_roused",
         "called",
         "cancelled",
@@ -65,8 +68,8 @@ class ThreadWaiter:
         "woken",
     )
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, election: LeaderElection) -> None:
+        self._election = election
         self._lock: Lock | None = None
         self._roused = False
         self.ident = 0
@@ -74,11 +77,11 @@ class ThreadWaiter:
         self.message: Notify | Gap | None = None
         #: There is something for it.
         self.woken = False
-        #: Nobody leads any more; or what else it sleeps for may have come.
+        #: No thread leads any more; or what else it sleeps for may have come.
         self.called = False
-        #: Nobody wants it to wait any more.
+        #: It was told not to wait any more.
         self.cancelled = False
-        #: It may be among those who wait: set before it is.  And it has left them.
+        #: It may be among the waiters: set before it is.  And it has left them.
         self.entered = self.left = False
         #: It sleeps in the core, or is about to: set before `woken` is looked at.
         self.in_core = False
@@ -88,15 +91,17 @@ class ThreadWaiter:
         self.stands_in = False
 
     def wake(self) -> None:
+        """Wake the thread: there is something for it."""
         self.woken = True
         if not self._roused:
             if self.in_core:
-                self._lookout.kick()
+                self._election.kick()
             if self._lock is not None:
                 self._release(self._lock)
             self._roused = True
 
     def call(self) -> None:
+        """Have the thread look whether it is to lead."""
         self.called = True
         if self._lock is not None:
             self._release(self._lock)
@@ -106,7 +111,7 @@ class ThreadWaiter:
             lock.release()
 
     def sleep(self, seconds: float) -> None:
-        """Until woken or called, or the time is over; -1: no limit."""
+        """Sleep until woken or called, or the time is over; -1: no limit."""
         lock = Lock()
         lock.acquire()
         self._lock = lock
@@ -115,25 +120,30 @@ class ThreadWaiter:
         self._lock = None
 
 
-class Lookout:
+class LeaderElection:
     """The waiting threads of one connection, whose lock elects the leader."""
 
-    def __init__(self, election: RLock, kick: Callable[[], None]) -> None:
-        self.kick = kick
-        #: Who sleeps in the core, or is about to.
+    def __init__(self, lock: RLock, handle: Handle) -> None:
+        self._handle = handle
+        #: The waiter that sleeps in the core, or is about to.
         self.leader: ThreadWaiter | None = None
-        self._election = election
-        #: The innermost waiter of each thread that found somebody there.
+        self._lock = lock
+        #: The innermost waiter of each thread that is not the leader.
         self._inside: dict[int, ThreadWaiter] = {}
         self._followers: deque[ThreadWaiter] = deque()
 
     @property
     def occupied(self) -> bool:
-        """Somebody waits."""
+        """Whether a thread waits."""
         return self.leader is not None or bool(self._inside)
 
+    def kick(self) -> None:
+        """Interrupt the leader's wait, in C or in Python."""
+        if not self._handle.is_foreign:
+            lib.pn_conn_kick(self._handle.native)
+
     def enter(self, waiter: ThreadWaiter) -> None:
-        """For the calling thread, the lock held, inside the `try` whose `finally` leaves."""
+        """Make the calling thread wait; the lock is held, and the `finally` around it leaves."""
         ident = waiter.ident = get_ident()
         leader = self.leader
         if leader is None and not self._inside:
@@ -170,7 +180,7 @@ class Lookout:
         waiter.left = True
 
     def wait(self, waiter: ThreadWaiter, deadline: int, look: Look) -> bool:
-        """Until the waiter is woken or the time is over.
+        """Wait until the waiter is woken or the time is over.
 
         `deadline` by time.monotonic_ns(), -1: none.  `look(waiter, timeout_ns)` sleeps in the
         core, perhaps for a shorter time; its True is returned.
@@ -188,7 +198,7 @@ class Lookout:
         return waiter.woken
 
     def _try_to_lead(self, waiter: ThreadWaiter) -> bool:
-        with self._election:
+        with self._lock:
             if self.leader is None:
                 self.leader = waiter
         return self.leader is waiter

@@ -5,7 +5,7 @@
    read the message has nothing else to do, and resumes the task itself, as its last act.
 2. That is what the loop would do: run the callback that the task has added, in the context given
    with it, in the loop's thread, while no task is being executed.  A reader is a callback of the
-   loop, so this holds there, and only there; who wakes a task from elsewhere does it by
+   loop, so this holds there, and only there; code that wakes a task from elsewhere does it by
    set_result(), as every future's owner.
 3. It is done for asyncio's own tasks.  A callback of any other kind, also of a task of a derived
    class, is left to the loop; so is everything in debug mode, where the loop says which task was
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Turn:
-    """What the loop's reader of a connection is at."""
+class WaitTurn:
+    """The turn of a connection's reader in the event loop."""
 
     __slots__ = ("loop", "woken")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        #: Whom it has woken until now, some several times; None while it does not read.
+        #: The waiters it has woken until now, some several times; None while it does not read.
         self.woken: list[TaskWaiter] | None = None
 
     def resume(self, woken: Iterable[TaskWaiter]) -> None:
@@ -53,7 +53,7 @@ class TaskWaiter(asyncio.Future[bool]):
 
     __slots__ = ("_context", "_step", "_turn", "message")
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: WaitTurn) -> None:
         super().__init__(loop=turn.loop)
         #: What was handed to it.
         self.message: Any = None
@@ -85,7 +85,8 @@ class TaskWaiter(asyncio.Future[bool]):
         """Make it raise; each waiter gets its own."""
         if not self.done():
             self.set_exception(type(error)(*error.args))
-            self.exception()  # nobody complains when the task is cancelled before it sees it
+            # Looked at, or asyncio would complain of a task that is cancelled before it sees it.
+            self.exception()
 
     async def within(self, timeout: float) -> bool:
         """Awaits it for so long."""
@@ -100,7 +101,7 @@ class TaskWaiter(asyncio.Future[bool]):
             self.set_result(False)
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Any = None) -> None:
-        """Whoever awaits this does so."""
+        """Called by the task that awaits this."""
         super().add_done_callback(fn, context=context)
         task = getattr(fn, "__self__", None)
         if type(task) is asyncio.Task and not self._turn.loop.get_debug():

@@ -1,0 +1,319 @@
+"""Receiving, as far as it is the same for threads and for tasks.
+
+Receiving and sending share nothing: receivers take `lock`, senders take no lock.
+
+What has been read ahead for notifies() waits in `backlog`, from which every receiver takes first.
+With subscriptions the caller that waits reads for all of them.
+
+An exception of a signal handler (Ctrl-C) can come at every step.  Then `interrupted` is set, and
+the next caller finishes what the interrupted one has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from pynotify._batch import NotifyBatch
+from pynotify._ffi import again, ffi, lib
+from pynotify._inbox import Inboxes
+from pynotify._ownership import CLOSED
+from pynotify._process import reset_after_fork
+from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
+from pynotify._transaction import in_own_transaction
+from pynotify._types import Gap, Notify
+from pynotify.errors import InterfaceError, ProgrammingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pynotify._handle import Handle
+    from pynotify._inbox import Inbox
+
+    NotifyHandler = Callable[[Notify], object]
+
+logger = logging.getLogger("pynotify")
+
+_NO_LIMIT = 1 << 62
+
+
+class Receiver:
+    """What one connection has received: read ahead, or in the inboxes of subscriptions."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.reader = Reader(handle)
+        # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
+        self.lock = RLock()
+        self.inboxes = Inboxes()
+        self.backlog = self.inboxes.main.messages
+        #: A thread is putting what it read where it belongs.
+        self._dispatching = False
+        #: An exception of a signal handler came in between; the next caller goes on with it.
+        self.interrupted = False
+        #: fileno() was called.
+        self.watched = False
+        #: The descriptor is kept quiet until a full subscription has room again.
+        self._muted = False
+        #: Subscriptions exist: what is read has to be put where it belongs.
+        self.routed = False
+        self._subscribing = RLock()
+        #: SUBSCRIBEd channels that no subscription has any more.
+        self._stale: set[str] = set()
+        self.handlers: list[NotifyHandler] = []
+        reset_after_fork(self)
+
+    def reset_in_child(self) -> None:
+        """Forget the parent's messages and locks, in the child of a fork."""
+        self.inboxes.clear()
+        self.reader.reset()
+        self.lock, self._subscribing = RLock(), RLock()
+        self._dispatching = False
+
+    def discard(self) -> None:
+        """Drop all messages and wake all waiters: the connection was closed."""
+        with self.lock:
+            self.reader.reset()
+            # Not emptied: a signal handler that closes may have interrupted a thread that goes
+            # through it.
+            self.inboxes.arrived = deque()
+            self.backlog.clear()
+            self.inboxes.main.wake_all()
+            for inbox in tuple(self.inboxes.all):
+                inbox.close()
+
+    def listening_channels(self) -> frozenset[str]:
+        """The channels of the committed LISTENs."""
+        self.handle.check_usable()
+        with self.lock:
+            return self.reader.listening()
+
+    def forget_unlistened(self) -> None:
+        """Drop what was read ahead on channels that are not listened to any more."""
+        with self.lock:  # another thread may have read, and not put it there yet
+            self.recover()
+            if self.backlog:
+                listening = self.reader.listening()
+                messages: list[Notify | Gap] = []
+                self.inboxes.main.take(messages, None)
+                self.backlog.extend(
+                    message
+                    for message in messages
+                    if isinstance(message, Gap) or message.channel in listening
+                )
+
+    # ---- poll() --------------------------------------------------------------------------
+
+    def poll(self, limit: int) -> list[Notify | Gap]:
+        """What `Connection.poll` returns, up to `limit` messages, 0: all."""
+        messages = self._read(limit)
+        if self.handlers:
+            # The call is inside: Ctrl-C can come at its first step, and nothing has been returned.
+            try:
+                self.run_handlers(messages)
+            except BaseException:
+                self.give_back(messages)
+                raise
+        return messages
+
+    def poll_batch(self, limit: int) -> NotifyBatch:
+        """The same as columns."""
+        messages: list[Notify | Gap] = []
+        batch: NotifyBatch | None = None
+        try:
+            with self.lock:
+                if self.backlog or self.routed or self.interrupted:
+                    messages = self._read(limit)
+                    batch = NotifyBatch.from_messages(messages)
+                else:
+                    batch = self.reader.read_columns(limit)
+            if self.handlers:
+                self.run_handlers(batch.in_order())
+        except BaseException:
+            self.interrupted = True
+            self.give_back(messages or ([] if batch is None else batch.in_order()))
+            raise
+        return batch
+
+    def _read(self, limit: int) -> list[Notify | Gap]:
+        messages: list[Notify | Gap] = []
+        try:
+            with self.lock:
+                if self.routed or self.backlog or self.interrupted:
+                    self._read_both(messages, limit)
+                else:
+                    messages = self.reader.read(limit)
+        except BaseException:
+            self.interrupted = True
+            self.give_back(messages)
+            raise
+        return messages
+
+    def _read_both(self, messages: list[Notify | Gap], limit: int) -> None:
+        """Append what has been read already, and then what is there to read."""
+        if self.routed:
+            self.dispatch(post=False)  # most of it is taken out again
+        else:
+            self.recover()
+        self.handle.check_usable()
+        self.inboxes.main.take(messages, limit or None)
+        if not self.routed and (not limit or len(messages) < limit):
+            messages += self.reader.read(limit and limit - len(messages))
+        self.post()
+
+    def give_back(self, messages: Sequence[Notify | Gap]) -> None:
+        """Put messages in front of the backlog: an exception kept them from being returned."""
+        with self.lock:
+            self.recover()
+            if messages:
+                self.backlog.extendleft(reversed(messages))
+                self.inboxes.main.wake_all()
+                self.post()
+
+    def run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
+        """Call the notify handlers.  When this raises, the caller gives the messages back."""
+        for message in messages:
+            if isinstance(message, Notify):
+                for handler in tuple(self.handlers):
+                    self._run_handler(handler, message)
+
+    def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
+        try:
+            handler(message)
+        except Exception:
+            logger.exception("notify handler %r raised and was removed", handler)
+            if handler in self.handlers:
+                self.handlers.remove(handler)
+
+    # ---- reading for all -----------------------------------------------------------------
+
+    def dispatch(self, limit: int = 0, *, post: bool = True, max_bytes: int = 0) -> bool:
+        """Read for all inboxes, up to `limit` messages, 0: all; the caller holds `lock`.
+
+        With `max_bytes` not many more bytes of payload than that.  Returns False when a full
+        subscription forbids reading on.
+        """
+        if self._dispatching:
+            raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
+        inboxes = self.inboxes
+        room = None
+        try:
+            self._dispatching = True
+            if self.interrupted:
+                self._finish_reading()
+            if inboxes.blocking:
+                room = self._read_what_fits(limit, max_bytes)
+            else:
+                self.reader.read_routed(limit, inboxes.arrived, max_bytes)
+                inboxes.distribute()
+        except BaseException:
+            # Ctrl-C: what was read is not only ours.
+            self.interrupted = True
+            self._ask_others()
+            self._finish_reading()
+            raise
+        finally:
+            self._dispatching = False
+        if self.watched and room == 0:
+            self._muted = True
+            self.handle.check(lib.pn_conn_hush(self.handle.native))
+        if post and self.watched:
+            self.post()
+        return room != 0
+
+    def _read_what_fits(self, limit: int, max_bytes: int) -> int | None:
+        """Read as much as no subscription is too full for; return what room was left."""
+        inboxes = self.inboxes
+        # Little room takes many turns; a process that goes on sending must not keep us here.
+        began = time.monotonic_ns()
+        room = inboxes.room()
+        while room != 0:
+            count = min(limit or _NO_LIMIT, room or _NO_LIMIT)
+            messages = self.reader.read_routed(count, inboxes.arrived, max_bytes)
+            inboxes.distribute()
+            room = inboxes.room()
+            if len(messages) < count or len(messages) == limit:
+                break
+            if isinstance(messages[-1], Gap) or messages[-1].sent_ns >= began:
+                break
+            limit = limit and limit - len(messages)
+        return room
+
+    def _finish_reading(self) -> None:
+        if self.reader.pending:
+            self.reader.read_routed(0, self.inboxes.arrived)
+        if self.inboxes.arrived:
+            self.inboxes.distribute()
+        self.interrupted = False
+
+    def recover(self) -> None:
+        """Put where it belongs what an exception of a signal handler (Ctrl-C) left behind."""
+        if self.interrupted and not (self._dispatching or self.reader.busy):
+            self._finish_reading()
+
+    def _ask_others(self) -> None:
+        """Let the thread that waits in the core finish an interrupted read."""
+
+    def room_made(self) -> None:
+        """Go on reading: a message was taken out of a subscription that may have been full."""
+        if self._muted:
+            self._muted = False
+            lib.pn_conn_post(self.handle.native)
+
+    def post(self) -> None:
+        """Make the descriptor readable for the backlog, of which the core knows nothing."""
+        if self.watched and self.backlog:
+            lib.pn_conn_post(self.handle.native)
+
+    # ---- subscriptions -------------------------------------------------------------------
+
+    def subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+        """SUBSCRIBE, committed at once.  May be repeated."""
+        names = tuple(dict.fromkeys(channels))
+        handle = self.handle
+        with self._subscribing:
+            with self.lock:
+                self._stale.update(self.inboxes.sweep())
+                fresh = self.inboxes.add(inbox, names)
+                self.routed = True
+            try:
+                in_own_transaction(handle, lambda transaction: transaction.subscribe(fresh))
+                since = ffi.new("uint64_t *")
+                handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
+            except BaseException as error:
+                with self.lock:
+                    unused = self.inboxes.remove(inbox)
+                    # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
+                    if not isinstance(error, (ProgrammingError, TypeError)):
+                        self._stale.update(unused)
+                    self.routed = bool(self.inboxes.all or self._stale)
+                raise
+            with self.lock:
+                self._stale.difference_update(names)
+                inbox.open(int(since[0]))
+
+    def unsubscribe(self, inbox: Inbox) -> None:
+        """UNSUBSCRIBE; the inbox gets nothing more in any case.  May be repeated."""
+        handle = self.handle
+        with self._subscribing:
+            with self.lock:
+                inbox.close()
+                self._stale.update(self.inboxes.sweep())
+            if handle.closed or handle.is_foreign:
+                return
+            if self._stale:
+                try:
+                    in_own_transaction(
+                        handle, lambda transaction: transaction.unsubscribe(self._stale)
+                    )
+                except InterfaceError:
+                    if handle.native is CLOSED:  # since the question above
+                        return
+                    raise
+            with self.lock:
+                self.recover()
+                self._stale.clear()
+                self.routed = bool(self.inboxes.all)

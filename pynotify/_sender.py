@@ -1,0 +1,84 @@
+"""Sending: in the caller's transaction, or outside of one, committed at once.
+
+A send that waits for room outside of a transaction is made in one instead, which keeps its place
+while Python's signal handlers run.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
+from pynotify._ffi import again, ffi, lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from pynotify._encoding import Payloads
+    from pynotify._handle import Handle
+    from pynotify._registry import Transactions
+
+# A global, because looking an attribute up on the extension module costs as much as a branch.
+_pn_notify_cstr = lib.pn_notify_cstr
+_EINTR = -errno.EINTR
+
+
+class Sender:
+    """What a connection sends."""
+
+    __slots__ = ("_handle", "_transactions")
+
+    def __init__(self, handle: Handle, transactions: Transactions) -> None:
+        self._handle = handle
+        self._transactions = transactions
+
+    def notify(self, channel: str, payload: str | Buffer) -> None:
+        """NOTIFY.  Outside of a transaction it may be repeated."""
+        transactions = self._transactions
+        if transactions.by_owner:
+            transaction = transactions.by_owner.get(transactions.owner())
+            if transaction is not None:
+                transaction.notify(channel, payload)
+                return
+        try:
+            name = channel_cache[channel] if type(channel) is str else encode_channel(channel)
+        except KeyError:
+            name = encode_channel(channel)
+        data = payload if type(payload) is bytes else encode_payload(payload)
+        result = _pn_notify_cstr(self._handle.native, name, data, len(data))
+        if result:
+            self.went(result, channel, data)
+
+    def went(self, result: int, channel: str, data: bytes) -> None:
+        """Act on what pn_notify_cstr() returned, when that is not 0."""
+        if result == _EINTR:
+            self._transactions.on_its_own(lambda transaction: transaction.notify(channel, data))
+        else:
+            self._handle.check(result)
+
+    def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
+        """NOTIFY any number of payloads, in a transaction of their own.  May be repeated."""
+        name = encode_channel(channel)
+        blob, lengths = join_payloads(payloads)
+        queued, lens = ffi.new("uint64_t *"), ffi.from_buffer("uint32_t[]", lengths)
+        joined = name, len(name), blob, lens, len(lengths), dedup, queued
+        result = lib.pn_notify_many(self._handle.native, ffi.NULL, *joined)
+        if result != _EINTR:
+            self._handle.check(result)
+            return int(queued[0])
+        left: list[int] = []
+        self._transactions.on_its_own(
+            lambda transaction: left.append(
+                transaction.notify_joined(name, blob, lengths, dedup=dedup)
+            )
+        )
+        return left[0]
+
+    def queue_usage(self) -> float:
+        """How full the queue is.  May be repeated."""
+        handle = self._handle
+        handle.check_usable()
+        out = ffi.new("double *")
+        handle.check(again(lambda: lib.pn_queue_usage(handle.engine(), out)))
+        return float(out[0])

@@ -1,0 +1,15 @@
+"""Timeouts in seconds, as the core wants them."""
+
+from __future__ import annotations
+
+import math
+
+
+def nanoseconds(timeout: float | None) -> int:
+    """The `timeout_ns` of pn_wait(): -1 for None, which waits without a limit."""
+    if timeout is None:
+        return -1
+    if math.isnan(timeout):
+        raise ValueError("timeout must be a number of seconds, not NaN")
+    # A bound below 2**63 ns: three decades, after which wait() says False.
+    return int(min(max(timeout, 0.0), 1e9) * 1_000_000_000)

@@ -1,0 +1,147 @@
+"""A topic, apart from waiting."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakValueDictionary
+
+from pynotify._encoding import join_payloads
+from pynotify._ffi import again, ffi, lib
+from pynotify.topics._content import MessageIds, MessageIn, encode_body, parse_id
+from pynotify.topics._options import channel_bound, encode_name, naming
+from pynotify.topics._rows import channel_rows, stats_of_topic
+from pynotify.topics._stats import TopicStats, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Buffer
+
+    from pynotify._link import Link
+
+_pn_topic_publish_body = lib.pn_topic_publish_body
+_EINTR = -errno.EINTR
+
+
+class BaseTopic:
+    """A topic of one database: what `Topic` and `AsyncTopic` have in common."""
+
+    __slots__ = ("__weakref__", "_handle", "_link", "_made", "_name", "_open", "_ref")
+
+    def __init__(self, link: Link, name: str, ref: int) -> None:
+        self._link = link
+        self._handle, self._open = link.handle, link.transactions.by_owner
+        self._name = name
+        self._ref = ref
+        #: The same object for the same channel, as long as a reference to it exists.
+        self._made: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+    @property
+    def name(self) -> str:
+        """The topic's name in the connection's database."""
+        return self._name
+
+    def _publish(
+        self,
+        body: str | Buffer,
+        delay: float,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> str:
+        """Publish in the caller's transaction, if there is one.  May be repeated."""
+        transactions = self._link.transactions
+        data = transactions.attempt(encode_body, body)
+        message = transactions.attempt(MessageIn, delay, ttl, headers)
+        native = message.native
+        native.body = content = ffi.from_buffer("char[]", data)
+        native.body_len = len(content)
+        number = ffi.new("uint64_t *")
+        transactions.run_deferred(lib.pn_topic_publish, self._ref, native, number)
+        return f"{number[0]:016x}"
+
+    def _publish_body(self, body: str | Buffer) -> str:
+        """Publish just a body, outside of a transaction, in few steps.  May be repeated."""
+        data = body if type(body) is bytes else encode_body(body)
+        handle = self._handle
+        number = _pn_topic_publish_body(handle.native, self._ref, data, len(data))
+        if number == _EINTR:
+            asked = self._ref, data, len(data)
+            number = again(lambda: _pn_topic_publish_body(handle.native, *asked))
+        if number < 0:
+            handle.check(number)
+        return f"{number:016x}"
+
+    def _publish_many(
+        self,
+        bodies: Iterable[str | Buffer],
+        delay: float,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> MessageIds:
+        """Publish several bodies, all or none.  May be repeated."""
+        transactions = self._link.transactions
+        blob, lengths = transactions.attempt(join_payloads, bodies)
+        message = transactions.attempt(MessageIn, delay, ttl, headers)
+        if not lengths:
+            self._handle.check_usable()
+            return MessageIds(range(0))
+        first = ffi.new("uint64_t *")
+        transactions.run_deferred(
+            lib.pn_topic_publish_many,
+            self._ref,
+            ffi.from_buffer("char[]", blob),
+            ffi.from_buffer("uint32_t[]", lengths),
+            len(lengths),
+            message.native,
+            first,
+        )
+        return MessageIds(range(first[0], first[0] + len(lengths)))
+
+    def _cancel(self, message_id: str) -> bool:
+        """Take a deferred message back.  May be repeated."""
+        transactions = self._link.transactions
+        number = transactions.attempt(parse_id, message_id)
+        return bool(transactions.run_deferred(lib.pn_topic_cancel, self._ref, number))
+
+    def _set_paused(self, paused: bool) -> None:
+        self._link.transactions.run_at_once(lib.pn_topic_pause, self._ref, paused)
+
+    def _empty(self) -> None:
+        self._link.transactions.run_at_once(lib.pn_topic_empty, self._ref)
+
+    def _delete(self) -> None:
+        self._link.transactions.run_at_once(lib.pn_topic_delete, self._ref)
+
+    def _stats(self) -> TopicStats:
+        return stats_of_topic(self._link, self._ref)
+
+    def _channels(self) -> list[str]:
+        return sorted(name_of(row) for _, row in channel_rows(self._link, self._ref))
+
+    def _channel_ref(self, name: str, max_consumers: int) -> int:
+        encoded = encode_name(name, "channel")
+        out = ffi.new("pn_ref *")
+        bound = channel_bound(max_consumers)
+        with naming(name, "channel"):
+            self._link.transactions.run_at_once(
+                lib.pn_topic_channel_open, self._ref, encoded, len(encoded), bound, out
+            )
+        return int(out[0])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BaseTopic):
+            return NotImplemented
+        return (self._ref, self._link) == (other._ref, other._link)
+
+    def __hash__(self) -> int:
+        return hash(self._ref)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot pickle a {type(self).__name__}: it belongs to a connection of this process\n"
+            "Pickle its name, and call topic() of a connection over there."
+        )
+
+    def __repr__(self) -> str:
+        return f"<pynotify.{type(self).__name__} {self._name}>"
