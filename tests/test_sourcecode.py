@@ -405,3 +405,34 @@ def test_a_circle_is_found() -> None:
     a, b, c, d = (Path(name) for name in "abcd")
     assert circles({a: {b}, b: {c}, c: {a, d}, d: set()}) == [{a, b, c}]
     assert circles({a: {b, c}, b: {c, d}, c: {d}, d: set()}) == []
+
+
+# ---- the subject of a sentence is a process, a thread, a slot, a caller or a reader ------------
+
+PRONOUN = re.compile(r"\b(?:whoever|somebody|nobody|anew|he|his|him|whom)\b", re.IGNORECASE)
+# How many are left in each folder; the numbers go down.
+PRONOUNS = {
+    "backend": 6,
+    "commit": 32,
+    "files": 42,
+    "include": 22,
+    "recovery": 1,
+    "segment": 7,
+    "topic": 81,
+    "wakeup": 30,
+}
+
+
+def test_sentences_of_the_core_have_subjects() -> None:
+    found: dict[str, int] = {}
+    for path in [*CORE.rglob("*.[ch]"), *(ROOT / "native" / "include").glob("*.h")]:
+        folder = path.parent.name
+        found[folder] = found.get(folder, 0) + len(PRONOUN.findall(path.read_text()))
+    assert set(found) > set(PRONOUNS)
+    fail_if_any(
+        [
+            f"native, {folder}: {n} of whoever, somebody, nobody, he ..., {most} are allowed"
+            for folder, n in sorted(found.items())
+            if n > (most := PRONOUNS.get(folder, 0))
+        ]
+    )

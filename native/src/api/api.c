@@ -317,7 +317,7 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
     if (cap > 0 && pn_exchange(&conn->seg->log_gone, 0) != 0) {
         n = snprintf(buf, cap,
                      "files of the log of durable topics in %s/%s were removed under the running "
-                     "system; it was written anew from memory\n"
+                     "system; it was written again from memory\n"
                      "Nothing is lost.  Keep whatever cleans up there away from it.",
                      conn->seg->data_dir, conn->seg->name);
         return n < (int) cap ? n : (int) cap - 1;
@@ -461,7 +461,7 @@ static void unlisten_for_log(pn_conn *conn)
         return;
     if (pn_pending_action(&txn.pending, PN_ACTION_UNLISTEN_ALL, NULL, 0) == 0)
         while (pn_async_commit_held(&txn) == -EINTR)
-            ; /* nobody is there to be interrupted */
+            ; /* no caller is there to be interrupted */
     pn_pending_free(&txn.pending);
     free(txn.intents);
 }

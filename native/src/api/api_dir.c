@@ -4,7 +4,7 @@
  * 1. The log is read by topic_log_replay.c, as the next segment will: what is said here of topics
  *    and messages is what that will have.  Items wait in the heap but for messages, which are read
  *    one by one.
- * 2. Behind the last whole batch of the last file stands what nobody was told of, or what was
+ * 2. Behind the last whole batch of the last file stands what no caller was told of, or what was
  *    damaged since: a process that is killed while it writes leaves a prefix of a batch, byte by
  *    byte.  All else is told as a bad end, since nothing in the files says where the end was.
  */

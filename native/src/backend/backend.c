@@ -1,5 +1,5 @@
 /*
- * backend.c - who is there.
+ * backend.c - backend slots: claiming, liveness, reaping of dead processes.
  *
  * 1. A slot belongs to one connection of one process.  That the process is alive is proved by
  *    the kernel: it holds an fcntl lock on byte <slot> and an OFD lock on byte 2^20 + <slot> of
@@ -9,7 +9,7 @@
  * 2. Claim: locks first, identity next, `state` last.  Release and reap: subscriptions first,
  *    `state` last.  A process killed in between leaves a slot that is free, or claimed by the
  *    dead and so reaped.
- * 3. Reaping is done by whoever needs what the dead hold: a slot (claim), room (queue.c), an
+ * 3. Reaping is done by a process that needs what the dead hold: a slot (claim), room (queue.c), an
  *    exact answer (statistics), and by recovery.
  */
 #define _GNU_SOURCE
@@ -143,7 +143,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
                        seg->max_databases);
     }
     pn_store_release(&me->generation, pn_load_relaxed(&me->generation) + 1);
-    /* senders read it last: who sees the new pid or signo then sees the new generation, too */
+    /* senders read it last: one that sees the new pid or signo then sees the new generation */
     pn_fence_release();
     pn_store_relaxed(&me->pid, pn_my_pid);
     me->database = row;

@@ -31,12 +31,12 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
 bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
 /* Every dead slot: a system call for each that is taken.  Writer lock held. */
 void pn_backend_reap_all_locked(struct pn_segment *seg);
-/* Take the writer lock, and reap who was dead before; they are looked for without it. */
+/* Take the writer lock, and reap the slots whose processes were dead before; found without it. */
 int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold);
 
 /*
- * Somebody's walk has become longer: by a claim, or by a slot that ends none any more (watch.c 3).
- * Release: who sees the new number sees the slot.  Writer lock held.
+ * A watch walk may need more slots: one was claimed, or is no walk's end any more (watch.c 3).
+ * Release: a process that sees the new number sees the slot.  Writer lock held.
  */
 static inline void pn_members_changed_locked(struct pn_segment *seg)
 {
@@ -47,7 +47,7 @@ static inline void pn_members_changed_locked(struct pn_segment *seg)
 /* L3: take our liveness locks again, in case another open+close in this process lost them. */
 int pn_backend_keep_alive(struct pn_conn *conn);
 
-/* Somebody may have made room: wake the writers that wait for it (rule R9). */
+/* There may be room: wake the writers that wait for it (rule R9). */
 void pn_room_wake(struct pn_segment *seg);
 
 #endif

@@ -52,7 +52,7 @@ void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subs
 void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscription);
 void pn_unlisten_all_locked(struct pn_segment *seg, uint32_t slot);
 
-/* Clear the index and make it anew from the slots' lists; idempotent. */
+/* Clear the index and build it again from the slots' lists; idempotent. */
 int pn_channel_rebuild_locked(struct pn_segment *seg);
 
 /* Does the slot's bit stand in the entry? */

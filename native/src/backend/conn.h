@@ -19,9 +19,9 @@
 
 /* Why conn->efd is readable. */
 enum pn_fd_flag {
-    PN_FD_SIGNALLED = 1, /* somebody woke us */
+    PN_FD_SIGNALLED = 1, /* a notifier woke us */
     PN_FD_POSTED = 2,    /* we wrote it ourselves: something is left unread (rule R5) */
-    PN_FD_NEIGHBOUR = 4  /* whom we watch has changed */
+    PN_FD_NEIGHBOUR = 4  /* the processes that we watch have changed */
 };
 
 enum { PN_SEATS = 8, PN_NEIGHBOURS = 64, PN_PASSED = 8 };
@@ -47,7 +47,7 @@ struct pn_watch {
 };
 
 /*
- * Who holds a reference, counted in `refs`: the handle that pn_connect() returned, until
+ * References, counted in `refs`: the handle that pn_connect() returned, until
  * pn_conn_close(); every pn_txn, until it is committed or aborted; every pn_consumer, until it is
  * closed.  pn_conn_close() marks the connection closed, and from then on pn_conn_check() refuses
  * it; the last reference to go, in whatever order they do, frees the slot and the memory.
@@ -66,7 +66,7 @@ struct pn_conn {
     uint32_t local_index;
     char database[PN_NAME_MAX + 1];
 
-    pn_atomic_i32 efd;      /* the latch: eventfd, -1 until somebody waits */
+    pn_atomic_i32 efd;      /* the latch: eventfd, -1 until a thread waits */
     pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
     pn_atomic_i32 sleepfd;  /* what a thread blocks on: epoll over efd and watch.epfd, or -1 */
     pn_atomic_u32 waiters;  /* threads in wait() */
@@ -93,7 +93,7 @@ struct pn_conn {
     pn_atomic_u64 spin_ns;        /* budget before going to sleep, adapted to what it brought */
     pn_atomic_u32 spin_skip;      /* waits to come that do not try it */
     pn_atomic_u64 gap_ns;         /* how long wait() waited lately, a moving average */
-    pn_atomic_u32 wakes;          /* how often somebody woke us */
+    pn_atomic_u32 wakes;          /* how often a notifier woke us */
     pn_atomic_u64 last_commit_ns; /* W: any thread; is this notifier in the middle of a stream? */
     pn_atomic_u64 last_wake_ns;   /* W: any thread; when it last woke a consumer */
     pn_atomic_u32 notices;        /* how many stand in `notice` */

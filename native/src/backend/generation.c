@@ -10,7 +10,7 @@
  * 3. The committer stores the counters after `want` of everybody interested, and before the fence
  *    and the un-sleeping:
  *
- *        committer (lock held)                    who reads the counter
+ *        committer (lock held)                    reader of the counter
  *          head = end                               v = value          (acquire)
  *          want = end, of each     (release)        poll(): w = want   (acquire)
  *          value = v               (release)        w > pos: reads up to head
@@ -18,8 +18,8 @@
  *          p = pos: un-sleep
  *          woken = end
  *
- *    Whoever sees the value finds the notifications: `want` was there before.  (Stored before
- *    `want`, he would poll, find nothing wanted, and go to sleep.)
+ *    A reader that sees the value finds the notifications: `want` was there before.  (If it were
+ *    stored before `want`, the reader would poll, find nothing wanted, and go to sleep.)
  * 4. The other way round, who is returned a notification must see the value, and an awake reader
  *    may be at the entries before the committer is at the counters.  So a reader passes the first
  *    GENERATION entry of a transaction only when the counter has come so far.  Nobody can have seen
@@ -96,7 +96,7 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
     pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     if (probe(seg, hash, conn->dboid, name, len, at))
-        return 0; /* somebody was faster */
+        return 0; /* another process was faster */
     if (*at == seg->max_generations)
         return pn_fail(PN_EGENERATIONS,
                        "too many generation counters (max_generations is %u)\n"

@@ -38,7 +38,7 @@ void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
  */
 int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t *passed);
 
-/* We are held back: see about the committer, without waiting for him.  0, or why not. */
+/* We are held back: see about the committer, without waiting for it.  0, or why not. */
 int pn_generation_await(struct pn_conn *conn);
 
 /* Is what the reader stopped at not announced yet?  Exact with recv_mutex held, else a hint. */

@@ -71,7 +71,7 @@ struct pn_local_channel *pn_local_find(const struct pn_local_channels *l, uint64
 struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash, const char *name,
                                       size_t len);
 
-/* Nobody may need that number any more: if so, forget the name, now or when no batch has it. */
+/* That number is perhaps not needed any more: if so, forget the name, now or after the batches. */
 void pn_local_let_go(struct pn_local_channels *l, uint32_t number);
 
 /* What the batch had is gone.  -ENOMEM, before anything was read. */

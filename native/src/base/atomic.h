@@ -69,7 +69,7 @@ static inline void pn_fence_release(void)
     atomic_thread_fence(memory_order_release);
 }
 
-/* Of what a signal handler of this thread, or who repairs after its death, sees of it in order. */
+/* What a signal handler of this thread, or the repair after its death, sees in this order. */
 static inline void pn_compiler_fence(void)
 {
     atomic_signal_fence(memory_order_seq_cst);

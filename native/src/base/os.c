@@ -169,7 +169,7 @@ int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value)
     info.si_signo = signo;
     info.si_code = SI_QUEUE;
     info.si_pid = pn_my_pid;
-    info.si_uid = my_uid; /* for people who look; getuid() would cost half of the send */
+    info.si_uid = my_uid; /* for people that look; getuid() would cost half of the send */
     info.si_value.sival_ptr = (void *) (uintptr_t) value;
     return syscall(SYS_pidfd_send_signal, pidfd, signo, &info, 0) == 0 ? 0 : -errno;
 }

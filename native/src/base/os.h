@@ -38,7 +38,7 @@ int pn_os_lock_take_ofd(int fd, int64_t byte); /* of the open file description *
 int pn_os_lock_drop(int fd, int64_t byte);
 int pn_os_lock_drop_ofd(int fd, int64_t byte);
 
-/* Who holds a lock in [first, first + len)?  pid, PN_LOCK_OFD, PN_LOCK_FREE, or -errno - 1. */
+/* The holder of a lock in [first, first + len): pid, PN_LOCK_OFD, PN_LOCK_FREE, or -errno - 1. */
 int32_t pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, int64_t *span);
 
 /* pidfd, or -errno. */

@@ -20,10 +20,10 @@
  *    this, and pay nothing.
  * 3. The bytes of a committed position never change, so a validated copy stays good for ever, also
  *    when its positions have been evicted since.  It is kept between calls of poll().
- * 4. The holder never writes a reader's position.  Evicted is who stands before `floor`: at his
- *    next look he gets a Gap from where he stood to there, exactly.
- * 5. mem_tail is loaded before floor: who sees a mem_tail that an eviction has raised then sees
- *    its floor as well, and does not look for a file that never was.
+ * 4. The holder never writes a reader's position.  A reader that stands before `floor` was
+ *    evicted: at its next look it gets a Gap from where it stood to there, exactly.
+ * 5. mem_tail is loaded before floor: a reader that sees a mem_tail that an eviction has raised
+ *    then sees its floor as well, and does not look for a file that never was.
  * 6. What is read from a file is verified by its checksum, and believed as little as the rest.
  *    An impossible entry in a validated copy of the ring poisons the segment; a page of a file that
  *    is damaged or not there costs this listener a Gap.
@@ -60,7 +60,7 @@ void pn_copy_free(struct pn_copy *copy)
 
 /* ---- from the ring ------------------------------------------------------------------------ */
 
-/* Of bytes that somebody may be writing: in words, each loaded once.  TSan would report it. */
+/* A writer may be changing these bytes: copy words, each loaded once.  TSan would report it. */
 __attribute__((no_sanitize("thread"))) static void copy_words(void *out, const void *in,
                                                               uint64_t bytes)
 {

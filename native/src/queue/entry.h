@@ -69,7 +69,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
 
 /*
  * What of an entry was checked.  It stands in memory that others write, so it is loaded once, and
- * whoever copies from the entry goes by these.
+ * code that copies from the entry goes by these.
  */
 struct pn_entry_extent {
     QueuePosition next;                /* the position behind it */
@@ -88,7 +88,7 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
                              QueuePosition pos, QueuePosition limit,
                              struct pn_entry_extent *extent);
 
-/* Is it of a kind that there is? */
+/* True if qe->kind is a known kind. */
 static inline bool pn_queue_entry_known(const struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
     return qe->dboid == 0 || qe->kind == PN_ENTRY_NOTIFY || qe->kind == PN_ENTRY_GAP ||

@@ -10,12 +10,12 @@
  *        want <= pos ("quiet")    nowhere, however old its pos is, asleep or awake
  *
  *    This may be computed while owners move: pos only grows, so a stale one only pins too much;
- *    and nobody reads from a quiet slot's position, since a reader looks at `want` first, and
+ *    and no thread reads from a quiet slot's position, since a reader looks at `want` first, and
  *    `want` is the lock holder's.  (An awake slot that pinned at pos, as PostgreSQL's do, would
  *    let a listener that has read everything hold up all others until its next poll().)  For the
  *    same reason a scan need not look at all slots: a bit in pinning[] is set before `want` is
  *    raised, and cleared by a scan that finds the slot quiet.  So a scan costs the interested only.
- *    Who was evicted (room.c) pins at `floor` instead, until it has read its Gap.
+ *    An evicted slot (room.c) pins at `floor` instead, until it has read its Gap.
  * 3. The tail is computed only when room is short (PostgreSQL does it every fourth page, and
  *    never when the queue is full, where it would help); room.c goes on from there.
  */

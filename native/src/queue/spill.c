@@ -4,8 +4,8 @@
  * 1. The queue is [tail, head); the ring holds [mem_tail, head) of it and files the rest, up to
  *    max_queue_pages together.  Positions do not change when a page moves: page p stands in file
  *    p / 32 as its page p % 32, in the directory that the segment's creator named (segfile.c).
- * 2. Whoever needs room in the ring moves the oldest pages to a file himself, under the lock, a
- *    file's worth at a time:
+ * 2. A notifier that needs room in the ring moves the oldest pages to a file itself, under the
+ *    lock, a file's worth at a time:
  *
  *        notifier (lock held)                      reader, at p
  *          end_file = number + 1                     m = mem_tail           (acquire)
@@ -21,15 +21,15 @@
  *    is; so what is committed next has the ring but for one page.
  * 4. Files that may exist have the numbers [first_file, end_file).  end_file is stored before a
  *    file is made and first_file after one was removed, so a SIGKILL in between leaves a file that
- *    somebody will remove, or a number without a file, which is the same.
+ *    a later scan will remove, or a number without a file, which is the same.
  * 5. Files below the tail are removed when the tail is moved; all of them, when nothing is left in
- *    files.  A reader that has left a file sees to that (receive.c).  Nobody pins what is below the
- *    tail, so nobody misses them but who was evicted, and he looks at `floor` again (copy.c).
+ *    files.  A reader that has left a file sees to that (receive.c).  No slot pins what is below
+ *    the tail, so only an evicted reader misses them, and it looks at `floor` again (copy.c).
  * 6. A disk that is full is an error of the commit that needed room, before its commit point:
  *    nothing has moved.  A reservation includes its room in the ring (I12), so a prepared commit
  *    never writes a file.
  * 7. A file that cannot be read back, or holds what cannot be, is one listener's loss and not the
- *    segment's end: he gets a Gap to the next position where an entry is known to begin.
+ *    segment's end: it gets a Gap to the next position where an entry is known to begin.
  */
 #define _GNU_SOURCE
 #include "queue/spill.h"

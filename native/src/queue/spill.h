@@ -17,10 +17,10 @@
  */
 int pn_spill_locked(struct pn_segment *seg, QueuePosition end);
 
-/* Remove the files that nobody needs any more.  Lock held, after the tail was stored. */
+/* Remove the files that no reader needs any more.  Lock held, after the tail was stored. */
 void pn_spill_retire_locked(struct pn_segment *seg);
 
-/* The files of this segment: removed, whoever may still read them. */
+/* Remove the files of this segment, even if a reader has not read them. */
 void pn_spill_remove_all(struct pn_segment *seg);
 
 /* Copy n pages that begin at position `page`, all of one file. */

@@ -16,7 +16,7 @@
 #define PN_SPIN_MIN_NS    2000LL
 #define PN_SPIN_REST      64       /* waits without it after it brought nothing */
 #define PN_STREAM_GAP_NS  500000LL /* messages that come faster than this are a stream */
-#define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found nobody else to run */
+#define PN_YIELD_ALONE_NS 3000LL   /* a yield that took less found no other thread to run */
 #define PN_YIELDS         8
 
 /* Awake, and nothing is wanted: with a processor to spare it may pay to look for a while. */
@@ -50,8 +50,8 @@ static bool spin(struct pn_conn *conn)
 /*
  * In a stream of messages, on processors that others want as well: let them run first.  A
  * listener that sleeps costs the notifier a signal; a hundred that read one message each and
- * sleep again cost him a hundred signals for every message, and he never gets ahead.  Ended by
- * a yield that comes back at once, since then nobody else has anything to do.
+ * sleep again cost it a hundred signals for every message, and it never gets ahead.  Ended by a
+ * yield that comes back at once, since then no other thread has anything to do.
  */
 static bool give_way(struct pn_conn *conn)
 {

@@ -10,8 +10,8 @@
  *    not loaded again.
  * 4. Where what is read may be overwritten meanwhile, the same happens to a validated private copy
  *    (copy.c).  What was overwritten before it was copied is a Gap in the batch, in its place: how
- *    many bytes of the queue, whoever they were for.  Gaps count as messages for `max`.
- * 5. An entry of the kind GAP is a Gap of no bytes, of who listens to its channel (bridge.c 4).
+ *    many bytes of the queue, for any listener.  Gaps count as messages for `max`.
+ * 5. An entry of the kind GAP is a Gap of no bytes, for the listeners of its channel (bridge.c 4).
  */
 #define _GNU_SOURCE
 #include "receive/read.h"

@@ -15,7 +15,7 @@ int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Queue
 
 /*
  * Give up what was read: `pos` goes on.  Or nothing was read: -PN_EREAPED, it is not ours; -EAGAIN,
- * an earlier owner of the slot, who does not know yet, has put it to sleep where we stand.
+ * an earlier owner of the slot, which does not know yet, has put it to sleep where we stand.
  */
 int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to);
 

@@ -7,18 +7,18 @@
  * 2. What of the entries is owed to a reader is read.c's to say.
  * 3. poll() that found nothing leaves the slot asleep and armed.  poll() that found something
  *    leaves it awake: as long as the application works on it, notifiers send no signal, and its
- *    next wait() looks.  Who watches the descriptor, or waits in another thread, does not come to
- *    that wait(); then the slot is put to sleep at once, or the latch is set if something is
- *    unread (R5).
+ *    next wait() looks.  A program that watches the descriptor, or waits in another thread, does
+ *    not come to that wait(); then the slot is put to sleep at once, or the latch is set if
+ *    something is unread (R5).
  * 4. wait() never moves pos, it only puts the slot to sleep where it stands and wakes it: only
  *    reading moves pos over entries.  It leaves ASLEEP only if `want` is beyond pos (R3).
- * 5. Deaths are seen by those who watch (watch.c).  The slow timer is for the rest: watchers that
- *    are all stopped or busy, a handler or liveness locks that were lost, a segment whose name was
- *    removed.  It comes a second after something was read (for who watches the descriptor: two),
+ * 5. watch.c detects deaths.  The slow timer covers the rest: watchers that are all stopped or
+ *    busy, a handler or liveness locks that were lost, a segment whose name was removed.  It comes
+ *    a second after something was read (two seconds by the descriptor),
  *    jittered, and then each time after twice as long, up to PN_TIMER_MAX_NS: trouble of that kind
- *    follows activity, and a thousand who sleep for an hour cost nothing.  It looks at the locks,
- *    the handler, the name, the writer lock (a dead holder is recovered), and at signals that
- *    somebody owes and did not send.
+ *    follows activity, and a thousand listeners that sleep for an hour cost nothing.  It looks at
+ *    the locks, the handler, the name, the writer lock (a dead holder is recovered), and at signals
+ *    that are owed and were not sent.
  * 6. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced, asleep if need be, and never waits for its
  *    committer (generation.c 4 to 6).
@@ -98,8 +98,8 @@ static uint32_t drain(struct pn_conn *conn)
 
 /*
  * Leave the descriptor, and the latch of a thread that waits, as they must be: readable if
- * something is unread, otherwise drained and the slot asleep, since nobody signals a backend
- * that is awake (R5).  Drain first, then go to sleep, which looks once more; never the reverse.
+ * something is unread, otherwise drained and the slot asleep, since a backend that is awake
+ * is not signalled (R5).  Drain first, then go to sleep, which looks once more; never the reverse.
  */
 static void leave_armed(struct pn_conn *conn)
 {
@@ -130,8 +130,9 @@ static void count_productive(struct pn_conn *conn)
 }
 
 /*
- * We have read a file to its end, perhaps as the last one: then it can go.  Nobody else may come
- * by for long.  Who holds the lock longer than a commit takes is left alone, until the next look.
+ * We have read a file to its end, perhaps as the last one: then it can go.  It may be long
+ * until another process comes by.  A holder that keeps the lock for longer than a commit takes is
+ * not waited for: the next look tries again.
  */
 static void pass_files_on(struct pn_conn *conn)
 {
@@ -238,19 +239,19 @@ static int look_after(struct pn_conn *conn);
 static void set_descriptor_timer(struct pn_conn *conn);
 static void arm_descriptor_timer(struct pn_conn *conn);
 
-/* The descriptor's timer, for who never comes to wait().  1: it ticked, 0, or an error. */
+/* The descriptor's timer, for a connection that never waits.  1: it ticked, 0, or an error. */
 static int serve_timer(struct pn_conn *conn)
 {
     uint64_t expired;
     if (pn_load_relaxed(&conn->has_fd) == 0 || pn_load_relaxed(&conn->posted) != 0 ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
-    int rc = look_after(conn); /* clears `owed`, so somebody must look again */
+    int rc = look_after(conn); /* clears `owed`, so the caller must look again */
     set_descriptor_timer(conn);
     return rc != 0 ? rc : 1;
 }
 
-/* A dead neighbour makes the descriptor readable until he is taken over. */
+/* A dead neighbour makes the descriptor readable until its slot is taken over. */
 static void serve_neighbours(struct pn_conn *conn)
 {
     pn_watch_look_receiving(conn);
@@ -339,7 +340,7 @@ static int64_t timer_period(struct pn_conn *conn)
     return period * 3 / 4 + (int64_t) (mixed >> 24) % (period / 2);
 }
 
-/* The timer at that time, CLOCK_MONOTONIC ns; whoever polls has an interval, and a short one. */
+/* The timer at that time, CLOCK_MONOTONIC ns; a program that polls has an interval, a short one. */
 static void set_timer(const struct pn_conn *conn, int64_t at)
 {
     const struct itimerspec timer = {
@@ -432,7 +433,7 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
 {
     uint32_t why = (uint32_t) sleeper->signalled;
     int64_t woke_at = conn->log != NULL ? pn_now_ns() : 0;
-    if (why == 0 || pn_load_relaxed(&conn->fd_flags) != 0) /* else nobody wrote the latch */
+    if (why == 0 || pn_load_relaxed(&conn->fd_flags) != 0) /* else the latch was not written */
         why |= pn_latch_reset(conn);
     PN_CRASH("wake:drained");
     pn_clear_owed(conn);
@@ -472,7 +473,7 @@ static int before_blocking(struct pn_conn *conn, int64_t now)
     return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
-/* Somebody else read what this thread waits for.  Set before the latch, taken after its reset. */
+/* Another thread read what this one waits for.  Set before the latch, taken after its reset. */
 static bool take_kick(struct pn_conn *conn)
 {
     return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
@@ -585,7 +586,7 @@ void pn_receive_kick(struct pn_conn *conn)
 
 /*
  * Not the latch: a thread in wait() would drain that, and find nothing.  The flag goes first:
- * whoever sets the timer for later looks at it afterwards.
+ * a thread that sets the timer for later looks at it afterwards.
  */
 void pn_receive_post(struct pn_conn *conn)
 {

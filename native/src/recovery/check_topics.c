@@ -323,7 +323,7 @@ static void check_tombstones(struct check *k)
              (unsigned long long) buried);
 }
 
-/* Every cell that is taken is somebody's. */
+/* Every allocated cell is reachable from exactly one owner. */
 static void check_memory(struct check *k)
 {
     const struct pn_topics *t = &k->seg->topics;

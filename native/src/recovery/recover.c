@@ -15,11 +15,12 @@
  *
  *   mem_tail < tail     the tail was being moved: mem_tail follows
  *
- * A file that was being written is of no interest: mem_tail does not vouch for it, and whoever
- * spills next writes it again.  An eviction is complete with its first store (room.c 3).
+ * A file that was being written is of no interest: mem_tail does not vouch for it, and the
+ * next process that spills writes it again.  An eviction is complete with its first store
+ * (room.c 3).
  *
- * Every step may be repeated, so a crash in here is the same event once more.  Who was un-slept
- * is `owed`, and whoever releases the lock next signals everything owed.
+ * Every step may be repeated, so a crash in here is the same event once more.  A slot that was
+ * un-slept is `owed`, and the next release of the lock signals everything owed.
  */
 #include "recovery/recover.h"
 

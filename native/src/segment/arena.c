@@ -23,8 +23,8 @@
  *    what is reachable, end (what is not marked is free).  The bitmaps are the marks, so it needs
  *    no memory.  It may be killed as well, and begins again.
  * 6. A body is the rest of its message's cell, then as many whole pages as it fills, then cells for
- *    what remains, or one more page if that would take all cells of one.  Whoever walks a chain
- *    stops at the length that he was told, and gives back only what is taken: a loop ends.
+ *    what remains, or one more page if that would take all cells of one.  A walk of a chain
+ *    stops at the length that it was told, and gives back only what is taken: a loop ends.
  * 7. Nothing read from the segment is believed: a reference is in range, its page of the class,
  *    its cell taken, or the segment is poisoned.
  */

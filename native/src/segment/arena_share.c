@@ -1,7 +1,7 @@
 /*
  * arena_share.c - how much of the arena each topic may have.
  *
- * 1. A topic that nobody consumes must not stop the others.  So each has a share of the pages that
+ * 1. A topic without consumers must not stop the others.  So each has a share of the pages that
  *    no other can take: half of the arena, divided by the topics that there are and one more.
  *    The other half is common: a topic may go beyond its share as long as enough is free for
  *    what the others have not taken of theirs, and for topics to come.

@@ -10,7 +10,7 @@
 
 /*
  * Hold <data_dir>/<segment>/, which is there, for this process, as long as the segment is mapped.
- * `start`: the log is not read yet, and may be taken over from a segment that nobody uses.
+ * `start`: the log is not read yet, and may be taken over from a segment that is not used.
  * -PN_EDATADIR: it is another segment's.
  */
 int pn_dirlock_take(struct pn_segment *seg, bool start);
@@ -25,7 +25,7 @@ bool pn_dirlock_held(const struct pn_segment *seg);
 int pn_dirlock_look(const char *path, int32_t *pid, char *host);
 
 /* Forget the descriptor: at unmapping, and in a forked child.  No lock is needed. */
-/* The same if somebody has removed the file of that lock; else nothing. */
+/* The same if the file of that lock was removed; else nothing. */
 int pn_dirlock_renew(struct pn_segment *seg);
 void pn_dirlock_close(struct pn_segment *seg);
 

@@ -18,7 +18,7 @@
  * 3. Namespaces.  A forked child may be in another pid namespace than its parent, and keeps the
  *    parent's mapping.  There the pids of the segment name other processes, or none: it may look,
  *    but not connect, and what pidfd_open() says of a pid proves nothing.
- * 4. Users.  After setresuid() the mapping is there still, but who sleeps cannot be signalled, and
+ * 4. Users.  After setresuid() the mapping is there still, but sleepers cannot be signalled, and
  *    files cannot be opened.  No call looks at the user each time, since that is a system call; it
  *    is looked at where a call makes others (to connect, to block, fileno(), a consumer), and when
  *    a signal was refused.  What is found is remembered, and every call then looks again: a program

@@ -43,7 +43,7 @@ int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeo
 /* pn_forget_wait(): what the thread has left, if anything, is not called again. */
 void pn_lock_forget(void);
 
-/* The watchdog's: -EBUSY when somebody holds it. */
+/* The watchdog's: -EBUSY when another thread holds it. */
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
 
 /* Release; then do what this hold has collected (hold.h). */

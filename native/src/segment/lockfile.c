@@ -1,13 +1,13 @@
 /*
  * lockfile.c - the files that carry the liveness locks (rule L1).
  *
- * A file for each group of 64 slots, made by the first who claims one of them.  A process opens
+ * A file for each group of 64 slots, made by the first process that claims one.  A process opens
  * a file once and keeps it open as long as the segment is mapped: closing any descriptor of a
  * file drops the fcntl locks that the process holds on it.  The name carries the segment's
  * instance, so a new segment of the same name never meets the files of an old one.
  *
  * The instance can be read in the name of the first file, and so the names of the others are known
- * beforehand: another user may take them, and in a directory like /dev/shm nobody else can remove
+ * beforehand: another user may take them, and in a directory like /dev/shm no other user can remove
  * that.  Such a file is left alone; the group's file then gets a number that cannot be guessed,
  * which stands in the segment.
  */
@@ -41,7 +41,7 @@ static void lock_file_path(const struct pn_segment *seg, uint32_t file, char *pa
     path[at] = '\0';
 }
 
-/* A segment whose name somebody removed without unlink(): its last user takes its files along. */
+/* A segment whose name was removed without unlink(): its last user takes its files along. */
 void pn_lock_files_orphaned(struct pn_segment *seg)
 {
     char path[320];
@@ -73,8 +73,8 @@ void pn_lock_files_close(struct pn_segment *seg)
 }
 
 /*
- * A file that is there although its inode is not in the segment belongs to a creator who died in
- * between, and nobody has locked it yet: it is replaced.  Or another user has put it there.
+ * A file that is there although its inode is not in the segment belongs to a creator that died in
+ * between, and no process has locked it yet: it is replaced.  Or another user has put it there.
  */
 static int create_lock_file(struct pn_segment *seg, uint32_t file, char path[320])
 {
@@ -123,13 +123,13 @@ int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
     struct stat st;
     int32_t none = -1;
     if (seg->lock_ino[file] == 0)
-        return -ENOENT; /* nobody ever had a slot of this group */
+        return -ENOENT; /* no process ever had a slot of this group */
     lock_file_path(seg, file, path);
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT ? -PN_EGONE : -errno;
     if (fstat(fd, &st) != 0 || st.st_nlink == 0 || st.st_ino != seg->lock_ino[file]) {
-        close(fd); /* split brain: somebody replaced it under us */
+        close(fd); /* split brain: it was replaced under us */
         return -PN_EGONE;
     }
     return pn_cas(&seg->lock_fd[file], &none, fd) ? fd : none;

@@ -21,10 +21,10 @@ static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
  */
 int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
 
-/* As pn_segment_lock_file() for who claims a slot: makes it if need be.  Writer lock held. */
+/* As pn_segment_lock_file() for a claim of a slot: makes it if need be.  Writer lock held. */
 int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
 
-/* Who holds a slot in any segment of this name: how many processes; at most `cap` stored. */
+/* The processes that hold a slot in any segment of this name: how many; at most `cap` stored. */
 int pn_lock_file_pids(const char *name, int32_t *pids, size_t cap);
 int pn_lock_files_unlink(const char *name);
 

@@ -3,8 +3,9 @@
  *
  * 1. A segment is created whole or not at all.  It is built in a file without a name
  *    (O_TMPFILE), its pages are allocated (posix_fallocate: no room is -ENOSPC here and never a
- *    SIGBUS later), everything is initialised, and only then linked under its name.  Whoever
- *    dies before the link leaves nothing; whoever loses the race attaches to the winner's.
+ *    SIGBUS later), everything is initialised, and only then linked under its name.  A
+ *    creator that dies before the link leaves nothing; one that loses the race attaches to the
+ *    winner's.
  *    There is no "being initialised" state to wait for.
  * 2. Attaching believes nothing.  Owner, mode, link count, magic, layout hash, boot and pid
  *    namespace are compared first, then every size is computed again from the options and
@@ -81,7 +82,7 @@ static void lay_out_topics(struct pn_header *h, uint64_t *cursor)
     h->arena_off = place(cursor, pages * PN_ARENA_PAGE, PN_OS_PAGE);
 }
 
-/* Sizes and offsets follow from the options alone, in the creator and in whoever attaches. */
+/* Sizes and offsets follow from the options alone, in the creator and in later processes. */
 static void lay_out(struct pn_header *h)
 {
     uint64_t words = (h->max_backends + 63) / 64;
@@ -423,7 +424,8 @@ int pn_segment_create(const char *name, const pn_options *opts)
                                  : pn_fail(errno, "could not link %s: %s", path, strerror(errno));
         PN_CRASH("attach:linked");
     }
-    if (rc == 0 && h.data_dir[0] != '\0') /* whoever had the name before us has it no more */
+    if (rc == 0 &&
+        h.data_dir[0] != '\0') /* the segment that had the name before us has it no more */
         pn_segfile_remove_all(h.data_dir, h.uid, name, h.instance);
     close(fd);
     return rc;

@@ -48,8 +48,9 @@ struct pn_segment {
     struct AsyncQueueControl *ctl;
     pn_atomic_u64 *listeners; /* bitmap: slots with at least one subscription.  W: holder */
     pn_atomic_u64 *owed;      /* bitmap: set by the holder, cleared by the slot's owner */
-    pn_atomic_u64 *deferred;  /* bitmap: owed, and to be signalled by who was signalled first */
-    uint64_t *pinning;        /* bitmap: every slot that is not quiet, and some that are.  holder */
+    pn_atomic_u64
+        *deferred;     /* bitmap: owed, and to be signalled by the slot that was signalled first */
+    uint64_t *pinning; /* bitmap: every slot that is not quiet, and some that are.  holder */
     struct QueueBackendStatus *backend;
     uint64_t *lock_ino, *lock_number; /* [lock files].  W: holder; lock_ino last */
     struct pn_database *database;
@@ -109,8 +110,9 @@ struct pn_segment {
         ino_t ino;
     } dir_lock; /* dirlock.c */
 
-    pn_atomic_i32 recovered_from; /* the dead holder whom this process repaired after, to be told */
-    pn_atomic_u32 log_gone; /* files of the log were removed, and it was written anew; to be told */
+    pn_atomic_i32 recovered_from; /* the dead holder that this process repaired after, to be told */
+    pn_atomic_u32
+        log_gone; /* files of the log were removed, and it was written again; to be told */
     pn_atomic_u64 log_damaged; /* records that were lost in the log that was read, to be told */
     struct pn_hold *hold;      /* of the writer lock, by this process (hold.h).  W, R: holder */
 };
@@ -149,7 +151,7 @@ int pn_segment_attach(int fd, const char *name, struct pn_segment **out);
 void pn_segment_acquire(struct pn_segment *seg);
 void pn_segment_release(struct pn_segment *seg);
 
-/* 0, or the error of a segment that is poisoned or gone.  One load of a line nobody writes. */
+/* 0, or the error of a segment that is poisoned or gone.  One load of an unchanging line. */
 int pn_segment_unusable(const struct pn_segment *seg);
 static inline int pn_segment_check_state(const struct pn_segment *seg)
 {
