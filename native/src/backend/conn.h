@@ -161,7 +161,7 @@ static inline int pn_conn_check(const struct pn_conn *conn)
  *
  * Each call looks here, but without the writer lock the answer may be old as it is given.  So no
  * store can hit a later owner: `pos` changes by CAS from where we stood, and who reads looks again
- * after it has loaded that and `want`.  While we own the slot nobody else moves it from there, and
+ * after it has loaded that and `want`.  While we own the slot no other moves it from there, and
  * a later owner began at a head that was beyond it.  What was read meanwhile is thrown away, and
  * is no reason to poison the segment (pn_conn_impossible).  One thing is left that we may do to a
  * later owner, if it stands where we stood: put it to sleep there.  It looks, and wakes itself

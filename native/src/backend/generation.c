@@ -30,7 +30,7 @@
  *    one.  Not the first one as well: others would see it before their `want`.
  * 6. Who stops so is "held back".  It does not wait for the committer, who may be stopped: the
  *    handshake of procsignal.c has a second condition, and the reader falls asleep in front of the
- *    entry, to be un-slept by the committer who comes to the counter, or by his recovery:
+ *    entry, to be un-slept by the committer that comes to the counter, or by its recovery:
  *
  *        committer                                reader, held back at value v
  *          value = v               (release)        pos = p | ASLEEP        (exchange)

@@ -1,5 +1,5 @@
 /*
- * announce.h - one commit on its way, and telling those whom it interests (steps f to i).
+ * announce.h - one commit on its way, and telling the slots that it interests (steps f to i).
  */
 #ifndef PN_ANNOUNCE_H
 #define PN_ANNOUNCE_H
@@ -29,11 +29,11 @@ struct pn_commit {
     int64_t now;
     uint32_t nwake;
     uint32_t signals; /* how many backends are to be signalled for this commit */
-    bool heard;       /* somebody listens to one of the channels */
+    bool heard;       /* one of the channels has a listener */
     bool overflow;    /* more interested backends than wake[] holds */
     bool wakes_us;    /* our own latch is to be set */
     bool stream;      /* this connection committed just before: the chain may do some of the work */
-    bool flush;       /* somebody's deferred signals have waited too long */
+    bool flush;       /* deferred signals have waited too long */
     bool deferred;    /* this commit deferred some */
     bool leaves;      /* nothing is listened to any more: who watched us looks further */
     int heads;        /* of the chain */

@@ -2,7 +2,7 @@
  * bridge.c - a backend that stands for another place, as a bridge to PostgreSQL needs it.
  *
  * 1. A connection becomes the bridge of its database under the lock, and is it until its slot is
- *    free: so there is one at the most, and a dead one is in nobody's way.
+ *    free: so there is one at the most, and a dead one is in no other's way.
  * 2. It wants to know to which channels somebody listens.  `heard` counts the changes of that: a
  *    channel's first listener, its last, the bridge itself never counted, whoever left it and
  *    however, since a dead one's slot is reaped by those who watch it.  Whoever brings a change
@@ -114,7 +114,7 @@ void pn_bridge_tell(struct pn_segment *seg)
             pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
 }
 
-/* Under the lock, what `ask` says of the channel; 0 when nobody ever listened to it. */
+/* Under the lock, what `ask` says of the channel; 0 when it never had a listener. */
 static int ask_channel(pn_conn *conn, const char *channel, size_t len, bool may_leave,
                        bool (*ask)(const struct GlobalChannelEntry *))
 {

@@ -29,7 +29,7 @@ static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, b
     return 0;
 }
 
-/* UNLISTEN *: what was subscribed to is somebody else's. */
+/* UNLISTEN *: what was subscribed to is another's. */
 static int fold_unlisten_all(struct pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;

@@ -79,7 +79,7 @@ static void index_put(struct pn_index *index, uint64_t hash, uint32_t value)
     index->slots[at] = value + 1;
 }
 
-/* Make the index anew for n members, with room to double. */
+/* Build the index again for n members, with room to double. */
 static int index_reset(struct pn_index *index, size_t n)
 {
     uint32_t size = 64;

@@ -197,7 +197,7 @@ static bool evict_locked(struct pn_conn *conn, QueuePosition target, int32_t hol
 
 /* ---- making it ---------------------------------------------------------------------------- */
 
-/* -EAGAIN: somebody else has to. */
+/* -EAGAIN: another process has to. */
 static int make_room(struct pn_conn *conn, const struct append *a, int32_t *holder)
 {
     struct pn_segment *seg = conn->seg;
@@ -298,7 +298,7 @@ static void warn_blocked(struct pn_conn *conn, int32_t holder, int64_t now)
                        pn_load_relaxed(&conn->seg->backend[holder].pid), holder);
 }
 
-/* There is none, or it is somebody else's turn: wait, unless the time is over. */
+/* There is none, or it is another's turn: wait, unless the time is over. */
 static int arm_wait(struct pn_conn *conn, const struct append *a, struct pn_room_wait *wait,
                     bool behind, int64_t now)
 {
@@ -315,7 +315,7 @@ static int arm_wait(struct pn_conn *conn, const struct append *a, struct pn_room
     }
     if (!fits(seg, a) && wait->holder == (int32_t) conn->slot) {
         drop_ticket(seg->ctl, wait);
-        return queue_full(conn, wait->holder, false); /* nobody else could make room */
+        return queue_full(conn, wait->holder, false); /* no other process could make room */
     }
     warn_blocked(conn, wait->holder, now);
     return -EAGAIN;
@@ -328,9 +328,9 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
     int64_t now = pn_now_ns();
     int32_t holder;
     /* committed again long after a handler has raised: that is another wait */
-    bool anew = wait->left_at != 0 && now - wait->left_at > PN_ROOM_LEFT_NS;
+    bool again = wait->left_at != 0 && now - wait->left_at > PN_ROOM_LEFT_NS;
     wait->left_at = 0;
-    if (wait->deadline == 0 || anew) {
+    if (wait->deadline == 0 || again) {
         wait->deadline = now + (int64_t) seg->full_timeout_ns;
         wait->interval = PN_ROOM_WAIT_MIN_NS;
     }

@@ -4,7 +4,7 @@
  * 1. A directory belongs to the effective user, nobody else may write to it, and it is no symbolic
  *    link.  This is looked at whenever a file is opened (1 us).
  * 2. A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a
- *    regular file, ours, with one name.  Nobody waits in an open: O_NONBLOCK passes by a FIFO.
+ *    regular file, ours, with one name.  No open waits: O_NONBLOCK passes by a FIFO.
  */
 #define _GNU_SOURCE
 #include "files/datafile.h"

@@ -8,8 +8,8 @@
  *     carry, too: they cannot drift, and after damage they are what is left, exactly.
  *  2. **The commit point is the store of `current`.**  Every change is made in the other copy
  *     of the state, from a copy of the present one; so it is there whole or not at all, wherever a
- *     SIGKILL strikes, and nobody repairs anything.
- *  3. put: the records are written behind write_at, where nobody reads, then committed.  What a
+ *     SIGKILL strikes, and nothing is repaired.
+ *  3. put: the records are written behind write_at, where no reader is, then committed.  What a
  *     dead writer has left there is cut off by the next.  An error cuts it off at once.
  *  4. A batch stands in one file, which is begun when the present one has max_file bytes; a file
  *     is larger only for a batch that is.

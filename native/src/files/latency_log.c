@@ -587,7 +587,7 @@ static int open_directory(const char *path, struct file *dir)
         (fstat(dir->fd, &st) < 0 || faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0))
         rc = -errno;
     if (rc == 0 && (st.st_uid != geteuid() || (st.st_mode & 022) != 0))
-        rc = -EPERM; /* somebody else could exchange the files */
+        rc = -EPERM; /* another user could exchange the files */
     if (rc < 0)
         close(dir->fd);
     return rc;

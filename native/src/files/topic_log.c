@@ -281,7 +281,7 @@ static int stage_file(struct pn_topiclog *log, struct pn_topiclog_files *files, 
     if (pn_recfile_release(&files->queue.dir, now->write_file, now->write_at) != 0)
         return rc;
     rc = pn_diskqueue_stage_roll(&log->queue, &files->queue, seq);
-    if (rc != 0) /* as much as it had, if nobody else has taken it */
+    if (rc != 0) /* as much as it had, if no other process has taken it */
         pn_recfile_reserve(&files->queue.dir, &files->queue.writer, now->write_file, now->write_at,
                            now->write_at,
                            now->write_at + files->queue.owed(files->queue.arg, 0, &rest));

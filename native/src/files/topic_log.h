@@ -37,7 +37,7 @@ enum pn_log_kind {
     PN_LOG_REQUEUED,   /* struct pn_log_delivery[]: attempts and due */
     PN_LOG_EMPTIED,    /* struct pn_log_delivery: topic and channel, PN_LOG_TOPICS_OWN: its own;
                         * of a channel what was given to it before */
-    PN_LOG_CANCELLED,  /* struct pn_log_delivery[]: nobody gets it */
+    PN_LOG_CANCELLED,  /* struct pn_log_delivery[]: no channel gets it */
     PN_LOG_DROPPED,    /* struct pn_log_dropped: what older files say, and only they, is over */
     PN_LOG_KINDS
 };
@@ -167,7 +167,7 @@ void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq);
 int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
 
-/* Has somebody removed a file that counts? */
+/* Was a file that counts removed? */
 bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files);
 /* Records that end what is there, for which there is room (`owed`). */
 int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,

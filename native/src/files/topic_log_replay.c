@@ -2,7 +2,7 @@
  * topic_log_replay.c - what a log of topics says (topic_log.c), in the heap of who reads it.
  *
  * 1. From front to back: each record changes a model of topics, channels and messages, of which
- *    only the headers are kept; a message that nobody has to get any more is forgotten at once. At
+ *    only the headers are kept; a message that no channel has to get is forgotten at once. At
  *    the end the bodies of those left are read from where they stand, in the order of ids.
  * 2. A batch counts whole or not at all: of one that was torn or damaged nothing has happened, but
  *    what it says of names, which stands in it twice, so that no damaged record takes a topic
@@ -77,7 +77,7 @@ struct model {
     uint64_t nameless;     /* messages of topics that are not known */
 };
 
-/* Somebody who reads the log, step by step. */
+/* A reader of the log, step by step. */
 struct pn_topiclog_reading {
     struct model m;
     struct pn_topiclog_files *files;

@@ -111,7 +111,7 @@ struct pn_header {
     char name[128];
     char data_dir[PN_DATA_DIR_SIZE]; /* absolute, or empty */
     pn_atomic_u32 state;             /* W: any; only ever READY -> POISONED or GONE.  R: any */
-    char poison_reason[128];         /* W: whoever poisons; informative */
+    char poison_reason[128];         /* W: the process that poisons; informative */
 };
 _Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page");
 
@@ -198,7 +198,7 @@ enum pn_procsignal_reason {
     PROCSIG_NOTIFY_INTERRUPT = 0, /* something for you was committed */
     PROCSIG_SEGMENT_GONE = 1,     /* the segment was unlinked, or poisoned */
     PROCSIG_LOG_STACK = 2,
-    PROCSIG_NEIGHBOUR = 3, /* whom you watch has changed (watch.c) */
+    PROCSIG_NEIGHBOUR = 3, /* those you watch have changed (watch.c) */
     PROCSIG_TOPIC = 4,     /* one of your consumers was notified (delivery.c) */
     NUM_PROCSIGNALS = 5
 };

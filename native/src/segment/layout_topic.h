@@ -17,7 +17,7 @@
  * between topics, channels and consumers are index + 1, 0: none.
  *
  * Who writes: the holder of the writer lock, everything, except where noted.  "truth" is what
- * recovery believes; what is "derived" it makes anew (recover_topics.c).
+ * recovery believes; what is "derived" it rebuilds (recover_topics.c).
  *
  *  I20 A delivery exists iff its kind is not FREE, its message is LIVE or PREPARED, its channel is
  *      in use, and its order is not below the channel's void_below.
@@ -319,7 +319,7 @@ struct pn_topic_control {
     uint32_t seed;          /* of the random choice of a consumer */
     uint32_t spilled;       /* 0: no topic has anything on disk */
     uint32_t log_ready;     /* `log` is that of this segment's durable topics */
-    uint32_t log_behind;    /* it has to be written anew (topic/durable.c) */
+    uint32_t log_behind;    /* it has to be written again (topic/durable.c) */
     uint32_t sweeping;      /* 0: nothing that was deleted or emptied is to be freed; derived */
     uint32_t tombstone_end; /* from here on all are FREE; derived */
     uint32_t refill_next;   /* that topic is looked at first; derived */

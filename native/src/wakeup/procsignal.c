@@ -21,8 +21,8 @@
  * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
  *    loading pos.  It says "un-slept, but perhaps not signalled": a notifier that finds it on an
  *    awake slot for longer than PN_OWED_NS signals again, since the earlier one may have died
- *    between his CAS and his signal; a slow timer in every sleeper does the same.
- * 3. Nobody is signalled on belief.  A pidfd is opened first; then the slot's liveness byte must
+ *    between its CAS and its signal; a slow timer in every sleeper does the same.
+ * 3. No slot is signalled on belief.  A pidfd is opened first; then the slot's liveness byte must
  *    name the slot's pid, before every signal (rule L4).  What remains is that another
  *    thread of the target execs between the two system calls; docs/signals.md names the window.
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
@@ -35,7 +35,7 @@
  *    commits next signals what has stood in deferred[] for longer than that, since those who were
  *    signalled may be stopped.  Who dies with a claimed bit is as a notifier that dies before his
  *    signal: `owed` stays.
- * 5. The handler runs in somebody else's program.  It does what PostgreSQL's does, keeps errno,
+ * 5. The handler runs in a program that is not ours.  It does what PostgreSQL's does, keeps errno,
  *    and passes every signal that is not tagged as ours to whoever was there before.
  */
 #define _GNU_SOURCE
@@ -177,7 +177,7 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
-/* Somebody asked for our stack.  Async-signal-safe. */
+/* Our stack was asked for.  Async-signal-safe. */
 static void print_stack(void)
 {
     static const char nothing[] = "pynotify: asked for the stack, but nothing here can print it\n";
@@ -305,7 +305,7 @@ static void disarm(struct pn_conn *conn)
     if (pn_load_relaxed(&conn->armed) == 0 || --armed_by[conn->signo] != 0)
         return;
     if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
-        return; /* somebody else's by now */
+        return; /* not ours any more */
     struct sigaction back = pn_load_relaxed(&previous[conn->signo])->sa;
     if ((back.sa_flags & SA_SIGINFO) == 0 && back.sa_handler == SIG_DFL)
         back.sa_handler = SIG_IGN;
@@ -341,7 +341,7 @@ static void reset_in_child(void)
     }
     pn_store_relaxed(&local_used, 0);
     pn_store_relaxed(&in_handler, 0);
-    memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; nobody signals us yet */
+    memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; no signal comes yet */
 }
 
 static void initialise_process(void)
@@ -514,7 +514,7 @@ static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
     int rc = try_to_send(seg, slot, counted, &pid);
     for (int i = 0; pn_is_short(rc) && i < PN_TRIES && give_up_a_descriptor(seg, slot); i++)
         rc = try_to_send(seg, slot, counted, &pid); /* other threads open files meanwhile */
-    if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped by whoever needs it */
+    if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped when it is needed */
         pn_unsent_note(seg, pid, rc);
     pn_spare_fill(seg);
     return rc > 0;
@@ -580,7 +580,7 @@ static int64_t claim_deferred(struct pn_segment *seg)
             uint64_t bit = bits & -bits;
             uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
             if (slot >= seg->max_backends || (pn_fetch_and(&seg->deferred[word], ~bit) & bit) == 0)
-                continue; /* somebody else claimed it */
+                continue; /* another thread claimed it */
             PN_CRASH("chain:claimed");
             if ((pn_load_relaxed(&seg->owed[word]) & bit) != 0)
                 return slot;
@@ -589,7 +589,7 @@ static int64_t claim_deferred(struct pn_segment *seg)
     return -1;
 }
 
-/* Whoever cannot be signalled (dead, polling) passes nothing on, and so does not count. */
+/* A slot that cannot be signalled (dead, polling) passes nothing on, and does not count. */
 void pn_procsignal_pass_on(struct pn_segment *seg, int already)
 {
     while (already < PN_CHAIN && pn_load_relaxed(&seg->ctl->deferred_at) != 0) {

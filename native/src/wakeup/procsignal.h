@@ -65,7 +65,7 @@ static inline void pn_set_from_if_quiet(struct QueueBackendStatus *b, QueuePosit
 enum pn_unsleep {
     PN_NO_SIGNAL,   /* it was awake */
     PN_SIGNAL,      /* this call woke it: a signal is ours to send */
-    PN_SIGNAL_AGAIN /* awake, but an earlier sender seems to have died before his (R2) */
+    PN_SIGNAL_AGAIN /* awake, but an earlier sender seems to have died before its (R2) */
 };
 /* Lock held, after the fence. */
 enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now);

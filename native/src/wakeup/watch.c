@@ -111,7 +111,7 @@ static bool spanned(struct span *span, int32_t pid)
     return span->processes == PN_WATCHERS || span->slots == PN_SPAN_SLOTS;
 }
 
-/* Whoever does not watch yet sees us when it does. */
+/* A slot that does not watch yet sees us when it does. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
 {
     struct span span = {.processes = 0};
@@ -172,7 +172,7 @@ static void try_again(struct pn_watch *w)
     pn_store_relaxed(&w->retry_at, (uint64_t) (pn_now_ns() + w->pause_ns));
 }
 
-/* Those whom we watched, and who are dead. */
+/* Those that we watched, and that are dead. */
 static void bury(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
@@ -279,7 +279,7 @@ static void look_around(struct pn_conn *conn)
                 return;
             }
             pass(w, slot, generation);
-            i--; /* it is free, passed, or somebody else's by now */
+            i--; /* it is free, passed, or another process's by now */
         } else if (pn_load_acquire(&backend->watches) != 0 && spanned(&span, pid)) {
             return;
         }
@@ -314,7 +314,7 @@ static bool walk_once(struct pn_conn *conn)
         w->neighbour[k].keep = false;
     look_around(conn);
     if (pn_load_relaxed(&w->retry_at) != 0)
-        return false; /* an incomplete walk: keep those whom we have */
+        return false; /* an incomplete walk: keep those that we have */
     w->pause_ns = 0;
     forget_others(w);
     if (listens(conn) && pn_owns_slot(conn))

@@ -1,4 +1,4 @@
-/* watch.h - whoever sleeps watches those behind its slot, and takes over when one dies. */
+/* watch.h - a sleeper watches the slots behind its own, and takes over when a process dies. */
 #ifndef PN_WATCH_H
 #define PN_WATCH_H
 
