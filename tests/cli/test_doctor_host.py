@@ -156,6 +156,19 @@ def test_who_reads_slowly_is_not_reported(engine: pynotify.Engine, connect: Conn
     assert finding.level is Level.OK
 
 
+def test_wake_ups_that_could_not_be_sent(
+    engine: pynotify.Engine, conn: pynotify.Connection
+) -> None:
+    """A warning while they go on."""
+    before, now = (dataclasses.replace(engine.stat(), signals_unsent=n) for n in (1000, 1003))
+    long_ago, *_ = backends.check("app", now, now)
+    assert long_ago.level is Level.OK
+    assert long_ago.text == "1,003 wake-ups could not be sent, 0 of them just now"
+    going_on, *_ = backends.check("app", before, now)
+    assert going_on.level is Level.WARNING
+    assert going_on.text.startswith("1,003 wake-ups could not be sent, 3 of them just now; ")
+
+
 # ---- sizing --------------------------------------------------------------------------------------
 
 
