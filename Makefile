@@ -15,7 +15,7 @@ PYTEST := $(PY) -m pytest -q
 SLOWEST := --durations=12 --durations-min=3
 # The lint tests need nothing of the package, and so report even where it does not import.
 LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
-          tests/test_sourcecode.py
+          tests/project/test_sourcecode.py
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
           $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h)
@@ -140,8 +140,8 @@ ifneq ($(SPARK_TESTS),)
 	    $(SPARK_TESTS) $(call again,-m "spark and not full" $(SPARK_TESTS)))
 endif
 	$(call step,python tests,$(PYTEST) -n 2 $(SLOWEST) -m "not spark and not full" \
-	    --ignore=tests/test_sourcecode.py $(call again,-m "not spark and not full" \
-	    --ignore=tests/test_sourcecode.py))
+	    --ignore=tests/project/test_sourcecode.py $(call again,-m "not spark and not full" \
+	    --ignore=tests/project/test_sourcecode.py))
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
 
 test-full: test ## also what takes long: TSan, single steps, fuzzing, the full models, pytest -m full
@@ -182,7 +182,7 @@ demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip b
 	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS)
 
 soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
-	@PYTHONPATH=tests $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
+	@PYTHONPATH=tests:tests/support $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
 
 fuzz: setup ## the fuzz targets, each for SECONDS=60; ARGS="read calls" names some
 	$(PY) native/fuzz/run.py --seconds $(or $(SECONDS),60) $(ARGS)

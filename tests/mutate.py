@@ -307,8 +307,8 @@ class Copy:
             "--maxfail=1",
             f"--timeout={limit_s or TEST_LIMIT_S}",
             "--timeout-method=signal",  # which does not end the worker
-            "--ignore=tests/test_sourcecode.py",
-            "--ignore=tests/test_packaging.py",
+            "--ignore=tests/project/test_sourcecode.py",
+            "--ignore=tests/project/test_packaging.py",
             *options,
         ]
         first = [*command, "-n", "2"]
@@ -380,7 +380,7 @@ def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
     """The steps that are likely to catch it: the tests that execute or name what was mutated."""
     executing = tests.tests(mutant.file, mutant.line, NEAR_S) if tests else []
     if mutant.file.suffix == ".c":
-        named = [path.stem for path in naming(mutant, "native/tests/test_*.c", 8)]
+        named = [path.stem for path in naming(mutant, "native/tests/**/test_*.c", 8)]
         first = [name for name in named if name in executing][:4]
         if tests:
             named[2:] = sorted(named[2:], key=lambda name: tests.seconds.get(name, NEAR_S))[:4]

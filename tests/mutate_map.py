@@ -139,7 +139,7 @@ def _executed(document: dict[str, Any], root: Path) -> Iterator[tuple[str, int]]
 
 def python(copy: Any, where: Path, marked: str, into: Map) -> None:
     (where / "rc").write_text(COVERAGE.format(where=where))
-    found = f"PYTHONPATH={copy.root}:{copy.root / 'tests'}"
+    found = f"PYTHONPATH={copy.root}:{copy.root / 'tests'}:{copy.root / 'tests' / 'support'}"
     counted = [
         "env",
         f"COVERAGE_PROCESS_START={where / 'rc'}",
@@ -147,7 +147,7 @@ def python(copy: Any, where: Path, marked: str, into: Map) -> None:
         sys.executable,
         *PYTEST.split(),
     ]
-    left_out = [f"--ignore=tests/test_{name}.py" for name in ("sourcecode", "packaging")]
+    left_out = [f"--ignore=tests/project/test_{name}.py" for name in ("sourcecode", "packaging")]
     copy.run(
         [*counted, *PYTEST.split(), *left_out, "-m", marked, f"--junitxml={where / 'times'}"],
         apart=True,

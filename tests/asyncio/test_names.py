@@ -1,4 +1,4 @@
-"""As tests/test_names.py: what was listened to once is forgotten."""
+"""As tests/connection/test_names.py: what was listened to once is forgotten."""
 
 from __future__ import annotations
 

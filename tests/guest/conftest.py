@@ -5,51 +5,51 @@ each of them nobody has died who should live, the host's own use of SIGUSR1 work
 notification has come exactly once.
 
 1. Nothing happens at import; the handler comes with the first listen, in the process that does it.
-   tests/test_signals.py::test_nothing_is_installed_before_it_is_needed
+   tests/guest/test_signals.py::test_nothing_is_installed_before_it_is_needed
    tests/guest/test_gunicorn.py::test_get_in_a_preloading_server
    tests/guest/test_uvicorn.py::test_worker_that_does_not_listen_lives
 2. Every signal that is not ours goes on to who had it before, and we do our work at each of them.
-   tests/test_signals.py::test_earlier_python_handler_gets_foreign_signals_only
-   tests/test_signals.py::test_handler_written_in_c
-   tests/test_signals.py::test_storm_of_foreign_signals
+   tests/guest/test_signals.py::test_earlier_python_handler_gets_foreign_signals_only
+   tests/guest/test_signals.py::test_handler_written_in_c
+   tests/guest/test_signals.py::test_storm_of_foreign_signals
    tests/guest/test_faulthandler.py::test_registered_before_us
    tests/guest/test_faulthandler.py::test_registered_after_us
    tests/guest/test_handlers.py::test_handler_of_the_loop
    tests/guest/test_debugger.py::test_debugger_that_passes_signals_on
 3. Only a sleeper is signalled, once, and only the process that took the slot.
-   tests/test_signals.py::test_wake_up_is_a_real_signal
-   tests/test_signals.py::test_stranger_with_the_pid_of_a_dead_listener_lives
-   tests/test_delivery.py::test_one_wake_up_is_outstanding_per_listener
+   tests/guest/test_signals.py::test_wake_up_is_a_real_signal
+   tests/guest/test_signals.py::test_stranger_with_the_pid_of_a_dead_listener_lives
+   tests/core/test_delivery.py::test_one_wake_up_is_outstanding_per_listener
    tests/guest/test_debugger.py::test_stopped_listener_delays_nobody
 4. What a listener starts, or becomes by exec, is never signalled.
-   tests/test_signals.py::test_program_that_was_execed_is_not_signalled
+   tests/guest/test_signals.py::test_program_that_was_execed_is_not_signalled
    tests/guest/test_start_methods.py::test_child_that_does_not_listen_lives
    tests/guest/test_start_methods.py::test_programs_started_while_messages_come
    tests/guest/test_start_methods.py::test_child_that_listens_is_woken_too
 5. Who replaces our handler, or resets it, gets it back in front of his own.
-   tests/test_signals.py::test_reinstalled_after_signal_signal_replaced_it
-   tests/test_signals.py::test_reinstallation_is_logged_once
-   tests/test_signals.py::test_process_without_our_handler_is_not_signalled
+   tests/guest/test_signals.py::test_reinstalled_after_signal_signal_replaced_it
+   tests/guest/test_signals.py::test_reinstallation_is_logged_once
+   tests/guest/test_signals.py::test_process_without_our_handler_is_not_signalled
    tests/guest/test_handlers.py::test_saved_and_restored_around_us
    tests/guest/test_handlers.py::test_handler_in_python_after_ours
    tests/guest/test_handlers.py::test_loop_that_removes_its_handler
    tests/guest/test_gunicorn.py::test_workers
 6. After the last close a late wake-up does not kill.
-   tests/test_signals.py::test_foreign_signal_after_the_last_close_is_ignored
-   tests/test_signals.py::test_earlier_handler_is_back_after_the_last_close
+   tests/guest/test_signals.py::test_foreign_signal_after_the_last_close_is_ignored
+   tests/guest/test_signals.py::test_earlier_handler_is_back_after_the_last_close
    tests/guest/test_uvicorn.py::test_worker_that_does_not_listen_lives
 7. Another signal may be chosen, or none.
-   tests/test_signals.py::test_real_time_signal
-   tests/test_signals.py::test_polling_needs_no_signal
+   tests/guest/test_signals.py::test_real_time_signal
+   tests/guest/test_signals.py::test_polling_needs_no_signal
    tests/guest/test_celery.py::test_soft_time_limit
 8. No signal is blocked, and no thread started.
    tests/guest/test_hosts.py::test_no_thread_and_nothing_blocked
 9. Signals are rare, and interrupt no system call that can be restarted.
-   tests/test_delivery.py::test_one_wake_up_is_outstanding_per_listener
+   tests/core/test_delivery.py::test_one_wake_up_is_outstanding_per_listener
    tests/guest/test_hosts.py::test_c_code_is_not_interrupted
 10. Whatever host it is: besides the above
-   tests/test_signals.py::test_wait_in_a_thread_only
-   tests/test_fork.py::test_start_methods
+   tests/guest/test_signals.py::test_wait_in_a_thread_only
+   tests/connection/test_fork.py::test_start_methods
    tests/guest/test_handlers.py::test_loop_in_a_thread
    tests/guest/test_gunicorn.py::test_workers_of_another_user
    tests/guest/test_gunicorn.py::test_master_that_listens_lives

@@ -1,6 +1,6 @@
 """faulthandler.register(SIGUSR1): a handler in C, which Python does not see, and which chains.
 
-Without `chain` it is tried in tests/test_signals.py::test_handler_written_in_c.
+Without `chain` it is tried in tests/guest/test_signals.py::test_handler_written_in_c.
 """
 
 from __future__ import annotations

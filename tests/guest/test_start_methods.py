@@ -1,7 +1,7 @@
 """Processes that a listener starts, in all the ways there are: no wake-up is ever theirs.
 
 A program that a listener becomes by exec is in
-tests/test_signals.py::test_program_that_was_execed_is_not_signalled.
+tests/guest/test_signals.py::test_program_that_was_execed_is_not_signalled.
 """
 
 from __future__ import annotations

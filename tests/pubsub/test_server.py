@@ -36,7 +36,7 @@ def test_killed_it_comes_back(own_postgres: Server) -> None:
 def test_it_ends_with_the_tests_that_started_it() -> None:
     program = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from pubsub.server import running_server
 running = running_server()
 server = running.__enter__()
@@ -45,7 +45,7 @@ sys.stdin.read()
 """
     require("postgres")
     require_module("psycopg")
-    with Program("-c", program, str(ROOT / "tests")) as tests:
+    with Program("-c", program, str(ROOT / "tests"), str(ROOT / "tests" / "support")) as tests:
         pid, directory = tests.lines(1)[0].split()
         tests.kill()
     wait_until(lambda: not lives(int(pid)), "the postmaster is gone")

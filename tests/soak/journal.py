@@ -1,4 +1,4 @@
-"""The journals of the soak test; native/tests/soak_journal.h has the format and its reasons."""
+"""The journals of the soak test; native/tests/support/soak_journal.h has the format."""
 
 from __future__ import annotations
 

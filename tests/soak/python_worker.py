@@ -1,4 +1,4 @@
-"""The same as native/tests/soak_worker.c through the package: one connection, forked."""
+"""The same as native/tests/support/soak_worker.c through the package: one connection, forked."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import pynotify
 from receiving import PATIENCE, readable, wait_until
 from sessions import RemoteSession, Worker
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests" / "guest" / "apps"
 
 

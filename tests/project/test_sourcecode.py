@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("native", "pynotify", "spark_jobs", "tests", "bench", "examples", "docs")
 PYTHON_PATHS = [path for path in (*FOLDERS, "setup.py") if (ROOT / path).exists()]
 TYPED_PACKAGES = [
@@ -436,3 +436,21 @@ def test_sentences_of_the_core_have_subjects() -> None:
             if n > (most := PRONOUNS.get(folder, 0))
         ]
     )
+
+
+def test_native_tests_mirror_the_sources() -> None:
+    """A folder of tests for each of the core; support is what they share, crash is about all."""
+    tests = ROOT / "native" / "tests"
+    for folder in FLOORS:
+        assert list((tests / folder).glob("test_*.c")), folder
+    assert {path.name for path in tests.iterdir() if path.is_dir()} == {*FLOORS, "support", "crash"}
+    assert [path.name for path in tests.iterdir() if path.is_file()] == ["CMakeLists.txt"]
+    assert not list((tests / "support").glob("test_*.c"))
+
+
+def test_python_tests_stand_in_folders() -> None:
+    """What tests share is in tests/support; conftest.py and the tools of `make mutate` stay."""
+    tests = ROOT / "tests"
+    stay = {"conftest.py", "mutate.py", "mutate_map.py"}
+    assert {path.name for path in tests.glob("*.py")} == stay
+    assert not list((tests / "support").glob("test_*.py"))

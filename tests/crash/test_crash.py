@@ -35,7 +35,7 @@ from victims import (
     victims_result,
 )
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 LISTING = "import victims; print(*victims.crash_labels())"
 KILLED = -signal.SIGKILL
 HOLDS_THE_LOCK = "commit:after-head"
@@ -48,20 +48,20 @@ NATIVE = (
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
     "rest:",
     "dirlock:",
-    # native/tests/crash_topic_labels.h
+    # native/tests/crash/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
     *("claim:due", "claim:in-flight", "claim:listed", "claim:handed", "claim:copying"),
     "claim:renewed",
     *("commit:staged", "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"),
 )
-"""They have native tests: native/tests/test_crash_*.c."""
+"""They have native tests: native/tests/crash/test_crash_*.c."""
 
 
 def labels() -> list[str]:
     """Of the build with crash points, or none when that is not built."""
     done = subprocess.run(
         [sys.executable, "-c", LISTING],
-        env={**os.environ, "PYNOTIFY_CRASHPOINTS": "1", "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYNOTIFY_CRASHPOINTS": "1", "PYTHONPATH": str(SUPPORT)},
         capture_output=True,
         text=True,
         check=False,

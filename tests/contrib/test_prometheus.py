@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pynotify.contrib.prometheus import PynotifyCollector
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 COUNTERS = {
     "pynotify_commits_total": "commits",
     "pynotify_notifications_committed_total": "notifications",

@@ -14,7 +14,7 @@ from typing import Any, Self
 from receiving import PATIENCE, readable
 from requirement import require
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def require_module(name: str) -> None:

@@ -576,7 +576,7 @@ def test_segment_of_another_time_namespace_is_refused(
     require("mount-namespace")
     connect()  # without a live backend the segment would be replaced
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import pynotify\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import pynotify\n"
         "try:\n"
         f"    pynotify.connect({engine_name!r})\n"
         "except pynotify.LayoutMismatch as error:\n"
@@ -605,7 +605,7 @@ def test_segment_of_another_pid_namespace_is_not_replaced(
     listener = connect()
     listener.listen("c")
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import pynotify\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import pynotify\n"
         "for attempt in (pynotify.connect, pynotify.unlink):\n"
         "    try:\n"
         f"        attempt({engine_name!r})\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import time
@@ -30,7 +30,7 @@ def test_limits_of_pytest(tmp_path: Path, factor: str, status: int) -> None:
     (tmp_path / "test_slow.py").write_text(PROGRAM)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "conftest.py").write_text(
-        f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+        f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests' / 'support')!r}]\n"
         "from tests.conftest import pytest_collection_modifyitems\n"
     )
     done = subprocess.run(

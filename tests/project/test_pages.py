@@ -16,7 +16,7 @@ import pynotify.bridge
 import pynotify.pubsub
 import pynotify.topics
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODULES = [pynotify, pynotify.topics, pynotify.pubsub, pynotify.bridge, pynotify.errors]
 
 

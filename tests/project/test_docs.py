@@ -23,7 +23,7 @@ from receiving import PATIENCE, payloads, readable, receive, wait_until
 from requirement import require
 from sessions import Connect, Worker
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: For two shells, and run so.

@@ -1,4 +1,4 @@
-"""What others on the host may not do, beyond tests/test_segments.py and tests/test_bad_input.py."""
+"""What others on the host may not do, beyond test_segments.py and test_bad_input.py."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from requirement import ENVIRONMENT, missing, require
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def catalogue() -> list[str]:
@@ -53,7 +53,7 @@ def test_names_are_found_in_reasons() -> None:
 @pytest.mark.parametrize("name", catalogue())
 def test_every_behaviour_is_named_by_a_test_of_it(name: str) -> None:
     wanted = re.compile(rf"(?<![\w-]){name}(?![\w-])")
-    files = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    files = [path for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
     assert any(wanted.search(path.read_text()) for path in files)
 
 
@@ -62,7 +62,7 @@ def test_every_behaviour_is_named_by_a_test_of_it(name: str) -> None:
     [("T-ISO", 13, "test_isolation"), ("T-REG", 11, "test_regress"), ("T-PG3", 11, "test_psycopg")],
 )
 def test_every_ported_test_is_there(prefix: str, count: int, file: str) -> None:
-    text = (HERE / f"{file}.py").read_text()
+    text = (TESTS / "core" / f"{file}.py").read_text()
     named = {int(number) for number in re.findall(rf"{prefix}-(\d+)", text)}
     for first, last in re.findall(rf"{prefix}-(\d+) to {prefix}-(\d+)", text):
         named.update(range(int(first), int(last) + 1))

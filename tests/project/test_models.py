@@ -13,7 +13,7 @@ import pytest
 
 from requirement import require
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "native" / "models"
 SOURCES = ROOT / "native" / "src"
 LABEL = re.compile(r'PN_CRASH\("([a-z0-9-]+:[a-z0-9-]+)"\)')

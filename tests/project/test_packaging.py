@@ -16,7 +16,7 @@ import pytest
 
 from requirement import require
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
 STEM = f"pynotify_ipc-{VERSION}"

@@ -24,7 +24,7 @@ def soak(*arguments: str, patience: float = 240.0) -> dict[str, int]:
     A supervisor that hangs is killed, and with it all its workers, before pytest's time-out ends
     this process and leaves it behind.
     """
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    paths = os.pathsep.join([str(ROOT / part) for part in ("", "tests", "tests/support")])
     done = subprocess.run(
         [sys.executable, "-m", "soak", *arguments],
         env={**os.environ, "PYTHONPATH": paths},

@@ -44,7 +44,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     # pytest imports test modules as tests.test_*, and pickle looks for their functions there.
     package = ModuleType("tests")
-    package.__path__ = [str(Path(__file__).parent)]
+    package.__path__ = [str(Path(__file__).parents[1])]
     sys.modules["tests"] = package
     pipe = Pipe(int(sys.argv[1]))
     while answer(pipe):
