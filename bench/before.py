@@ -1,0 +1,136 @@
+"""What topics cost with this checkout and with another one, in pairs.
+
+    python -m bench.before /path/to/the/other/checkout [--quick]
+
+The other one has its extension built (`python setup.py build_ext --inplace`).  Each
+pass is a process of its own, which measures its own CPU time, so that others on the machine change
+little; the two take turns.  A ratio is the other's time by ours, and is to be 0.95 at least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.figures import Spread
+from bench.pairs import alternate
+
+COMMAND = "python -m bench.before"
+_BAR = 0.95
+_PAIRS = 9
+_MESSAGES = 20_000
+
+_PASS = """
+import json, os, sys, tempfile, time
+import pynotify
+
+n, directory = int(sys.argv[1]), sys.argv[2]
+name = f"bench-before-{os.getpid()}"
+body = b"x" * 200
+found = {}
+
+
+def timed(what, work, times):
+    begin = time.thread_time()
+    for _ in range(times):
+        work()
+    found[what] = (time.thread_time() - begin) / times * 1e6
+
+
+def measure(kind, topic, conn):
+    channel = topic.channel("c")
+    with channel.consumer(max_in_flight=100) as consumer:
+        for _ in range(100):
+            topic.publish(body)
+            consumer.get(5).finish()
+
+        def pair():
+            topic.publish(body)
+            consumer.get(5).finish()
+
+        def hundred():
+            topic.publish_many([body] * 100)
+            for _ in range(100):
+                consumer.get(5).finish()
+
+        def transactions():
+            with conn.transaction():
+                topic.publish(body)
+            message = consumer.get(5)
+            with conn.transaction():
+                message.finish()
+
+        timed(f"{kind}: publish, get, finish", pair, n)
+        timed(f"{kind}: 100 by publish_many, then get, finish", hundred, n // 100)
+        timed(f"{kind}: publish and finish in transactions", transactions, n // 4)
+        timed(f"{kind}: put off", lambda: topic.publish(body, delay=3600), n // 4)
+        channel.empty()
+
+
+try:
+    with pynotify.connect(name, data_dir=directory, topic_memory=64 << 20) as conn:
+        measure("memory", conn.topic("memory"), conn)
+        measure("durable", conn.topic("durable", durable=True, fsync="none"), conn)
+        timed("notify", lambda: conn.notify("a", "b"), n)
+    with pynotify.connect(name, data_dir=directory) as conn:
+        many = conn.topic("many")
+        channels = [many.channel(f"c{i}") for i in range(10)]
+        timed("publish to 10 channels", lambda: many.publish(body), n // 10)
+finally:
+    pynotify.unlink(name, force=True)
+print(json.dumps(found))
+"""
+
+
+class _Side:
+    """A checkout; all figures of a pass are had at once."""
+
+    def __init__(self, checkout: Path, messages: int) -> None:
+        self._environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        self._messages = messages
+        self.passes: list[dict[str, float]] = []
+
+    def run(self) -> float:
+        with tempfile.TemporaryDirectory(prefix="bench-before-") as directory:
+            done = subprocess.run(
+                [sys.executable, "-c", _PASS, str(self._messages), directory],
+                env=self._environment,
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+        self.passes.append(json.loads(done.stdout))
+        return 0.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(COMMAND, description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("other", type=Path, help="a checkout whose extension is built")
+    parser.add_argument("--quick", action="store_true", help="fewer messages and pairs")
+    options = parser.parse_args()
+    messages = _MESSAGES // 10 if options.quick else _MESSAGES
+    ours, other = (
+        _Side(path.resolve(strict=True), messages)
+        for path in (Path(__file__).parents[1], options.other)
+    )
+    alternate([ours.run, other.run], 3 if options.quick else _PAIRS)
+    slower = False
+    for name in ours.passes[0]:
+        now, before = ([each[name] for each in side.passes[1:]] for side in (ours, other))
+        ratio = Spread.of([b / a for a, b in zip(now, before, strict=True)])
+        slower |= ratio.median < _BAR
+        print(
+            f"{name}: {Spread.of(now).text()} us, before {Spread.of(before).text()} us, "
+            f"ratio {ratio.text()}{'' if ratio.median >= _BAR else f', below {_BAR}'}",
+            flush=True,
+        )
+    return int(slower)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
