@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pynotify
-from pynotify.bridge._backoff import Backoff
-from pynotify.bridge._outgoing import Outgoing, Outward
+from pynotify.bridge._outgoing import Backlog, Outward
+from pynotify.bridge._retry import RetryDelay
 
 
 def note(seq: int, payload: bytes, channel: str = "c") -> pynotify.Notify:
@@ -18,7 +18,7 @@ def note(seq: int, payload: bytes, channel: str = "c") -> pynotify.Notify:
 
 @pytest.mark.parametrize(("random", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
 def test_each_delay_is_twice_the_last_up_to_a_bound(random: float, share: float) -> None:
-    backoff = Backoff(1, 10, lambda: random)
+    backoff = RetryDelay(1, 10, lambda: random)
     bounds = [1, 2, 4, 8, 10, 10]
     assert [backoff.next() for _ in bounds] == [share * bound for bound in bounds]
     backoff.reset()
@@ -28,13 +28,13 @@ def test_each_delay_is_twice_the_last_up_to_a_bound(random: float, share: float)
 @pytest.mark.parametrize(("first", "longest"), [(0, 1), (-1, 1), (2, 1)])
 def test_delays_that_cannot_be(first: float, longest: float) -> None:
     with pytest.raises(ValueError, match="does not hold"):
-        Backoff(first, longest, lambda: 0.0)
+        RetryDelay(first, longest, lambda: 0.0)
 
 
 # ---- what waits --------------------------------------------------------------------------------
 
 
-def drain(outgoing: Outgoing) -> list[list[bytes]]:
+def drain(outgoing: Backlog) -> list[list[bytes]]:
     found = []
     while (outward := outgoing.send()) is not None:
         assert outgoing.send() is None, "one at a time"
@@ -44,26 +44,26 @@ def drain(outgoing: Outgoing) -> list[list[bytes]]:
 
 
 def test_a_transaction_is_one_again() -> None:
-    outgoing = Outgoing(1000)
+    outgoing = Backlog(1000)
     outgoing.add([note(1, b"a"), note(1, b"b"), note(2, b"a"), note(3, b"c"), note(3, b"d")])
     assert drain(outgoing) == [[b"a", b"b"], [b"a"], [b"c", b"d"]]
     assert (len(outgoing), outgoing.bytes) == (0, 0)
 
 
 def test_another_one_begins_before_what_would_collapse() -> None:
-    outgoing = Outgoing(1000)
+    outgoing = Backlog(1000)
     outgoing.add([note(1, b"a"), note(1, b"b"), note(1, b"a"), note(1, b"a"), note(1, b"b")])
     assert drain(outgoing) == [[b"a", b"b"], [b"a"], [b"a", b"b"]]
 
 
 def test_the_same_on_other_channels_does_not_collapse() -> None:
-    outgoing = Outgoing(1000)
+    outgoing = Backlog(1000)
     outgoing.add([note(1, b"a"), note(1, b"a", "d")])
     assert drain(outgoing) == [[b"a", b"a"]]
 
 
 def test_the_oldest_go_when_it_is_too_much() -> None:
-    outgoing = Outgoing(10)
+    outgoing = Backlog(10)
     outgoing.add([note(1, b"xxxx"), note(1, b"yyyy"), note(2, b"bbbb")])
     assert (outgoing.dropped, outgoing.bytes) == (2, 5)
     outgoing.add([note(3, b"cccc"), note(4, b"dddd")])
@@ -72,7 +72,7 @@ def test_the_oldest_go_when_it_is_too_much() -> None:
 
 
 def test_what_is_on_its_way_stays() -> None:
-    outgoing = Outgoing(10)
+    outgoing = Backlog(10)
     outgoing.add([note(1, b"aaaa")])
     first = outgoing.send()
     outgoing.add([note(n, b"bbbb") for n in range(2, 9)])
