@@ -23,7 +23,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynotify._ffi import lib
+from pynotify._ffi import ffi, lib
 from pynotify.errors import InterfaceError, LockTimeout, WouldWait, check, native_error
 
 if TYPE_CHECKING:
@@ -165,14 +165,14 @@ class DiskWait:
         """Whether something is being synced."""
         return self._thread is not None
 
-    def begin(self) -> None:
-        """Before a call of the core that may write."""
+    def begin(self, connection: Any) -> None:
+        """Before a call of the core on that connection that may write."""
         self._thread = None
-        lib.pn_set_put_off(1)
+        lib.pn_set_put_off(connection)
 
     def end(self) -> None:
         """After that call."""
-        lib.pn_set_put_off(0)
+        lib.pn_set_put_off(ffi.NULL)
         owed = lib.pn_sync_owed()
         if owed:
             self._thread = self._background.in_thread(partial(_sync, owed))
@@ -218,7 +218,7 @@ class OffLoop:
         """Make the call.  Raises `WouldWait`, and has done nothing, where it would have to wait."""
         before = lib.pn_set_never_wait(1)
         try:
-            self._disk_wait.begin()
+            self._disk_wait.begin(self._handle.native)
             return call()
         finally:
             lib.pn_set_never_wait(before)

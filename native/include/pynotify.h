@@ -205,12 +205,14 @@ void pn_remove_spill_files(pn_engine *engine);
 int pn_set_never_wait(int never);
 
 /*
- * The same: whether the calling thread puts off what its calls are to sync (fsync() of durable
- * topics).  Then pn_sync_owed() has to be called after each, in that thread: NULL, or what any
- * thread gives to pn_sync_wait(), once: 0, or -PN_ESYNC, as the call itself would have returned it.
+ * The same: the calling thread puts off what calls on this connection are to sync (fsync() of
+ * durable topics); NULL: it does not.  Then pn_sync_owed() has to be called after each, in that
+ * thread: NULL, or what any thread gives to pn_sync_wait(), once: 0, or -PN_ESYNC, as the call
+ * itself would have returned it.  Calls on other connections, of a signal handler that comes in
+ * between for instance, sync as ever.
  */
 typedef struct pn_sync pn_sync;
-int pn_set_put_off(int put_off);
+void pn_set_put_off(const pn_conn *conn);
 pn_sync *pn_sync_owed(void);
 int pn_sync_wait(pn_sync *sync);
 

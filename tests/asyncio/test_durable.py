@@ -61,6 +61,25 @@ async def test_others_run_while_it_is_synced(segment_name: str, data_dir: str) -
     pynotify.unlink(segment_name, force=True)
 
 
+async def test_another_connection_syncs_what_is_its_own(segment_name: str, data_dir: str) -> None:
+    """A signal handler's, in the middle of a call of ours: it returns with that synced."""
+    async with await pynotify.AsyncConnection.connect(segment_name, data_dir=data_dir) as conn:
+        topic = conn.topic("t", durable=True, fsync="always")
+        topic.channel("c")
+        with pynotify.connect(segment_name) as handlers:
+            theirs = handlers.topic("t")
+            conn._off_loop.nowait(lambda: theirs.publish(b"of a handler"))
+            assert not conn._off_loop._disk_wait.owes
+            handlers.begin()
+            theirs.publish(b"in a transaction")
+            conn._off_loop.nowait(handlers.commit)
+            assert not conn._off_loop._disk_wait.owes
+            conn._off_loop.nowait(lambda: topic._publish_body(b"ours"))
+            assert conn._off_loop._disk_wait.owes
+            await conn._off_loop._disk_wait.until_synced()
+    pynotify.unlink(segment_name, force=True)
+
+
 async def test_no_sync_is_in_the_thread_of_the_loop(
     segment_name: str, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

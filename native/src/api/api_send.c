@@ -217,6 +217,7 @@ PN_API int pn_txn_commit(pn_txn *txn)
     struct pn_segment *seg = txn->conn->seg;
     int rc = pn_txn_check_commit(txn);
     pn_sync_error = 0;
+    pn_calling = txn->conn;
     if (rc == 0)
         rc = pn_async_commit(txn);
     if (goes_on(rc))

@@ -21,6 +21,7 @@
 static int enter(pn_conn *conn)
 {
     pn_sync_error = 0;
+    pn_calling = conn;
     return pn_conn_check(conn);
 }
 
@@ -29,11 +30,9 @@ static int done(const struct pn_conn *conn, int rc)
     return pn_durable_result(conn->seg, rc);
 }
 
-PN_API int pn_set_put_off(int put_off)
+PN_API void pn_set_put_off(const pn_conn *conn)
 {
-    int before = pn_puts_off;
-    pn_puts_off = put_off != 0;
-    return before;
+    pn_puts_off = conn;
 }
 
 PN_API pn_sync *pn_sync_owed(void)

@@ -79,7 +79,9 @@ static inline struct pn_hold *pn_topics_hold(const struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
     bool ready = pn_load_relaxed(&seg->ctl->topics_ready) != 0;
-    return __builtin_expect(ready, 1) ? seg->hold : seg->topics.opening;
+    if (__builtin_expect(ready, 1) || seg->topics.opening == NULL) /* overwritten: nothing opens */
+        return seg->hold;
+    return seg->topics.opening;
 }
 
 /*

@@ -411,6 +411,15 @@ static void arm_descriptor(struct pn_consumer *c, int64_t until)
         timerfd_settime(c->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
+/* The connection watches others (watch.c 8), or does so by now: the descriptor shows it. */
+static void join_watch(struct pn_consumer *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    int watched = pn_load_acquire(&c->conn->watch.epfd);
+    if (!c->watched && c->epfd >= 0 && watched >= 0)
+        c->watched = epoll_ctl(c->epfd, EPOLL_CTL_ADD, watched, &ev) == 0;
+}
+
 static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *out)
 {
     int64_t now = pn_now_ns(), deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
@@ -430,8 +439,10 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             pn_watch_arm(c->conn);
             drain_latch(c);
         }
-        if (has_fd)
+        if (has_fd) {
+            join_watch(c);
             pn_watch_look(c->conn);
+        }
         if (pn_load_acquire(&c->closing) != 0)
             return closed();
         bool stay = !(over || back);
@@ -552,9 +563,7 @@ static int make_descriptor(struct pn_consumer *c)
     pthread_mutex_unlock(&c->conn->recv_mutex);
     if (epfd < 0 || tfd < 0 || rc < 0 ||
         epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->efd), &ev) != 0 ||
-        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0 ||
-        (rc == 0 &&
-         epoll_ctl(epfd, EPOLL_CTL_ADD, pn_load_relaxed(&c->conn->watch.epfd), &ev) != 0)) {
+        epoll_ctl(epfd, EPOLL_CTL_ADD, tfd, &ev) != 0) {
         int error = errno;
         if (epfd >= 0)
             close(epfd);
@@ -564,6 +573,7 @@ static int make_descriptor(struct pn_consumer *c)
     }
     c->epfd = epfd;
     c->tfd = tfd;
+    join_watch(c);
     pn_store_release(&c->has_fd, 1);
     pn_consume_set_latch(c); /* nobody has looked yet */
     return 0;

@@ -17,6 +17,7 @@ struct pn_consumer {
     pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
     pn_atomic_i32 sleepfd; /* as in struct pn_conn */
     pn_atomic_u32 has_fd, closing;
+    bool watched; /* the connection's watch is in epfd */
     int epfd, tfd;
     int64_t slow_ns;
     struct {

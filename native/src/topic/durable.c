@@ -622,14 +622,14 @@ static int write_anew_and_sync(struct pn_segment *seg, int rc)
     return rc;
 }
 
-_Thread_local bool pn_puts_off;
+_Thread_local const struct pn_conn *pn_puts_off, *pn_calling;
 _Thread_local struct pn_sync *pn_put_off;
 
 /* For whom has to take it; false: it is to be done at once. */
 static bool is_put_off(struct pn_segment *seg, struct pn_topic_sync *sync)
 {
     struct pn_sync *mine = pn_put_off;
-    if (!pn_puts_off || (mine != NULL && mine->seg != seg))
+    if (pn_puts_off == NULL || pn_calling != pn_puts_off || (mine != NULL && mine->seg != seg))
         return false;
     if (mine == NULL) {
         mine = malloc(sizeof *mine);

@@ -78,7 +78,9 @@ struct pn_sync {
     struct pn_segment *seg;
     struct pn_topic_sync sync;
 };
-extern _Thread_local bool pn_puts_off __attribute__((tls_model("initial-exec")));
+/* The connection whose syncs the thread puts off, or NULL; and that whose call it is in. */
+extern _Thread_local const struct pn_conn *pn_puts_off __attribute__((tls_model("initial-exec")));
+extern _Thread_local const struct pn_conn *pn_calling __attribute__((tls_model("initial-exec")));
 extern _Thread_local struct pn_sync *pn_put_off __attribute__((tls_model("initial-exec")));
 int pn_durable_wait(struct pn_sync *sync); /* and it is freed */
 

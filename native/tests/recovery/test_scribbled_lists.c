@@ -232,12 +232,26 @@ static void buries_with_a_name_without_end(void *arg)
     close_all();
 }
 
+/* The word that says that there are topics; no thread of this process makes them. */
+static void gets_when_there_are_no_topics(void *arg)
+{
+    pn_message_out m;
+    (void) arg;
+    make_a_topic();
+    publish(has.conn, has.topic, "there");
+    pn_store_relaxed(&test_inside()->ctl->topics_ready, 0);
+    CHECK_EQ(pn_consumer_get(has.consumer, 0, &m), 1);
+    pn_store_relaxed(&test_inside()->ctl->topics_ready, 1);
+    close_all();
+}
+
 static void test_topics(void)
 {
     void (*const bodies[])(void *) = {
         gets_what_never_leaves_the_timed_set, gets_beside_what_never_times_out,
         cancels_what_has_no_deliveries,       peeks_at_a_list_that_leads_round,
-        deletes_among_too_many_owners,        buries_with_a_name_without_end};
+        deletes_among_too_many_owners,        buries_with_a_name_without_end,
+        gets_when_there_are_no_topics};
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
         CHECK_CHILD(spawn(bodies[i], NULL), 0);
     for (int way = 0; way < 3; way++)

@@ -279,6 +279,25 @@ static int read_log(const char *dir)
 }
 
 /* A process that was taken for dead comes to a consumer's slot that has its next owner by now. */
+/* Made while as many connections watched as may: when one of them has left it watches, too. */
+static void test_a_descriptor_watches_when_there_is_a_seat(void)
+{
+    open_scene();
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_consumer *c = consumer_of(conn, channel, 2);
+    struct pn_segment *seg = test_inside();
+    CHECK_EQ(pn_exchange(&seg->seats, PN_SEATS), 0);
+    CHECK(pn_consumer_fileno(c) >= 0);
+    NOTHING(c);
+    CHECK(!c->watched);
+    pn_store_relaxed(&seg->seats, 0);
+    pn_fetch_add_relaxed(&seg->ctl->members, 1); /* as if a process had come: it looks again */
+    NOTHING(c);
+    CHECK(c->watched);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 static void test_a_later_consumers_slot_stays(void)
 {
     char told[200] = "";
@@ -478,6 +497,7 @@ int main(void)
     RUN(test_a_pause_takes_back_what_is_ahead);
     RUN(test_peek_and_e2e);
     RUN(test_the_descriptor_is_level_triggered);
+    RUN(test_a_descriptor_watches_when_there_is_a_seat);
     RUN(test_a_later_consumers_slot_stays);
     RUN(test_a_second_thread_waits_for_the_first);
     RUN(test_what_the_latency_log_says);
