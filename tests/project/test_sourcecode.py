@@ -243,6 +243,24 @@ def test_functions_are_declared_in_the_header_of_their_file() -> None:
 
 # ---- the writer lock ---------------------------------------------------------------------------
 
+# While topics are made, before there are any that could be closed.
+BEFORE_TOPICS = {"restore.c", "durable.c", "open.c"}
+
+
+def test_topics_take_the_lock_that_waits_until_they_are_open() -> None:
+    takes = re.compile(r"\bpn_lock_(?:acquire|wait)\(")
+    sources = {path: text for path, text in core("*.c").items() if path.parent.name == "topic"}
+    sources |= {path: text for path, text in core("*.c").items() if path.name == "topic_ops.c"}
+    assert sum("pn_lock_topics" in text for text in sources.values()) > 5
+    fail_if_any(
+        [
+            f"{relative(path)} takes the lock by pn_lock_acquire() or _wait(), not pn_lock_topics()"
+            for path, text in sources.items()
+            if len(takes.findall(text)) > (path.name in BEFORE_TOPICS)
+        ]
+    )
+
+
 LOCKED = re.compile(
     r"^[^\s#][^;{}()]*?\b(\w+_locked)\([^;{}]*?\)\s*\{\s*((?:return\s+)?\w+)", re.MULTILINE
 )

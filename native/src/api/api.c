@@ -23,7 +23,9 @@
 #include "queue/queue.h"
 #include "queue/spill.h"
 #include "receive/receive.h"
+#include "recovery/rebuild_topics.h"
 #include "recovery/recover.h"
+#include "recovery/recover_topics.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
@@ -48,6 +50,8 @@ static void after_release(struct pn_segment *seg, struct pn_hold *hold)
         pn_consumers_signal(seg, hold->wake, hold->nwakes);
     if ((hold->at_end & PN_SYNC_LOG) != 0)
         pn_durable_sync(seg, &hold->sync);
+    if ((hold->at_end & PN_REPAIR) != 0)
+        pn_topics_repair(seg);
 }
 
 static void close_inherited(struct pn_conn *conn)
@@ -59,6 +63,7 @@ static void close_inherited(struct pn_conn *conn)
 __attribute__((constructor)) static void register_hooks(void)
 {
     pn_segment_hooks = (struct pn_segment_hooks) {.recover = pn_recover_locked,
+                                                  .repair = pn_topics_rebuild_step_locked,
                                                   .released = after_release,
                                                   .close_files = pn_durable_close,
                                                   .slot_freed = pn_consumers_reap_locked,
@@ -377,7 +382,7 @@ static void release_slot(pn_conn *conn)
     struct pn_hold hold;
     bool watched = pn_owns_slot(conn) && pn_load_relaxed(&conn->me->watches) != 0;
     pn_procsignal_disown(conn);
-    if (pn_lock_acquire(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0) {
+    if (pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0) {
         if (pn_owns_slot(conn))
             pn_backend_release_locked(conn);
         pn_queue_let_go_locked(conn->seg);

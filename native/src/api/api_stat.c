@@ -43,7 +43,7 @@ PN_API int64_t pn_engine_messages(pn_engine *engine)
     struct pn_hold hold;
     const struct pn_segment *seg = engine->seg;
     int64_t n = 0;
-    int rc = pn_lock_wait(engine->seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
+    int rc = pn_lock_topics_wait(engine->seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; pn_topics_ready(seg) && i < seg->topics.max_topics; i++) {
@@ -88,6 +88,10 @@ PN_API int pn_check(pn_engine *engine, char *buf, size_t cap)
 {
     struct pn_hold hold;
     int rc = pn_backend_reap_and_lock(engine->seg, &hold);
+    if (rc == 0) {
+        pn_lock_release(engine->seg);
+        rc = pn_lock_topics_wait(engine->seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
+    }
     if (rc != 0)
         return rc;
     rc = pn_check_locked(engine->seg, buf, cap);

@@ -10,7 +10,9 @@
  *    `state` last.  A process killed in between leaves a slot that is free, or claimed by the
  *    dead and so reaped.
  * 3. Reaping is done by a process that needs what the dead hold: a slot (claim), room (queue.c), an
- *    exact answer (statistics), and by recovery.
+ *    exact answer (statistics), and by recovery.  While topics are closed no slot is freed, since
+ *    its consumers would have to be taken out of lists that are being built: a process that needs
+ *    one helps to open them.
  */
 #define _GNU_SOURCE
 #include "backend/backend.h"
@@ -304,9 +306,11 @@ enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
     return dead ? PN_DEAD : PN_LOST;
 }
 
-void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
+bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
 {
     pn_assert_held(seg);
+    if (pn_topics_closed(seg))
+        return false;
     PN_CRASH("reap:begin");
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");
@@ -315,16 +319,14 @@ void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
     pn_fence_release();
     PN_CRASH("reap:freed");
     pn_room_wake(seg);
+    return true;
 }
 
 bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot)
 {
     pn_assert_held(seg);
-    if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED ||
-        pn_backend_verdict(seg, slot) != PN_DEAD)
-        return false;
-    pn_backend_reap_locked(seg, slot);
-    return true;
+    return pn_load_relaxed(&seg->backend[slot].state) == PN_SLOT_CLAIMED &&
+           pn_backend_verdict(seg, slot) == PN_DEAD && pn_backend_reap_locked(seg, slot);
 }
 
 void pn_backend_reap_all_locked(struct pn_segment *seg)
@@ -354,7 +356,8 @@ static uint64_t *find_dead(struct pn_segment *seg)
 int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold)
 {
     uint64_t *dead = find_dead(seg);
-    int rc = pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg);
+    int rc = dead != NULL ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg)
+                          : pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg);
     for (uint32_t word = 0; rc == 0 && dead != NULL && word < seg->words; word++)
         for (uint64_t bits = dead[word]; bits != 0; bits &= bits - 1)
             pn_backend_reap_if_dead_locked(seg, word * 64 + (uint32_t) __builtin_ctzll(bits));

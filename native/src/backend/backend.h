@@ -25,8 +25,8 @@ void pn_backend_release_locked(struct pn_conn *conn);
 void pn_backend_abandon(struct pn_conn *conn);
 
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
-/* Free the slot of a dead process.  Writer lock held. */
-void pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
+/* Free the slot of a dead process.  Writer lock held.  False: not while topics are closed. */
+bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
 /* Only if it is one. */
 bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
 /* Every dead slot: a system call for each that is taken.  Writer lock held. */

@@ -397,9 +397,14 @@ static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
                            const struct pn_room_wait *wait)
 {
     struct pn_segment *seg = c->conn->seg;
+    bool topics = c->txn != NULL && c->txn->pending.nops != 0;
     if (c->txn != NULL && c->txn->prepared) /* it comes back, and has to be called again */
-        return pn_lock_wait(seg, hold, PN_LOCK_FOREVER, c->txn);
+        return topics ? pn_lock_topics_wait(seg, hold, PN_LOCK_FOREVER, c->txn)
+                      : pn_lock_wait(seg, hold, PN_LOCK_FOREVER, c->txn);
     const void *who = c->txn != NULL ? (const void *) c->txn : c->conn;
+    if (topics)
+        return wait->may_leave ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, who)
+                               : pn_lock_topics(seg, hold, PN_LOCK_TIMEOUT_NS);
     return wait->may_leave ? pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, who)
                            : pn_lock_acquire(seg, hold, PN_LOCK_TIMEOUT_NS);
 }
@@ -621,7 +626,9 @@ int pn_async_prepare(struct pn_txn *txn)
         pthread_mutex_lock(&conn->recv_mutex);
         rc = pn_intents_fold(txn);
         if (rc == 0)
-            rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
+            rc = txn->pending.nops != 0
+                     ? pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn)
+                     : pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc == 0) {
             rc = reserve_locked(txn, bytes, wait);
             pn_lock_release(conn->seg);
@@ -647,7 +654,7 @@ static void abort_prepared(struct pn_txn *txn)
     struct pn_conn *conn = txn->conn;
     bool never_wait = pn_never_wait;
     pn_never_wait = false; /* what is given back here is kept from everybody until then */
-    int rc = pn_lock_acquire(conn->seg, &hold, PN_LOCK_FOREVER);
+    int rc = pn_lock_topics(conn->seg, &hold, PN_LOCK_FOREVER);
     pn_never_wait = never_wait;
     if (rc != 0)
         return;

@@ -46,7 +46,7 @@ static int no_memory(void)
 static int take_ids(struct pn_conn *conn, pn_ref topic, size_t n, uint64_t *first)
 {
     struct pn_hold hold;
-    int rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    int rc = pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     if (pn_topic_resolve_locked(conn, topic) == NULL)
@@ -105,7 +105,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         return no_memory();
     int rc;
     do {
-        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
@@ -143,7 +143,7 @@ int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answe
         rc = pn_fail(PN_ENOTINFLIGHT, "message %016llx was answered in this transaction already",
                      (unsigned long long) h->id);
     if (rc == 0)
-        rc = pn_lock_wait(txn->conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
+        rc = pn_lock_topics_wait(txn->conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
     if (rc != 0)
         return rc;
     rc = pn_answer_check_locked(txn->conn, h, false);

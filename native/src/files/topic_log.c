@@ -430,6 +430,12 @@ static int begin_compaction(struct pn_topiclog *log, struct pn_topiclog_files *f
     return 1;
 }
 
+int pn_topiclog_begin_anew(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    log->compact_file = 0;
+    return begin_compaction(log, files);
+}
+
 bool pn_topiclog_may_compact(const struct pn_topiclog *log)
 {
     return log->compact_file != 0 || log->queue.starved != 0 ||

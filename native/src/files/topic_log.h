@@ -215,6 +215,9 @@ void pn_topiclog_forget(struct pn_topiclog_kept *kept);
 bool pn_topiclog_is_untidy(const struct pn_topiclog *log);
 int pn_topiclog_tidy(struct pn_topiclog *log, struct pn_topiclog_files *files, bool at_once);
 
+/* Whatever is under way, and however little is worth it: a compaction begins with what is live now.
+ * When it has ended nothing is left of what the log said before.  1, or -errno. */
+int pn_topiclog_begin_anew(struct pn_topiclog *log, struct pn_topiclog_files *files);
 /* May the next do anything? */
 bool pn_topiclog_may_compact(const struct pn_topiclog *log);
 /*

@@ -11,7 +11,7 @@
  *                       as interested in it; generation counters after `want` of all, as in a
  *                       commit (generation.c 3).  woken = head comes last.
  *
- *   topics_dirty        the indices of topics are built again (recover_topics.c)
+ *   topics_dirty        topics are closed until their indices are built again (recover_topics.c)
  *
  *   mem_tail < tail     the tail was being moved: mem_tail follows
  *
@@ -177,10 +177,9 @@ int pn_recover_locked(struct pn_segment *seg)
             unsleep_all(seg);
         PN_CRASH("recover:before-woken");
     }
-    if (rc == 0)
-        rc = pn_topics_recover_locked(seg); /* while `woken` still says that entries are redone */
     if (rc != 0)
         return rc;
+    pn_topics_recover_locked(seg); /* while `woken` still says that entries are redone */
     pn_store_release(&ctl->woken, head);
     PN_CRASH("recover:woken");
     sum_reservations(seg);

@@ -8,7 +8,9 @@
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe);
 /* Can it be such an entry? */
 bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe);
-/* If topics_dirty is set: the redo record, then all indices from the truth. */
-int pn_topics_recover_locked(struct pn_segment *seg);
+/* If topics_dirty is set: the redo record, and the topics are closed until they are rebuilt. */
+void pn_topics_recover_locked(struct pn_segment *seg);
+/* Without the lock: rebuild them, in short holds. */
+void pn_topics_repair(struct pn_segment *seg);
 
 #endif

@@ -443,8 +443,25 @@ void pn_arena_rebuild_begin_locked(struct pn_arena *mem)
     memset((char *) mem->ctl + derived, 0, sizeof *mem->ctl - derived);
     memset(mem->owner, 0, mem->owners * sizeof *mem->owner);
     mem->ctl->fresh = fresh;
-    for (uint32_t at = mem->first; at < fresh; at++)
-        mem->page[at].free = pn_arena_starts(class_of(mem, at));
+    mem->ctl->pages_free = mem->pages - fresh;
+}
+
+uint32_t pn_arena_pages_used(const struct pn_arena *mem)
+{
+    return fresh_of(mem);
+}
+
+uint64_t pn_arena_cells_of(const struct pn_arena *mem, uint32_t page, enum pn_page_class class)
+{
+    return page >= mem->first && page < fresh_of(mem) && class_of(mem, page) == (uint32_t) class
+               ? pn_arena_starts(class)
+               : 0;
+}
+
+void pn_arena_unmark_page_locked(struct pn_arena *mem, uint32_t page)
+{
+    pn_assert_arena_held(mem);
+    mem->page[page].free = pn_arena_starts(class_of(mem, page));
 }
 
 bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class class)
@@ -501,18 +518,14 @@ static void settle_page(const struct pn_arena *mem, uint32_t class, uint32_t at,
     }
 }
 
-void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask)
+void pn_arena_settle_page_locked(struct pn_arena *mem, uint32_t page, uint64_t free_mask)
 {
     pn_assert_arena_held(mem);
-    struct pn_arena_control *ctl = mem->ctl;
-    ctl->pages_free = mem->pages - ctl->fresh;
-    for (uint32_t at = fresh_of(mem); at-- > mem->first;) { /* so the lists begin at the front */
-        uint32_t class = class_of(mem, at);
-        if (class >= PN_PAGE_CLASSES || mem->page[at].free == pn_arena_starts(class))
-            free_page(mem, at);
-        else
-            settle_page(mem, class, at, free_mask);
-    }
+    uint32_t class = class_of(mem, page);
+    if (class >= PN_PAGE_CLASSES || mem->page[page].free == pn_arena_starts(class))
+        free_page(mem, page);
+    else
+        settle_page(mem, class, page, free_mask);
 }
 
 uint32_t pn_arena_next_cell(const struct pn_arena *mem, enum pn_page_class class, uint32_t after)

@@ -138,14 +138,23 @@ int pn_arena_give_body_locked(struct pn_arena *mem, uint32_t ref);
 
 /* ---- rebuild and check --------------------------------------------------------------------- */
 
-/* Nothing is taken; mark what is; then whatever is not marked is free. */
+/*
+ * Counts and lists are forgotten; then each page that was ever used is unmarked; what is taken is
+ * marked; and each of these pages is settled, from the last to the first, so that the lists begin
+ * at the front: whatever is not marked is free.
+ */
 void pn_arena_rebuild_begin_locked(struct pn_arena *mem);
+/* Pages from there on were never used. */
+uint32_t pn_arena_pages_used(const struct pn_arena *mem);
+/* The granules at which cells of that class begin in a page; 0: it is of another class. */
+uint64_t pn_arena_cells_of(const struct pn_arena *mem, uint32_t page, enum pn_page_class class);
+void pn_arena_unmark_page_locked(struct pn_arena *mem, uint32_t page);
 /* false: no cell of that class begins there, or it was marked before. */
 bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class class);
 /* All cells of a chain for so many bytes; false: broken, or one was marked before. */
 bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len);
 /* State words of unmarked cells become free: BODY 0, DELIVERY what free_mask leaves of it. */
-void pn_arena_rebuild_end_locked(struct pn_arena *mem, uint64_t free_mask);
+void pn_arena_settle_page_locked(struct pn_arena *mem, uint32_t page, uint64_t free_mask);
 
 /* The next cell of that class, free or taken, after a reference; 0: the first, and no more. */
 uint32_t pn_arena_next_cell(const struct pn_arena *mem, enum pn_page_class class, uint32_t after);

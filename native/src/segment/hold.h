@@ -23,7 +23,8 @@ enum pn_hold_end {
     PN_RESIGNAL = 1,       /* there was a recovery: signal everything owed */
     PN_TELL_BRIDGES = 2,   /* a channel has got its first listener, or lost its last */
     PN_WAKE_CONSUMERS = 4, /* those in `wake` */
-    PN_SYNC_LOG = 8        /* as `sync` says */
+    PN_SYNC_LOG = 8,       /* as `sync` says */
+    PN_REPAIR = 16         /* topics were closed: finish what opens them again */
 };
 
 /* What was written to the log of topics and is to be synced. */

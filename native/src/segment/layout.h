@@ -143,6 +143,13 @@ struct pn_room_ticket {
     int64_t until;   /* CLOCK_MONOTONIC ns: not renewed until then, it counts no more */
 };
 
+/* Of topics, in `topics_dirty`. */
+enum pn_topics_dirty {
+    PN_TOPICS_DIRTY = 1, /* indices are being changed by the holder: of who dies there, recovery
+                          * closes the topics */
+    PN_TOPICS_CLOSED = 2 /* they are being built again, in steps: only those steps look at them */
+};
+
 struct AsyncQueueControl {
     /* W: holder.  R: any (acquire).  The release-store of head is the only commit point. */
     _Alignas(64) pn_atomic_u64 head;
@@ -160,7 +167,7 @@ struct AsyncQueueControl {
     int64_t lastQueueFillWarn;  /* CLOCK_MONOTONIC ns */
     pn_atomic_u64 deferred_at;  /* when the oldest in deferred[] was put there, or 0.  R: any */
     uint32_t index_dirty;       /* the channel index is being changed; recovery rebuilds it */
-    pn_atomic_u32 topics_dirty; /* indices of topics are being changed; likewise */
+    pn_atomic_u32 topics_dirty; /* enum pn_topics_dirty; 0: the indices of topics are right */
     pn_atomic_u32 topics_ready; /* the topic area exists.  W: holder.  R: any (acquire) */
     uint32_t tickets; /* how many of room_ticket[] are taken, or more; a scan counts again */
     uint32_t last_dboid;

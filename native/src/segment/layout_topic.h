@@ -17,7 +17,7 @@
  * between topics, channels and consumers are index + 1, 0: none.
  *
  * Who writes: the holder of the writer lock, everything, except where noted.  "truth" is what
- * recovery believes; what is "derived" it rebuilds (recover_topics.c).
+ * recovery believes; what is "derived" it rebuilds (rebuild_topics.c).
  *
  *  I20 A delivery exists iff its kind is not FREE, its message is LIVE or PREPARED, its channel is
  *      in use, and its order is not below the channel's void_below.
@@ -310,6 +310,27 @@ struct pn_topic_redo {
     pn_atomic_u64 void_n;
 };
 
+/* A list that is being sorted; a step goes on where the last one stopped (rebuild_topics.c 4). */
+struct pn_topic_sort {
+    uint32_t doing; /* enum */
+    uint32_t rest;  /* not looked at yet */
+    uint32_t one, level;
+    uint32_t a, b, first, tail; /* being merged, and what has been */
+    uint64_t moves;
+    uint32_t part[32]; /* sorted lists of 1, 2, 4 ... */
+};
+
+/* How far the rebuild of closed topics has come.  W: holder */
+struct pn_topic_repair {
+    uint32_t phase;  /* enum, in the order in which they are done */
+    uint32_t cursor; /* of the phase: a page, or a row */
+    uint32_t kind;   /* of what it is that row */
+    uint32_t most;   /* units of work in one hold of the lock, of all there ever were */
+    uint64_t steps;  /* of all rebuilds */
+    uint64_t rebuilds;
+    struct pn_topic_sort sort;
+};
+
 struct pn_topic_control {
     pn_atomic_u64 next_id; /* W: any (an add) */
     uint32_t deleted;      /* records that are DELETED, or more */
@@ -326,6 +347,7 @@ struct pn_topic_control {
     uint32_t pad;
     struct pn_topiclog log;
     struct pn_topic_redo redo;
+    struct pn_topic_repair repair;
     struct pn_arena_control arena;
     struct pn_tombstone tombstone[PN_TOMBSTONES];
 };

@@ -16,6 +16,11 @@
  *    stood, unless it got the lock in between.  A call that is not made again, because a handler
  *    raised, leaves its time to no other: the binding says so (pn_lock_forget), and what a handler
  *    itself calls is told apart by what it waits for.
+ * 5. After a death in the middle of an operation on topics these are closed, and opened again in
+ *    steps (rebuild_topics.c), one at the most in a hold.  Each process that takes the lock does
+ *    one, and a
+ *    caller that needs topics takes it again and again; in between it sleeps as long as its step
+ *    took, since a mutex does not ask how long the others have waited.
  */
 #define _GNU_SOURCE
 #include "segment/lock.h"
@@ -67,8 +72,10 @@ bool pn_lock_is_held(const struct pn_segment *seg)
 
 bool pn_topics_are_held(const struct pn_segment *seg)
 {
-    return pn_lock_is_held(seg) || (opening.seg == seg && opening.pid == pn_my_pid &&
-                                    pn_load_relaxed(&seg->ctl->topics_ready) == 0);
+    if (pn_lock_is_held(seg)) /* and they are not closed, but for a step of what opens them */
+        return pn_load_relaxed(&seg->ctl->topics_dirty) != PN_TOPICS_CLOSED;
+    return (opening.seg == seg && opening.pid == pn_my_pid &&
+            pn_load_relaxed(&seg->ctl->topics_ready) == 0);
 }
 #endif
 
@@ -154,6 +161,29 @@ static inline bool unfinished(const struct pn_segment *seg)
            pn_load_relaxed(&seg->ctl->woken) != pn_load_relaxed(&seg->ctl->head);
 }
 
+/* What this thread takes the lock for, and when it got it last while the topics were closed. */
+static _Thread_local bool wants_topics;
+static _Thread_local int64_t step_ns;
+
+/* All is as it should be, but for topics that are closed: so far. */
+static int help(struct pn_segment *seg, struct pn_hold *hold)
+{
+    int64_t began = pn_now_ns();
+    begin(seg, hold);
+    int rc = pn_segment_hooks.repair(seg, wants_topics);
+    step_ns = pn_now_ns() - began;
+    if (rc != 0)
+        end(seg, hold);
+    return rc;
+}
+
+static bool only_closed(const struct pn_segment *seg)
+{
+    return seg->ctl->index_dirty == 0 &&
+           pn_load_relaxed(&seg->ctl->topics_dirty) == PN_TOPICS_CLOSED &&
+           pn_load_relaxed(&seg->ctl->woken) == pn_load_relaxed(&seg->ctl->head);
+}
+
 static int timed_out(struct pn_segment *seg, int error)
 {
     int32_t holder = pn_load_relaxed(&seg->lock->holder_pid);
@@ -175,7 +205,7 @@ static int finish(struct pn_segment *seg, struct pn_hold *hold, int rc)
         if (rc != 0)
             return rc;
     } else if (rc == 0 && unfinished(seg)) {
-        rc = take_over(seg, hold, 0);
+        rc = only_closed(seg) ? help(seg, hold) : take_over(seg, hold, 0);
         if (rc != 0)
             return rc;
     } else if (rc == 0) {
@@ -261,6 +291,64 @@ int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeo
     if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0) && was_left(&waiting))
         left.whose = NULL;
     return finish(seg, hold, rc);
+}
+
+static int closed_for_long(const struct pn_segment *seg, int error)
+{
+    return pn_fail(
+        error,
+        "the topics of segment \"%s\" are being repaired, after the death of the process "
+        "with PID %d in the middle of an operation on them\n"
+        "Try again: each call does a part of it.",
+        seg->name, pn_load_relaxed(&seg->recovered_from));
+}
+
+/* As long as the step took that it has just made; what others do then is theirs. */
+static void stand_back(void)
+{
+    enum { LEAST_NS = 20000, MOST_NS = 1000000 };
+    int64_t ns = step_ns < LEAST_NS ? LEAST_NS : step_ns > MOST_NS ? MOST_NS : step_ns;
+    nanosleep(&(struct timespec) {.tv_nsec = ns}, NULL);
+}
+
+static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                       const struct waiting *waiting)
+{
+    int64_t began = 0;
+    for (;;) {
+        wants_topics = true;
+        int rc = waiting != NULL
+                     ? pn_lock_wait_for(seg, hold, timeout_ns, waiting->whose, waiting->what)
+                     : pn_lock_acquire(seg, hold, timeout_ns);
+        wants_topics = false;
+        if (__builtin_expect(rc != 0 || !pn_topics_closed(seg), 1))
+            return rc;
+        pn_lock_release(seg);
+        PN_CRASH("topic-recover:waiting");
+        if (pn_never_wait)
+            return closed_for_long(seg, PN_ELOCKBUSY);
+        int64_t now = pn_now_ns(), limit = timeout_ns;
+        if (limit != PN_LOCK_FOREVER && limit > pn_lock_timeout_ns)
+            limit = pn_lock_timeout_ns;
+        began = began == 0 ? now : began;
+        if (limit < PN_LOCK_TIMEOUT_NS && now - began >= limit)
+            return closed_for_long(seg, PN_ELOCK);
+        if (waiting != NULL && pn_interruptible && now - began >= PN_LOCK_SLICE_NS)
+            return leave(waiting, limit == PN_LOCK_FOREVER ? INT64_MAX : began + limit);
+        stand_back();
+    }
+}
+
+int pn_lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
+{
+    return lock_topics(seg, hold, timeout_ns, NULL);
+}
+
+int pn_lock_topics_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                            const void *whose, const char *what)
+{
+    const struct waiting waiting = {.whose = whose, .what = what};
+    return lock_topics(seg, hold, timeout_ns, &waiting);
 }
 
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold)

@@ -43,6 +43,25 @@ int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeo
 /* pn_forget_wait(): what the thread has left, if anything, is not called again. */
 void pn_lock_forget(void);
 
+/* Are the topics closed?  With the lock. */
+static inline bool pn_topics_closed(const struct pn_segment *seg)
+{
+    return (pn_load_relaxed(&seg->ctl->topics_dirty) & PN_TOPICS_CLOSED) != 0;
+}
+
+/*
+ * The same two, for a caller that looks at topics: with the lock, and they are not closed.
+ * While they are, each time it has the lock the caller does a step of what opens them, and gives
+ * the lock to others in between.  -PN_ELOCKBUSY with pn_never_wait; a caller that has less time
+ * than PN_LOCK_TIMEOUT_NS gets -PN_ELOCK after it, any other goes on to the end, which its own
+ * steps bring nearer.
+ */
+int pn_lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns);
+#define pn_lock_topics_wait(seg, hold, timeout_ns, whose)                                          \
+    pn_lock_topics_wait_for((seg), (hold), (timeout_ns), (whose), __func__)
+int pn_lock_topics_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
+                            const void *whose, const char *what);
+
 /* The watchdog's: -EBUSY when another thread holds it. */
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
 

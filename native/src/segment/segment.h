@@ -123,6 +123,9 @@ struct pn_segment {
  */
 struct pn_segment_hooks {
     int (*recover)(struct pn_segment *); /* EOWNERDEAD, lock held: recover.c */
+    /* topics are closed, lock held: a step of what opens them again (rebuild_topics.c);
+     * `all`: also one that needs files */
+    int (*repair)(struct pn_segment *, bool all);
     /* the writer lock was released, and the hold has something to be done: api.c */
     void (*released)(struct pn_segment *, struct pn_hold *);
     void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */

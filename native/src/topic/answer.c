@@ -399,7 +399,7 @@ static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int a
     struct pn_segment *seg = conn->seg;
     struct pn_topic_notes notes = {.n = 0};
     struct pn_topic_note note;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     bool ready = pn_topics_ready(seg);
@@ -427,7 +427,7 @@ int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64
     if (rc == 0 && __builtin_expect(conn->log != NULL, 0))
         return answer_and_log(conn, h, answer, pn_answer_delay(delay_ns), reason, reason_len);
     if (rc == 0)
-        rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+        rc = pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     if (pn_topics_ready(conn->seg))
@@ -442,7 +442,7 @@ int pn_answer(struct pn_conn *conn, const struct pn_handle *h, int answer, int64
 int pn_answer_deadline(struct pn_conn *conn, const struct pn_handle *h, int64_t *deadline)
 {
     struct pn_hold hold;
-    int rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    int rc = pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     rc = pn_answer_check_locked(conn, h, false);

@@ -194,7 +194,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     pn_store_relaxed(&c->efd, -1);
     pn_store_relaxed(&c->sleepfd, -1);
     pthread_mutex_init(&c->mutex, NULL);
-    rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc == 0 && !pn_topics_ready(seg)) {
         pn_lock_release(seg);
         rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
@@ -239,7 +239,7 @@ int pn_consume_pause(struct pn_consumer *c, int level)
     bool idle = pthread_mutex_trylock(&c->mutex) == 0; /* else it sleeps, with nothing ahead */
     int rc = pn_conn_check(c->conn);
     if (rc == 0)
-        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0) {
         if (idle)
             pthread_mutex_unlock(&c->mutex);
@@ -301,7 +301,7 @@ static int detach(struct pn_consumer *c)
     bool more = true, leaves = false;
     int rc = 0;
     while (rc == 0 && more) {
-        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
         if (rc != 0)
             break;
         more = false;

@@ -31,7 +31,9 @@
 #include "topic/overflow.h"
 #include "topic/rest.h"
 
-enum { PN_CARRY_CELLS = 64 }; /* no more are looked at for one step of compaction */
+/* What one hold of the lock carries: as many messages, each after a look at as many cells, until
+ * they have PN_TOPICLOG_STEP bytes. */
+enum { PN_CARRY_CELLS = 64, PN_CARRY_MESSAGES = 192 };
 
 void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
 {
@@ -312,23 +314,44 @@ static uint64_t live_bytes(const struct pn_segment *seg)
     return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
 }
 
+/* What was synced before is not, in the new file. */
+static void to_be_synced_as_all(struct pn_segment *seg)
+{
+    struct pn_durable *d = pn_durable_mine(seg);
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        const struct pn_topic *topic = &seg->topics.topic[i];
+        if (pn_topic_kept(topic) && d->policy < topic->fsync)
+            d->policy = topic->fsync;
+    }
+}
+
 int pn_carry_all_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
     struct pn_durable *d = pn_durable_mine(seg);
     int rc = pn_topiclog_write_anew(&seg->topics.ctl->log, &d->files, live_bytes(seg) / 2);
-    for (uint32_t i = 0; rc == 0 && i < seg->topics.max_topics; i++) {
-        const struct pn_topic *topic = &seg->topics.topic[i];
-        if (pn_topic_kept(topic) && d->policy < topic->fsync)
-            d->policy = topic->fsync; /* what was synced before is not, in the new file */
-    }
+    if (rc == 0)
+        to_be_synced_as_all(seg);
     return rc;
 }
 
 void pn_carry_some_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg), 1024);
+    pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg),
+                        PN_CARRY_MESSAGES);
+}
+
+int pn_carry_step_locked(struct pn_segment *seg)
+{
+    pn_assert_topics_held(seg);
+    struct pn_topiclog *log = &seg->topics.ctl->log;
+    if (log->compact_file == 0) /* scribbled: there is nothing to go on with */
+        return -PN_ECORRUPT;
+    int rc = pn_topiclog_compact(log, &pn_durable_mine(seg)->files, 0, PN_CARRY_MESSAGES);
+    if (rc == 0)
+        to_be_synced_as_all(seg);
+    return rc;
 }
 
 /*

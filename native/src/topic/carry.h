@@ -69,7 +69,9 @@ int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_reco
 
 /* The log anew, from what is in memory and on disk; the files are open. */
 int pn_carry_all_locked(struct pn_segment *seg);
-/* A step of compaction, if nothing is on disk. */
+/* A step of compaction, if it is worth it. */
 void pn_carry_some_locked(struct pn_segment *seg);
+/* A step of the one under way: 1: there is more; 0: all is written; -errno. */
+int pn_carry_step_locked(struct pn_segment *seg);
 
 #endif

@@ -121,15 +121,16 @@ static int grow(struct pn_consumer *c, size_t need)
 }
 
 /*
- * The arena cannot be followed while somebody rebuilds it (recover_topics.c), though nothing of the
- * message changes.  With the lock it can, or it is broken indeed.  1, 0 as in copy_out.
+ * The arena cannot be followed while it is rebuilt (rebuild_topics.c), though nothing of the
+ * message changes.  When topics are open again it can, or it is broken indeed.  1, 0 as in
+ * copy_out.
  */
 static int copy_again(struct pn_consumer *c, const struct pn_delivery *d, uint64_t word,
                       uint64_t bytes)
 {
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     if (pn_load_relaxed(&d->state) == word) {
@@ -208,7 +209,7 @@ static int renew_ahead(struct pn_consumer *c, int64_t now)
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
     struct pn_hold hold;
-    int rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
@@ -323,7 +324,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     rc = pn_consume_check_channel(c, &ch);
@@ -360,7 +361,7 @@ static void stop_waiting(struct pn_consumer *c)
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     if (pn_load_acquire(&c->me->wait) == PN_CONSUMER_BUSY ||
-        pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
+        pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
         return;
     struct pn_topic_channel *ch;
     pn_topics_begin_locked(seg);
@@ -531,7 +532,7 @@ static int expire_ahead(struct pn_consumer *c)
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
     struct pn_topic_channel *ch;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, c);
     if (rc != 0)
         return rc;
     struct pn_topic_notes notes;

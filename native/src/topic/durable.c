@@ -6,9 +6,10 @@
  *    flushes before its commit point, so a full disk is the publisher's error and nothing has
  *    happened; a transaction flushes messages and answers together before `head`.
  * 2. So log and memory differ while `topics_dirty` stands, and at no other time.  Who dies there is
- *    followed by a rebuild, at whose end the log is written anew from memory: all topics, all
- *    messages.  If nobody is left, the log is what counts: a message whose publisher was not told
- *    may be there or not, an answer whose consumer was not told may have happened or not.
+ *    followed by a rebuild, before whose end the log is written anew from memory: all topics, all
+ *    messages, by a compaction of which each step is one of the rebuild's.  If nobody is left, the
+ *    log is what counts: a message whose publisher was not told may be there or not, an answer
+ *    whose consumer was not told may have happened or not.
  * 3. On a full disk what has not happened is refused, and what has goes to the blocks that were
  *    reserved for it (pn_carry_owed); attempts and delays are left out.  When a flush fails of
  *    what memory has done already, the caller is told (PN_ESYNC) and `log_behind` stands until the
@@ -501,6 +502,32 @@ void pn_durable_end_locked(struct pn_segment *seg)
     to_be_synced(seg);
 }
 
+bool pn_durable_anew_locked(struct pn_segment *seg, bool first)
+{
+    pn_assert_topics_held(seg);
+    struct pn_topic_control *ctl = seg->topics.ctl;
+    if (ctl->log_ready == 0)
+        return false;
+    if (first) {
+        ctl->log_behind = 1;
+        pn_store_relaxed(&ctl->log.failed, 0);
+    }
+    int rc = open_files(seg);
+    if (rc == 0 && !pn_diskqueue_possible(&ctl->log.queue, ctl->log.queue.base))
+        rc = pn_segment_poison(seg, "the log of durable topics is broken");
+    if (rc != 0)
+        return false;
+    struct pn_durable *d = pn_durable_mine(seg);
+    d->failures = pn_load_acquire(&ctl->log.failures);
+    rc = first ? pn_topiclog_begin_anew(&ctl->log, &d->files) : pn_carry_step_locked(seg);
+    if (rc == 0)
+        ctl->log_behind = 0;
+    PN_CRASH("durable:step");
+    tidy(seg);
+    to_be_synced(seg);
+    return rc > 0;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static int open_files(struct pn_segment *seg)
@@ -606,7 +633,7 @@ static void sync_all(struct pn_segment *seg)
 static int write_anew_and_sync(struct pn_segment *seg, int rc)
 {
     struct pn_hold hold;
-    if (pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
+    if (pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
         return rc;
     pn_topics_begin_locked(seg);
     pn_topics_end_locked(seg);

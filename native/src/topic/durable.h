@@ -58,6 +58,10 @@ void pn_durable_forget_locked(struct pn_segment *seg);
 /* The same at the end of an operation. */
 void pn_durable_end_locked(struct pn_segment *seg);
 
+/* Topics are closed: a step of writing the log again; false: it is, or it cannot be written, and
+ * `log_behind` stands. */
+bool pn_durable_anew_locked(struct pn_segment *seg, bool first);
+
 /* After the lock's release: fsync, as the topics that were written to want it. */
 void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync);
 

@@ -560,7 +560,7 @@ void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
 {
-    int rc = pn_lock_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
+    int rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
     rc = pn_conn_check_slot(conn);

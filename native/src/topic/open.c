@@ -76,7 +76,7 @@ static int make(struct pn_segment *seg)
     int rc = fill(seg);
     seg->topics.opening = NULL;
     if (rc == 0)
-        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc != 0)
         return rc;
     opening.at_end |= hold.at_end; /* of a recovery */
@@ -112,7 +112,7 @@ int pn_topics_wake(struct pn_segment *seg)
     struct pn_hold hold;
     int rc = pn_topics_make_ready(seg);
     if (rc == 0)
-        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     pn_topics_begin_locked(seg);
@@ -132,7 +132,7 @@ int pn_topics_await(struct pn_segment *seg)
             pn_opening_end(seg);
     }
     if (rc == 0)
-        rc = pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS);
+        rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc == 0)
         pn_lock_release(seg);
     return rc;

@@ -136,7 +136,7 @@ static void quantiles(const struct e2e *h, int halves, double total, const doubl
 
 static int enter(struct pn_conn *conn, struct pn_hold *hold)
 {
-    int rc = pn_lock_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
+    int rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc == 0 && pn_topics_ready(conn->seg))
         pn_topics_begin_locked(conn->seg);
     return rc;
@@ -192,7 +192,7 @@ int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, d
     struct pn_hold hold;
     int rc = check_quantiles(q, n);
     if (rc == 0)
-        rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
@@ -410,7 +410,7 @@ int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
     int rc = wake(seg);
     if (rc != 1)
         return rc;
-    rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
+    rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     rc = (int) topic_rows(seg, 0, begin_look(), rows, cap);
@@ -507,7 +507,7 @@ int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats 
 {
     struct pn_hold hold;
     size_t n = 0;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
@@ -585,7 +585,7 @@ int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, 
 int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
 {
     struct pn_hold hold;
-    int rc = pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
+    int rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);

@@ -11,7 +11,7 @@
  * 2. The writer lock guards everything.  What is true is said by few words (layout_topic.h,
  *    "truth"), each operation of its own changes it with one store, and all else is an index, for
  *    which `topics_dirty` stands while it is being changed: the successor of one who died then
- *    makes all indices anew (recover_topics.c).  What needs more than one store at once goes
+ *    makes all indices anew (rebuild_topics.c).  What needs more than one store at once goes
  *    through a redo record, or, in a transaction, through redo entries in the queue before `head`.
  * 3. A topic, or a channel, is deleted by the store of its state; emptied by the store of
  *    `void_below`: whatever stands in it with a smaller order does not exist any more.  What it
@@ -298,14 +298,14 @@ static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
 {
     int rc = make ? pn_topics_make_ready(conn->seg) : 0;
     if (rc == 0)
-        rc = pn_lock_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
+        rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     return rc != 0 ? rc : begin(conn);
 }
 
 /* The same, in the middle of what is done in several holds: this may not be left. */
 static int enter_again(struct pn_conn *conn, struct pn_hold *hold)
 {
-    int rc = pn_lock_acquire(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
+    int rc = pn_lock_topics(conn->seg, hold, PN_LOCK_TIMEOUT_NS);
     return rc != 0 ? rc : begin(conn);
 }
 

@@ -20,19 +20,21 @@ static inline bool pn_topics_ready(const struct pn_segment *seg)
 
 /*
  * Between the two the indices contradict the truth; who dies there is followed by a rebuild.  A
- * process dies between two instructions, so it is the compiler that must keep the order.
+ * process dies between two instructions, so it is the compiler that must keep the order.  The lock
+ * was taken by pn_lock_topics(): the topics are not closed.
  */
 static inline void pn_topics_begin_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    pn_store_relaxed(&seg->ctl->topics_dirty, 1);
+    pn_store_relaxed(&seg->ctl->topics_dirty, PN_TOPICS_DIRTY);
     pn_compiler_fence();
 }
 void pn_topics_refill_locked(struct pn_segment *seg); /* overflow.c */
 void pn_durable_end_locked(struct pn_segment *seg);   /* durable.c */
 /* Up to PN_TOPIC_STEPS steps of freeing what was deleted or emptied; true: there is more. */
 bool pn_topics_sweep_locked(struct pn_segment *seg);
-static inline void pn_topics_end_locked(struct pn_segment *seg)
+/* What every operation on topics does at its end, for those before it. */
+static inline void pn_topics_tend_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
     if (__builtin_expect(seg->topics.ctl->sweeping != 0, 0)) /* whoever began it may be gone */
@@ -43,6 +45,10 @@ static inline void pn_topics_end_locked(struct pn_segment *seg)
                              pn_load_relaxed(&seg->topics.ctl->log.failed) != 0,
                          0))
         pn_durable_end_locked(seg);
+}
+static inline void pn_topics_end_locked(struct pn_segment *seg)
+{
+    pn_topics_tend_locked(seg);
     pn_compiler_fence();
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
 }

@@ -154,7 +154,7 @@ static bool take_over(struct pn_segment *seg, int32_t pid)
 {
     struct pn_hold hold;
     PN_CRASH("watch:dead");
-    if (pn_lock_acquire(seg, &hold, PN_TAKEOVER_NS) != 0)
+    if (pn_lock_topics(seg, &hold, PN_TAKEOVER_NS) != 0)
         return false;
     PN_CRASH("watch:locked");
     reap_process_locked(seg, pid);

@@ -31,6 +31,7 @@
 
 #include "backend/conn.h"
 #include "topic/consume.h"
+#include "recovery/rebuild_topics.h"
 #include "segment/lock.h"
 #include "segment/process.h"
 #include "segment/segment.h"
@@ -268,6 +269,7 @@ static size_t add_label(struct job *jobs, size_t n, const char *label)
     /* happen once: in a segment, or after the death of whoever had the lock */
     bool again = !is_first_use(label), once = strcmp(label, "topic-recover:clean") == 0 ||
                                               strcmp(label, "topic-recover:redone") == 0 ||
+                                              strcmp(label, "topic-recover:opened") == 0 ||
                                               strcmp(label, "topic-recover:unpumped") == 0 ||
                                               strcmp(label, "topic-recover:answer") == 0;
     int last = PN_CRASH_EXIT;
@@ -317,6 +319,7 @@ int main(int argc, char **argv)
 {
     static struct job jobs[1024];
     size_t n = 0;
+    pn_rebuild_units = 1500; /* several steps, however little there is */
     if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
         n = add_unhelped(jobs, n); /* the slow ones first */
     for (int i = 0; i < pn_crash_label_count(); i++)

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "arena_rebuild.h"
 #include "topic_arena.h"
 
 enum { HEAD = 88, PAGES = 64, MAX_REFS = PAGES * PN_ARENA_GRANULES };
@@ -366,13 +367,13 @@ static void test_rebuild_from_what_is_true(void)
         model_run(&mem, &seed, 130);
         uint64_t used = pn_arena_bytes_used(&mem), free = pn_arena_bytes_free(&mem);
         spoil_what_is_derived(&mem, &seed);
-        pn_arena_rebuild_begin_locked(&mem);
+        rebuild_begin(&mem);
         model_mark(&mem, nlive / 2);
         if (i % 2 == 0) /* who rebuilt was killed too */
             spoil_what_is_derived(&mem, &seed);
-        pn_arena_rebuild_begin_locked(&mem);
+        rebuild_begin(&mem);
         model_mark(&mem, nlive);
-        pn_arena_rebuild_end_locked(&mem, 0);
+        rebuild_end(&mem, 0);
         CHECK_ARENA(&mem);
         CHECK_EQ(pn_arena_bytes_used(&mem), used);
         CHECK_EQ(pn_arena_bytes_free(&mem), free);
@@ -396,7 +397,7 @@ static void test_what_is_not_marked_is_free(void)
     *(uint64_t *) pn_arena_at(&mem, lost) = tag | 1;
     ((struct pn_body_cell *) pn_arena_at(&mem, body))->state = 2;
     ((struct pn_body_cell *) pn_arena_at(&mem, other))->state = 1;
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     CHECK(pn_arena_mark_locked(&mem, kept, PN_PAGE_DELIVERY));
     CHECK(!pn_arena_mark_locked(&mem, kept, PN_PAGE_DELIVERY)); /* twice */
     CHECK(!pn_arena_mark_locked(&mem, lost, PN_PAGE_BODY));     /* not that class */
@@ -404,7 +405,7 @@ static void test_what_is_not_marked_is_free(void)
     CHECK(!pn_arena_mark_locked(&mem, 0, PN_PAGE_WHOLE));
     CHECK(!pn_arena_mark_locked(&mem, (mem.ctl->fresh) * 64, PN_PAGE_FREE));
     CHECK(pn_arena_mark_body_locked(&mem, body, HEAD, 0));
-    pn_arena_rebuild_end_locked(&mem, ~(uint64_t) 0 << 35);
+    rebuild_end(&mem, ~(uint64_t) 0 << 35);
     CHECK_ARENA(&mem);
     CHECK_EQ(*(uint64_t *) pn_arena_at(&mem, kept), tag | 3);
     CHECK_EQ(*(uint64_t *) pn_arena_at(&mem, lost), tag);
@@ -427,21 +428,21 @@ static void test_a_broken_chain_does_not_mark(void)
     for (int i = 0; i < 6; i++) {
         uint32_t *link = i < 3 ? first : i < 5 ? page : &cell->next, good = *link;
         *link = (uint32_t[]) {UINT32_MAX, 0, ref, whole, mem.ctl->fresh * 64, 7}[i];
-        pn_arena_rebuild_begin_locked(&mem);
+        rebuild_begin(&mem);
         CHECK(!pn_arena_mark_body_locked(&mem, ref, HEAD, len));
         *link = good;
     }
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     CHECK(!pn_arena_mark_body_locked(&mem, ref, HEAD, len + 1000)); /* another length */
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     CHECK(!pn_arena_mark_body_locked(&mem, ref, HEAD, 0));
     cell->state = 2; /* a message of its own */
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     CHECK(!pn_arena_mark_body_locked(&mem, ref, HEAD, len));
     cell->state = PN_BODY_CHAINED;
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     CHECK(pn_arena_mark_body_locked(&mem, ref, HEAD, len));
-    pn_arena_rebuild_end_locked(&mem, 0);
+    rebuild_end(&mem, 0);
     CHECK_ARENA(&mem);
     CHECK(!arena_was_poisoned());
     arena_free(&mem);
@@ -530,10 +531,10 @@ static void test_scribbled_all_over(void)
         for (int i = 0; i < 100; i++)
             pn_arena_take_locked(&mem, 0, (enum pn_page_class)(1 + i % 3));
         pn_arena_check(&mem, arena_silent, NULL);
-        pn_arena_rebuild_begin_locked(&mem);
+        rebuild_begin(&mem);
         for (uint32_t i = 0; i < nlive; i++)
             pn_arena_mark_body_locked(&mem, live[i].ref, HEAD, live[i].len);
-        pn_arena_rebuild_end_locked(&mem, 0);
+        rebuild_end(&mem, 0);
         CHECK_ARENA(&mem);
         poisoned += arena_was_poisoned();
     }

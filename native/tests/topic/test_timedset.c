@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "arena_rebuild.h"
 #include "topic_arena.h"
 
 #include "topic/timedset.h"
@@ -375,10 +376,10 @@ static void test_rebuild(void)
         add(&mem, &set, i, (int64_t) i * 7919 % 3500);
     while (pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0) /* the memory is full */
         ;
-    pn_arena_rebuild_begin_locked(&mem);
+    rebuild_begin(&mem);
     for (uint32_t i = 0; i < 3500; i++)
         CHECK(pn_arena_mark_locked(&mem, ref_of[i], PN_PAGE_DELIVERY));
-    pn_arena_rebuild_end_locked(&mem, 0);
+    rebuild_end(&mem, 0);
     pn_timedset_forget_locked(&mem, &set);
     CHECK_EQ(mem.ctl->cells_used[PN_PAGE_WHOLE], 0);
     for (uint32_t i = 0; i < 3500; i++) {

@@ -1,0 +1,19 @@
+/* rebuild_topics.h - closed topics are opened again, in steps.  Writer lock held. */
+#ifndef PN_TOPIC_REBUILD_H
+#define PN_TOPIC_REBUILD_H
+
+#include "topic/topic.h"
+
+/* Units of work in one hold of the lock: cells, rows of tables, moves within a list.  Tests have
+ * fewer. */
+#define PN_REBUILD_UNITS 2048
+extern uint32_t pn_rebuild_units;
+
+/* It begins with its first step; or, if the death was in the middle of writing the log, with
+ * the first of those. */
+void pn_topics_rebuild_anew_locked(struct pn_segment *seg);
+/* A step, the last of which opens the topics; `all`: also one that needs files, which the caller
+ * may have no business with.  -errno: the segment is poisoned, or there is no memory. */
+int pn_topics_rebuild_step_locked(struct pn_segment *seg, bool all);
+
+#endif

@@ -1,0 +1,418 @@
+/*
+ * After a death in the middle of an operation on topics these are closed, and opened again in
+ * steps: how much one hold of the lock does, and what goes on meanwhile; deaths in each step; that
+ * sleepers are woken; and what the log says if everything ends in between.
+ *
+ * Work is counted, never timed.
+ */
+#include "segfiles.h"
+
+#include <sys/syscall.h>
+
+#include "backend/conn.h"
+#include "base/crashpoint.h"
+#include "recovery/rebuild_topics.h"
+#include "segment/lock.h"
+#include "topic/topic.h"
+#include "topics.h"
+
+enum { MANY = 9000, FEW = 600, BATCH = 100 };
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref topic, channel;
+static const char *name;
+static bool durable;
+
+static void attach(void)
+{
+    const pn_topic_options t = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = durable, .fsync = PN_FSYNC_NONE};
+    pn_options o = test_options();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 16 << 20;
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+    CHECK_OK(pn_topic_open(conn, "t", 1, &t, &topic));
+    channel = channel_of(conn, topic, "c");
+}
+
+static void publish_all(int n)
+{
+    static uint8_t bodies[BATCH * 4 + 1];
+    static uint32_t lens[BATCH];
+    uint64_t id;
+    for (int i = 0; i < n; i += BATCH) {
+        for (int k = 0; k < BATCH; k++) {
+            snprintf((char *) bodies + 4 * k, 5, "%04d", (i + k) % 10000);
+            lens[k] = 4;
+        }
+        CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens, BATCH, NULL, &id));
+    }
+}
+
+static void open_with(int n)
+{
+    data_dir_empty();
+    name = test_segment_name();
+    attach();
+    publish_all(n);
+}
+
+static void close_all(void)
+{
+    CHECK_ENGINE(engine);
+    pn_remove_spill_files(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* In the middle of an operation on topics. */
+static void die_with_the_lock(void *arg)
+{
+    struct pn_hold hold;
+    pn_engine *own;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    CHECK_OK(pn_lock_acquire(c->seg, &hold, PN_LOCK_TIMEOUT_NS));
+    pn_topics_begin_locked(c->seg);
+    kill(getpid(), SIGKILL);
+}
+
+static const struct pn_topic_repair *repair(void)
+{
+    return &conn->seg->topics.ctl->repair;
+}
+
+static bool is_closed(void)
+{
+    return pn_topics_closed(conn->seg);
+}
+
+/* The one who finds the death goes no further: it could have died right after its release. */
+static void find_the_death(void)
+{
+    struct pn_hold hold;
+    struct pn_segment *seg = conn->seg;
+    CHECK_OK(pn_lock_acquire(seg, &hold, PN_LOCK_TIMEOUT_NS));
+    CHECK(is_closed());
+    hold.at_end &= ~(uint32_t) PN_REPAIR;
+    pn_lock_release(seg);
+}
+
+static void check_all_there(int n)
+{
+    pn_consumer *consumer = consumer_of(conn, channel, 500);
+    for (int i = 0; i < n; i++) {
+        pn_message_out m;
+        CHECK_EQ(pn_consumer_get(consumer, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i % 10000);
+        FINISH(conn, &m);
+    }
+    NOTHING(consumer);
+    CHECK_OK(pn_consumer_close(consumer));
+}
+
+/* ---- what one hold does ---------------------------------------------------------------------- */
+
+/* Rows of tables and pages of the arena are weighed, so a step may have a little more. */
+static const uint32_t MOST = PN_REBUILD_UNITS + 3 * PN_REBUILD_UNITS / 2;
+
+static void bystander(bool with_log)
+{
+    durable = with_log;
+    open_with(MANY);
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    find_the_death();
+    uint64_t steps = repair()->steps, first = steps;
+    int notified = 0;
+    for (; is_closed(); notified++) {
+        CHECK(notified < 10000);
+        CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+        CHECK(repair()->steps <= steps + 1);
+        steps = repair()->steps;
+    }
+    /* two kinds of cells, looked at again and again, and a list that is merged */
+    CHECK(steps - first > 8 * (uint64_t) MANY / PN_REBUILD_UNITS);
+    CHECK((uint64_t) notified >= steps - first);
+    CHECK(repair()->most <= MOST);
+    CHECK_ENGINE(engine);
+    check_all_there(MANY);
+    close_all();
+}
+
+static void notified_beside_a_repair(void)
+{
+    bystander(false);
+}
+
+static void notified_beside_a_repair_with_a_log(void)
+{
+    bystander(true);
+}
+
+/* Topics are another process's. */
+static void make_and_die(void *arg)
+{
+    attach();
+    publish_all(FEW);
+    die_with_the_lock(arg);
+}
+
+/* A process that has no file of the log open, and wants nothing of topics. */
+static void who_notifies_opens_no_log(void)
+{
+    pn_options o = test_options();
+    durable = true;
+    data_dir_empty();
+    name = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 16 << 20;
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+    CHECK_KILLED(spawn(make_and_die, NULL), SIGKILL);
+    find_the_death();
+    for (int i = 0; i < 5000; i++)
+        CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+    CHECK(is_closed());
+    CHECK(conn->seg->topics.durable == NULL);
+    pn_conn_close(conn); /* it frees its slot, and so has to wait until they are open */
+    pn_engine_close(engine);
+    attach();
+    CHECK(!is_closed());
+    check_all_there(FEW);
+    close_all();
+}
+
+/* Calls on topics go on to the end, and those that must not wait say so. */
+static void calls_meanwhile(void)
+{
+    uint64_t id;
+    durable = true;
+    open_with(FEW);
+    for (int i = 0; i < 6; i++) {
+        CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+        find_the_death();
+        if (i == 0) {
+            pn_set_never_wait(1);
+            CHECK_EQ(publish_in(conn, NULL, topic, "0600", 0, 0, &id), -PN_ELOCKBUSY);
+            pn_set_never_wait(0);
+            CHECK(is_closed());
+        } else if (i == 1) {
+            CHECK_EQ(topic_stat(conn, topic).depth + channel_stat(conn, channel).depth, FEW);
+        } else if (i == 2) {
+            CHECK_EQ(channel_of(conn, topic, "c"), channel);
+        } else if (i == 3) {
+            CHECK_ENGINE(engine);
+        } else if (i == 4) {
+            pn_conn_close(test_connect(engine));
+        } else {
+            publish(conn, topic, "0600");
+        }
+        CHECK(i == 0 || !is_closed());
+        CHECK_ENGINE(engine);
+    }
+    check_all_there(FEW + 1);
+    close_all();
+}
+
+/* ---- deaths in it ---------------------------------------------------------------------------- */
+
+struct death {
+    const char *label;
+    uint32_t nth;
+};
+
+static void repair_and_die(void *arg)
+{
+    const struct death *at = arg;
+    struct pn_hold hold;
+    pn_engine *own;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    CHECK_OK(pn_crash_arm(at->label, at->nth, PN_CRASH_KILL));
+    CHECK_OK(pn_lock_topics(c->seg, &hold, PN_LOCK_TIMEOUT_NS));
+    pn_lock_release(c->seg);
+}
+
+/* Every so many-th of all labels that a repair passes, until one has nothing left to do. */
+static void die_everywhere(const char *label, uint32_t stride, bool with_log)
+{
+    durable = with_log;
+    pn_rebuild_units = 200;
+    open_with(FEW);
+    uint32_t died = 0;
+    for (uint32_t nth = 1;; nth += stride) {
+        struct death at = {label, nth};
+        CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+        find_the_death();
+        int status = reap(spawn(repair_and_die, &at));
+        if (WIFEXITED(status)) {
+            CHECK_EQ(WEXITSTATUS(status), 0);
+            break;
+        }
+        CHECK_EQ(WTERMSIG(status), SIGKILL);
+        died++;
+        CHECK_ENGINE(engine);
+        CHECK(!is_closed());
+        CHECK_DEPTHS(conn, channel, FEW, 0, 0);
+    }
+    CHECK(died >= 3);
+    check_all_there(FEW);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    close_all();
+}
+
+static void killed_in_steps(void)
+{
+    die_everywhere("topic-recover:step", 7, false);
+    die_everywhere("topic-recover:stepped", 5, false);
+    die_everywhere("topic-recover:waiting", 9, true);
+    die_everywhere("topic-recover:step", 9, true);
+    die_everywhere("topiclog:carried", 100, true);
+    die_everywhere("durable:step", 1, true);
+}
+
+/* A step that ended is not made again; one that did not is, with all before it. */
+static void goes_on_where_it_stopped(void)
+{
+    struct death at = {"topic-recover:waiting", 10};
+    durable = false;
+    pn_rebuild_units = 1000;
+    open_with(FEW);
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    find_the_death();
+    CHECK_KILLED(spawn(repair_and_die, &at), SIGKILL);
+    uint32_t phase = repair()->phase;
+    CHECK_EQ(repair()->steps, 11); /* one when it connected */
+    CHECK(phase != 0);
+    CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+    CHECK(repair()->phase >= phase);
+    CHECK_EQ(repair()->steps, 12);
+    CHECK_EQ(repair()->rebuilds, 1);
+    at = (struct death) {"topic-recover:step", 5};
+    CHECK_KILLED(spawn(repair_and_die, &at), SIGKILL);
+    find_the_death();
+    CHECK_EQ(repair()->phase, 0);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    check_all_there(FEW);
+    close_all();
+}
+
+/* ---- who sleeps ------------------------------------------------------------------------------ */
+
+static void sleep_for_one(void *arg)
+{
+    pn_engine *own;
+    pn_message_out m;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    pn_consumer *consumer = consumer_of(c, channel, 1);
+    GET(consumer, &m, "last");
+    FINISH(c, &m);
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_conn_close(c);
+    pn_engine_close(own);
+}
+
+static bool sleeps(void)
+{
+    struct pn_hold hold;
+    bool asleep = false;
+    CHECK_OK(pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS));
+    for (uint32_t i = 0; i < conn->seg->topics.max_consumers; i++)
+        asleep |= pn_load_relaxed(&conn->seg->topics.consumer[i].wait) == PN_CONSUMER_WAITING;
+    pn_lock_release(conn->seg);
+    return asleep;
+}
+
+/* The message is there, and its publisher dies before it could say so. */
+static void publish_and_die(void *arg)
+{
+    pn_engine *own;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    CHECK_OK(pn_crash_arm("publish:after-live", 1, PN_CRASH_KILL));
+    publish(c, topic, "last");
+}
+
+static void a_sleeper_is_woken(bool second_death)
+{
+    struct death at = {"topic-recover:waiting", 1};
+    durable = false;
+    pn_rebuild_units = 50;
+    open_with(0);
+    pid_t sleeper = spawn(sleep_for_one, NULL);
+    CHECK_SOON(sleeps());
+    CHECK_KILLED(spawn(publish_and_die, NULL), SIGKILL);
+    if (second_death) /* and who was repairing it: the sleeper itself may have done it by then */
+        reap(spawn(repair_and_die, &at));
+    CHECK_CHILD(sleeper, 0); /* nobody here calls anything */
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    close_all();
+}
+
+static void sleepers(void)
+{
+    a_sleeper_is_woken(false);
+    for (int i = 0; i < 5; i++)
+        a_sleeper_is_woken(true);
+}
+
+/* ---- everything ends in the middle ----------------------------------------------------------- */
+
+static void lose_all_at(uint32_t nth)
+{
+    struct death at = {"topiclog:carried", nth};
+    durable = true;
+    open_with(FEW);
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    pn_message_out m;
+    GET(consumer, &m, "0000");
+    FINISH(conn, &m);
+    CHECK_OK(pn_consumer_close(consumer));
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    find_the_death();
+    CHECK_KILLED(spawn(repair_and_die, &at), SIGKILL);
+    pn_engine *old_engine = engine;
+    pn_conn *old_conn = conn;
+    test_segment_remove(name);
+    attach();
+    CHECK_DEPTHS(conn, channel, FEW - 1, 0, 0);
+    consumer = consumer_of(conn, channel, 1);
+    for (int i = 1; i < FEW; i++) {
+        CHECK_EQ(pn_consumer_get(consumer, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i);
+        FINISH(conn, &m);
+    }
+    NOTHING(consumer);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_all();
+    pn_conn_close(old_conn);
+    pn_engine_close(old_engine);
+}
+
+static void reboot_in_the_middle(void)
+{
+    lose_all_at(1);
+    lose_all_at(FEW / 2);
+    lose_all_at(FEW - 1);
+}
+
+int main(void)
+{
+    data_dir_make();
+    test_watchdog(110);
+    notified_beside_a_repair();
+    notified_beside_a_repair_with_a_log();
+    who_notifies_opens_no_log();
+    calls_meanwhile();
+    killed_in_steps();
+    goes_on_where_it_stopped();
+    sleepers();
+    reboot_in_the_middle();
+    return 0;
+}
