@@ -142,6 +142,10 @@ void pn_topics_recover_locked(struct pn_segment *seg)
     uint32_t state = pn_load_relaxed(&seg->ctl->topics_dirty);
     if (state == 0)
         return;
+    if (state > (PN_TOPICS_DIRTY | PN_TOPICS_CLOSED)) {
+        pn_segment_poison(seg, "the state of the topics is %u, which is not", state);
+        return;
+    }
     PN_CRASH("topic-recover:begin");
     if ((state & PN_TOPICS_DIRTY) != 0) {
         redo_record(seg);
@@ -155,8 +159,12 @@ void pn_topics_recover_locked(struct pn_segment *seg)
 
 void pn_topics_repair(struct pn_segment *seg)
 {
+    static _Thread_local bool repairing; /* each of its releases may find that there is more to do */
     struct pn_hold hold;
     bool never_wait = pn_never_wait;
+    if (repairing)
+        return;
+    repairing = true;
     pn_never_wait = false; /* others may only come by, and do a step each */
     int rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
     if (rc == 0) {
@@ -167,4 +175,5 @@ void pn_topics_repair(struct pn_segment *seg)
     if (rc == 0)
         pn_lock_release(seg);
     pn_never_wait = never_wait;
+    repairing = false;
 }
