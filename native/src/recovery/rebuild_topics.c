@@ -32,7 +32,6 @@
  */
 #include "recovery/rebuild_topics.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "base/crashpoint.h"
@@ -362,13 +361,19 @@ static bool attach_consumers(struct step *s)
     return s->at->cursor >= seg->topics.max_consumers;
 }
 
+/* The error of a step is that of any call, also of notify(), and would come again each time. */
+static int no_room(struct pn_segment *seg)
+{
+    return pn_segment_poison(seg, "there is no room in topic_memory for what was in it before");
+}
+
 /* Its place in the timed set, which had room for it before the death, and so has it now. */
 static int place_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t ref,
                        int64_t due)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
     if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
-        return pn_fail(ENOMEM, "there is no room in topic_memory to repair the topics");
+        return no_room(seg);
     pn_timedset_add_locked(
         &seg->topics.arena, &ch->timed,
         (struct pn_timed) {
@@ -381,7 +386,7 @@ static int lend(struct pn_segment *seg, struct pn_topic_channel *ch, struct pn_d
     if (pn_message_at(seg, d->message)->expires == 0)
         return 0;
     if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
-        return pn_fail(ENOMEM, "there is no room in topic_memory to repair the topics");
+        return no_room(seg);
     d->lent = 1;
     return 0;
 }
@@ -801,18 +806,28 @@ void pn_topics_rebuild_anew_locked(struct pn_segment *seg)
     at->rebuilds += !closed;
 }
 
+/* What indexes something in a step; where another word was overwritten, less or more is done. */
+static int check_place(struct pn_segment *seg, const struct pn_topic_repair *at)
+{
+    if (at->phase < OPEN && at->kind <= 3 && at->sort.doing <= LINKING && at->sort.level <= 32)
+        return 0;
+    return pn_segment_poison(seg, "the repair of topics is at %u, %u, %u, %u, which is no place",
+                             at->phase, at->kind, at->sort.doing, at->sort.level);
+}
+
 int pn_topics_rebuild_step_locked(struct pn_segment *seg, bool all)
 {
     pn_assert_held(seg);
     struct pn_topic_repair *at = &seg->topics.ctl->repair;
     const int64_t units = pn_rebuild_units;
     struct step s = {.seg = seg, .at = at, .left = units};
-    if (!all && needs_files(seg, at->phase))
-        return 0;
+    int rc = check_place(seg, at);
+    if (rc != 0 || (!all && needs_files(seg, at->phase)))
+        return rc;
     pn_store_relaxed(&seg->ctl->topics_dirty, PN_TOPICS_CLOSED | PN_TOPICS_DIRTY);
     pn_compiler_fence();
     PN_CRASH("topic-recover:step");
-    int rc = play_some(&s, all);
+    rc = play_some(&s, all);
     if (rc != 0)
         return rc; /* the next holder begins again */
     at->steps++;

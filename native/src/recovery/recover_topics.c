@@ -159,7 +159,8 @@ void pn_topics_recover_locked(struct pn_segment *seg)
 
 void pn_topics_repair(struct pn_segment *seg)
 {
-    static _Thread_local bool repairing; /* each of its releases may find that there is more to do */
+    static _Thread_local bool
+        repairing; /* each of its releases may find that there is more to do */
     struct pn_hold hold;
     bool never_wait = pn_never_wait;
     if (repairing)

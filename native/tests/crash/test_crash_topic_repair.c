@@ -402,6 +402,84 @@ static void reboot_in_the_middle(void)
     lose_all_at(FEW - 1);
 }
 
+/* ---- overwritten words ----------------------------------------------------------------------- */
+
+/* The segment is poisoned: an answer to every call, and no end of any process. */
+static void is_refused(void (*overwrite)(struct pn_topic_repair *), uint32_t after)
+{
+    struct pn_hold hold;
+    struct death at = {"topic-recover:waiting", after};
+    durable = false;
+    pn_rebuild_units = 50;
+    open_with(FEW);
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    find_the_death();
+    CHECK_KILLED(spawn(repair_and_die, &at), SIGKILL);
+    CHECK(is_closed());
+    overwrite(&conn->seg->topics.ctl->repair);
+    int rc = pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS);
+    CHECK_EQ(rc, -PN_ECORRUPT);
+    CHECK_EQ(pn_notify(conn, "x", 1, "y", 1), -PN_ECORRUPT);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void no_mark(struct pn_topic_repair *at)
+{
+    (void) at;
+    pn_store_relaxed(&conn->seg->ctl->topics_dirty, 6);
+}
+
+static void no_phase(struct pn_topic_repair *at)
+{
+    at->phase = 0x7fffffff;
+}
+
+/* Nothing has been built, and it would be opened. */
+static void over_already(struct pn_topic_repair *at)
+{
+    at->phase = 14;
+}
+
+static void no_kind(struct pn_topic_repair *at)
+{
+    at->phase = 10; /* that of sorting */
+    at->kind = 0x7fffffff;
+}
+
+static void no_level(struct pn_topic_repair *at)
+{
+    at->phase = 10;
+    at->kind = 0;
+    at->cursor = 0;
+    at->sort.doing = 2; /* a list goes into the level */
+    at->sort.level = 0x7fffffff;
+}
+
+/* Each message, as if it expired: there is not that much room for what says when. */
+static void no_room(struct pn_topic_repair *at)
+{
+    const struct pn_arena *mem = &conn->seg->topics.arena;
+    (void) at;
+    for (uint32_t page = mem->first; page < pn_arena_pages_used(mem); page++)
+        for (uint64_t left = pn_arena_cells_of(mem, page, PN_PAGE_BODY); left != 0;
+             left &= left - 1)
+            pn_message_at(conn->seg, page * PN_ARENA_GRANULES + (uint32_t) __builtin_ctzll(left))
+                ->expires = INT64_MAX;
+    conn->seg->topics.arena.pages = pn_arena_pages_used(mem);
+}
+
+static void overwritten(void)
+{
+    is_refused(no_mark, 3);
+    is_refused(no_phase, 3);
+    is_refused(over_already, 3);
+    is_refused(no_kind, 3);
+    is_refused(no_level, 3);
+    is_refused(no_room, 3);
+}
+
 int main(void)
 {
     data_dir_make();
@@ -414,5 +492,6 @@ int main(void)
     goes_on_where_it_stopped();
     sleepers();
     reboot_in_the_middle();
+    overwritten();
     return 0;
 }
