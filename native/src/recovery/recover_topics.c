@@ -167,14 +167,17 @@ void pn_topics_repair(struct pn_segment *seg)
         return;
     repairing = true;
     pn_never_wait = false; /* others may only come by, and do a step each */
-    int rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
-    if (rc == 0) {
+    for (bool closed = true; closed;) {
+        if (pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
+            break;
         pn_lock_release(seg);
         PN_CRASH("topic-recover:opened");
-        rc = pn_backend_reap_and_lock(seg, &hold); /* those that died meanwhile were not reaped */
-    }
-    if (rc == 0)
+        /* those that died meanwhile were not reaped */
+        if (pn_backend_reap_and_lock(seg, &hold) != 0)
+            break;
+        closed = pn_topics_closed(seg); /* another death, found just now */
         pn_lock_release(seg);
+    }
     pn_never_wait = never_wait;
     repairing = false;
 }

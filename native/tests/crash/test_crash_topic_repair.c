@@ -9,6 +9,7 @@
 
 #include <sys/syscall.h>
 
+#include "api/engine.h"
 #include "backend/conn.h"
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
@@ -362,6 +363,51 @@ static void sleepers(void)
         a_sleeper_is_woken(true);
 }
 
+/* A death that is not seen before the lock is taken to reap: it has no slot. */
+static void die_without_a_slot(void *arg)
+{
+    struct pn_hold hold;
+    pn_engine *own;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    CHECK_OK(pn_lock_acquire(own->seg, &hold, PN_LOCK_TIMEOUT_NS));
+    pn_topics_begin_locked(own->seg);
+    kill(getpid(), SIGKILL);
+}
+
+static void find_two(void *arg)
+{
+    struct pn_hold hold;
+    pn_engine *own;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    CHECK_OK(pn_crash_arm("topic-recover:opened", 1, PN_CRASH_STOP));
+    CHECK_OK(pn_lock_acquire(own->seg, &hold, PN_LOCK_TIMEOUT_NS));
+    CHECK(pn_topics_closed(own->seg));
+    pn_lock_release(own->seg);
+    CHECK_EQ(own->seg->topics.ctl->repair.rebuilds, 2);
+    CHECK(!pn_topics_closed(own->seg));
+}
+
+/* The process that found a death finds another when it has just repaired what the first left. */
+static void a_second_death_is_finished_too(void)
+{
+    int status;
+    durable = false;
+    open_with(FEW);
+    CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL);
+    pid_t finder = spawn(find_two, NULL);
+    CHECK_EQ(waitpid(finder, &status, WUNTRACED), finder);
+    CHECK(WIFSTOPPED(status));
+    CHECK(!is_closed());
+    CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL);
+    CHECK_OK(kill(finder, SIGCONT));
+    CHECK_CHILD(finder, 0);
+    CHECK(!is_closed());
+    check_all_there(FEW);
+    close_all();
+}
+
 /* ---- everything ends in the middle ----------------------------------------------------------- */
 
 static void lose_all_at(uint32_t nth)
@@ -491,6 +537,7 @@ int main(void)
     killed_in_steps();
     goes_on_where_it_stopped();
     sleepers();
+    a_second_death_is_finished_too();
     reboot_in_the_middle();
     overwritten();
     return 0;
