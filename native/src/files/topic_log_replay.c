@@ -13,7 +13,8 @@
  * 4. DROPPED ends what is not said in the file that it names or since: it was not carried over.
  *    Where something of that file or since is damaged, what was carried may be, too, and all that
  *    is left counts: a power cut may leave DROPPED without what stands before it, and then the
- *    older files are there still.
+ *    older files are there still.  Or some of them, when they are being removed, in any subset: so
+ *    what is missing before a file's first record is missing in the file before it.
  * 5. What a file has behind the end that the next one's OPENED names does not count.
  */
 #define _GNU_SOURCE
@@ -527,13 +528,13 @@ static int rest_is_whole(struct pn_topiclog_files *files, uint64_t end,
     return 1;
 }
 
-static void lose(struct pn_topiclog_reading *r, enum pn_log_damage why, uint64_t at,
+static void lose(struct pn_topiclog_reading *r, enum pn_log_damage why, uint64_t file, uint64_t at,
                  uint64_t records)
 {
     r->m.damaged += records;
-    r->m.damaged_file = r->m.file;
+    r->m.damaged_file = file;
     if (r->to->damage != NULL)
-        r->to->damage(r->arg, why, r->m.file, at, records);
+        r->to->damage(r->arg, why, file, at, records);
 }
 
 /* Another record, or the number of one that is damaged; `lost`: some before it are. */
@@ -551,7 +552,7 @@ static int note_in_batch(struct pn_topiclog_reading *r, uint64_t end,
     bool names = record->type == PN_LOG_TOPIC || record->type == PN_LOG_CHANNEL;
     if (!damaged && (!m->torn || names))
         return note_record(m, record);
-    lose(r, damaged ? PN_LOG_SPOILT : PN_LOG_TORN, record->at, 1);
+    lose(r, damaged ? PN_LOG_SPOILT : PN_LOG_TORN, m->file, record->at, 1);
     return 0;
 }
 
@@ -563,15 +564,15 @@ static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
     while ((rc = pn_recfile_next(&r->files->queue.dir, &r->files->queue.reader, r->m.file, at, end,
                                  &record)) != PN_RECFILE_END) {
         if (rc == -ENOENT)
-            lose(r, PN_LOG_MISSING, 0, 0); /* its records are, at the next one's */
+            lose(r, PN_LOG_MISSING, r->m.file, 0, 0); /* its records are, at the next one's */
         if (rc < 0)
             return rc == -ENOENT ? 0 : rc;
         at = record.next;
         if (rc == PN_RECFILE_SEARCH || record.seq < *seq)
             continue;
         uint64_t lost = record.seq - *seq;
-        if (lost != 0)
-            lose(r, PN_LOG_UNREADABLE, last, lost);
+        if (lost != 0) /* what stood before a file's first record stood in an older file */
+            lose(r, PN_LOG_UNREADABLE, r->m.file - (record.at == PN_RECFILE_START), last, lost);
         last = at;
         *seq = record.seq + 1;
         rc = note_in_batch(r, end, &record, lost != 0, rc == PN_RECFILE_DAMAGED);
@@ -591,9 +592,8 @@ static void look_before(struct pn_topiclog_reading *r, uint64_t first)
     if (rc != PN_RECFILE_RECORD || record.type != PN_LOG_OPENED || record.length != sizeof opened)
         return;
     memcpy(&opened, record.body, sizeof opened);
-    r->m.file = first - 1;
     if (opened.last_file == first - 1 && opened.last_end != 0 && r->m.dropped < first)
-        lose(r, PN_LOG_MISSING, 0, 1); /* or more: nothing says how many counted */
+        lose(r, PN_LOG_MISSING, first - 1, 0, 1); /* or more: nothing says how many counted */
 }
 
 /* ---- telling what is there ------------------------------------------------------------------ */

@@ -250,6 +250,18 @@ static inline void cut_tear(unsigned file, unsigned k, unsigned synced, struct c
     }
 }
 
+/* A moment among the operations from `first` to `last`: one in four is just behind a removal. */
+static inline unsigned cut_moment(unsigned first, unsigned last)
+{
+    unsigned k = first + (unsigned) cut_random(last - first + 1);
+    if (cut_random(4) != 0)
+        return k;
+    while (k < last && cut.op[k].kind != CUT_REMOVE)
+        k++;
+    k += 1 + (unsigned) cut_random(8);
+    return k < last ? k : last;
+}
+
 /* Fill the directory `to`, which is empty, with what a cut after `k` operations leaves. */
 static inline void cut_leave(unsigned k, const char *to)
 {

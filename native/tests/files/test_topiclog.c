@@ -331,6 +331,135 @@ static void test_a_log_of_live_messages_is_not_compacted(void)
     CHECK(tlog->compact_file != 0);
 }
 
+/* ---- files that come and go ------------------------------------------------------------------ */
+
+enum { NUMBERS = 64 };
+
+static struct {
+    char name[64];
+    size_t n;
+    uint8_t bytes[1 << 16];
+} saved[NUMBERS]; /* by number; no name: there was none */
+
+static void save_files(void)
+{
+    memset(saved, 0, sizeof saved);
+    DIR *dir = opendir(log_dir);
+    for (struct dirent *d; (d = readdir(dir)) != NULL;) {
+        if (d->d_name[0] == '.')
+            continue;
+        uint64_t number = strtoull(strrchr(d->d_name, '.') + 1, NULL, 16);
+        CHECK(number < NUMBERS);
+        int fd = openat(dirfd(dir), d->d_name, O_RDONLY);
+        ssize_t n = read(fd, saved[number].bytes, sizeof saved[number].bytes);
+        CHECK(n > 0 && (size_t) n < sizeof saved[number].bytes);
+        close(fd);
+        saved[number].n = (size_t) n;
+        CHECK(strlen(d->d_name) < sizeof saved[number].name);
+        memcpy(saved[number].name, d->d_name, strlen(d->d_name) + 1);
+    }
+    closedir(dir);
+}
+
+/* Those that were saved, but for those of the bits in `gone`. */
+static void leave_files(uint64_t gone)
+{
+    DIR *dir = opendir(log_dir);
+    for (struct dirent *d; (d = readdir(dir)) != NULL;)
+        if (d->d_name[0] != '.')
+            CHECK_EQ(unlinkat(dirfd(dir), d->d_name, 0), 0);
+    for (unsigned i = 0; i < NUMBERS; i++) {
+        if (saved[i].n == 0 || (gone >> i & 1) != 0)
+            continue;
+        int fd = openat(dirfd(dir), saved[i].name, O_RDWR | O_CREAT, 0600);
+        CHECK_EQ(write(fd, saved[i].bytes, saved[i].n), saved[i].n);
+        close(fd);
+    }
+    closedir(dir);
+}
+
+struct compacted {
+    uint64_t first, file, last; /* files: the oldest, where compaction began, the newest */
+    uint64_t ids;               /* messages up to that one were published before */
+};
+
+/* Without the ends of channels: see docs/reliability.md on one that is made anew. */
+static void work_on_messages(void)
+{
+    struct op ops[MOST];
+    size_t n = random_batch(ops);
+    for (size_t i = 0; i < n; i++)
+        if (ops[i].kind == PN_LOG_CHANNEL_DELETED || ops[i].kind == PN_LOG_TOPIC_DELETED)
+            ops[i].kind = PN_LOG_DELIVERED;
+    CHECK_OK(append_ops(ops, n));
+    apply_all(plain, ops, n);
+}
+
+/* A compaction over several files, before anything is removed; all of them are saved. */
+static struct compacted compact_several(uint64_t seed)
+{
+    struct compacted c = {0};
+    log_max_file = 5000;
+    log_make();
+    log_max_file = 1 << 20;
+    op_random = seed;
+    set_up();
+    tlog->compact_from = UINT64_MAX;
+    while (pn_diskqueue_now(&tlog->queue)->write_file < 5)
+        work_on_messages();
+    c.first = pn_diskqueue_now(&tlog->queue)->read_file;
+    c.ids = op_next_id;
+    tlog->compact_from = 0;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 0, 1), 1);
+    c.file = tlog->compact_file;
+    while (tlog->compact_file != 0) {
+        CHECK(pn_topiclog_compact(tlog, &tfiles, 0, 2) >= 0);
+        work_on_messages();
+    }
+    tlog->compact_from = UINT64_MAX;
+    while (pn_diskqueue_now(&tlog->queue)->write_file < c.file + 2)
+        work_on_messages();
+    c.last = pn_diskqueue_now(&tlog->queue)->write_file;
+    CHECK_EQ(c.file - c.first, 5);
+    save_files();
+    return c;
+}
+
+/* No sync tells in which order a disk removes files: a power cut may leave any of them. */
+static void test_any_of_the_files_that_were_dropped_may_be_there(void)
+{
+    for (uint64_t seed = 300; seed < 310; seed++) {
+        struct compacted c = compact_several(seed);
+        for (uint64_t gone = 0; gone < 1U << (c.file - c.first); gone++) {
+            leave_files(gone << c.first);
+            log_start(&told);
+            check_same(&told.p, plain);
+        }
+    }
+}
+
+/* All that is left counts then: what was carried may be in the one that is missing. */
+static void test_a_file_that_is_missing_behind_them_brings_them_back(void)
+{
+    unsigned only_there = 0;
+    for (uint64_t seed = 300; seed < 310; seed++) {
+        struct compacted c = compact_several(seed);
+        for (uint64_t file = c.file; file < c.last; file++) {
+            leave_files(UINT64_C(1) << file);
+            CHECK(log_start(&told) != 0);
+            for (uint64_t id = 1; id <= c.ids; id++)
+                if (plain->message[id].there && !told.p.message[id].there)
+                    FAIL("without file %llu message %llu is missing", (unsigned long long) file,
+                         (unsigned long long) id);
+            leave_files(UINT64_C(1) << file | ((UINT64_C(1) << c.file) - 1));
+            CHECK(log_start(&told) != 0);
+            for (uint64_t id = 1; id <= c.ids; id++)
+                only_there += plain->message[id].there && !told.p.message[id].there;
+        }
+    }
+    CHECK(only_there > 0); /* without the older files */
+}
+
 /* ---- syncing --------------------------------------------------------------------------------- */
 
 static unsigned file_syncs, dir_syncs;
@@ -512,6 +641,8 @@ int main(void)
     RUN(test_what_an_unlinked_segment_writes_does_not_count);
     RUN(test_compaction_changes_nothing_but_the_size);
     RUN(test_a_log_of_live_messages_is_not_compacted);
+    RUN(test_any_of_the_files_that_were_dropped_may_be_there);
+    RUN(test_a_file_that_is_missing_behind_them_brings_them_back);
     RUN(test_a_sync_is_for_all_that_is_written);
     RUN(test_a_sync_over_several_files_takes_each);
     RUN(test_the_first_sync_takes_all_files);
