@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from forgetting import assert_forgotten_in_loop
+import pynotify
+from forgetting import Many, assert_forgotten_in_loop, steps
 from tasks import AsyncConnections
 
 
@@ -49,3 +50,35 @@ class TestAsyncConnection:
             await conn.remove_listener(name, callback)
 
         await assert_forgotten_in_loop(one)
+
+
+# Not a coroutine function: those have a time limit that is meant for a few messages.
+@pytest.mark.full
+def test_many_names(engine_name: str) -> None:
+    """As tests/connection/test_names.py: a hundred thousand, each listened to and subscribed to."""
+    asyncio.run(_many_names(engine_name))
+
+
+async def _many_names(engine_name: str) -> None:
+    async with (
+        await pynotify.AsyncConnection.connect(engine_name) as conn,
+        await pynotify.AsyncConnection.connect(engine_name) as other,
+    ):
+        await conn.listen("always")
+        with pynotify.connect(engine_name) as sender:
+
+            def work() -> int:
+                sender.notify("always", "x")
+                return steps(lambda: conn._receiver.poll_batch(0))
+
+            with Many(work) as names:
+                for name in names:
+                    await conn.listen(name)
+                    await other.notify(name, "answer")
+                    (message,) = await conn.poll()
+                    assert message.channel == name
+                    await conn.unlisten(name)
+                    async with conn.subscribe(name) as sub:
+                        await other.notify(name, "answer")
+                        assert (await sub.next(60)).channel == name
+        assert await conn.listening_channels() == {"always"}

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 import pynotify
-from forgetting import assert_forgotten
+from forgetting import Many, assert_forgotten, steps
 from sessions import Connect, EngineFactory
 
 
@@ -103,6 +103,40 @@ class TestConnection:
             listener.unsubscribe(name)
 
         assert_forgotten(one)
+
+
+def work_of_a_poll(conn: pynotify.Connection, other: pynotify.Connection) -> int:
+    """One message on a channel that is listened to all the time."""
+    other.notify("always", "x")
+    count = steps(conn.poll_batch)
+    assert conn.poll() == []
+    return count
+
+
+@pytest.mark.full
+class TestManyNames:
+    """A hundred thousand of them: less than 1 MiB is kept, and the work of a poll is the same."""
+
+    def test_listen(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        conn.listen("always")
+        with Many(lambda: work_of_a_poll(conn, other)) as names:
+            for name in names:
+                conn.listen(name)
+                other.notify(name, "answer")
+                (message,) = conn.poll()
+                assert message.channel == name
+                conn.unlisten(name)
+        assert conn.listening_channels() == {"always"}
+        assert len(conn.link.receiver.reader._channels) <= 3
+
+    def test_subscribe(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        conn.listen("always")
+        with Many(lambda: work_of_a_poll(conn, other)) as names:
+            for name in names:
+                with conn.subscribe(name) as sub:
+                    other.notify(name, "answer")
+                    assert sub.next(60).channel == name
+        assert len(conn.link.receiver.reader._channels) <= 3
 
 
 class TestTopics:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from types import FrameType
 
 from pynotify._encoding import channel_cache
 
@@ -74,3 +76,74 @@ async def assert_forgotten_in_loop(one: Callable[[str], Awaitable[None]]) -> Non
         _compare(before, _used())
     finally:
         tracemalloc.stop()
+
+
+# ---- as many as a service makes in a day -------------------------------------------------------
+
+MANY = 100_000
+#: Of both together, whatever the number of names.
+BYTES_OF_MANY = 1 << 20
+
+
+def steps(call: Callable[[], object]) -> int:
+    """How many bytecodes and calls of C functions a call takes: its work, whatever the time."""
+    count = 0
+
+    def local(frame: FrameType, event: str, _: object) -> object:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return local
+
+    def profile(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "c_call"
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(local)
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    return count
+
+
+class Many:
+    """Compares what is kept, and the work of a call, before MANY names and after them.
+
+    By what the process has of its own, since tracemalloc would be most of the time.  So the names
+    that come before the first reading are as many as fill what is cached, and grow the heap.
+    """
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work = work
+        self._before = self._steps = 0
+
+    def __enter__(self) -> Iterator[str]:
+        return self._names()
+
+    def _names(self) -> Iterator[str]:
+        for number in range(MANY // 20):
+            yield f"reply-before-{number}"
+        self._work()  # what is made once is made
+        self._before, self._steps = self._kept(), self._work()
+        for number in range(MANY):
+            yield f"reply-after-{number}"
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            return
+        kept = self._kept() - self._before
+        assert kept < BYTES_OF_MANY, f"{kept} bytes are kept of {MANY} names"
+        self._work()
+        assert self._work() == self._steps
+
+    @staticmethod
+    def _kept() -> int:
+        channel_cache.clear()
+        gc.collect()
+        with open("/proc/self/status") as status:
+            (line,) = (line for line in status if line.startswith("RssAnon:"))
+        return int(line.split()[1]) * 1024
