@@ -15,6 +15,8 @@ from threading import get_ident, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._ffi import ffi
+from pynotify._ownership import CLOSED
+from pynotify._process import process
 from pynotify._transaction import FAILED, OpenTransaction, in_own_transaction
 from pynotify.errors import (
     ActiveTransaction,
@@ -53,7 +55,9 @@ class Transactions:
 
     def current(self) -> OpenTransaction | None:
         """The caller's transaction.  Raises when the connection cannot be used."""
-        self.handle.check_usable()
+        handle = self.handle
+        if handle.native is CLOSED or process.pid != handle.pid:  # as check_usable(), uncalled
+            handle.check_usable()
         # asyncio may ask the kernel for the pid before it says which task runs
         return self.by_owner.get(self.owner()) if self.by_owner else None
 
@@ -99,7 +103,7 @@ class Transactions:
         transaction = OpenTransaction(self.handle, owner)
         self._watch_owner(owner)
         self.by_owner[owner] = transaction
-        if self.handle.closed:  # close() may not have seen this transaction
+        if self.handle.native is CLOSED:  # close() may not have seen this transaction
             self.roll_back(transaction)
             self.handle.check_usable()
         return transaction

@@ -138,7 +138,7 @@ class OpenTransaction:
         result = call(CLOSED, self._native, *arguments)
         if result == _EINTR:
             result = again(lambda: call(CLOSED, self._native, *arguments))
-        return self._run(result) & ~lib.PN_NOTICE
+        return (result if result >= 0 else self._run(result)) & ~lib.PN_NOTICE
 
     def bump(self, generation: int) -> None:
         """Add one to the counter of that index."""
@@ -239,7 +239,7 @@ class OpenTransaction:
             return result
         finally:
             # The core has cleared *out, unless a signal handler raised before it was done.
-            if ended and (self.ended or not stays_open):
+            if ended and (not stays_open or self.ended):
                 self.abort()
             else:
                 self.committing = False
@@ -307,8 +307,10 @@ class OpenTransaction:
 
     def require_usable(self) -> None:
         """Raise unless more can be added to it."""
-        self.require_unfailed()
-        self.require_unprepared()
+        # What each of these asks, at once: every operation in a transaction does so several times.
+        if self.failed or self.prepared or self.committing or self._native is ENDED:
+            self.require_unfailed()
+            self.require_unprepared()
 
 
 def in_own_transaction(

@@ -65,11 +65,25 @@ static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topi
     return n;
 }
 
+/* The same, without a look at more channels than it takes. */
+static bool has_two_firm(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    uint32_t n = 0;
+    if (topic->nchannels < 2)
+        return false;
+    EACH_CHANNEL (seg, topic, ch) {
+        n += ch->ephemeral == 0;
+        if (n == 2)
+            return true;
+    }
+    return false;
+}
+
 bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
 {
     if (!pn_topic_may_spill(seg, topic) || topic->nchannels == 0)
         return false;
-    return pn_rest_records(topic) != 0 || firm_channels(seg, topic) >= 2;
+    return pn_rest_records(topic) != 0 || has_two_firm(seg, topic);
 }
 
 bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic)
@@ -170,7 +184,7 @@ static void follow(struct pn_segment *seg, struct pn_topic *topic)
 /* ---- room ------------------------------------------------------------------------------------ */
 
 struct room {
-    bool plenty;    /* for every channel */
+    bool plenty;    /* for every channel: what is below `little` is of no matter */
     bool little;    /* for those that have little */
     bool least;     /* the same, beyond the topic's share */
     uint64_t part;  /* bytes that such a channel may have */
@@ -192,17 +206,31 @@ static bool takes(const struct pn_topic_channel *ch, const struct room *room, ui
            ((room->little || room->least) && has_little(ch, room, pn_bytes_cost(bytes)));
 }
 
+/* Is there plenty, even if there are several channels that are not ephemeral?  Every publish asks,
+ * and nearly always it is so: no channel is looked at. */
+static bool is_plenty(const struct pn_segment *seg, const struct pn_topic *topic,
+                      struct pn_arena_need need, uint64_t there)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    if (topic->max_depth != 0 && there + 1 + topic->max_depth / 4 > topic->max_depth)
+        return false;
+    need.pages += mem->ctl->share / 4;
+    return pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
+}
+
 static struct room look_at_share(const struct pn_segment *seg, const struct pn_topic *topic,
                                  uint64_t bytes, bool timed, uint32_t more)
 {
     const struct pn_arena *mem = &seg->topics.arena;
-    const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
     const uint64_t there = (uint64_t) topic->firm + topic->staged + more;
+    struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
+    if (is_plenty(seg, topic, need, there))
+        return (struct room) {.plenty = true, .little = true};
+    const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
     const uint32_t reserve = n < 2 ? 0 : mem->ctl->share / 4;
     const uint64_t places = n < 2 ? 0 : topic->max_depth / 4;
     struct room room = {.part = (uint64_t) reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
                         .count = topic->max_depth == 0 ? 0 : places / (n == 0 ? 1 : n) + 1};
-    struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
     bool deep = topic->max_depth != 0 && there + 1 > topic->max_depth;
     bool almost = topic->max_depth != 0 && there + 1 + places > topic->max_depth;
     room.little = !deep && pn_arena_may_locked(mem, index, &need);
@@ -234,6 +262,8 @@ bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint6
     if (!pn_rest_may(seg, topic))
         return false;
     struct room room = look_around(seg, topic, bytes, timed, 0);
+    if (room.plenty && pn_rest_records(topic) == 0) /* no channel rests, all take it */
+        return false;
     EACH_CHANNEL (seg, topic, ch)
         if (rests(topic, ch) || !takes(ch, &room, bytes))
             return true;
