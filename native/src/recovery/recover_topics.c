@@ -159,8 +159,7 @@ void pn_topics_recover_locked(struct pn_segment *seg)
 
 void pn_topics_repair(struct pn_segment *seg)
 {
-    static _Thread_local bool
-        repairing; /* each of its releases may find that there is more to do */
+    static _Thread_local bool repairing; /* its releases may find more to do */
     struct pn_hold hold;
     bool never_wait = pn_never_wait;
     if (repairing)
@@ -172,8 +171,10 @@ void pn_topics_repair(struct pn_segment *seg)
             break;
         pn_lock_release(seg);
         PN_CRASH("topic-recover:opened");
-        /* those that died meanwhile were not reaped */
-        if (pn_backend_reap_and_lock(seg, &hold) != 0)
+        int rc; /* those that died meanwhile were not reaped */
+        while ((rc = pn_backend_reap_and_lock(seg, &hold)) == -EINTR)
+            ; /* a handler may run later */
+        if (rc != 0)
             break;
         closed = pn_topics_closed(seg); /* another death, found just now */
         pn_lock_release(seg);
