@@ -1,9 +1,17 @@
-"""The `with` block of a transaction, as psycopg's, apart from waiting."""
+"""The `with` block of a transaction, as psycopg's, apart from waiting.
+
+A signal handler may raise at the first step of `__exit__`, before that has done anything.  Then
+the `with` statement is left and its transaction would stay open, with a block that nothing can
+leave any more.  So a block knows how long its statement lasts: the statement keeps the bound
+method that it got as `__exit__`, and no one else has that.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import weakref
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify.errors import (
@@ -14,9 +22,32 @@ from pynotify.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynotify._link import Link
 
+    _F = TypeVar("_F", bound=Callable[..., Any])
+
 logger = logging.getLogger("pynotify")
+
+
+class _Watched:
+    """`__exit__`, of which each bound method is told to its block."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, block: Block | None, owner: type) -> Callable[..., Any]:
+        if block is None:
+            return self._function
+        method = MethodType(self._function, block)
+        block.watch(method)
+        return method
+
+
+def watched(function: _F) -> _F:
+    """Make an `__exit__` whose block ends with its `with` statement in any case."""
+    return cast("_F", _Watched(function))
 
 
 class Block:
@@ -27,6 +58,8 @@ class Block:
         self._open: OpenTransaction | None = None
         self._outermost = False
         self._left = False
+        #: Of the method that its `with` statement has, until it is left.
+        self._statement: weakref.ref[MethodType] | None = None
         #: The core's level of its savepoint; 0 for the transaction itself.
         self.level = 0
 
@@ -43,13 +76,45 @@ class Block:
         if self._open is not None:
             raise TypeError("transaction blocks can be used only once")
         transaction = self._transactions.current()
-        if transaction is None:
-            transaction = self._transactions.begin()
-            self._outermost = transaction.block_began = True
-        else:
-            self.level = transaction.savepoint(None)
-        transaction.blocks.append(self)
-        self._open = transaction
+        try:
+            if transaction is None:
+                transaction = self._transactions.begin()
+                self._outermost = transaction.block_began = True
+            else:
+                self.level = transaction.savepoint(None)
+            self._open = transaction
+            transaction.blocks.append(self)
+        except BaseException:  # Ctrl-C, or an error of the transaction around it
+            self._give_up()
+            raise
+
+    def watch(self, method: MethodType) -> None:
+        """Take notice of a method that a `with` statement may have got as its `__exit__`."""
+        if self._open is None:
+            self._statement = weakref.ref(method, self._statement_ended)
+
+    def _statement_ended(self, _method: object) -> None:
+        """Undo its work if it was not left: a signal handler raised in `__exit__`."""
+        if self._open is not None:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Undo its work, unless that was done, or is not the caller's to do."""
+        self._statement = None
+        transaction = self._open
+        if transaction is None or self._handle.is_foreign:
+            return
+        if self._transactions.of_caller() is not transaction:
+            return
+        self._left = True
+        if self in transaction.blocks:
+            if transaction.blocks[-1] is not self:  # another one inside was not left
+                transaction.out_of_order = transaction.failed = True
+            transaction.blocks.remove(self)
+        if self._outermost:
+            self._transactions.roll_back(transaction)
+        elif len(transaction.savepoints) >= self.level and not transaction.prepared:
+            transaction.roll_back_to(self.level)
 
     def _leave_normally(self) -> OpenTransaction | None:
         """The transaction, when it is now to be committed."""
@@ -59,8 +124,10 @@ class Block:
         if transaction.failed:
             # Like the commit of the whole: undone, said, and usable outside of the block.
             transaction.roll_back_to(self.level)
+            self._statement = None
             raise InFailedTransaction(FAILED)
         transaction.release(self.level)
+        self._statement = None
         return None
 
     def _leave_by(self, exc: BaseException) -> bool:
@@ -77,6 +144,7 @@ class Block:
             raise
         except Exception as error:
             logger.warning("error ignored in rollback of %r: %s", self, error)
+        self._statement = None
         return isinstance(exc, Rollback) and (exc.transaction is None or exc.transaction is self)
 
     def _leave(self) -> OpenTransaction:
@@ -89,6 +157,7 @@ class Block:
             transaction.out_of_order = transaction.failed = True
             if transaction.block_began and not transaction.blocks:
                 self._transactions.roll_back(transaction)
+            self._statement = None
             raise OutOfOrderTransactionNesting(
                 f"transaction block left at the wrong nesting level: {self!r}"
             )

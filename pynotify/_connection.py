@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pynotify._base import BaseConnection, Parts, check_stop_after, poll_limit
 from pynotify._batch import NotifyBatch
-from pynotify._block import Block
+from pynotify._block import Block, watched
 from pynotify._closing import ClosedByWith
 from pynotify._encoding import channel_cache, encode_channel, encode_payload
 from pynotify._ffi import lib
@@ -405,6 +405,7 @@ class Transaction(Block):
         self._enter()
         return self
 
+    @watched
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
@@ -416,4 +417,5 @@ class Transaction(Block):
         transaction = self._leave_normally()
         if transaction is not None:
             self._transactions.commit(transaction)
+            self._statement = None
         return False

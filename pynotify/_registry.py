@@ -61,6 +61,10 @@ class Transactions:
         # asyncio may ask the kernel for the pid before it says which task runs
         return self.by_owner.get(self.owner()) if self.by_owner else None
 
+    def of_caller(self) -> OpenTransaction | None:
+        """The same, without asking whether the connection can be used."""
+        return self.by_owner.get(self.owner())
+
     def refuse(self, what: str) -> None:
         """Raise `ActiveTransaction` inside a transaction of the caller."""
         if self.current() is not None:
@@ -101,11 +105,14 @@ class Transactions:
         """Open a transaction of the caller."""
         owner = self.owner()
         transaction = OpenTransaction(self.handle, owner)
-        self._watch_owner(owner)
-        self.by_owner[owner] = transaction
-        if self.handle.native is CLOSED:  # close() may not have seen this transaction
+        try:
+            self._watch_owner(owner)
+            self.by_owner[owner] = transaction
+            if self.handle.native is CLOSED:  # close() may not have seen this transaction
+                self.handle.check_usable()
+        except BaseException:
             self.roll_back(transaction)
-            self.handle.check_usable()
+            raise
         return transaction
 
     def commit(self, transaction: OpenTransaction, *, stays_open: bool = False) -> None:
@@ -138,8 +145,10 @@ class Transactions:
 
     def roll_back(self, transaction: OpenTransaction) -> None:
         """Undo everything; nothing is open afterwards."""
-        self.by_owner.pop(transaction.owner, None)
-        transaction.abort()
+        try:
+            self.by_owner.pop(transaction.owner, None)
+        finally:
+            transaction.abort()
 
     def owner_ended(self, owner: Hashable) -> None:
         """Roll back what a thread or task has left open."""
@@ -228,10 +237,11 @@ class _ThreadGuard:
     __slots__ = ("_owner", "_transactions")
 
     def __init__(self, transactions: Transactions, owner: Hashable) -> None:
-        self._transactions = weakref.ref(transactions)
         self._owner = owner
+        self._transactions = weakref.ref(transactions)
 
     def __del__(self) -> None:
-        transactions = self._transactions()
+        find = getattr(self, "_transactions", None)  # Ctrl-C may have come before it was set
+        transactions = find and find()
         if transactions is not None:
             transactions.owner_ended(self._owner)

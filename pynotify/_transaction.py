@@ -177,23 +177,41 @@ class OpenTransaction:
     def savepoint(self, name: str | None) -> int:
         """Set a savepoint; its level.  `name` is None for that of a block."""
         self.require_usable()
-        self._run(lib.pn_txn_savepoint(self._native))
-        self.savepoints.append(name)
-        return len(self.savepoints)
+        level = len(self.savepoints) + 1
+        try:
+            self._run(lib.pn_txn_savepoint(self._native))
+            self.savepoints.append(name)
+        except BaseException:
+            # Ctrl-C may have come in between; nothing happens where there is no such level.
+            lib.pn_txn_rollback_to(self._native, level)
+            del self.savepoints[level - 1 :]
+            raise
+        return level
 
     def release(self, level: int) -> None:
         """Keep the work of the savepoint and of those inside it, and end them."""
         self.require_usable()
-        self._run(lib.pn_txn_release(self._native, level))
-        del self.savepoints[level - 1 :]
+        self._end_levels(lib.pn_txn_release, level)
 
     def roll_back_to(self, level: int) -> None:
         """Undo the work since the savepoint, and end it and those inside it."""
         self.require_open()
         self.require_unprepared()
-        self._run(lib.pn_txn_rollback_to(self._native, level))
-        del self.savepoints[level - 1 :]
+        self._end_levels(lib.pn_txn_rollback_to, level)
         self.failed = False
+
+    def _end_levels(self, call: Callable[..., int], level: int) -> None:
+        """End the level and those inside it, here as in the core."""
+        try:
+            result = call(self._native, level)
+        except BaseException:
+            # Ctrl-C: it may have been done.  Doing it twice is doing it once.
+            call(self._native, level)
+            del self.savepoints[level - 1 :]
+            raise
+        if result >= 0:
+            del self.savepoints[level - 1 :]
+        self._run(result)
 
     def find_savepoint(self, name: str) -> int:
         """Level of the innermost savepoint of that name within the current block."""
@@ -264,8 +282,10 @@ class OpenTransaction:
 
     def abort(self) -> None:
         """End it and undo everything.  Ending twice is allowed."""
-        let_go(self)
-        self._native = ENDED
+        try:
+            let_go(self)
+        finally:
+            self._native = ENDED
 
     def _run(self, result: int) -> int:
         if result < 0:

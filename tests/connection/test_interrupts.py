@@ -12,77 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import pynotify
+from interrupting import PACKAGE, At, Interruption
 from receiving import PATIENCE, payloads, wait_until
 from sessions import Connect, EngineFactory, NewWorker
 from waiting import Call, await_waiting
 
 Message = pynotify.Notify | pynotify.Gap
-PACKAGE = str(Path(pynotify.__file__).parent)
-
-
-class Interruption(BaseException):
-    """As KeyboardInterrupt."""
-
-
-class At:
-    """Raises at the n-th place inside of the package at which Python runs signal handlers.
-
-    These are the beginnings of Python functions and the ends of calls of C functions, that is
-    what a profile function is told of; and the ends of loops, at which a trace function looks.
-    """
-
-    def __init__(self, place: int) -> None:
-        self._left = place
-        self.reached = False
-
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
-            self._pass()
-
-    def _pass(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.reached = True
-            sys.setprofile(None)
-            sys.settrace(None)
-            raise Interruption
-
-    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        """Of a function: in it, before each of its instructions."""
-        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        last = -1
-
-        def look(frame: FrameType, event: str, _argument: object) -> Any:
-            nonlocal last
-            if event == "opcode":
-                jumped = last > frame.f_lasti  # backwards: the end of a loop
-                last = frame.f_lasti
-                if jumped:
-                    self._pass()
-            return look
-
-        return look
-
-    def attempt(self, call: Callable[[], Any]) -> Any:
-        """What it returns; None when it was interrupted."""
-        sys.settrace(self._trace)
-        sys.setprofile(self)
-        try:
-            return call()
-        except Interruption:
-            return None
-        finally:
-            sys.setprofile(None)
-            sys.settrace(None)
 
 
 def drain(sub: pynotify.Subscription) -> list[str | int]:

@@ -1,0 +1,105 @@
+"""Exceptions of signal handlers (Ctrl-C), at every place of a call, or at some of them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import pynotify
+
+PACKAGE = str(Path(pynotify.__file__).parent)
+
+#: Parameters of a test: `make test` looks at some places, `make test-full` at all.
+WHOLE = [
+    pytest.param(False, id="some places"),
+    pytest.param(True, id="every place", marks=pytest.mark.full),
+]
+_SOME = 25
+
+
+class Interruption(BaseException):
+    """As KeyboardInterrupt."""
+
+
+class At:
+    """Raises at the n-th place inside of the package at which Python runs signal handlers.
+
+    These are the beginnings of Python functions and the ends of calls of C functions, that is
+    what a profile function is told of; and the ends of loops, at which a trace function looks.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.reached = False
+
+    @property
+    def passed(self) -> int:
+        """How many places there were, for one that was made with 0, which never raises."""
+        return -self._left
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._pass()
+
+    def _pass(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.reached = True
+            sys.setprofile(None)
+            sys.settrace(None)
+            raise Interruption
+
+    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        """Of a function: in it, before each of its instructions."""
+        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        last = -1
+
+        def look(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal last
+            if event == "opcode":
+                jumped = last > frame.f_lasti  # backwards: the end of a loop
+                last = frame.f_lasti
+                if jumped:
+                    self._pass()
+            return look
+
+        return look
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """What it returns; None when it was interrupted."""
+        sys.settrace(self._trace)
+        sys.setprofile(self)
+        try:
+            return call()
+        except Interruption:
+            return None
+        finally:
+            sys.setprofile(None)
+            sys.settrace(None)
+
+
+def at_places(attempt: Callable[[At], object], *, whole: bool) -> int:
+    """Make the attempt with an exception at each place, or at some; how many places it has."""
+    attempt(At(0))  # the first one fills caches, and has more places
+    count = At(0)
+    attempt(count)
+    for place in _chosen(count.passed, whole=whole):
+        attempt(At(place))
+    attempt(At(0))
+    return count.passed
+
+
+def _chosen(total: int, *, whole: bool) -> Iterator[int]:
+    places = range(1, total + 1)
+    if whole or total <= _SOME:
+        yield from places
+    else:
+        yield from sorted(random.Random(total).sample(places, _SOME))
