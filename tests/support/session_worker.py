@@ -42,6 +42,7 @@ def main() -> None:
     faulthandler.enable()
     # A parent whose last connection is closed ignores it, and that is inherited.
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # as conftest.py does
     # pytest imports test modules as tests.test_*, and pickle looks for their functions there.
     package = ModuleType("tests")
     package.__path__ = [str(Path(__file__).parents[1])]

@@ -529,7 +529,7 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
                        (live_bytes != 0 && bytes / 3 < log->queue.least)
                    ? 0
                    : begin_compaction(log, files);
-    for (uint32_t i = 0; i < messages; i++) {
+    for (uint32_t looks = 0; looks < PN_TOPICLOG_LOOKS && messages > 0; looks++) {
         struct pn_record_in record;
         uint64_t cursor[PN_TOPICLOG_CURSOR];
         memcpy(cursor, log->compact_cursor, sizeof cursor);
@@ -537,6 +537,7 @@ int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files
         if (rc == 0)
             return drop_old_files(log, files);
         if (rc == 1) {
+            messages--;
             carried += pn_record_size(pn_record_length(&record));
             rc = pn_topiclog_append(log, files, &record, 1, &seq);
         }

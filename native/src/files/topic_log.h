@@ -17,7 +17,8 @@
 #include "files/diskqueue.h"
 
 #define PN_TOPICLOG_COMPACT  (16U << 20)  /* bytes */
-#define PN_TOPICLOG_STEP     (256U << 10) /* bytes that are carried in one hold of the lock */
+#define PN_TOPICLOG_STEP     (256U << 10) /* bytes that are carried in one hold of the lock, */
+#define PN_TOPICLOG_LOOKS    1024U        /* and calls of `carry`, which may find nothing */
 #define PN_TOPICLOG_LATER    2
 #define PN_TOPICLOG_CURSOR   6            /* words */
 #define PN_TOPICLOG_INTERVAL 1000000000LL /* ns between two syncs of fsync="interval" */
@@ -221,8 +222,10 @@ int pn_topiclog_begin_anew(struct pn_topiclog *log, struct pn_topiclog_files *fi
 /* May the next do anything? */
 bool pn_topiclog_may_compact(const struct pn_topiclog *log);
 /*
- * A step of compaction, so many messages or PN_TOPICLOG_STEP bytes, or its beginning if it is worth
- * it: 1: call again; 0; -errno.  Memory has to say what the log does.
+ * A step of compaction, so many messages, PN_TOPICLOG_STEP bytes or PN_TOPICLOG_LOOKS, or its
+ * beginning if it is worth it: 1: call again; 0; -errno.  Memory has to say what the log does.
+ * Looks are bounded apart from what is carried: on a full disk with nothing left in memory few
+ * calls come, and each has to bring the end nearer.
  */
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages);

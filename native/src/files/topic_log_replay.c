@@ -696,8 +696,11 @@ void pn_topiclog_end(struct pn_topiclog_reading *reading)
 {
     free_model(&reading->m);
     free(reading->ids);
-    pn_recfile_reader_forget(&reading->files->queue.reader);
-    pn_recfile_reader_forget(&reading->files->queue.peeker);
+    struct pn_recfile_reader *of[] = {&reading->files->queue.reader, &reading->files->queue.peeker};
+    for (int i = 0; i < 2; i++) {
+        pn_recfile_reader_forget(of[i]);
+        pn_recfile_close(&of[i]->file); /* else a file that is removed keeps its room on the disk */
+    }
     free(reading);
 }
 

@@ -31,8 +31,8 @@
 #include "topic/overflow.h"
 #include "topic/rest.h"
 
-/* What one hold of the lock carries: as many messages, each after a look at as many cells, until
- * they have PN_TOPICLOG_STEP bytes. */
+/* What one hold of the lock carries: as many messages, until they have PN_TOPICLOG_STEP bytes, or
+ * there were PN_TOPICLOG_LOOKS, each at as many cells. */
 enum { PN_CARRY_CELLS = 64, PN_CARRY_MESSAGES = 192 };
 
 void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
