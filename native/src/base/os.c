@@ -214,6 +214,23 @@ int pn_os_catches(int32_t pid, int signo)
     return rc != 0 ? rc : (int) (caught >> (signo - 1) & 1);
 }
 
+#if defined(__SANITIZE_THREAD__) /* knows EOWNERDEAD from trylock only, and no clocklock */
+int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+    const struct timespec pause = {.tv_nsec = 100000};
+    int rc;
+    while ((rc = pthread_mutex_trylock(mutex)) == EBUSY && pn_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+    return rc == EBUSY ? ETIMEDOUT : rc;
+}
+#else
+int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &ts);
+}
+#endif
+
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns)
 {
     struct timespec ts = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};

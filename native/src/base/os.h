@@ -6,6 +6,7 @@
 #ifndef PN_OS_H
 #define PN_OS_H
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,6 +50,9 @@ int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value);
 
 /* Does the process catch the signal?  1, 0, or -errno.  Async-signal-safe, as is all of pidfd. */
 int pn_os_catches(int32_t pid, int signo);
+
+/* pthread_mutex_lock that gives up at `deadline` of CLOCK_MONOTONIC: ETIMEDOUT. */
+int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline);
 
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns);
 void pn_futex_wake_all(const void *word);

@@ -145,7 +145,7 @@ static uint32_t take_page(const struct pn_arena *mem, uint32_t owner, uint32_t c
     if (mem->owner[owner].counts != 0 && mem->owner[owner].pages < ctl->share)
         ctl->reserved--;
     mem->owner[owner].pages++;
-    mem->page[at].free = pn_arena_starts(class);
+    pn_store_relaxed(&mem->page[at].free, pn_arena_starts(class));
     mem->page[at].owner = owner;
     pn_store_release(&mem->page[at].class, class);
     PN_CRASH("arena:classed");
@@ -186,14 +186,14 @@ uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page
         own->cells_free[class] += cells_of_page[class];
         link_page(mem, class, at);
     }
-    uint64_t free = page_inside(mem, at) ? *(volatile const uint64_t *) &mem->page[at].free : 0;
+    uint64_t free = page_inside(mem, at) ? pn_load_relaxed(&mem->page[at].free) : 0;
     if (free == 0 || class_of(mem, at) != (uint32_t) class || owner_at(mem, at) != own) {
         pn_arena_broken(mem, "a list of pages", at);
         return 0;
     }
     uint32_t slot = (uint32_t) __builtin_ctzll(free);
     free &= free - 1;
-    mem->page[at].free = free;
+    pn_store_relaxed(&mem->page[at].free, free);
     PN_CRASH("arena:taken");
     ctl->cells_free[class]--;
     own->cells_free[class]--;
@@ -215,10 +215,10 @@ void pn_arena_give_locked(struct pn_arena *mem, uint32_t ref)
         return;
     }
     struct pn_arena_owner *own = owner_at(mem, at);
-    uint64_t free = mem->page[at].free | 1ULL << slot;
-    if (mem->page[at].free == 0)
+    uint64_t free = pn_load_relaxed(&mem->page[at].free) | 1ULL << slot;
+    if (pn_load_relaxed(&mem->page[at].free) == 0)
         link_page(mem, class, at);
-    mem->page[at].free = free;
+    pn_store_relaxed(&mem->page[at].free, free);
     PN_CRASH("arena:given");
     ctl->cells_free[class]++;
     own->cells_free[class]++;
@@ -461,7 +461,7 @@ uint64_t pn_arena_cells_of(const struct pn_arena *mem, uint32_t page, enum pn_pa
 void pn_arena_unmark_page_locked(struct pn_arena *mem, uint32_t page)
 {
     pn_assert_arena_held(mem);
-    mem->page[page].free = pn_arena_starts(class_of(mem, page));
+    pn_store_relaxed(&mem->page[page].free, pn_arena_starts(class_of(mem, page)));
 }
 
 bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class class)
@@ -470,7 +470,8 @@ bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class
     if (ref / PN_ARENA_GRANULES >= mem->ctl->fresh || !pn_arena_valid(mem, ref, class) ||
         pn_arena_taken(mem, ref, class))
         return false;
-    mem->page[ref / PN_ARENA_GRANULES].free &= ~(1ULL << ref % PN_ARENA_GRANULES);
+    pn_atomic_u64 *free = &mem->page[ref / PN_ARENA_GRANULES].free;
+    pn_store_relaxed(free, pn_load_relaxed(free) & ~(1ULL << ref % PN_ARENA_GRANULES));
     return true;
 }
 
@@ -499,7 +500,7 @@ bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head
 static void settle_page(const struct pn_arena *mem, uint32_t class, uint32_t at, uint64_t mask)
 {
     struct pn_arena_owner *own = owner_at(mem, at);
-    uint64_t free = mem->page[at].free;
+    uint64_t free = pn_load_relaxed(&mem->page[at].free);
     uint32_t n = pn_popcount(free);
     mem->ctl->cells_free[class] += n;
     mem->ctl->cells_used[class] += cells_of_page[class] - n;
@@ -522,7 +523,8 @@ void pn_arena_settle_page_locked(struct pn_arena *mem, uint32_t page, uint64_t f
 {
     pn_assert_arena_held(mem);
     uint32_t class = class_of(mem, page);
-    if (class >= PN_PAGE_CLASSES || mem->page[page].free == pn_arena_starts(class))
+    if (class >= PN_PAGE_CLASSES ||
+        pn_load_relaxed(&mem->page[page].free) == pn_arena_starts(class))
         free_page(mem, page);
     else
         settle_page(mem, class, page, free_mask);
@@ -568,12 +570,13 @@ static void check_lists(const struct pn_arena *mem, uint32_t class, uint32_t pag
         const struct pn_arena_owner *own = &mem->owner[owner];
         uint32_t prev = 0, at = own->partial[class], free = 0;
         for (; at != 0 && n <= pages; prev = at, at = mem->page[at].next, n++) {
-            if (!page_inside(mem, at) || class_of(mem, at) != class || mem->page[at].free == 0 ||
-                mem->page[at].prev != prev || mem->page[at].owner != owner) {
+            if (!page_inside(mem, at) || class_of(mem, at) != class ||
+                pn_load_relaxed(&mem->page[at].free) == 0 || mem->page[at].prev != prev ||
+                mem->page[at].owner != owner) {
                 found(f, "a page in the list of another class or owner", at, class);
                 return;
             }
-            free += pn_popcount(mem->page[at].free);
+            free += pn_popcount(pn_load_relaxed(&mem->page[at].free));
         }
         if (own->cells_free[class] != free)
             found(f, "count of an owner's free cells", own->cells_free[class], free);
@@ -622,7 +625,7 @@ static void check_free_list(const struct pn_arena *mem, uint32_t pages, struct f
 static bool check_page(const struct pn_arena *mem, uint32_t class, uint32_t at, uint32_t *cells,
                        struct findings *f)
 {
-    uint64_t free = mem->page[at].free, starts = pn_arena_starts(class);
+    uint64_t free = pn_load_relaxed(&mem->page[at].free), starts = pn_arena_starts(class);
     if ((free & ~starts) != 0 || free == starts)
         found(f, "free cells of a page", free, starts);
     *cells += pn_popcount(free & starts);
@@ -632,7 +635,7 @@ static bool check_page(const struct pn_arena *mem, uint32_t class, uint32_t at, 
         if (cell->state != 0)
             found(f, "state of a free cell", cell->state, 0);
     }
-    return mem->page[at].free != 0;
+    return pn_load_relaxed(&mem->page[at].free) != 0;
 }
 
 int pn_arena_check(const struct pn_arena *mem, void (*problem)(void *arg, const char *text),

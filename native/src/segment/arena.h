@@ -95,7 +95,8 @@ static inline bool pn_arena_taken(const struct pn_arena *mem, uint32_t ref,
                                   enum pn_page_class class)
 {
     return pn_arena_valid(mem, ref, class) &&
-           (mem->page[ref / PN_ARENA_GRANULES].free >> ref % PN_ARENA_GRANULES & 1) == 0;
+           (pn_load_relaxed(&mem->page[ref / PN_ARENA_GRANULES].free) >> ref % PN_ARENA_GRANULES &
+            1) == 0;
 }
 
 /* A reference that was read from the segment leads nowhere: poisons.  Always -PN_ECORRUPT. */

@@ -35,7 +35,8 @@ enum pn_page_class {
 struct pn_arena_page {
     pn_atomic_u32 class; /* truth; stored (release) when the page's cells are formatted */
     uint32_t chain;      /* truth, WHOLE page of a body: what comes after it */
-    uint64_t free;       /* derived: the bit of each granule at which a free cell begins */
+    pn_atomic_u64 free;  /* derived: the bit of each granule at which a free cell begins; copying
+                            a body looks at it without the lock, others' bits may change then */
     uint32_t prev, next; /* derived: its owner's of its class with free cells; `next`: free pages */
     uint32_t owner;      /* truth, of a page that is not free: stored before its class */
     uint32_t pad;

@@ -223,20 +223,6 @@ static int finish(struct pn_segment *seg, struct pn_hold *hold, int rc)
     return 0;
 }
 
-static int lock_until(pthread_mutex_t *mutex, int64_t deadline)
-{
-#if defined(__SANITIZE_THREAD__) /* it knows EOWNERDEAD from trylock only */
-    const struct timespec pause = {.tv_nsec = 100000};
-    int rc;
-    while ((rc = pthread_mutex_trylock(mutex)) == EBUSY && pn_now_ns() < deadline)
-        nanosleep(&pause, NULL);
-    return rc == EBUSY ? ETIMEDOUT : rc;
-#else
-    struct timespec ts = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
-    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &ts);
-#endif
-}
-
 static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
                        const struct waiting *waiting)
 {
@@ -260,7 +246,7 @@ static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
         if (until > back_at)
             until = back_at;
-        int rc = lock_until(&seg->lock->mutex, until);
+        int rc = pn_os_lock_until(&seg->lock->mutex, until);
         if (rc != ETIMEDOUT)
             return finish(seg, hold, rc);
         rc = pn_segment_check_state(seg);
@@ -395,7 +381,7 @@ static int wait_to_open(struct pn_segment *seg, int *rc)
             return somebody_opens(seg, PN_ELOCK);
         if (now >= back_at)
             return leave(&waiting, deadline);
-        *rc = lock_until(&seg->lock->opening, until < back_at ? until : back_at);
+        *rc = pn_os_lock_until(&seg->lock->opening, until < back_at ? until : back_at);
     }
     return 0;
 }

@@ -472,7 +472,6 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
 
 static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
 {
-    struct timespec ts;
     if (pthread_mutex_trylock(&c->mutex) == 0)
         return 1;
     if (timeout_ns == 0)
@@ -481,9 +480,7 @@ static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
         pthread_mutex_lock(&c->mutex);
         return 1;
     }
-    int64_t until = pn_now_ns() + timeout_ns;
-    ts = (struct timespec) {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    return pthread_mutex_clocklock(&c->mutex, CLOCK_MONOTONIC, &ts) == 0;
+    return pn_os_lock_until(&c->mutex, pn_now_ns() + timeout_ns) == 0;
 }
 
 /* How long it took is on one clock only: the wall's may have been set meanwhile. */
