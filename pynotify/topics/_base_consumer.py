@@ -3,9 +3,9 @@
 Ownership is as that of a connection: the C consumer is freed, and what it has in flight goes back,
 when the last reference to its handle goes.  A closed one has the handle CLOSED_CONSUMER.
 
-What the core hands out is in `_out` until it is made into a message.  An exception of a signal
-handler (Ctrl-C) may come in between: then it is released, that is given back as if it had never
-been delivered.
+What the core hands out is in `_out` until it is made into a message, and then in a variable, from
+which it is returned.  An exception of a signal handler (Ctrl-C) may come at every call: then it is
+released, that is given back as if it had never been delivered.
 """
 
 from __future__ import annotations
@@ -147,11 +147,16 @@ class BaseConsumer(Generic[_M]):
             return
         fields = _unpack(self._raw)
         self._pending[0] = 0
-        if self.handle.is_foreign:
-            return
-        address = ffi.NULL, fields[1], fields[2], fields[0]
-        release = *address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
-        again(lambda: lib.pn_message_answer(self.handle.native, *release))
+        self._give_back((ffi.NULL, fields[1], fields[2], fields[0]))
+
+    def _give_back(self, address: tuple[Any, int, int, int]) -> None:
+        """Put a message back in front, as if it had not been delivered: an exception is on its way.
+
+        When the core refuses it its time-out brings it back, or it is back already.
+        """
+        if not self.handle.is_foreign:
+            release = *address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
+            again(lambda: lib.pn_message_answer(self.handle.native, *release))
 
     def _refuse(self, result: int) -> NoReturn:
         error = native_error(result)  # first: it is the thread's last one

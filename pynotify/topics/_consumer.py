@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import repeat
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pynotify._closing import ClosedByWith
 from pynotify._ffi import lib
 from pynotify._time import nanoseconds
 from pynotify.errors import (
+    Error,
     InterfaceError,
     LockTimeout,
     MessageNotInFlight,
@@ -29,7 +31,7 @@ from pynotify.topics._message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self, TypeAlias
+    from typing import Literal, Self, TypeAlias
 
     from pynotify._link import ThreadLink
     from pynotify.topics._base_channel import BaseChannel
@@ -73,6 +75,9 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
         super().__init__(channel, link, ref, options)
         # Re-entrant, so that a signal handler of Python that interrupted get() does not hang.
         self._taking = RLock()
+        #: Each step acquires it if it is free.  A call made by `for`: Ctrl-C cannot come between
+        #: having the lock and `try`.
+        self._trying = map(self._taking.acquire, repeat(False))
         #: A thread sleeps in the core, or is about to.
         self._asleep = False
         self._ended = Event()
@@ -88,13 +93,22 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
         """
         if self.open_transactions:
             self.link.transactions.refuse("get")
-        if self._taking.acquire(False):
-            try:
-                message = self._take(0)
-            finally:
-                self._taking.release()
+        # As _take_alone(), without the call: a message takes about as long as ten calls.
+        message = None
+        try:
+            for taken in self._trying:
+                if taken:
+                    try:
+                        message = self._take(0)
+                    finally:
+                        self._taking.release()
+                break
+        except BaseException:
             if message is not None:
-                return message
+                self._give_back(message.address)
+            raise
+        if message is not None:
+            return message
         if timeout is not None and timeout <= 0:
             message = self._look()
         else:
@@ -103,34 +117,47 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
             raise Timeout(f"nothing came from {self._path} in {timeout} s")
         return message
 
+    def _take_alone(self, patience_s: float, deadline: int) -> Message | Literal[False] | None:
+        """What is next; None: nothing; False: another thread was at it for `patience_s`.
+
+        Sleeps until `deadline`, 0: it does not, -1: without a limit.  An exception of a signal
+        handler (Ctrl-C) leaves no lock taken and no message in flight.
+        """
+        message: Message | Literal[False] | None = False
+        try:
+            for taken in map(self._taking.acquire, (patience_s != 0,), (patience_s or -1,)):
+                if taken:
+                    asleep = self._asleep  # a signal handler interrupted this thread's sleep
+                    try:
+                        self._asleep = asleep or deadline != 0
+                        left = max(deadline - time.monotonic_ns(), 0) if deadline > 0 else deadline
+                        message = self._take(left)
+                    finally:
+                        self._asleep = asleep
+                        self._taking.release()
+        except BaseException:
+            if message:
+                self._give_back(message.address)
+            raise
+        return message  # nothing is called from here to the caller of get()
+
     def _wait(self, timeout_ns: int) -> Message | None:
-        deadline = time.monotonic_ns() + timeout_ns
-        left = timeout_ns
-        while timeout_ns < 0 or left > 0:
-            if not self._taking.acquire(timeout=-1 if timeout_ns < 0 else left / 1e9):
-                return None
-            try:
-                self._asleep = True
-                if timeout_ns >= 0:
-                    left = max(deadline - time.monotonic_ns(), 0)
-                message = self._take(left if timeout_ns >= 0 else -1)
-            finally:
-                self._asleep = False
-                self._taking.release()
-            if message is not None:
+        deadline = time.monotonic_ns() + timeout_ns if timeout_ns >= 0 else -1
+        left_s = timeout_ns / 1e9 if timeout_ns >= 0 else -1
+        while timeout_ns < 0 or left_s > 0:
+            message = self._take_alone(left_s, deadline)
+            if message:
                 return message
             if timeout_ns >= 0:
-                left = deadline - time.monotonic_ns()
+                left_s = (deadline - time.monotonic_ns()) / 1e9
         return None
 
     def _look(self) -> Message | None:
         """Look, without waiting for a thread that sleeps."""
         while not self._asleep:
-            if self._taking.acquire(timeout=_LOOK_S):
-                try:
-                    return self._take(0)
-                finally:
-                    self._taking.release()
+            message = self._take_alone(_LOOK_S, 0)
+            if message is not False:
+                return message
         self._check_open()
         return None
 
@@ -173,7 +200,13 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
             except (LockTimeout, TopicFull) as error:
                 state.record(self._took_nothing(error), self._clock.now())
                 continue
-            state.record(self._handle_one(handler, message), self._clock.now())
+            try:
+                outcome = self._handle_one(handler, message)
+            except BaseException as error:  # the handler's, or Ctrl-C at any step since get()
+                with contextlib.suppress(Error):
+                    message.__exit__(type(error), error, None)
+                raise
+            state.record(outcome, self._clock.now())
 
     def _handle_one(self, handler: Handler, message: Message) -> Outcome:
         error: Exception | None = None
@@ -181,9 +214,6 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
             good = handler(message) is not False
         except Exception as caught:
             good, error = False, caught
-        except BaseException as interruption:
-            message.__exit__(type(interruption), interruption, None)
-            raise
         try:
             if not good:
                 delay = self._failed(message, error)
@@ -248,3 +278,4 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
         """Make new locks, in the child of a fork."""
         super().reset_in_child()
         self._taking, self._ended, self._asleep = RLock(), Event(), False
+        self._trying = map(self._taking.acquire, repeat(False))
