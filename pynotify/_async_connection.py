@@ -128,8 +128,9 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         if get_ident() != self._thread or not self._is_running():
             self._off_loop.check_loop()
-        before = lib.pn_set_never_wait(1)
+        before = lib.pn_set_never_wait(0)  # see OffLoop.nowait()
         try:
+            lib.pn_set_never_wait(1)
             self._sender.notify(channel, payload)
             return
         except WouldWait:  # not in a transaction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByWith
@@ -16,7 +15,7 @@ from pynotify.topics._survey import survey
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Unpack
 
     from pynotify._options import OpenOptions
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 _CHECK_TEXT_BYTES = 1 << 16
 _BRIDGES = {lib.PN_BRIDGE_ONE_WAY: "one way", lib.PN_BRIDGE_BOTH: "both ways"}
 _LOCK_TIMEOUT = 10.0  # the core's own, in seconds
+_USUAL = -1  # the same, for pn_set_lock_timeout()
 
 
 class Engine(ClosedByWith):
@@ -121,9 +121,16 @@ class Engine(ClosedByWith):
         Signal handlers, which run between two tries, have the usual time.
         """
 
+        timeout_ns = max(0, round(min(seconds, _LOCK_TIMEOUT) * 1e9))
+
         def limited(function: Callable[..., int], *arguments: Any) -> int:
-            with _lock_timeout(seconds):
+            # The usual time comes first, so that a signal handler that raises in between leaves it.
+            before = lib.pn_set_lock_timeout(_USUAL)
+            try:
+                lib.pn_set_lock_timeout(timeout_ns)
                 return function(*arguments)
+            finally:
+                lib.pn_set_lock_timeout(before)
 
         return lambda function, *arguments: self._mapping.call(
             lambda engine: limited(function, engine, *arguments)
@@ -202,13 +209,3 @@ def _backend_stat(row: Any) -> BackendStat:
         wakeup=row.signo if row.signo > 0 else "poll",
         bridge=_BRIDGES.get(row.bridge),
     )
-
-
-@contextlib.contextmanager
-def _lock_timeout(seconds: float) -> Iterator[None]:
-    """How long this thread waits for the writer lock.  Nothing but calls of the core inside."""
-    before = lib.pn_set_lock_timeout(max(0, round(min(seconds, _LOCK_TIMEOUT) * 1e9)))
-    try:
-        yield
-    finally:
-        lib.pn_set_lock_timeout(before)

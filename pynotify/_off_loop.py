@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_NULL = ffi.NULL
+
 
 class LockWait:
     """Tasks that wait until the writer lock is free: one thread waits for all of them."""
@@ -171,8 +173,7 @@ class DiskWait:
         lib.pn_set_put_off(connection)
 
     def end(self) -> None:
-        """After that call."""
-        lib.pn_set_put_off(ffi.NULL)
+        """After that call, and after pn_set_put_off() of no connection."""
         owed = lib.pn_sync_owed()
         if owed:
             self._thread = self._background.in_thread(partial(_sync, owed))
@@ -216,12 +217,18 @@ class OffLoop:
 
     def nowait(self, call: Callable[[], _T]) -> _T:
         """Make the call.  Raises `WouldWait`, and has done nothing, where it would have to wait."""
-        before = lib.pn_set_never_wait(1)
+        # A signal handler may raise after each call, and what we set must not stay with the thread:
+        # so the first call only asks, and no function of Python is called to give it back.
+        before = lib.pn_set_never_wait(0)
         try:
+            lib.pn_set_never_wait(1)
             self._disk_wait.begin(self._handle.native)
             return call()
         finally:
-            lib.pn_set_never_wait(before)
+            try:
+                lib.pn_set_put_off(_NULL)
+            finally:
+                lib.pn_set_never_wait(before)
             self._disk_wait.end()
 
     async def until_synced(self) -> None:

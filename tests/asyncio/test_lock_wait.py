@@ -1,14 +1,21 @@
-"""Tasks that wait for the writer lock share a thread; each has all of the time-out."""
+"""Tasks that wait for the writer lock share a thread; each has all of the time-out.
+
+What a call has its thread do for this it does not leave to it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import pynotify
+from interrupting import WHOLE, At, at_places
+from pynotify._ffi import lib
 from pynotify._off_loop import LockWait
+from tasks import AsyncConnections
 
 
 class Attempts(LockWait):
@@ -67,3 +74,33 @@ def test_without_limit_it_is_tried_again_and_again() -> None:
         await task
 
     asyncio.run(scenario())
+
+
+async def _notify_nowait(conn: pynotify.AsyncConnection) -> None:
+    conn.notify_nowait("c", "x")
+
+
+CALLS: dict[str, Callable[[pynotify.AsyncConnection], Awaitable[object]]] = {
+    "notify": lambda conn: conn.notify("c", "x"),
+    "notify_nowait": _notify_nowait,
+    "listen": lambda conn: conn.listen("c"),
+}
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", CALLS)
+async def test_a_handler_that_raises_leaves_a_thread_that_waits(
+    aconnect: AsyncConnections, how: str, whole: bool
+) -> None:
+    """Else a `Connection` that the thread uses later would not wait for the lock."""
+    conn = await aconnect()
+
+    def to_its_end() -> None:
+        with pytest.raises(StopIteration):
+            CALLS[how](conn).__await__().send(None)  # it need not wait here
+
+    def attempt(at: At) -> None:
+        at.attempt(to_its_end)
+        assert not lib.pn_set_never_wait(0)
+
+    assert at_places(attempt, whole=whole) > 5

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pynotify
+from interrupting import WHOLE, At, at_places
 from locked import LockHolder
 from pynotify._ffi import lib
 from pynotify.bridge._local import become_bridge
@@ -285,6 +286,17 @@ def test_a_stopped_lock_holder_delays_nobody_longer_than_he_says(
     lock_holder.release()
     assert engine.stat().backends
     assert [topic.name for topic in engine.topics()] == ["orders"]
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_handler_that_raises_leaves_the_usual_time(engine: pynotify.Engine, whole: bool) -> None:
+    """The thread's other calls have it, wherever a signal handler raised in this one."""
+
+    def attempt(at: At) -> None:
+        at.attempt(lambda: engine.stat(timeout=0.5))
+        assert lib.pn_set_lock_timeout(-1) == 10 * 10**9
+
+    assert at_places(attempt, whole=whole) > 20
 
 
 def test_a_bridge(engine: pynotify.Engine, connect: Connect) -> None:

@@ -288,6 +288,16 @@ static enum bytes ask(struct pn_segment *seg, uint32_t slot, int32_t *holder)
     return NOT_KNOWN;
 }
 
+/* A connection that had the slot before its present owner may still be open: it does not count. */
+bool pn_backend_is_ours(struct pn_segment *seg, uint32_t slot)
+{
+    pthread_mutex_lock(&seg->signal_mutex); /* it is not freed meanwhile */
+    const struct pn_conn *own = seg->own[slot];
+    bool ours = own != NULL && pn_owns_slot(own);
+    pthread_mutex_unlock(&seg->signal_mutex);
+    return ours;
+}
+
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 {
     int32_t pid = pn_load_relaxed(&seg->backend[slot].pid), holder;
@@ -295,7 +305,7 @@ enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
     if (bytes == HELD)
         return holder == pid ? PN_ALIVE : PN_LOST;
     if (bytes == BOTH_FREE)
-        return seg->own[slot] == NULL ? PN_DEAD : PN_LOST;
+        return pn_backend_is_ours(seg, slot) ? PN_LOST : PN_DEAD;
     if (!pn_same_pid_namespace(seg))
         return PN_LOST; /* the pid names another process here */
     int pidfd = pn_os_pidfd_open(pid);

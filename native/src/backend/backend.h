@@ -25,6 +25,8 @@ void pn_backend_release_locked(struct pn_conn *conn);
 void pn_backend_abandon(struct pn_conn *conn);
 
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
+/* Is its owner a connection of this process?  signal_mutex not held. */
+bool pn_backend_is_ours(struct pn_segment *seg, uint32_t slot);
 /* Free the slot of a dead process.  Writer lock held.  False: not while topics are closed. */
 bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
 /* Only if it is one. */

@@ -221,14 +221,17 @@ static int make_room(struct pn_conn *conn, const struct append *a, int32_t *hold
 
 /* ---- tickets ------------------------------------------------------------------------------ */
 
-/* The smallest that is valid, 0: none.  Forgets the others, and counts. */
+/*
+ * The smallest that is valid, 0: none.  Forgets the others, and counts.  No owner makes one that is
+ * valid for longer than PN_TICKET_NS: that would be overwritten memory.
+ */
 static uint64_t first_ticket(struct AsyncQueueControl *ctl, int64_t now)
 {
     uint64_t first = 0;
     uint32_t taken = 0;
     for (uint32_t i = 0; i < PN_ROOM_TICKETS; i++) {
         struct pn_room_ticket *t = &ctl->room_ticket[i];
-        if (t->number != 0 && t->until <= now)
+        if (t->number != 0 && (t->until <= now || t->until > now + PN_TICKET_NS))
             t->number = 0;
         if (t->number == 0)
             continue;

@@ -87,7 +87,7 @@ bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_chann
             break;
         uint32_t slot = *(volatile const uint32_t *) &pn_consumer_at(seg, i - 1)->slot;
         next = pn_consumer_at(seg, i - 1)->next;
-        if (slot >= seg->max_backends || seg->own[slot] != NULL ||
+        if (slot >= seg->max_backends || pn_backend_is_ours(seg, slot) ||
             pn_backend_verdict(seg, slot) != PN_DEAD)
             continue;
         pn_backend_reap_locked(seg, slot);

@@ -167,12 +167,33 @@ static void test_what_fits_is_not_refused_at_the_deadline(void)
     pn_engine *engine = test_engine(&o);
     pn_conn *conn = test_connect(engine);
     struct AsyncQueueControl *ctl = test_inside()->ctl;
-    ctl->room_ticket[3] = (struct pn_room_ticket) {.number = 1, .until = INT64_MAX};
+    ctl->room_ticket[3] = (struct pn_room_ticket) {.number = 1, .until = test_now_ns() + 250000000};
     ctl->last_ticket = ctl->tickets = 1;
     test_listen(conn, "c");
     CHECK_OK(test_notify(conn, "c", "in the end"));
     CHECK_EQ(ctl->tickets, 1);
     CHECK_POLL(conn, "in the end");
+    pn_conn_close(conn);
+    done(engine);
+}
+
+/* A ticket that is valid for longer than any was ever made is overwritten memory. */
+static void test_a_scribbled_ticket_holds_nobody_up(void)
+{
+    pn_options o = test_options();
+    o.on_full = PN_FULL_BLOCK;
+    o.full_timeout_ns = 60000000000ULL;
+    pn_engine *engine = test_engine(&o);
+    pn_conn *conn = test_connect(engine);
+    struct AsyncQueueControl *ctl = test_inside()->ctl;
+    ctl->room_ticket[3] = (struct pn_room_ticket) {.number = 1, .until = INT64_MAX};
+    ctl->tickets = 1;
+    test_listen(conn, "c");
+    pn_set_never_wait(1);
+    CHECK_OK(test_notify(conn, "c", "at once"));
+    pn_set_never_wait(0);
+    CHECK_EQ(ctl->tickets, 0);
+    CHECK_POLL(conn, "at once");
     pn_conn_close(conn);
     done(engine);
 }
@@ -252,6 +273,7 @@ int main(void)
     RUN(test_small_commits_survive_a_stuck_one);
     RUN(test_an_exclusion_is_bounded);
     RUN(test_what_fits_is_not_refused_at_the_deadline);
+    RUN(test_a_scribbled_ticket_holds_nobody_up);
     RUN(test_a_wait_that_is_left);
     RUN(test_block_names_the_laggard);
     return tests_done();

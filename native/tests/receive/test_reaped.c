@@ -7,6 +7,7 @@
 #endif
 #include "engine.h"
 
+#include "backend/backend.h"
 #include "segment/lockfile.h"
 #include "wakeup/procsignal.h"
 #include "queue/queue.h"
@@ -231,6 +232,40 @@ static void test_the_heir_is_signalled_by_the_loser(void)
     end();
 }
 
+/* A process that had the slot, and keeps the connection, takes its dead heir for dead. */
+static void buries_its_heir(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = loses_its_locks();
+    CHECK_EQ(pn_backend_verdict(test_inside(), conn->slot), PN_DEAD);
+    CHECK_EQ(test_stat(engine).backends, 1);
+    pn_txn_abort(early);
+    pn_conn_close(conn);
+}
+
+static void inherits_and_waits(void *arg)
+{
+    (void) arg;
+    take_slot_1();
+    test_tell(up);
+    pause();
+}
+
+static void test_the_loser_buries_its_heir(void)
+{
+    begin();
+    pid_t loser = spawn(buries_its_heir, NULL);
+    test_hear(up);
+    CHECK_EQ(test_stat(engine).backends, 1);
+    pid_t heir = spawn(inherits_and_waits, NULL);
+    test_hear(up);
+    kill(heir, SIGKILL);
+    CHECK_EQ(waitpid(heir, NULL, 0), heir);
+    test_tell(down);
+    CHECK_CHILD(loser, 0);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -239,5 +274,6 @@ int main(void)
     RUN(test_put_to_sleep_by_an_earlier_owner);
     RUN(test_positions_of_a_later_owner_stay);
     RUN(test_the_heir_is_signalled_by_the_loser);
+    RUN(test_the_loser_buries_its_heir);
     return tests_done();
 }
