@@ -16,10 +16,10 @@ How it is measured
 * Ours and the peer run in alternating passes of one run, the order turns round after every pair,
   and a figure is the ratio pair by pair: median [min .. max].  The machine need not be quiet,
   but the extremes say how quiet it was.
-* The same payloads for everyone: 100 bytes, each with its number.  Each receiver counts them and
+* The same payloads for each: 100 bytes, each with its number.  Each receiver counts them and
   checks the last number in every timed pass, and all bytes of a pass that is not timed.
 * Processes are started, connected and warmed up before the first timed pass.  A rate counts from
-  the first send until the last receiver has everything, so nobody is credited for buffering.
+  the first send until the last receiver has everything, so that buffering earns no credit.
 
 What the peers do less or more than we do
 
@@ -30,7 +30,7 @@ What the peers do less or more than we do
 * `posix_ipc.MessageQueue` and `multiprocessing.Pipe` know one receiver, no channels, no sender.
   The queue is 10 deep, what Linux allows a user.
 * `multiprocessing.Queue` pickles, and `put()` returns before anything is sent.
-* `multiprocessing.Value` is a number and a lock; whoever dies with the lock keeps it.
+* `multiprocessing.Value` is a number and a lock; a process that dies with the lock keeps it.
 * Redis and PostgreSQL are servers: a round trip for each message, and they do much else.
 
 A bar that is missed prints "below"; nothing here fails.

@@ -1,4 +1,4 @@
-"""What a channel that nobody consumes costs the topic's other channel: it is to be next to nothing.
+"""What a channel without consumers costs the topic's other channel: it is to be next to nothing.
 
 Both topics have a directory for what has no room in memory; one of them has a second channel, which
 has more than its part of the memory before anything is measured.  Bodies of 200 bytes, a hundred
@@ -12,12 +12,10 @@ import time
 from functools import partial
 
 import pynotify
-from bench.figures import compare
 from bench.pairs import alternate
 from bench.settings import Settings
 
 TOPIC = "abandoned"
-COMMAND = "python -m bench --only abandoned"
 
 _BODY = b"x" * 200
 _AT_A_TIME = 100
@@ -63,7 +61,7 @@ class _Queue:
 
 
 def run(settings: Settings) -> None:
-    """Consuming has a bar; publishing writes a record to a file for who rests."""
+    """Consuming has a bar; publishing writes a record to a file for the channel that rests."""
     for durable in (False, True):
         queues = [_Queue(settings, durable=durable, abandoned=it) for it in (True, False)]
         try:
@@ -73,18 +71,15 @@ def run(settings: Settings) -> None:
                     for queue in queues
                 ]
                 beside, alone = alternate(passes, settings.pairs(_PAIRS))
-                settings.report(
-                    compare(
-                        TOPIC,
-                        f"{name}, durable" if durable else name,
-                        "us",
-                        beside,
-                        alone,
-                        against="without an abandoned channel",
-                        command=COMMAND,
-                        bar=_MOST if which == 1 else None,
-                        at_most=True,
-                    )
+                settings.compare(
+                    TOPIC,
+                    f"{name}, durable" if durable else name,
+                    "us",
+                    beside,
+                    alone,
+                    against="without an abandoned channel",
+                    bar=_MOST if which == 1 else None,
+                    at_most=True,
                 )
         finally:
             for queue in queues:

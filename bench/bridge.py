@@ -10,25 +10,23 @@ all its processes until then; what listeners, and the bridge, spend is in neithe
 from __future__ import annotations
 
 import base64
-import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pynotify
 import pynotify.bridge
-from bench.figures import compare
 from bench.pairs import alternate
 from bench.peer import PAYLOAD_BYTES, Peer, Receiver, payload
 from bench.peers.postgres import CHANNEL, Postgres, connect
-from bench.rig import Rig
+from bench.rig import Child, Rig
 from bench.server import Server, find_programs
 from bench.settings import Settings
 
 TOPIC = "bridge"
-COMMAND = "python -m bench --only bridge"
 
 _LISTENERS = 100
 _MESSAGES = 2_000
@@ -51,8 +49,8 @@ def run(settings: Settings) -> None:
             for database in _DATABASES:
                 conn.execute(f"CREATE DATABASE {database}")
         peers: list[Peer] = [
-            Bridged(settings.directory, messages, server.dsn("bridged")),
-            Postgres(settings.directory, messages, server.dsn("direct")),
+            Bridged(settings.directory, server.dsn("bridged")),
+            Postgres(settings.directory, server.dsn("direct")),
         ]
         rigs = [stack.enter_context(Rig(peer, listeners=_LISTENERS)) for peer in peers]
         passes = [_Passes(rig, server, messages) for rig in rigs]
@@ -64,10 +62,7 @@ def run(settings: Settings) -> None:
         (", the server's processor", "us/transaction", ours.cpu[1:], theirs.cpu[1:]),
     ]
     for what, unit, our_values, their_values in rows:
-        name = _NAME + what
-        settings.report(
-            compare(TOPIC, name, unit, our_values, their_values, against=_AGAINST, command=COMMAND)
-        )
+        settings.compare(TOPIC, _NAME + what, unit, our_values, their_values, against=_AGAINST)
 
 
 class _Passes:
@@ -93,19 +88,15 @@ class Bridged(Postgres):
 
     name = "PostgreSQL NOTIFY through a bridge"
 
-    def __init__(self, directory: Path, messages: int, dsn: str) -> None:
-        super().__init__(directory, messages, dsn)
+    def __init__(self, directory: Path, dsn: str) -> None:
+        super().__init__(directory, dsn)
         self._segment = f"bench-bridge-{os.getpid()}"
 
     def prepare(self) -> None:
         self._engine = pynotify.open(self._segment, on_full="block")
-        context = multiprocessing.get_context("fork")
-        self._pipe, theirs = context.Pipe()
-        self._bridge = context.Process(
-            target=_be_the_bridge, args=(self._segment, self._dsn, theirs), daemon=True
-        )
-        self._bridge.start()
-        self._pipe.recv()
+        bridge = Child(partial(_be_the_bridge, self._segment, self._dsn))
+        bridge.answer()
+        self._bridge = bridge.process
 
     def receiver(self) -> Receiver:
         return _LocalListener(self._engine)
@@ -125,18 +116,14 @@ def _be_the_bridge(segment: str, dsn: str, pipe: Connection) -> None:
 
 class _LocalListener(Receiver):
     def __init__(self, engine: pynotify.Engine) -> None:
-        self._conn = engine.connect()
-        self._conn.listen(CHANNEL, wait_upstream=True)
-        self._rest = payload(0)[72:]
-
-    def receive(self, count: int) -> bytes:
-        return self.collect(count)[-1]
+        conn = engine.connect()
+        super().__init__(conn.close)
+        conn.listen(CHANNEL, wait_upstream=True)
+        self._notifies = conn.notifies
 
     def stream(self) -> Iterator[bytes]:
-        for note in self._conn.notifies():
+        rest = payload(0)[72:]
+        for note in self._notifies():
             assert isinstance(note, pynotify.Notify), note
             assert len(note.data) == PAYLOAD_BYTES
-            yield base64.b64decode(note.payload[:96]) + self._rest
-
-    def close(self) -> None:
-        self._conn.close()
+            yield base64.b64decode(note.payload[:96]) + rest

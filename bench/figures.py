@@ -65,37 +65,6 @@ class Figure:
         return asdict(self) | {"passed": self.passed}
 
 
-def compare(
-    topic: str,
-    name: str,
-    unit: str,
-    ours: Sequence[float],
-    peer: Sequence[float],
-    *,
-    against: str,
-    command: str,
-    bar: float | None = None,
-    at_most: bool = False,
-    note: str = "",
-) -> Figure:
-    """The figure of alternating passes: `ours[i]` and `peer[i]` ran one after the other."""
-    ratios = [a / b for a, b in zip(ours, peer, strict=True)]
-    return Figure(
-        topic=topic,
-        name=name,
-        unit=unit,
-        ours=Spread.of(ours),
-        peer=Spread.of(peer),
-        ratio=Spread.of(ratios),
-        repetitions=len(ratios),
-        against=against,
-        command=command,
-        bar=bar,
-        at_most=at_most,
-        note=note,
-    )
-
-
 def number(value: float) -> str:
     """Four digits are more than a shared machine can give."""
     if value >= 1e6:

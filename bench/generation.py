@@ -15,12 +15,10 @@ from contextlib import ExitStack
 from functools import partial
 
 import pynotify
-from bench.figures import compare
 from bench.pairs import alternate
 from bench.settings import Settings
 
 TOPIC = "generation"
-COMMAND = "python -m bench --only generation"
 UNIT = "ns"
 
 _CALLS = 200_000
@@ -58,9 +56,7 @@ def run(settings: Settings) -> None:
         for title, ours, theirs, against in rows:
             passes = [partial(_nanoseconds, call, calls) for call in (ours, theirs)]
             mine, peers = alternate(passes, settings.pairs(_PAIRS))
-            settings.report(
-                compare(TOPIC, title, UNIT, mine, peers, against=against, command=COMMAND)
-            )
+            settings.compare(TOPIC, title, UNIT, mine, peers, against=against)
 
 
 def _nanoseconds(call: Callable[[], object], calls: int) -> float:

@@ -2,7 +2,7 @@
 
 A thousand processes, each with a connection and a channel of its own, sleep in wait().  One active
 listener reads what one or four notifiers send on another channel; the rate counts until it has
-everything.  "Without" is a segment with the same options and nobody else in it, "with" is the
+everything.  "Without" is a segment with the same options and no other process in it, "with" is the
 segment of the thousand; passes alternate.  The processor time that the thousand use meanwhile is
 printed, so that they cannot hide in both.
 
@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 import pynotify
-from bench.figures import compare
 from bench.pairs import alternate
 from bench.peers.ours import Pynotify
 from bench.rig import Lost, Rig
 from bench.settings import Settings
 
 TOPIC = "idle"
-COMMAND = "python -m bench --only idle"
 UNIT = "notifications/s"
 
 _IDLE = 1_000
@@ -127,8 +125,7 @@ def _measure(
     messages = settings.messages(number)
     idle = _IDLE_QUICK if settings.quick else _IDLE
     alone, crowded = (
-        Pynotify(settings.directory, messages, signaling=signaling, max_backends=2 * _IDLE)
-        for _ in range(2)
+        Pynotify(settings.directory, signaling=signaling, max_backends=2 * _IDLE) for _ in range(2)
     )
     with ExitStack() as stack:
         without = stack.enter_context(Rig(alone, senders=notifiers))
@@ -142,16 +139,13 @@ def _measure(
         used = listeners.cpu_seconds() - before
         elapsed = time.monotonic() - begin
     plural = "notifier" if notifiers == 1 else "notifiers"
-    settings.report(
-        compare(
-            TOPIC,
-            f"{idle:,} idle listeners, {notifiers} {plural}, signaling={signaling}",
-            UNIT,
-            with_idle,
-            without_idle,
-            against="pynotify without idle listeners",
-            command=COMMAND,
-            bar=bar,
-            note=f"the idle used {used:.2f} s of processor time in {elapsed:.1f} s",
-        )
+    settings.compare(
+        TOPIC,
+        f"{idle:,} idle listeners, {notifiers} {plural}, signaling={signaling}",
+        UNIT,
+        with_idle,
+        without_idle,
+        against="pynotify without idle listeners",
+        bar=bar,
+        note=f"the idle used {used:.2f} s of processor time in {elapsed:.1f} s",
     )

@@ -8,98 +8,72 @@ the other CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 
-from bench.figures import Figure, Spread, compare
+from bench.pairs import alternate
 from bench.peer import Peer
 from bench.peers.ours import Pynotify
 from bench.peers.posix_queue import PosixQueue
-from bench.peers.redis_pubsub import Redis
+from bench.peers.redis_server import Redis
 from bench.peers.stdlib import Pipe
 from bench.peers.zeromq import ZeroMQ
-from bench.rig import Rig
+from bench.rig import LatencyCrew, Rig
 from bench.settings import Settings
 
 TOPIC = "latency"
-COMMAND = "python -m bench --only latency"
 UNIT = "us"
 
-_SAMPLES = 2_000
-_PAUSE = 0.001
+SAMPLES = 2_000
 _PAIRS = 11
 _SCALE_PAIRS = 3
-_QUANTILES = (("p50", 0.50, 1.2), ("p99", 0.99, 1.5))
-# Sender's CPU, receiver's CPU; "two CPUs" turns round with every pair.
+_QUANTILES = (("p50", 0.50), ("p99", 0.99))
+_BARS = {"p50": 1.2, "p99": 1.5}
+# Sender's CPU, receiver's CPU; each turns round with every second pair.
 PLACES = {"one CPU": ((0, 0), (1, 1)), "two CPUs": ((0, 1), (1, 0))}
 
 
 def run(settings: Settings) -> None:
     """Ours against posix_ipc.MessageQueue with bars, then the others for scale."""
-    peers: list[Peer] = [kind(settings.directory, 0) for kind in (Pynotify, PosixQueue)]
+    peers: list[Peer] = [kind(settings.directory) for kind in (Pynotify, PosixQueue)]
     with ExitStack() as stack:
-        ours, queue = (stack.enter_context(Rig(peer)) for peer in peers)
+        rigs = [stack.enter_context(Rig(peer)) for peer in peers]
         for place in PLACES:
-            ours_ns, queue_ns = alternate_rigs(settings, [ours, queue], place, _PAIRS)
-            for label, share, bar in _QUANTILES:
-                settings.report(
-                    compare(
-                        TOPIC,
-                        f"{label}, {place}",
-                        UNIT,
-                        quantile(ours_ns, share),
-                        quantile(queue_ns, share),
-                        against=PosixQueue.name,
-                        command=COMMAND,
-                        bar=bar,
-                        at_most=True,
-                    )
-                )
-    _for_scale(settings)
-
-
-def _for_scale(settings: Settings) -> None:
+            for label, (ours, queue) in quantiles(settings, rigs, place, _PAIRS):
+                settings.compare(
+                    TOPIC, f"{label}, {place}", UNIT, ours, queue,
+                    against=PosixQueue.name, bar=_BARS[label], at_most=True,
+                )  # fmt: skip
     kinds: list[type[Peer]] = [Pipe, ZeroMQ]
     if Redis.available():
         kinds.append(Redis)
     for kind in kinds:
-        with Rig(kind(settings.directory, 0)) as rig:
+        with Rig(kind(settings.directory)) as rig:
             for place in PLACES:
-                (passes,) = alternate_rigs(settings, [rig], place, _SCALE_PAIRS)
-                for label, share, _bar in _QUANTILES:
-                    values = quantile(passes, share)
-                    settings.report(
-                        Figure(
-                            topic=TOPIC,
-                            name=f"{label}, {place}, for scale: {kind.name}",
-                            unit=UNIT,
-                            ours=None,
-                            peer=Spread.of(values),
-                            against=kind.name,
-                            command=COMMAND,
-                            repetitions=len(values),
-                        )
-                    )
+                for label, (values,) in quantiles(settings, [rig], place, _SCALE_PAIRS):
+                    settings.scale(TOPIC, f"{label}, {place}", UNIT, values, kind.name)
 
 
-def alternate_rigs(
-    settings: Settings, rigs: Sequence[Rig], place: str, pairs: int
-) -> list[list[list[int]]]:
-    """Sorted latencies of each pass of each rig; one warm-up, both orders, both placements."""
-    samples: list[list[list[int]]] = [[] for _ in rigs]
-    for repetition in range(settings.pairs(pairs) + 1):
-        cpus = PLACES[place][repetition // 2 % 2]
-        order = list(range(len(rigs)))
-        if repetition % 2:
-            order.reverse()
-        for i in order:
-            rigs[i].pin(*cpus)
-            taken = rigs[i].latencies(settings.messages(_SAMPLES), _PAUSE)
-            if repetition:
-                samples[i].append(taken)
-    return samples
+def quantiles(
+    settings: Settings, crews: Sequence[LatencyCrew], place: str, pairs: int
+) -> Iterator[tuple[str, list[list[float]]]]:
+    """By name, of each crew one for each pass, in us; both orders, both placements."""
+    passes = [_pass(crew, place, settings.messages(SAMPLES)) for crew in crews]
+    samples = alternate(passes, settings.pairs(pairs))
+    for label, share in _QUANTILES:
+        yield label, [[_quantile(taken, share) for taken in each] for each in samples]
 
 
-def quantile(passes: Sequence[Sequence[int]], share: float) -> list[float]:
-    """Of each pass, in us."""
-    return [taken[min(int(len(taken) * share), len(taken) - 1)] / 1000 for taken in passes]
+def _pass(crew: LatencyCrew, place: str, messages: int) -> Callable[[], list[int]]:
+    numbers = count()
+
+    def run() -> list[int]:
+        crew.pin(*PLACES[place][next(numbers) // 2 % 2])
+        return crew.latencies(messages)
+
+    return run
+
+
+def _quantile(taken: Sequence[int], share: float) -> float:
+    return taken[min(int(len(taken) * share), len(taken) - 1)] / 1000

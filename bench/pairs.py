@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def alternate(passes: Sequence[Callable[[], float]], repetitions: int) -> list[list[float]]:
+def alternate(passes: Sequence[Callable[[], T]], repetitions: int) -> list[list[T]]:
     """Run every pass `repetitions` times, the order turned round each time.
 
     The first round is a warm-up and does not count.  Returns the values of each pass.
     """
-    values: list[list[float]] = [[] for _ in passes]
+    values: list[list[T]] = [[] for _ in passes]
     for repetition in range(repetitions + 1):
         order = list(range(len(passes)))
         if repetition % 2:

@@ -3,7 +3,7 @@
 The same PubSub on the same machine, between two connections of one process: a segment with
 `max_payload` of 1 MiB, in which a text of 1 MB is one payload as it is, against one with
 PostgreSQL's 7,999 bytes, where it is base64 in 175 pieces.  Bytes are base64 in both.  Sending and
-receiving are timed apart and follow each other, so nobody waits for a wake-up.
+receiving are timed apart and follow each other, so that neither waits for a wake-up.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from functools import partial
 from typing import Any
 
 import pynotify
-from bench.figures import compare
 from bench.pairs import alternate
-from bench.settings import Settings
+from bench.settings import Settings, command
 
 TOPIC = "pubsub"
-COMMAND = "python -m bench --only pubsub"
 UNIT = "MB/s"
 
 _OBJECTS = 20
@@ -73,17 +71,15 @@ def run(settings: Settings) -> None:
                 ours, theirs = alternate(passes, pairs)
                 title = f"1 MB of {kind} in one message, {what}"
                 against = "in segments of 7,999 bytes"
-                settings.report(
-                    compare(TOPIC, title, UNIT, ours, theirs, against=against, command=COMMAND)
-                )
+                settings.compare(TOPIC, title, UNIT, ours, theirs, against=against)
             if settings.postgres is not None:
                 distant = _postgres(stack, obj, settings.postgres)
                 passes = [partial(way.measure, "both", count) for way in (cut, distant)]
                 ours, theirs = alternate(passes, pairs)
                 title = f"1 MB of {kind} in segments, both"
-                settings.report(
-                    compare(TOPIC, title, UNIT, ours, theirs, against="over PostgreSQL",
-                            command=f"{COMMAND} --postgres DSN")
+                settings.compare(
+                    TOPIC, title, UNIT, ours, theirs, against="over PostgreSQL",
+                    command=f"{command(TOPIC)} --postgres DSN",
                 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A rig: one peer with its sender and receiver processes, ready for any number of passes.
+"""A rig: what is measured with its processes, ready for any number of passes.
 
 The parent only talks over pipes, and is silent while a pass runs.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, Self
 
 from bench.peer import (
     END_OF_PROBES,
     PAYLOAD_BYTES,
     PROBE,
+    Part,
     Peer,
     Receiver,
     Sender,
@@ -26,7 +28,8 @@ from bench.peer import (
 )
 
 # Forked, so that pipes and queues of the standard library reach the children as they are.
-_CONTEXT = multiprocessing.get_context("fork")
+CONTEXT = multiprocessing.get_context("fork")
+PAUSE = 0.001  # s between two sends to a receiver that is to sleep
 _VERIFIED = 2_000
 _PROBE_INTERVAL = 0.02
 _PATIENCE = 120.0
@@ -40,8 +43,8 @@ class Child:
     """A forked process that is told by messages what to do."""
 
     def __init__(self, body: Callable[[Connection], None]) -> None:
-        self.pipe, theirs = _CONTEXT.Pipe()
-        self.process: BaseProcess = _CONTEXT.Process(target=body, args=(theirs,), daemon=True)
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process: BaseProcess = CONTEXT.Process(target=body, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -61,178 +64,208 @@ class Child:
             self.process.join()
 
 
-class Rig:
-    """`with Rig(peer, listeners=1) as rig: rig.rate(100_000)`."""
+def serve(pipe: Connection, **commands: Callable[..., object]) -> None:
+    """In a child: says that it is ready, then answers commands until it is told to quit."""
+    commands["pin"] = pin_all_threads
+    pipe.send("ready")
+    while (command := pipe.recv())[0] != "quit":
+        what, *arguments = command
+        pipe.send(commands[what](*arguments))
 
-    def __init__(self, peer: Peer, *, listeners: int = 1, senders: int = 1) -> None:
-        self.peer = peer
-        self.listeners = listeners
-        self._receivers: list[Child] = []
-        self._senders: list[Child] = []
-        self._sender_count = senders
-        #: Messages a second that the senders of the last pass sent, by their own time.
-        self.sending_rate = 0.0
+
+def pin_all_threads(cpu: int) -> None:
+    """To the nth CPU that this process was given, modulo their number; also the threads that a
+    peer has started for itself."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {_CPUS[cpu % len(_CPUS)]})
+
+
+_CPUS = sorted(os.sched_getaffinity(0))
+
+
+class Crew:
+    """Receivers and senders; a subclass starts them when it is entered."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.receivers: list[Child] = []
+        self.senders: list[Child] = []
 
     def __enter__(self) -> Self:
-        self.peer.prepare()
-        self._receivers = [
-            Child(lambda pipe: _receiver_main(pipe, self.peer.receiver))
-            for _ in range(self.listeners)
-        ]
-        for child in self._receivers:
-            child.answer()
-        self._senders = [
-            Child(lambda pipe: _sender_main(pipe, self.peer.sender))
-            for _ in range(self._sender_count)
-        ]
-        for child in self._senders:
-            child.answer()
-        self._wait_for_subscriptions()
-        self._verify()
+        self.part.prepare()
+        self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for child in (*self._senders, *self._receivers):
+    @abstractmethod
+    def start(self) -> None:
+        """Start the processes, the receivers first."""
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        for child in (*self.senders, *self.receivers):
             if error is not None:
                 child.process.kill()
             child.end() if error is None else child.process.join()
-        self.peer.dispose()
+        self.part.dispose()
 
-    def rate(self, count: int) -> float:
-        """Deliveries a second, from the first send until the last receiver has everything."""
-        share = count // len(self._senders)
-        total = share * len(self._senders)
-        self._ask_all(self._receivers, "receive", total)
-        self._ask_all(self._senders, "send", share)
-        for child in self._senders:
-            child.ask("go")
-        times = [child.answer() for child in self._senders]
-        begin = min(began for began, _ in times)
-        self.sending_rate = total / (max(ended for _, ended in times) - begin) * 1e9
-        ends = []
-        for child in self._receivers:
-            end, last = child.answer()
-            if len(self._senders) == 1 and message_number(last) != total - 1:
-                raise Lost(f"{self.peer.name}: the last message is number {message_number(last)}")
-            ends.append(end)
-        elapsed: int = max(ends) - begin
-        return total * self.listeners / elapsed * 1e9
-
-    def latencies(self, count: int, pause: float) -> list[int]:
-        """Sorted ns from before the send until the message is in hand; `pause` s between sends."""
-        (receiver,), (sender,) = self._receivers, self._senders
-        self._ask_all([receiver], "latency", count)
-        sender.ask("stamped", count, pause)
-        sender.answer()
-        answer: list[int] = receiver.answer()
-        return sorted(answer)
+    @staticmethod
+    def children(bodies: Iterable[Callable[[Connection], None]]) -> list[Child]:
+        """They start side by side; ready when this returns."""
+        children = [Child(body) for body in bodies]
+        for child in children:
+            child.answer()
+        return children
 
     def pin(self, sender_cpu: int, receiver_cpu: int) -> None:
         """To the nth CPUs that this process may use, modulo their number."""
-        allowed = sorted(os.sched_getaffinity(0))
-        self._ask_all(self._senders, "pin", allowed[sender_cpu % len(allowed)])
-        self._ask_all(self._receivers, "pin", allowed[receiver_cpu % len(allowed)])
+        ask_all(self.senders, "pin", sender_cpu)
+        ask_all(self.receivers, "pin", receiver_cpu)
 
-    @staticmethod
-    def _ask_all(children: Sequence[Child], *command: Any) -> None:
-        """Each answers when it stands ready."""
-        for child in children:
-            child.ask(*command)
-        for child in children:
-            child.answer()
+
+class LatencyCrew(Crew):
+    """One that measures each message."""
+
+    @abstractmethod
+    def latencies(self, count: int) -> list[int]:
+        """Sorted ns from before the send until the message is in hand, `PAUSE` between sends."""
+
+
+def ask_all(children: Sequence[Child], *command: Any) -> list[Any]:
+    """Of each its answer, which most give when they stand ready."""
+    for child in children:
+        child.ask(*command)
+    return [child.answer() for child in children]
+
+
+class Rig(LatencyCrew):
+    """`with Rig(peer, listeners=1) as rig: rig.rate(100_000)`."""
+
+    def __init__(self, peer: Peer, *, listeners: int = 1, senders: int = 1) -> None:
+        super().__init__(peer)
+        self.peer = peer
+        self._counts = listeners, senders
+        #: Messages a second that the senders of the last pass sent, by their own time.
+        self.sending_rate = 0.0
+
+    def start(self) -> None:
+        listeners, senders = self._counts
+        self.receivers = self.children([self._receive] * listeners)
+        self.senders = self.children([self._send] * senders)
+        self._wait_for_subscriptions()
+        self._verify()
+
+    def _send(self, pipe: Connection) -> None:
+        _sender_main(pipe, self.peer.sender())
+
+    def _receive(self, pipe: Connection) -> None:
+        _receiver_main(pipe, self.peer.receiver())
+
+    def rate(self, count: int) -> float:
+        """Deliveries a second, from the first send until the last receiver has everything."""
+        share = count // len(self.senders)
+        total = share * len(self.senders)
+        ask_all(self.receivers, "receive", total)
+        ask_all(self.senders, "send", share)
+        times = ask_all(self.senders, "go")
+        begin = min(began for began, _ in times)
+        self.sending_rate = total / (max(ended for _, ended in times) - begin) * 1e9
+        ends = []
+        for child in self.receivers:
+            end, last = child.answer()
+            if len(self.senders) == 1 and message_number(last) != total - 1:
+                raise Lost(f"{self.peer.name}: the last message is number {message_number(last)}")
+            ends.append(end)
+        elapsed: int = max(ends) - begin
+        return total * len(self.receivers) / elapsed * 1e9
+
+    def latencies(self, count: int) -> list[int]:
+        (receiver,), (sender,) = self.receivers, self.senders
+        ask_all([receiver], "latency", count)
+        ask_all([sender], "stamped", count)
+        answer: list[int] = receiver.answer()
+        return sorted(answer)
 
     def _wait_for_subscriptions(self) -> None:
-        """Some peers subscribe in the background: probe until everybody has heard something."""
-        for child in self._receivers:
+        """Some peers subscribe in the background: probe until each has heard something."""
+        for child in self.receivers:
             child.ask("probes")
-        deaf = list(self._receivers)
+        deaf = list(self.receivers)
         deadline = time.monotonic() + _PATIENCE
         while deaf:
-            self._senders[0].ask("one", PROBE)
-            self._senders[0].answer()
+            ask_all(self.senders[:1], "one", PROBE)
             time.sleep(_PROBE_INTERVAL)
             deaf = [child for child in deaf if not child.pipe.poll()]
             if time.monotonic() > deadline:
                 raise Lost(f"{self.peer.name}: {len(deaf)} receivers hear nothing")
-        for child in self._receivers:
+        for child in self.receivers:
             child.answer()
-        self._senders[0].ask("one", END_OF_PROBES)
-        self._senders[0].answer()
-        for child in self._receivers:
+        ask_all(self.senders[:1], "one", END_OF_PROBES)
+        for child in self.receivers:
             child.answer()
 
     def _verify(self) -> None:
         """A pass that is not timed: every byte, in order, at every receiver."""
-        self._ask_all(self._receivers, "verify", _VERIFIED)
-        self._ask_all(self._senders[:1], "send", _VERIFIED)
-        self._senders[0].ask("go")
-        self._senders[0].answer()
-        for child in self._receivers:
+        ask_all(self.receivers, "verify", _VERIFIED)
+        ask_all(self.senders[:1], "send", _VERIFIED)
+        ask_all(self.senders[:1], "go")
+        for child in self.receivers:
             if not child.answer():
                 raise Lost(f"{self.peer.name}: what arrives is not what was sent")
 
 
-def _sender_main(pipe: Connection, make: Callable[[], Sender]) -> None:
-    sender = make()
-    pipe.send("ready")
+def _sender_main(pipe: Connection, sender: Sender) -> None:
     payloads: list[bytes] = []
-    while (command := pipe.recv())[0] != "quit":
-        what, *arguments = command
-        if what == "send":
-            (count,) = arguments
-            if len(payloads) != count:
-                payloads = [payload(i) for i in range(count)]
-            pipe.send("ready")
-            pipe.recv()
-            begin = time.monotonic_ns()
-            sender.send_all(payloads)
-            pipe.send((begin, time.monotonic_ns()))
-        elif what == "stamped":
-            _send_stamped(sender, *arguments)
-            pipe.send("sent")
-        elif what == "one":
-            sender.send(payload(arguments[0]))
-            pipe.send("sent")
-        else:
-            pin_all_threads(arguments[0])
-            pipe.send("pinned")
+
+    def prepare(count: int) -> None:
+        if len(payloads) != count:
+            payloads[:] = [payload(i) for i in range(count)]
+
+    def go() -> tuple[int, int]:
+        begin = time.monotonic_ns()
+        sender.send_all(payloads)
+        return begin, time.monotonic_ns()
+
+    serve(
+        pipe,
+        send=prepare,
+        go=go,
+        stamped=partial(_send_stamped, sender),
+        one=lambda number: sender.send(payload(number)),
+    )
     sender.close()
 
 
-def _send_stamped(sender: Sender, count: int, pause: float) -> None:
+def _send_stamped(sender: Sender, count: int) -> None:
     rest = bytes(PAYLOAD_BYTES - 8)
     send = sender.send
     for _ in range(count):
-        time.sleep(pause)
+        time.sleep(PAUSE)
         send(time.monotonic_ns().to_bytes(8, "little") + rest)
 
 
-def _receiver_main(pipe: Connection, make: Callable[[], Receiver]) -> None:
-    receiver = make()
-    pipe.send("ready")
-    while (command := pipe.recv())[0] != "quit":
-        what, *arguments = command
-        if what == "receive":
-            pipe.send("ready")
-            last = receiver.receive(arguments[0])
-            pipe.send((time.monotonic_ns(), last))
-        elif what == "verify":
-            pipe.send("ready")
-            got = receiver.collect(arguments[0])
-            pipe.send(got == [payload(i) for i in range(arguments[0])])
-        elif what == "latency":
-            pipe.send("ready")
-            pipe.send(_take_latencies(receiver, arguments[0]))
-        elif what == "probes":
-            _read_probes(pipe, receiver)
-        else:
-            pin_all_threads(arguments[0])
-            pipe.send("pinned")
+def _receiver_main(pipe: Connection, receiver: Receiver) -> None:
+    """Each command is answered twice: when the receiver stands ready, and at the end."""
+
+    def receive(count: int) -> tuple[int, bytes]:
+        pipe.send("ready")
+        last = receiver.receive(count)
+        return time.monotonic_ns(), last
+
+    def verify(count: int) -> bool:
+        pipe.send("ready")
+        return receiver.collect(count) == [payload(i) for i in range(count)]
+
+    def latency(count: int) -> list[int]:
+        pipe.send("ready")
+        return _take_latencies(receiver, count)
+
+    def probes() -> None:
+        for heard, data in enumerate(receiver.stream()):
+            if not heard:
+                pipe.send("heard")
+            if message_number(data) == END_OF_PROBES:
+                return
+
+    serve(pipe, receive=receive, verify=verify, latency=latency, probes=probes)
     receiver.close()
 
 
@@ -244,20 +277,3 @@ def _take_latencies(receiver: Receiver, count: int) -> list[int]:
         if len(taken) == count:
             break
     return [now - message_number(data) for now, data in taken]
-
-
-def _read_probes(pipe: Connection, receiver: Receiver) -> None:
-    heard = False
-    for data in receiver.stream():
-        if not heard:
-            heard = True
-            pipe.send("heard")
-        if message_number(data) == END_OF_PROBES:
-            pipe.send("ready")
-            return
-
-
-def pin_all_threads(cpu: int) -> None:
-    """Those that a peer has started for itself as well."""
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), {cpu})

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from spark_jobs.procfs import stat
@@ -81,12 +80,7 @@ class Server:
         ticks = sum(_ticks(each) for each in [str(pid), *children])
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
         shutil.rmtree(self.directory)

@@ -1,12 +1,13 @@
-"""How long to measure, and where."""
+"""How long to measure, and where, and what becomes of the values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.figures import Figure
+from bench.figures import Figure, Spread
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,34 @@ class Settings:
     def messages(self, number: int) -> int:
         """Messages of a pass."""
         return max(number // 10, 200) if self.quick else number
+
+    def compare(
+        self,
+        topic: str,
+        name: str,
+        unit: str,
+        ours: Sequence[float],
+        peer: Sequence[float],
+        **more: Any,
+    ) -> None:
+        """The figure of alternating passes: `ours[i]` and `peer[i]` ran one after the other."""
+        more["ratio"] = Spread.of([a / b for a, b in zip(ours, peer, strict=True)])
+        self.alone(topic, name, unit, ours, peer=Spread.of(peer), **more)
+
+    def alone(self, topic: str, name: str, unit: str, ours: Sequence[float], **more: Any) -> None:
+        """Ours; `more` are attributes of `Figure`."""
+        more.setdefault("repetitions", len(ours))
+        more.setdefault("command", command(topic))
+        self.report(Figure(topic, name, unit, Spread.of(ours), **more))
+
+    def scale(self, topic: str, name: str, unit: str, values: Sequence[float], peer: str) -> None:
+        """A peer's alone."""
+        name = f"{name}, for scale: {peer}"
+        figure = Figure(topic, name, unit, None, command(topic), len(values), against=peer,
+                        peer=Spread.of(values))  # fmt: skip
+        self.report(figure)
+
+
+def command(topic: str) -> str:
+    """The command that measures it."""
+    return f"python -m bench --only {topic}"

@@ -1,6 +1,6 @@
 """Topics beside other queues of work: into the queue, shared out among workers, and latency.
 
-Bodies of 200 bytes.  Into the queue: nobody takes them meanwhile.  Shared out: one producer, four
+Bodies of 200 bytes.  Into the queue: they are not taken meanwhile.  Shared out: one producer, four
 workers, each message taken and acknowledged by itself (where the queue has that), and compared one
 by one with what was sent.  Latency: one message each millisecond to a process that sleeps, beside
 a notification.
@@ -12,22 +12,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from bench.figures import Figure, Spread, compare
-from bench.latency import PLACES, alternate_rigs, quantile
+from bench.latency import PLACES, quantiles
 from bench.pairs import alternate
+from bench.peer import Queue
+from bench.peers.nsq import Nsqd
 from bench.peers.ours import Pynotify
-from bench.queues.nsq import Nsqd
-from bench.queues.ours import DurableTopics, TopicPeer, Topics
-from bench.queues.queue import Queue
-from bench.queues.redis_lists import RedisLists
-from bench.queues.stdlib import MultiprocessingQueue
-from bench.queues.zeromq import PushPull
+from bench.peers.redis_server import RedisLists
+from bench.peers.stdlib import UnacknowledgedQueue
+from bench.peers.topics import DurableTopics, SingleTopics, Topics
+from bench.peers.zeromq import PushPull
 from bench.rig import Rig
 from bench.settings import Settings
 from bench.work_rig import WorkRig
 
 TOPIC = "topics"
-COMMAND = "python -m bench --only topics"
 UNIT = "messages/s"
 
 _WORKERS = 4
@@ -54,31 +52,17 @@ def run(settings: Settings) -> None:
         }
         for name, way in ways.items():
             (values,) = alternate([way], settings.pairs(_PAIRS))
-            _alone(settings, name, values)
+            settings.alone(TOPIC, name, UNIT, values, bar=_BARS.get(name))
     with WorkRig(DurableTopics(settings.directory), workers=1) as durable:
         (values,) = alternate([partial(durable.put, count)], settings.pairs(_PAIRS))
-        _alone(settings, _DURABLE, values)
+        settings.alone(TOPIC, _DURABLE, UNIT, values, bar=_BARS[_DURABLE])
     for queue in _queues(settings):
         _beside(settings, queue)
     _latency(settings)
 
 
-def _alone(settings: Settings, name: str, values: list[float]) -> None:
-    settings.report(
-        Figure(
-            topic=TOPIC,
-            name=name,
-            unit=UNIT,
-            ours=Spread.of(values),
-            command=COMMAND,
-            repetitions=len(values),
-            bar=_BARS.get(name),
-        )
-    )
-
-
 def _queues(settings: Settings) -> list[Queue]:
-    found: list[Queue] = [MultiprocessingQueue(settings.directory)]
+    found: list[Queue] = [UnacknowledgedQueue(settings.directory)]
     if PushPull.available():
         found.append(PushPull(settings.directory))
     if RedisLists.available():
@@ -107,29 +91,17 @@ def _beside(settings: Settings, queue: Queue) -> None:
         for name, mine, its in passes:
             own, peer = alternate([mine, its], settings.pairs(_PAIRS))
             bar = 20.0 if isinstance(queue, Nsqd) and name == _EACH else None
-            settings.report(
-                compare(TOPIC, name, UNIT, own, peer, against=queue.name, command=COMMAND, bar=bar)
-            )
+            settings.compare(TOPIC, name, UNIT, own, peer, against=queue.name, bar=bar)
 
 
 def _latency(settings: Settings) -> None:
     """From the call of publish() to the message in hand, beside notify() and the Notify."""
-    peers = (TopicPeer(settings.directory, 0), Pynotify(settings.directory, 0))
+    peers = (SingleTopics(settings.directory), Pynotify(settings.directory))
     with ExitStack() as stack:
         rigs = [stack.enter_context(Rig(peer)) for peer in peers]
         for place in PLACES:
-            topics, notifications = alternate_rigs(settings, rigs, place, _LATENCY_PAIRS)
-            for label, share in (("p50", 0.5), ("p99", 0.99)):
-                settings.report(
-                    compare(
-                        TOPIC,
-                        f"a sleeping consumer, {label}, {place}",
-                        "us",
-                        quantile(topics, share),
-                        quantile(notifications, share),
-                        against="a notification",
-                        command=COMMAND,
-                        bar=1.2 if label == "p50" else None,
-                        at_most=True,
-                    )
-                )
+            for label, (topics, notes) in quantiles(settings, rigs, place, _LATENCY_PAIRS):
+                settings.compare(
+                    TOPIC, f"a sleeping consumer, {label}, {place}", "us", topics, notes,
+                    against="a notification", bar=1.2 if label == "p50" else None, at_most=True,
+                )  # fmt: skip

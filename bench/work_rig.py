@@ -7,70 +7,53 @@ to stop by a message, one after the other, since a worker may fetch more than on
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from array import array
 from functools import partial
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from bench.queues.queue import STOP, Queue, body, number_of
-from bench.rig import Child, Lost
+from bench.peer import BODY_BYTES, Queue, Sender, message_number, payload
+from bench.rig import CONTEXT, Crew, Lost, ask_all, serve
 
-_CONTEXT = multiprocessing.get_context("fork")
+_STOP = 2**64 - 1
 _LOOK = 0.005
 _PATIENCE = 60.0
 
 
-class WorkRig:
+class WorkRig(Crew):
     """`with WorkRig(queue, workers=4) as rig: rig.shared(100_000)`."""
 
     def __init__(self, queue: Queue, *, workers: int) -> None:
+        super().__init__(queue)
         self.queue = queue
-        self._workers: list[Child] = []
         #: How many messages each worker has done in this pass.
-        self._done: Any = _CONTEXT.RawArray("Q", workers)
+        self._done: Any = CONTEXT.RawArray("Q", workers)
 
-    def __enter__(self) -> Self:
-        self.queue.prepare()
-        self._producer = Child(lambda pipe: _produce(pipe, self.queue))
-        self._producer.answer()
+    def start(self) -> None:
+        # The producer first: it binds the socket to which workers connect.
+        self.senders = self.children([lambda pipe: _produce(pipe, self.queue.sender())])
         for index in range(len(self._done)):
-            self._workers.append(Child(partial(self._work, index)))
-            self._workers[-1].answer()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for child in (self._producer, *self._workers):
-            if error is not None:
-                child.process.kill()
-            child.end() if error is None else child.process.join()
-        self.queue.dispose()
+            self.receivers += self.children([partial(self._work, index)])
 
     def put(self, count: int, *, many: bool = False) -> float:
-        """Messages a second into the queue, while nobody takes them; then it is emptied."""
-        began, ended = self._produce("put_many" if many else "put_each", count)
+        """Messages a second into the queue, while nothing is taken; then it is emptied."""
+        began, ended = self._send("send_many" if many else "send_all", count)
         self.queue.empty()
         return count / (ended - began) * 1e9
 
     def shared(self, count: int, *, many: bool = False) -> float:
         """Messages a second from the first put until the last worker is done with its last."""
-        for index, child in enumerate(self._workers):
+        for index, child in enumerate(self.receivers):
             self._done[index] = 0
             child.ask("work")
-        began, _ = self._produce("put_many" if many else "put_each", count)
+        began, _ = self._send("send_many" if many else "send_all", count)
         self._wait_until_done(count)
-        for _ in self._workers:
-            self._produce("stop", 1)
+        for _ in self.receivers:
+            ask_all(self.senders, "stop")
         last = 0
         seen = array("I")
-        for child in self._workers:
+        for child in self.receivers:
             ended, numbers = child.answer()
             last = max(last, ended)
             seen.frombytes(numbers)
@@ -79,9 +62,8 @@ class WorkRig:
             raise Lost(f"{self.queue.name}: {count - once} lost, {len(seen) - once} came twice")
         return count / (last - began) * 1e9
 
-    def _produce(self, how: str, count: int) -> tuple[int, int]:
-        self._producer.ask(how, count)
-        began, ended = self._producer.answer()
+    def _send(self, how: str, count: int) -> tuple[int, int]:
+        ((began, ended),) = ask_all(self.senders, "send", how, count)
         return began, ended
 
     def _wait_until_done(self, count: int) -> None:
@@ -94,36 +76,34 @@ class WorkRig:
             time.sleep(_LOOK)
 
     def _work(self, index: int, pipe: Connection) -> None:
-        worker = self.queue.worker()
-        pipe.send("ready")
+        worker = self.queue.receiver()
         done = self._done
-        while pipe.recv()[0] != "quit":
+
+        def work() -> tuple[int, bytes]:
             numbers = array("I")
             ended = 0
-            while (number := number_of(worker.take())) != STOP:
+            while (number := message_number(worker.take())) != _STOP:
                 worker.done()
                 numbers.append(number)
                 ended = time.monotonic_ns()
                 done[index] = len(numbers)
             worker.done()
-            pipe.send((ended, numbers.tobytes()))
+            return ended, numbers.tobytes()
+
+        serve(pipe, work=work)
         worker.close()
 
 
-def _produce(pipe: Connection, queue: Queue) -> None:
-    producer = queue.producer()
-    pipe.send("ready")
+def _produce(pipe: Connection, producer: Sender) -> None:
     bodies: list[bytes] = []
-    while (command := pipe.recv())[0] != "quit":
-        how, count = command
-        if how == "stop":
-            producer.put_each([body(STOP)])
-            pipe.send((0, 0))
-            continue
+
+    def send(how: str, count: int) -> tuple[int, int]:
         if len(bodies) != count:
-            bodies = [body(number) for number in range(count)]
+            bodies[:] = [payload(number, BODY_BYTES) for number in range(count)]
         put = getattr(producer, how)
         began = time.monotonic_ns()
         put(bodies)
-        pipe.send((began, time.monotonic_ns()))
+        return began, time.monotonic_ns()
+
+    serve(pipe, send=send, stop=lambda: producer.send(payload(_STOP, BODY_BYTES)))
     producer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.guest import bursts, busy, wakeup
-from bench.guest.wakeup import COMMAND, TOPIC
+from bench.guest.wakeup import TOPIC
 from bench.settings import Settings
 
 __all__ = ["TOPIC", "run"]
@@ -11,5 +11,5 @@ __all__ = ["TOPIC", "run"]
 
 def run(settings: Settings) -> None:
     wakeup.run(settings)
-    busy.run(settings, TOPIC, COMMAND)
-    bursts.run(settings, TOPIC, COMMAND)
+    busy.run(settings, TOPIC)
+    bursts.run(settings, TOPIC)

@@ -12,7 +12,6 @@ import time
 from multiprocessing.connection import Connection
 
 import pynotify
-from bench.figures import Figure, Spread
 from bench.rig import Child, Lost
 from bench.settings import Settings
 
@@ -21,7 +20,7 @@ _BURSTS = 200
 _PATIENCE = 30.0
 
 
-def run(settings: Settings, topic: str, command: str) -> None:
+def run(settings: Settings, topic: str) -> None:
     name = f"bench-bursts-{os.getpid()}"
     bursts = settings.messages(_BURSTS)
     with pynotify.open(name) as engine:
@@ -40,17 +39,9 @@ def run(settings: Settings, topic: str, command: str) -> None:
         listener.end()
     pynotify.unlink(name, force=True)
     for what, count in (("signals", signals), ("reads", reads)):
-        settings.report(
-            Figure(
-                topic=topic,
-                name=f"{what} a burst, {_SUBSCRIPTIONS} subscriptions",
-                unit=what,
-                ours=Spread.of([count / bursts]),
-                command=command,
-                repetitions=bursts,
-                bar=1.0,
-                at_most=True,
-            )
+        name = f"{what} a burst, {_SUBSCRIPTIONS} subscriptions"
+        settings.alone(
+            topic, name, what, [count / bursts], repetitions=bursts, bar=1.0, at_most=True
         )
 
 
@@ -75,19 +66,19 @@ def _listen(pipe: Connection, engine: pynotify.Engine, bursts: int) -> None:
         return found
 
     reader.read_routed = counted  # type: ignore[method-assign, assignment]
-    everybody = threading.Barrier(_SUBSCRIPTIONS + 1)
+    all = threading.Barrier(_SUBSCRIPTIONS + 1)
 
     def handle(subscription: pynotify.Subscription) -> None:
         for _ in range(bursts):
             subscription.next()
-            everybody.wait()
+            all.wait()
 
     for number in range(_SUBSCRIPTIONS):
         subscription = conn.subscribe(f"c{number}")
         threading.Thread(target=handle, args=(subscription,), daemon=True).start()
     pipe.send("ready")
     for _ in range(bursts):
-        everybody.wait(_PATIENCE)
+        all.wait(_PATIENCE)
         pipe.send("heard")
     pipe.send(reads)
     pipe.recv()

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import pynotify
-from bench.figures import Figure, Spread
-from bench.rig import Child, Lost, pin_all_threads
+from bench.figures import Spread
+from bench.rig import Child, Lost, ask_all, serve
 from bench.settings import Settings
 
 _RATE = 10_000  # notifications a second
@@ -26,7 +26,7 @@ _PAIRS = 9
 _BAR = 2.0
 
 
-def run(settings: Settings, topic: str, command: str) -> None:
+def run(settings: Settings, topic: str) -> None:
     seconds = _PASS_SECONDS / (4 if settings.quick else 1)
     name = f"bench-busy-{os.getpid()}"
     losses, reading = [], []
@@ -35,8 +35,8 @@ def run(settings: Settings, topic: str, command: str) -> None:
         sender = Child(lambda pipe: _send(pipe, engine))
         try:
             for child, cpu in ((guest, 0), (sender, -1)):
-                child.ask("pin", sorted(os.sched_getaffinity(0))[cpu])
                 child.answer()
+                ask_all([child], "pin", cpu)
             for repetition in range(settings.pairs(_PAIRS) + 1):
                 quiet = _pass(guest, seconds, lambda: None)
                 sender.ask("send", int(seconds * _RATE))
@@ -51,18 +51,14 @@ def run(settings: Settings, topic: str, command: str) -> None:
             for child in (guest, sender):
                 child.end()
     pynotify.unlink(name, force=True)
-    settings.report(
-        Figure(
-            topic=topic,
-            name=f"work lost beyond reading, {_RATE:,} notifications/s",
-            unit="%",
-            ours=Spread.of(losses),
-            command=command,
-            repetitions=len(losses),
-            bar=_BAR,
-            at_most=True,
-            note=f"reading took {Spread.of(reading).text()} % of the time",
-        )
+    settings.alone(
+        topic,
+        f"work lost beyond reading, {_RATE:,} notifications/s",
+        "%",
+        losses,
+        bar=_BAR,
+        at_most=True,
+        note=f"reading took {Spread.of(reading).text()} % of the time",
     )
 
 
@@ -70,22 +66,19 @@ def _pass(guest: Child, seconds: float, meanwhile: Callable[[], object]) -> tupl
     """Rounds of work, seconds inside of poll(), messages."""
     guest.ask("work", seconds)
     meanwhile()
-    rounds, reading, messages = guest.answer()
-    return rounds, reading, messages
+    answer: tuple[int, float, int] = guest.answer()
+    return answer
 
 
 def _work(pipe: Connection, engine: pynotify.Engine) -> None:
     conn = engine.connect()
     conn.listen("c")
     clock, poll = time.monotonic_ns, conn.poll
-    while (command := pipe.recv())[0] != "quit":
-        if command[0] == "pin":
-            pin_all_threads(command[1])
-            pipe.send("done")
-            continue
+
+    def work(seconds: float) -> tuple[int, float, int]:
         rounds = reading = messages = 0
         now = clock()
-        end, next_poll = now + int(command[1] * 1e9), now
+        end, next_poll = now + int(seconds * 1e9), now
         while now < end:
             if now >= next_poll:
                 next_poll = now + _POLL_EVERY_NS
@@ -95,18 +88,19 @@ def _work(pipe: Connection, engine: pynotify.Engine) -> None:
             rounds += 1
             now = clock()
         messages += len(poll())
-        pipe.send((rounds, reading / 1e9, messages))
+        return rounds, reading / 1e9, messages
+
+    serve(pipe, work=work)
 
 
 def _send(pipe: Connection, engine: pynotify.Engine) -> None:
     notify, clock = engine.connect().notify, time.monotonic_ns
-    while (command := pipe.recv())[0] != "quit":
-        if command[0] == "pin":
-            pin_all_threads(command[1])
-        else:
-            began, interval = clock(), 1_000_000_000 // _RATE
-            for number in range(command[1]):
-                while clock() < began + number * interval:
-                    pass
-                notify("c", "x" * 100)
-        pipe.send("done")
+
+    def send(count: int) -> None:
+        began, interval = clock(), 1_000_000_000 // _RATE
+        for number in range(count):
+            while clock() < began + number * interval:
+                pass
+            notify("c", "x" * 100)
+
+    serve(pipe, send=send)

@@ -14,45 +14,33 @@ import mmap
 import operator
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import ClassVar, Self
 
 import pynotify
-from bench.figures import compare
-from bench.peer import message_number, payload
-from bench.rig import Child, Lost, pin_all_threads
+from bench.latency import PLACES, SAMPLES, quantiles
+from bench.peer import Part, message_number, payload
+from bench.rig import PAUSE, LatencyCrew, Lost, ask_all, serve
 from bench.settings import Settings
 
 TOPIC = "guest"
-COMMAND = "python -m bench --only guest"
 CHANNEL = "bench"
 UNIT = "us"
 
-_SAMPLES = 2_000
-_PAUSE = 0.001
 _PAIRS = 11
 _SCALE_PAIRS = 3
-_QUANTILES = (("p50", 0.50), ("p99", 0.99))
 _BAR = 1.2
-# Sender's CPU, listener's CPU; each turns round with every second pair.
-_PLACES = {"one CPU": ((0, 0), (1, 1)), "two CPUs": ((0, 1), (1, 0))}
 
 
-class Side(ABC):
-    """Prepared and disposed of by the parent; the rest happens in its children."""
-
-    name: ClassVar[str]
+class Side(Part):
+    """A way to wake a task, and the task."""
 
     def __init__(self) -> None:
         #: What the sender's clock showed before each message of a pass.
-        self.stamps = memoryview(mmap.mmap(-1, 8 * _SAMPLES)).cast("q")
-
-    def prepare(self) -> None:  # noqa: B027
-        """Before the children are forked."""
+        self.stamps = memoryview(mmap.mmap(-1, 8 * SAMPLES)).cast("q")
 
     @abstractmethod
     def waker(self) -> Callable[[bytes], object]:
@@ -73,9 +61,6 @@ class Side(ABC):
     def signals(self) -> int:
         """How many were sent until now."""
         return 0
-
-    def dispose(self) -> None:  # noqa: B027
-        """After the children have ended."""
 
 
 class Eventfd(Side):
@@ -176,71 +161,45 @@ class Subscribes(Notifies):
         return moments
 
 
-class Pair:
+class Pair(LatencyCrew):
     """One side with its sender and its listener, ready for any number of passes."""
 
     def __init__(self, side: Side, loop: str) -> None:
+        super().__init__(side)
         self.side = side
         self._loop = loop
         self.messages = self.signals = 0
 
-    def __enter__(self) -> Self:
-        self.side.prepare()
-        self._listener = Child(self._listen)
-        self._listener.answer()
-        self._sender = Child(self._send)
-        self._sender.answer()
-        return self
-
-    def __exit__(self, kind: object, error: object, _traceback: object) -> None:
-        for child in (self._sender, self._listener):
-            if error is not None:
-                child.process.kill()
-            child.end() if error is None else child.process.join()
-        self.side.dispose()
-
-    def pin(self, sender_cpu: int, listener_cpu: int) -> None:
-        """To the nth CPUs that this process may use, modulo their number."""
-        allowed = sorted(os.sched_getaffinity(0))
-        for child, cpu in ((self._sender, sender_cpu), (self._listener, listener_cpu)):
-            child.ask("pin", allowed[cpu % len(allowed)])
-            child.answer()
+    def start(self) -> None:
+        self.receivers = self.children([self._listen])
+        self.senders = self.children([self._send])
 
     def latencies(self, count: int) -> list[int]:
-        """Sorted, in ns; a pause before each message, so that the loop sleeps."""
         before = self.side.signals()
-        self._listener.ask("pass", count)
-        self._sender.ask("pass", count)
-        self._sender.answer()
-        moments: list[int] = self._listener.answer()
+        (listener,) = self.receivers
+        listener.ask("take", count)
+        ask_all(self.senders, "wake", count)
+        moments: list[int] = listener.answer()
         self.signals += self.side.signals() - before
         self.messages += count
         return sorted(map(operator.sub, moments, self.side.stamps))
 
     def _send(self, pipe: Connection) -> None:
-        wake, stamps, clock = self.side.waker(), self.side.stamps, time.monotonic_ns
-        pipe.send("ready")
-        while (command := pipe.recv())[0] != "quit":
-            if command[0] == "pin":
-                pin_all_threads(command[1])
-            else:
-                messages = [self.side.message(number) for number in range(command[1])]
-                for number, message in enumerate(messages):
-                    time.sleep(_PAUSE)
-                    stamps[number] = clock()
-                    wake(message)
-            pipe.send("done")
+        waker, stamps, clock = self.side.waker(), self.side.stamps, time.monotonic_ns
+
+        def wake(count: int) -> None:
+            messages = [self.side.message(number) for number in range(count)]
+            for number, message in enumerate(messages):
+                time.sleep(PAUSE)
+                stamps[number] = clock()
+                waker(message)
+
+        serve(pipe, wake=wake)
 
     def _listen(self, pipe: Connection) -> None:
         with asyncio.Runner(loop_factory=_loop_factory(self._loop)) as runner:
             runner.run(self.side.open())
-            pipe.send("ready")
-            while (command := pipe.recv())[0] != "quit":
-                if command[0] == "pin":
-                    pin_all_threads(command[1])
-                    pipe.send("done")
-                else:
-                    pipe.send(runner.run(self.side.take(command[1])))
+            serve(pipe, take=lambda count: runner.run(self.side.take(count)))
 
 
 def run(settings: Settings) -> None:
@@ -261,47 +220,19 @@ def _compare(
 ) -> None:
     with ExitStack() as stack:
         sides = [stack.enter_context(Pair(side(), loop)) for side in (kind, Eventfd)]
-        for place in _PLACES:
-            ours, bare = _alternate(settings, sides, place, pairs)
-            note = f"asleep for {sides[0].signals / sides[0].messages:.1%} of the messages"
-            for label, quantile in _QUANTILES:
-                settings.report(
-                    compare(
-                        TOPIC,
-                        f"wake-up of a task, {loop}, {kind.name}, {label}, {place}",
-                        UNIT,
-                        [_quantile(taken, quantile) for taken in ours],
-                        [_quantile(taken, quantile) for taken in bare],
-                        against=Eventfd.name,
-                        command=COMMAND,
-                        bar=bar if label == "p50" else None,
-                        at_most=True,
-                        note=note,
-                    )
+        for place in PLACES:
+            for label, (ours, bare) in quantiles(settings, sides, place, pairs):
+                settings.compare(
+                    TOPIC,
+                    f"wake-up of a task, {loop}, {kind.name}, {label}, {place}",
+                    UNIT,
+                    ours,
+                    bare,
+                    against=Eventfd.name,
+                    bar=bar if label == "p50" else None,
+                    at_most=True,
+                    note=f"asleep for {sides[0].signals / sides[0].messages:.1%} of the messages",
                 )
-
-
-def _alternate(
-    settings: Settings, sides: Sequence[Pair], place: str, pairs: int
-) -> list[list[list[int]]]:
-    """Sorted latencies of each pass of each side; one warm-up, both orders, both placements."""
-    samples: list[list[list[int]]] = [[] for _ in sides]
-    for repetition in range(settings.pairs(pairs) + 1):
-        cpus = _PLACES[place][repetition // 2 % 2]
-        order = list(range(len(sides)))
-        if repetition % 2:
-            order.reverse()
-        for i in order:
-            sides[i].pin(*cpus)
-            taken = sides[i].latencies(settings.messages(_SAMPLES))
-            if repetition:
-                samples[i].append(taken)
-    return samples
-
-
-def _quantile(taken: Sequence[int], quantile: float) -> float:
-    """In us."""
-    return taken[min(int(len(taken) * quantile), len(taken) - 1)] / 1000
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,1 +1,1 @@
-"""The competitors, a module each; each imports what it measures only when it runs."""
+"""What is measured, a module each; each imports what it measures only when it runs."""

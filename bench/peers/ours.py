@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +25,8 @@ class Pynotify(Peer):
     name = "pynotify"
     _serial = 0
 
-    def __init__(self, directory: Path, messages: int, **options: Any) -> None:
-        super().__init__(directory, messages)
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory)
         Pynotify._serial += 1
         self.segment = f"bench-{os.getpid()}-{Pynotify._serial}"
         self._options: dict[str, Any] = {"on_full": "block"} | options
@@ -59,17 +60,12 @@ class PynotifyBatch(Pynotify):
 class _SingleSender(Sender):
     def __init__(self, engine: pynotify.Engine) -> None:
         self._conn = engine.connect()
-
-    def send(self, data: bytes) -> None:
-        self._conn.notify(CHANNEL, data)
+        super().__init__(partial(self._conn.notify, CHANNEL), self._conn.close)
 
     def send_all(self, payloads: Sequence[bytes]) -> None:
         notify = self._conn.notify
         for data in payloads:
             notify(CHANNEL, data)
-
-    def close(self) -> None:
-        self._conn.close()
 
 
 class _BatchSender(_SingleSender):
@@ -82,6 +78,7 @@ class _BatchSender(_SingleSender):
 class _NotifyReceiver(Receiver):
     def __init__(self, engine: pynotify.Engine) -> None:
         self._conn = engine.connect()
+        super().__init__(self._conn.close)
         self._conn.listen(CHANNEL)
 
     def receive(self, count: int) -> bytes:
@@ -98,9 +95,6 @@ class _NotifyReceiver(Receiver):
     def _messages(self, count: int | None) -> Iterator[pynotify.Notify]:
         # A Gap comes only where the slowest listener is dropped, and here it is waited for.
         return cast("Iterator[pynotify.Notify]", self._conn.notifies(stop_after=count))
-
-    def close(self) -> None:
-        self._conn.close()
 
 
 class _BatchReceiver(_NotifyReceiver):

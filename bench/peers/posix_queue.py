@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from bench.peer import PAYLOAD_BYTES, Peer, Receiver, Sender
@@ -13,7 +13,6 @@ class PosixQueue(Peer):
     """10 deep, which is what Linux allows a user who is not root."""
 
     name = "posix_ipc.MessageQueue"
-    one_to_many = False
 
     def prepare(self) -> None:
         import posix_ipc
@@ -24,7 +23,7 @@ class PosixQueue(Peer):
         )
 
     def sender(self) -> Sender:
-        return _QueueSender(self._queue)
+        return Sender(self._queue.send)
 
     def receiver(self) -> Receiver:
         return _QueueReceiver(self._queue)
@@ -34,21 +33,9 @@ class PosixQueue(Peer):
         self._queue.unlink()
 
 
-class _QueueSender(Sender):
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
-
-    def send(self, data: bytes) -> None:
-        self._queue.send(data)
-
-    def send_all(self, payloads: Sequence[bytes]) -> None:
-        send = self._queue.send
-        for data in payloads:
-            send(data)
-
-
 class _QueueReceiver(Receiver):
     def __init__(self, queue: Any) -> None:
+        super().__init__()
         self._queue = queue
 
     def receive(self, count: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ class Postgres(Peer):
 
     name = "PostgreSQL NOTIFY"
 
-    def __init__(self, directory: Path, messages: int, dsn: str) -> None:
-        super().__init__(directory, messages)
+    def __init__(self, directory: Path, dsn: str) -> None:
+        super().__init__(directory)
         self._dsn = dsn
 
     def sender(self) -> Sender:
@@ -41,18 +41,16 @@ def connect(dsn: str) -> Any:
 
 class _Notifier(Sender):
     def __init__(self, dsn: str) -> None:
+        super().__init__(self._notify)
         self._conn = connect(dsn)
 
-    def send(self, data: bytes) -> None:
+    def _notify(self, data: bytes) -> None:
         self._conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, _encode(data)), prepare=True)
-
-    def send_all(self, payloads: Sequence[bytes]) -> None:
-        for data in payloads:
-            self.send(data)
 
 
 class _Listener(Receiver):
     def __init__(self, dsn: str) -> None:
+        super().__init__()
         self._conn = connect(dsn)
         self._conn.execute(f"LISTEN {CHANNEL}")
 
@@ -61,6 +59,3 @@ class _Listener(Receiver):
         for notify in self._conn.notifies():
             assert len(notify.payload) == PAYLOAD_BYTES
             yield base64.b64decode(notify.payload[:96]) + rest
-
-    def receive(self, count: int) -> bytes:
-        return self.collect(count)[-1]

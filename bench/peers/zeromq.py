@@ -1,10 +1,40 @@
-"""pyzmq PUB/SUB over ipc, the high-water marks off so that nothing is dropped."""
+"""pyzmq over ipc, the high-water marks off so that nothing is dropped: PUB/SUB and PUSH/PULL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib.util
+from functools import partial
+from typing import Any
 
-from bench.peer import Peer, Receiver, Sender
+from bench.peer import Peer, Queue, Sender, Taker
+
+
+def _sender(kind: str, address: str) -> Sender:
+    import zmq
+
+    context, socket = _socket(kind)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.bind(address)
+    return Sender(socket.send, partial(context.destroy, linger=0))
+
+
+def _receiver(kind: str, address: str) -> Taker:
+    import zmq
+
+    context, socket = _socket(kind)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.RECONNECT_IVL, 10)
+    if kind == "SUB":
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    socket.connect(address)
+    return Taker(socket.recv, partial(context.destroy, linger=0))
+
+
+def _socket(kind: str) -> tuple[Any, Any]:
+    import zmq
+
+    context = zmq.Context()
+    return context, context.socket(getattr(zmq, kind))
 
 
 class ZeroMQ(Peer):
@@ -14,59 +44,30 @@ class ZeroMQ(Peer):
 
     @property
     def _address(self) -> str:
-        return f"ipc://{self.directory}/{self.name.split()[0]}-{id(self):x}"
+        return f"ipc://{self.directory}/publish-{id(self):x}"
 
     def sender(self) -> Sender:
-        return _Publisher(self._address)
+        return _sender("PUB", self._address)
 
-    def receiver(self) -> Receiver:
-        return _Subscriber(self._address)
-
-
-class _Publisher(Sender):
-    def __init__(self, address: str) -> None:
-        import zmq
-
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.bind(address)
-
-    def send(self, data: bytes) -> None:
-        self._socket.send(data)
-
-    def send_all(self, payloads: Sequence[bytes]) -> None:
-        send = self._socket.send
-        for data in payloads:
-            send(data)
-
-    def close(self) -> None:
-        self._socket.close(linger=0)
-        self._context.term()
+    def receiver(self) -> Taker:
+        return _receiver("SUB", self._address)
 
 
-class _Subscriber(Receiver):
-    def __init__(self, address: str) -> None:
-        import zmq
+class PushPull(Queue):
+    """One frame a message; dealt out in turn, however slow a worker is."""
 
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 10)
-        self._socket.connect(address)
+    name = "pyzmq PUSH/PULL ipc, HWM 0, no acknowledgement"
 
-    def receive(self, count: int) -> bytes:
-        recv = self._socket.recv
-        data = b""
-        for _ in range(count):
-            data = recv()
-        return data
+    @staticmethod
+    def available() -> bool:
+        return importlib.util.find_spec("zmq") is not None
 
-    def stream(self) -> Iterator[bytes]:
-        while True:
-            yield self._socket.recv()
+    @property
+    def _address(self) -> str:
+        return f"ipc://{self.directory}/push-{id(self):x}"
 
-    def close(self) -> None:
-        self._socket.close(linger=0)
-        self._context.term()
+    def sender(self) -> Sender:
+        return _sender("PUSH", self._address)
+
+    def receiver(self) -> Taker:
+        return _receiver("PULL", self._address)

@@ -1,4 +1,4 @@
-"""Redis PUBLISH/SUBSCRIBE over a Unix socket, with a server of our own that persists nothing."""
+"""Redis over a Unix socket, with a server of our own that persists nothing."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from bench.peer import Peer, Receiver, Sender
+from bench.peer import Peer, Queue, Receiver, Sender, Taker
 
 _CHANNEL = "bench"
+_LIST, _PROCESSING = "bench", "bench:processing"
 _PIPELINE = 100
 _START_TIMEOUT = 10.0
 
 
-class Redis(Peer):
-    """One PUBLISH and its answer for each message, as most programs write it."""
-
-    name = "Redis PUBLISH"
-
+class _Server(Peer):
     @staticmethod
     def available() -> bool:
         """A redis-server on PATH, and redis-py."""
@@ -30,7 +28,7 @@ class Redis(Peer):
     def prepare(self) -> None:
         self._socket = str(self.directory / f"redis-{id(self):x}")
         options = {"port": "0", "unixsocket": self._socket, "save": "", "appendonly": "no"}
-        # Nobody is thrown out for reading slowly: nothing may be lost here.
+        # A slow reader is not thrown out: nothing may be lost here.
         command = ["redis-server", "--client-output-buffer-limit", "pubsub", "0", "0", "0"]
         for key, value in options.items():
             command += [f"--{key}", value]
@@ -55,15 +53,21 @@ class Redis(Peer):
     def connect(self) -> Any:
         return importlib.import_module("redis").Redis(unix_socket_path=self._socket)
 
-    def sender(self) -> Sender:
-        return _Publisher(self.connect())
-
-    def receiver(self) -> Receiver:
-        return _Subscriber(self.connect())
-
     def dispose(self) -> None:
         self._server.terminate()
         self._server.wait()
+
+
+class Redis(_Server):
+    """One PUBLISH and its answer for each message, as most programs write it."""
+
+    name = "Redis PUBLISH"
+
+    def sender(self) -> Sender:
+        return Sender(partial(self.connect().publish, _CHANNEL))
+
+    def receiver(self) -> Receiver:
+        return _Subscriber(self.connect())
 
 
 class RedisPipeline(Redis):
@@ -75,20 +79,11 @@ class RedisPipeline(Redis):
         return _PipelinePublisher(self.connect())
 
 
-class _Publisher(Sender):
+class _PipelinePublisher(Sender):
     def __init__(self, client: Any) -> None:
+        super().__init__(partial(client.publish, _CHANNEL))
         self._client = client
 
-    def send(self, data: bytes) -> None:
-        self._client.publish(_CHANNEL, data)
-
-    def send_all(self, payloads: Sequence[bytes]) -> None:
-        publish = self._client.publish
-        for data in payloads:
-            publish(_CHANNEL, data)
-
-
-class _PipelinePublisher(_Publisher):
     def send_all(self, payloads: Sequence[bytes]) -> None:
         for i in range(0, len(payloads), _PIPELINE):
             pipeline = self._client.pipeline(transaction=False)
@@ -99,21 +94,50 @@ class _PipelinePublisher(_Publisher):
 
 class _Subscriber(Receiver):
     def __init__(self, client: Any) -> None:
+        super().__init__()
         self._pubsub = client.pubsub(ignore_subscribe_messages=True)
         self._pubsub.subscribe(_CHANNEL)
-
-    def receive(self, count: int) -> bytes:
-        data = b""
-        for message in self._pubsub.listen():
-            if message["type"] != "message":
-                continue
-            data = message["data"]
-            count -= 1
-            if not count:
-                break
-        return data
 
     def stream(self) -> Iterator[bytes]:
         for message in self._pubsub.listen():
             if message["type"] == "message":
                 yield message["data"]
+
+
+class RedisLists(_Server, Queue):
+    """RPUSH; BLMOVE to a list of what is worked on, and LREM from it: nothing is lost."""
+
+    name = "Redis lists, BLMOVE and LREM"
+    has_many = True
+
+    def sender(self) -> Sender:
+        return _Producer(self.connect())
+
+    def receiver(self) -> Taker:
+        return _Worker(self.connect())
+
+    def empty(self) -> None:
+        self.connect().delete(_LIST)
+
+
+class _Producer(Sender):
+    def __init__(self, client: Any) -> None:
+        super().__init__(partial(client.rpush, _LIST))
+
+    def send_many(self, payloads: Sequence[bytes]) -> None:
+        for i in range(0, len(payloads), _PIPELINE):
+            self.send(*payloads[i : i + _PIPELINE])
+
+
+class _Worker(Taker):
+    def __init__(self, client: Any) -> None:
+        super().__init__(self._move)
+        self._client = client
+
+    def _move(self) -> bytes:
+        data: bytes = self._client.blmove(_LIST, _PROCESSING, 0)
+        self._data = data
+        return data
+
+    def done(self) -> None:
+        self._client.lrem(_PROCESSING, 1, self._data)

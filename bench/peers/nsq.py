@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.queues.queue import Producer, Queue, Worker
+from bench.peer import Queue, Sender, Taker
 
 _TOPIC, _CHANNEL = b"bench", b"work"
 _BATCH = 200
@@ -68,10 +68,10 @@ class Nsqd(Queue):
             connection.sendall(f"{head}Connection: close\r\n\r\n".encode())
             assert b" 200 " in connection.recv(4096).partition(b"\r\n")[0]
 
-    def producer(self) -> Producer:
+    def sender(self) -> Sender:
         return _Producer(self.address)
 
-    def worker(self) -> Worker:
+    def receiver(self) -> Taker:
         return _Worker(self.address)
 
     def empty(self) -> None:
@@ -122,36 +122,33 @@ class _Connection:
         self._socket.close()
 
 
-class _Producer(Producer):
+class _Producer(Sender):
     def __init__(self, address: tuple[str, int]) -> None:
         self._connection = _Connection(address)
+        super().__init__(self._publish, self._connection.close)
 
-    def put_each(self, bodies: Sequence[bytes]) -> None:
-        send, ok = self._connection.send, self._connection.ok
-        for data in bodies:
-            send(b"PUB %b\n%b%b" % (_TOPIC, struct.pack(">I", len(data)), data))
-            ok()
+    def _publish(self, data: bytes) -> None:
+        self._connection.send(b"PUB %b\n%b%b" % (_TOPIC, struct.pack(">I", len(data)), data))
+        self._connection.ok()
 
-    def put_many(self, bodies: Sequence[bytes]) -> None:
-        for i in range(0, len(bodies), _BATCH):
-            batch = bodies[i : i + _BATCH]
+    def send_many(self, payloads: Sequence[bytes]) -> None:
+        for i in range(0, len(payloads), _BATCH):
+            batch = payloads[i : i + _BATCH]
             parts = b"".join(struct.pack(">I", len(data)) + data for data in batch)
             head = struct.pack(">II", len(parts) + 4, len(batch))
             self._connection.send(b"MPUB %b\n%b%b" % (_TOPIC, head, parts))
             self._connection.ok()
 
-    def close(self) -> None:
-        self._connection.close()
 
-
-class _Worker(Worker):
+class _Worker(Taker):
     def __init__(self, address: tuple[str, int]) -> None:
         self._connection = _Connection(address)
+        super().__init__(self._message, self._connection.close)
         self._connection.send(b"SUB %b %b\n" % (_TOPIC, _CHANNEL))
         self._connection.ok()
         self._connection.send(b"RDY %d\n" % _READY)
 
-    def take(self) -> bytes:
+    def _message(self) -> bytes:
         while True:
             kind, data = self._connection.frame()
             if kind == _MESSAGE:
@@ -162,6 +159,3 @@ class _Worker(Worker):
 
     def done(self) -> None:
         self._connection.send(b"FIN %b\n" % self._id)
-
-    def close(self) -> None:
-        self._connection.close()

@@ -1,1 +1,0 @@
-"""The queues of work that stand beside topics: pynotify's own first."""
