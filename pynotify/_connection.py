@@ -120,6 +120,7 @@ class Connection(ClosedByWith, BaseConnection):
         durable: bool = OMITTED,
         fsync: str = OMITTED,
         max_depth: int | None = OMITTED,
+        default_ttl: float | None = OMITTED,
         overflow: str = OMITTED,
     ) -> Topic:
         """The topic of that name in this database, created at once on first use.
@@ -127,10 +128,17 @@ class Connection(ClosedByWith, BaseConnection):
         `durable` (False): the topic is kept on disk, too; `fsync` ("interval", "none", "always"):
         when that is synced.  `max_depth` (None): how many unfinished messages it may have;
         `overflow` ("disk", "error", "drop-oldest", "drop-new"): what happens to more than that,
-        or than the segment's `topic_memory` holds.  A later caller may leave the options out;
+        or than the segment's `topic_memory` holds.  `default_ttl` (None): seconds to live of
+        messages that are published without `ttl`.  A later caller may leave the options out;
         other values raise `ProgrammingError`.  Raises `InvalidTopicName`, `TooManyTopics`.
         """
-        given = {"durable": durable, "fsync": fsync, "max_depth": max_depth, "overflow": overflow}
+        given = {
+            "durable": durable,
+            "fsync": fsync,
+            "max_depth": max_depth,
+            "default_ttl": default_ttl,
+            "overflow": overflow,
+        }
         ref = topic_ref(self.link, name, given)
         return self._topic(ref, lambda: Topic(self.link, name, ref))
 

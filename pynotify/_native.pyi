@@ -63,6 +63,10 @@ class _Library:
     PN_TOPIC_FSYNC: Final[int]
     PN_TOPIC_OVERFLOW: Final[int]
     PN_TOPIC_MAX_DEPTH: Final[int]
+    PN_TOPIC_DEFAULT_TTL: Final[int]
+    PN_CHANNEL_MAX_ATTEMPTS: Final[int]
+    PN_CHANNEL_DEAD_LETTER: Final[int]
+    PN_CHANNEL_MSG_TIMEOUT: Final[int]
     PN_ANSWER_FINISH: Final[int]
     PN_ANSWER_REQUEUE: Final[int]
     PN_ANSWER_TOUCH: Final[int]
@@ -230,6 +234,21 @@ class _Library:
         max_consumers: int,
         out: _Pointer,
         /,
+    ) -> int: ...
+    def pn_topic_channel_open_with(
+        self,
+        conn: _Pointer,
+        topic: int,
+        name: _Text,
+        len: int,
+        max_consumers: int,
+        options: _Pointer,
+        out: _Pointer,
+        /,
+    ) -> int: ...
+    def pn_topic_configure(self, conn: _Pointer, topic: int, options: _Pointer, /) -> int: ...
+    def pn_topic_channel_configure(
+        self, conn: _Pointer, channel: int, options: _Pointer, /
     ) -> int: ...
     def pn_topic_find(self, conn: _Pointer, name: _Text, len: int, out: _Pointer, /) -> int: ...
     def pn_topic_channel_find(

@@ -50,7 +50,8 @@ enum pn_topic_option {
     PN_TOPIC_DURABLE = 1,
     PN_TOPIC_FSYNC = 2,
     PN_TOPIC_OVERFLOW = 4,
-    PN_TOPIC_MAX_DEPTH = 8
+    PN_TOPIC_MAX_DEPTH = 8,
+    PN_TOPIC_DEFAULT_TTL = 16
 };
 
 enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
@@ -58,9 +59,10 @@ enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
 typedef struct pn_topic_options {
     uint32_t given; /* which of these the caller gave; the others are neither set nor compared */
     uint32_t durable;
-    uint32_t fsync;     /* enum pn_fsync; not given: PN_FSYNC_INTERVAL */
-    uint32_t overflow;  /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
-    uint64_t max_depth; /* unfinished messages; 0: no bound */
+    uint32_t fsync;         /* enum pn_fsync; not given: PN_FSYNC_INTERVAL */
+    uint32_t overflow;      /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
+    uint64_t max_depth;     /* unfinished messages; 0: no bound */
+    int64_t default_ttl_ns; /* of messages that are published without one; 0: none */
 } pn_topic_options;
 
 /*
@@ -69,6 +71,11 @@ typedef struct pn_topic_options {
  */
 int pn_topic_open(pn_conn *conn, const char *name, size_t len, const pn_topic_options *options,
                   pn_ref *out);
+/*
+ * Change what may be changed: PN_TOPIC_DEFAULT_TTL.  All that is given, or nothing; the others stay
+ * as they are.  -EINVAL: another one is given, or a value is bad.
+ */
+int pn_topic_configure(pn_conn *conn, pn_ref topic, const pn_topic_options *options);
 /* 1: *out is it; 0: there is none. */
 int pn_topic_find(pn_conn *conn, const char *name, size_t len, pn_ref *out);
 
@@ -81,13 +88,44 @@ int pn_topic_channel_open(pn_conn *conn, pn_ref topic, const char *name, size_t 
                           int64_t max_consumers, pn_ref *out);
 int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, size_t len, pn_ref *out);
 
+/* Bits of pn_channel_options.given and pn_consumer_options.fallback. */
+enum pn_channel_option {
+    PN_CHANNEL_MAX_ATTEMPTS = 1,
+    PN_CHANNEL_DEAD_LETTER = 2,
+    PN_CHANNEL_MSG_TIMEOUT = 4
+};
+
+/* What consumers of a channel get that leave it to their channel. */
+typedef struct pn_channel_options {
+    uint32_t given;          /* which of these the caller gave; the others stay as they are */
+    int64_t max_attempts;    /* deliveries; 0: no limit; < 0: the channel says nothing */
+    int64_t msg_timeout_ns;  /* 0: the channel says nothing */
+    const char *dead_letter; /* name of a topic; NULL: the channel says nothing */
+    size_t dead_letter_len;
+} pn_channel_options;
+
+/*
+ * pn_topic_channel_open() with such options, of a channel that exists to be compared:
+ * -PN_ETOPICOPTIONS.  NULL: none is given.  Errors as of pn_topic_channel_configure(), too.
+ */
+int pn_topic_channel_open_with(pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                               int64_t max_consumers, const pn_channel_options *options,
+                               pn_ref *out);
+/*
+ * All that is given, or nothing.  It counts for consumers that are there, and for messages of a
+ * process that was killed, too; msg_timeout for those that are made from now on.  -EINVAL,
+ * -PN_ETOPICNAME, -PN_ETOPICOPTIONS: dead letters would come back to the channel's own topic, by
+ * what the channels of other topics are set to.
+ */
+int pn_topic_channel_configure(pn_conn *conn, pn_ref channel, const pn_channel_options *options);
+
 typedef struct pn_message_in {
     const void *body; /* 1 to max_body bytes */
     size_t body_len;
     const void *headers; /* opaque; at most 64 KiB */
     size_t headers_len;
     int64_t delay_ns; /* <= 0: none */
-    int64_t ttl_ns;   /* <= 0: none; counts from when the message becomes effective, too */
+    int64_t ttl_ns;   /* 0: the topic's; < 0: none; counts from when it becomes effective, too */
 } pn_message_in;
 
 /*
@@ -136,11 +174,14 @@ typedef struct pn_consumer_options {
     int64_t max_msg_timeout_ns; /* 0: 900 s; touch extends to at most this after delivery */
     const char *dead_letter;    /* name of a topic, made when it is needed; NULL: none */
     size_t dead_letter_len;
+    uint32_t fallback; /* enum pn_channel_option: of these the channel's value, if it has one, comes
+                        * first, and that above counts without one */
 } pn_consumer_options;
 
 /*
  * -PN_ECONSUMERS (max_consumers of the channel), -PN_ETOPICS (max_consumers of the segment),
- * -EINVAL, -PN_ETOPICNAME (dead_letter), -PN_ETOPICOPTIONS (dead_letter is the channel's topic).
+ * -EINVAL, -PN_ETOPICNAME (dead_letter), -PN_ETOPICOPTIONS (dead letters would come back to the
+ * channel's topic, as of pn_topic_channel_configure()).
  */
 int pn_consumer_open(pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                      pn_consumer **out);
@@ -227,6 +268,7 @@ typedef struct pn_topic_stats {
     uint64_t on_disk; /* messages */
     char error[128];  /* the last write error, or empty */
     char database[256];
+    int64_t default_ttl_ns; /* 0: none */
 } pn_topic_stats;
 
 typedef struct pn_topic_channel_stats {
@@ -236,6 +278,9 @@ typedef struct pn_topic_channel_stats {
     uint64_t depth, in_flight, deferred;
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
     int64_t oldest_ready_ns; /* since the first ready message was published; -1: none is ready */
+    int64_t max_attempts;    /* as pn_channel_options; -1: it says nothing */
+    int64_t msg_timeout_ns;  /* 0: it says nothing */
+    char dead_letter[65];    /* empty: it says nothing */
 } pn_topic_channel_stats;
 
 typedef struct pn_consumer_stats {

@@ -112,6 +112,7 @@ _TOPIC_GAUGES = (
     ("pynotify_topic_depth", "depth", "Messages that no channel has yet."),
     ("pynotify_topic_unfinished", "unfinished", "Messages that some channel still has."),
     ("pynotify_topic_paused", "paused", "1 when the topic is paused."),
+    ("pynotify_topic_default_ttl_seconds", "default_ttl", "Set for messages without a ttl."),
 )
 #: And of ChannelStats.
 _CHANNEL_COUNTERS = (
@@ -128,6 +129,8 @@ _CHANNEL_GAUGES = (
     ("pynotify_topic_channel_in_flight", "in_flight", "Messages in flight."),
     ("pynotify_topic_channel_deferred", "deferred", "Messages deferred."),
     ("pynotify_topic_channel_paused", "paused", "1 when the channel is paused."),
+    ("pynotify_topic_channel_max_attempts", "max_attempts", "Set for its consumers, 0: no limit."),
+    ("pynotify_topic_channel_msg_timeout_seconds", "msg_timeout", "Set for its consumers."),
 )
 
 
@@ -246,7 +249,9 @@ def _families(
         for name, attribute, text in families:
             family = kind(name, text, labels=labels)
             for values, stats in rows:
-                family.add_metric(values, getattr(stats, attribute))
+                value = getattr(stats, attribute)
+                if value is not None:
+                    family.add_metric(values, value)
             yield family
 
 
@@ -275,13 +280,20 @@ def _of_channels(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
         "How long ago the first ready message was published.",
         labels=_CHANNEL,
     )
+    dead = GaugeMetricFamily(
+        "pynotify_topic_channel_dead_letter",
+        "1: the channel gives its dead letters to that topic.",
+        labels=(*_CHANNEL, "dead_letter"),
+    )
     for labels, channel in rows:
+        if channel.dead_letter is not None:
+            dead.add_metric((*labels, channel.dead_letter), 1)
         consumers.add_metric(labels, len(channel.consumers))
         if channel.oldest_ready is not None:
             age.add_metric(labels, channel.oldest_ready)
         for quantile, seconds in channel.e2e.items():
             latency.add_metric((*labels, str(quantile)), seconds)
-    yield from (consumers, latency, age)
+    yield from (consumers, latency, age, dead)
 
 
 def _of_backends(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:

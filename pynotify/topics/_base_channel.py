@@ -11,6 +11,7 @@ from pynotify.topics._stats import ChannelStats, PeekedMessage, peeked
 if TYPE_CHECKING:
     from pynotify._link import Link
     from pynotify.topics._base_topic import BaseTopic
+    from pynotify.topics._options import ChannelOptions
 
 
 class BaseChannel:
@@ -40,6 +41,12 @@ class BaseChannel:
 
     def _set_paused(self, paused: bool) -> None:
         self._link.transactions.run_at_once(lib.pn_topic_channel_pause, self._ref, paused)
+
+    def _configure(self, options: ChannelOptions) -> None:
+        with options.naming():
+            self._link.transactions.run_at_once(
+                lib.pn_topic_channel_configure, self._ref, options.native
+            )
 
     def _empty(self) -> None:
         self._link.transactions.run_at_once(lib.pn_topic_channel_empty, self._ref)

@@ -9,7 +9,13 @@ from weakref import WeakValueDictionary
 from pynotify._encoding import join_payloads
 from pynotify._ffi import again, ffi, lib
 from pynotify.topics._content import MessageIds, MessageIn, encode_body, parse_id
-from pynotify.topics._options import channel_bound, encode_name, naming
+from pynotify.topics._options import (
+    ChannelOptions,
+    channel_bound,
+    encode_name,
+    naming,
+    topic_options,
+)
 from pynotify.topics._rows import channel_rows, stats_of_topic
 from pynotify.topics._stats import TopicStats, name_of
 
@@ -119,15 +125,27 @@ class BaseTopic:
     def _channels(self) -> list[str]:
         return sorted(name_of(row) for _, row in channel_rows(self._link, self._ref))
 
-    def _channel_ref(self, name: str, max_consumers: int) -> int:
+    def _channel_ref(self, name: str, max_consumers: int, options: ChannelOptions) -> int:
         encoded = encode_name(name, "channel")
         out = ffi.new("pn_ref *")
         bound = channel_bound(max_consumers)
-        with naming(name, "channel"):
+        dead_letter = options.native.dead_letter_len != 0
+        bad_name = options.naming() if dead_letter else naming(name, "channel")
+        with bad_name:
             self._link.transactions.run_at_once(
-                lib.pn_topic_channel_open, self._ref, encoded, len(encoded), bound, out
+                lib.pn_topic_channel_open_with,
+                self._ref,
+                encoded,
+                len(encoded),
+                bound,
+                options.native,
+                out,
             )
         return int(out[0])
+
+    def _configure(self, given: Mapping[str, Any]) -> None:
+        options = topic_options(given)
+        self._link.transactions.run_at_once(lib.pn_topic_configure, self._ref, options)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BaseTopic):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pynotify.topics._base_channel import BaseChannel
 from pynotify.topics._consumer import Consumer
-from pynotify.topics._options import ConsumerOptions
+from pynotify.topics._options import CHANNELS, UNCHANGED, ChannelOptions, ConsumerOptions
 
 if TYPE_CHECKING:
     from pynotify._link import TaskLink, ThreadLink
@@ -30,11 +30,11 @@ class Channel(BaseChannel):
         self,
         *,
         max_in_flight: int = 1,
-        msg_timeout: float = 60.0,
+        msg_timeout: float = CHANNELS,
         max_msg_timeout: float = 900.0,
-        max_attempts: int = 5,
+        max_attempts: int = CHANNELS,
         sample_rate: int | None = None,
-        dead_letter: str | None = None,
+        dead_letter: str | None = CHANNELS,
     ) -> Consumer:
         """Make a consumer of the channel.  It takes part at once.
 
@@ -42,8 +42,9 @@ class Channel(BaseChannel):
         `msg_timeout` seconds is delivered again; `Message.touch` extends that, to `max_msg_timeout`
         after the delivery.  What goes back after its `max_attempts`th delivery (0: no limit)
         becomes a message of the topic `dead_letter`, or without one is dropped.  `sample_rate`:
-        only so many percent of the messages, 1 to 99.  Raises `TooManyConsumers` when the channel
-        has its `max_consumers`.
+        only so many percent of the messages, 1 to 99.  `msg_timeout`, `max_attempts` and
+        `dead_letter` are those that the channel is set to (`configure`), or 60 s, 5 and None.
+        Raises `TooManyConsumers` when the channel has its `max_consumers`.
         """
         options = ConsumerOptions(
             max_in_flight=max_in_flight,
@@ -54,6 +55,26 @@ class Channel(BaseChannel):
             dead_letter=dead_letter,
         )
         return Consumer(self, self._link, self._ref, options)
+
+    def configure(
+        self,
+        *,
+        max_attempts: int | None = UNCHANGED,
+        dead_letter: str | None = UNCHANGED,
+        msg_timeout: float | None = UNCHANGED,
+    ) -> None:
+        """Set what consumers of the channel get that do not say it themselves.
+
+        What is left out stays; None: the channel says nothing.  `max_attempts` (0: no limit) and
+        `dead_letter` count at once, also for consumers that are there and for messages of a process
+        that was killed; `msg_timeout`, in seconds, for consumers that are made from now on.
+        All of it is set or nothing.  Raises `ProgrammingError` when dead letters would come back to
+        this channel's topic by what channels are set to, `InvalidTopicName`, ValueError.
+        """
+        options = ChannelOptions(
+            max_attempts=max_attempts, dead_letter=dead_letter, msg_timeout=msg_timeout
+        )
+        self._configure(options)
 
     def pause(self) -> None:
         """Deliver no message; new ones still come in, and those in flight can be answered."""
@@ -93,11 +114,11 @@ class AsyncChannel(BaseChannel):
         self,
         *,
         max_in_flight: int = 1,
-        msg_timeout: float = 60.0,
+        msg_timeout: float = CHANNELS,
         max_msg_timeout: float = 900.0,
-        max_attempts: int = 5,
+        max_attempts: int = CHANNELS,
         sample_rate: int | None = None,
-        dead_letter: str | None = None,
+        dead_letter: str | None = CHANNELS,
     ) -> AsyncConsumer:
         """Make a consumer of the channel.  It takes part from `async with`, `await` or `get` on.
 
@@ -105,8 +126,9 @@ class AsyncChannel(BaseChannel):
         `msg_timeout` seconds is delivered again; `AsyncMessage.touch` extends that, to
         `max_msg_timeout` after the delivery.  What goes back after its `max_attempts`th delivery
         (0: no limit) becomes a message of the topic `dead_letter`, or without one is dropped.
-        `sample_rate`: only so many percent of the messages, 1 to 99.  Raises `TooManyConsumers`
-        when the channel has its `max_consumers`.
+        `sample_rate`: only so many percent of the messages, 1 to 99.  `msg_timeout`,
+        `max_attempts` and `dead_letter` are those that the channel is set to (`configure`), or
+        60 s, 5 and None.  Raises `TooManyConsumers` when the channel has its `max_consumers`.
         """
         options = ConsumerOptions(
             max_in_flight=max_in_flight,
@@ -120,6 +142,26 @@ class AsyncChannel(BaseChannel):
         found = importlib.import_module("pynotify.topics._async_consumer")
         made: AsyncConsumer = found.AsyncConsumer(self, self._link, self._ref, options)
         return made
+
+    async def configure(
+        self,
+        *,
+        max_attempts: int | None = UNCHANGED,
+        dead_letter: str | None = UNCHANGED,
+        msg_timeout: float | None = UNCHANGED,
+    ) -> None:
+        """Set what consumers of the channel get that do not say it themselves.
+
+        What is left out stays; None: the channel says nothing.  `max_attempts` (0: no limit) and
+        `dead_letter` count at once, also for consumers that are there and for messages of a process
+        that was killed; `msg_timeout`, in seconds, for consumers that are made from now on.
+        All of it is set or nothing.  Raises `ProgrammingError` when dead letters would come back to
+        this channel's topic by what channels are set to, `InvalidTopicName`, ValueError.
+        """
+        options = ChannelOptions(
+            max_attempts=max_attempts, dead_letter=dead_letter, msg_timeout=msg_timeout
+        )
+        await self._link.off_loop.retry(partial(self._configure, options))
 
     async def pause(self) -> None:
         """Deliver no message; new ones still come in, and those in flight can be answered."""

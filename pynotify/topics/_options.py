@@ -30,18 +30,26 @@ _BILLION = 1_000_000_000
 #: Seconds that are as good as for ever, and leave room for a reading of the clock in 63 bits.
 _LONGEST = 4e9
 _MOST_IN_FLIGHT = 65535
+_MOST_ATTEMPTS = 65535
 
 
 class _Omitted:
     """The value of an option that was not given."""
 
+    def __init__(self, meaning: str) -> None:
+        self._meaning = meaning
+
     def __repr__(self) -> str:
-        return "as it was made"
+        return self._meaning
 
 
-#: The default of an option of a topic: the documented default for the first caller, and what the
-#: topic was made with for later ones.
-OMITTED: Any = _Omitted()
+#: The default of an option of a topic or channel: the documented default for the first caller, and
+#: what it was made with for later ones.
+OMITTED: Any = _Omitted("as it was made")
+#: What configure() leaves.
+UNCHANGED: Any = _Omitted("as it is")
+#: The default of an option of a consumer: its channel's, or the documented default.
+CHANNELS: Any = _Omitted("as its channel is set")
 
 
 def encode_name(name: str, what: str) -> bytes:
@@ -81,7 +89,7 @@ def topic_options(given: Mapping[str, Any]) -> Any:
     """A pn_topic_options with what was not omitted."""
     native = ffi.new("pn_topic_options *")
     for name, value in given.items():
-        if value is not OMITTED:
+        if not isinstance(value, _Omitted):
             _SET[name](native, value)
     return native
 
@@ -108,7 +116,13 @@ def _set_max_depth(native: Any, value: object) -> None:
     native.given |= lib.PN_TOPIC_MAX_DEPTH
 
 
+def _set_default_ttl(native: Any, value: Any) -> None:
+    native.default_ttl_ns = 0 if value is None else positive_to_ns("default_ttl", value)
+    native.given |= lib.PN_TOPIC_DEFAULT_TTL
+
+
 _SET: Final = {
+    "default_ttl": _set_default_ttl,
     "durable": _set_durable,
     "fsync": _set_fsync,
     "overflow": _set_overflow,
@@ -121,6 +135,36 @@ def channel_bound(max_consumers: object) -> int:
     return _whole("max_consumers", max_consumers, 0, _MOST_IN_FLIGHT) or -1
 
 
+class ChannelOptions:
+    """What a channel is set to, of which some may be left out; `native` lives as long as this."""
+
+    __slots__ = ("_dead_letter", "_name", "native")
+
+    def __init__(self, *, max_attempts: Any, dead_letter: Any, msg_timeout: Any) -> None:
+        native = ffi.new("pn_channel_options *")
+        self._dead_letter, self._name = dead_letter, None
+        if not isinstance(max_attempts, _Omitted):
+            native.given |= lib.PN_CHANNEL_MAX_ATTEMPTS
+            native.max_attempts = (
+                -1
+                if max_attempts is None
+                else _whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
+            )
+        if not isinstance(msg_timeout, _Omitted):
+            native.given |= lib.PN_CHANNEL_MSG_TIMEOUT
+            native.msg_timeout_ns = (
+                0 if msg_timeout is None else positive_to_ns("msg_timeout", msg_timeout)
+            )
+        if not isinstance(dead_letter, _Omitted):
+            native.given |= lib.PN_CHANNEL_DEAD_LETTER
+            self._name = _name_dead_letter(native, dead_letter)
+        self.native = native
+
+    def naming(self) -> AbstractContextManager[None]:
+        """Name the dead letter topic in an error, see `naming`."""
+        return _naming_dead_letter(self._dead_letter)
+
+
 class ConsumerOptions:
     """The options of one consumer; `native` lives as long as this."""
 
@@ -130,37 +174,56 @@ class ConsumerOptions:
         self,
         *,
         max_in_flight: int,
-        msg_timeout: float,
+        msg_timeout: Any,
         max_msg_timeout: float,
-        max_attempts: int,
+        max_attempts: Any,
         sample_rate: int | None,
-        dead_letter: str | None,
+        dead_letter: Any,
     ) -> None:
         native = ffi.new("pn_consumer_options *")
         self.max_in_flight = _whole("max_in_flight", max_in_flight, 1, _MOST_IN_FLIGHT)
         native.max_in_flight = self.max_in_flight
-        native.msg_timeout_ns = positive_to_ns("msg_timeout", msg_timeout)
         native.max_msg_timeout_ns = positive_to_ns("max_msg_timeout", max_msg_timeout)
+        if isinstance(msg_timeout, _Omitted):
+            native.fallback |= lib.PN_CHANNEL_MSG_TIMEOUT
+            msg_timeout = 60.0
+        if isinstance(max_attempts, _Omitted):
+            native.fallback |= lib.PN_CHANNEL_MAX_ATTEMPTS
+            max_attempts = 5
+        if isinstance(dead_letter, _Omitted):
+            native.fallback |= lib.PN_CHANNEL_DEAD_LETTER
+            dead_letter = None
+        native.msg_timeout_ns = positive_to_ns("msg_timeout", msg_timeout)
         if native.msg_timeout_ns > native.max_msg_timeout_ns:
             raise ValueError(
                 f"msg_timeout ({msg_timeout}) must not be longer than max_msg_timeout "
                 f"({max_msg_timeout})"
             )
-        native.max_attempts = _whole("max_attempts", max_attempts, 0, _MOST_IN_FLIGHT)
+        native.max_attempts = _whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
         if sample_rate is not None:
             native.sample_rate = _whole("sample_rate", sample_rate, 1, 99)
-        self._name = None
-        if dead_letter is not None:
-            name = encode_name(dead_letter, "dead letter topic")
-            self._name = ffi.new("char[]", name)
-            native.dead_letter = self._name
-            native.dead_letter_len = len(name)
+        self._name = _name_dead_letter(native, dead_letter)
         self.native = native
         self._dead_letter = dead_letter
 
     def naming(self) -> AbstractContextManager[None]:
         """Name the dead letter topic in an error, see `naming`."""
-        return naming(self._dead_letter or "", "dead letter topic")
+        return _naming_dead_letter(self._dead_letter)
+
+
+def _name_dead_letter(native: Any, name: str | None) -> Any:
+    """Let the options name it; the result has to live as long as they do."""
+    if name is None:
+        return None
+    encoded = encode_name(name, "dead letter topic")
+    kept = ffi.new("char[]", encoded)
+    native.dead_letter = kept
+    native.dead_letter_len = len(encoded)
+    return kept
+
+
+def _naming_dead_letter(name: Any) -> AbstractContextManager[None]:
+    return naming(name if isinstance(name, str) else "", "dead letter topic")
 
 
 def _one_of(name: str, value: object, choices: Mapping[str, int]) -> int:

@@ -47,6 +47,8 @@ class ChannelStats:
     `message_count` what ever came; `dropped` what was never delivered: overflow of an ephemeral
     channel, messages that the topic's `overflow` dropped, those that every sampling consumer passed
     over, and those that were delivered `max_attempts` times without a dead-letter topic.
+    `max_attempts`, `dead_letter`, `msg_timeout`: what its consumers get that do not say it
+    themselves, None: the channel says nothing.
     `oldest_ready`: how many seconds ago the first message in line was published (a requeued one
     stands at the end again; deferred ones count from their publishing, too), None when none is
     ready.  `e2e` has seconds from publishing to finishing, over the last five to ten minutes, for
@@ -67,6 +69,9 @@ class ChannelStats:
     paused: bool
     ephemeral: bool
     max_consumers: int
+    max_attempts: int | None = None
+    dead_letter: str | None = None
+    msg_timeout: float | None = None
     #: Not compared: it is another one at each look.
     oldest_ready: float | None = field(default=None, compare=False)
     consumers: list[ConsumerStats] = field(default_factory=list)
@@ -82,7 +87,8 @@ class TopicStats:
     `message_count` and `message_bytes`: ever published; `dropped`: by its `overflow`, each counted
     once, and once in each of its channels; `corrupt`: records on disk that could
     not be read, of a durable topic also those of the log, which it shares; `error`: the last
-    write error, or None; `on_disk`: messages.
+    write error, or None; `on_disk`: messages; `default_ttl`: seconds to live of messages that are
+    published without `ttl`.
     """
 
     name: str
@@ -98,6 +104,7 @@ class TopicStats:
     fsync: str
     overflow: str
     max_depth: int | None
+    default_ttl: float | None
     dropped: int
     expired: int
     on_disk: int
@@ -179,6 +186,9 @@ def channel_stats(
         paused=bool(row.paused),
         ephemeral=bool(row.ephemeral),
         max_consumers=row.max_consumers,
+        max_attempts=None if row.max_attempts < 0 else row.max_attempts,
+        dead_letter=text_of(row.dead_letter) or None,
+        msg_timeout=row.msg_timeout_ns / 1e9 if row.msg_timeout_ns else None,
         oldest_ready=None if row.oldest_ready_ns < 0 else row.oldest_ready_ns / 1e9,
         consumers=consumers,
         e2e=e2e,
@@ -201,6 +211,7 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
         fsync=FSYNC_NAMES.get(row.fsync, "interval"),
         overflow=OVERFLOW_NAMES.get(row.overflow, "disk"),
         max_depth=row.max_depth or None,
+        default_ttl=row.default_ttl_ns / 1e9 if row.default_ttl_ns else None,
         dropped=row.dropped,
         expired=row.expired,
         on_disk=row.on_disk,

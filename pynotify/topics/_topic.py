@@ -10,7 +10,14 @@ from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
 from pynotify.topics._content import encode_body
-from pynotify.topics._options import encode_name, naming, topic_options
+from pynotify.topics._options import (
+    OMITTED,
+    UNCHANGED,
+    ChannelOptions,
+    encode_name,
+    naming,
+    topic_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,14 +96,27 @@ class Topic(BaseTopic):
         """
         return self._cancel(message_id)
 
-    def channel(self, name: str, *, max_consumers: int = 0) -> Channel:
+    def channel(
+        self,
+        name: str,
+        *,
+        max_consumers: int = 0,
+        max_attempts: int | None = OMITTED,
+        dead_letter: str | None = OMITTED,
+        msg_timeout: float | None = OMITTED,
+    ) -> Channel:
         """The channel of that name, created at once on first use.
 
         `max_consumers` bounds how many consumers it may have, 0: no bound, or the one it was made
-        with; another bound later is a `ProgrammingError`.  A name that ends in "#ephemeral" makes a
-        channel that is deleted with its last consumer.  Raises `InvalidTopicName`, `TopicDeleted`.
+        with.  `max_attempts`, `dead_letter`, `msg_timeout`: what its consumers get that do not say
+        it themselves, as `configure` of the channel sets it.  Other values later are a
+        `ProgrammingError`.  A name that ends in "#ephemeral" makes a channel that is deleted with
+        its last consumer.  Raises `InvalidTopicName`, `TopicDeleted`.
         """
-        ref = self._channel_ref(name, max_consumers)
+        options = ChannelOptions(
+            max_attempts=max_attempts, dead_letter=dead_letter, msg_timeout=msg_timeout
+        )
+        ref = self._channel_ref(name, max_consumers, options)
         return self._made.get(ref) or self._made.setdefault(
             ref, Channel(self, self._link, name, ref)
         )
@@ -104,6 +124,14 @@ class Topic(BaseTopic):
     def channels(self) -> list[str]:
         """The names of the topic's channels, sorted."""
         return self._channels()
+
+    def configure(self, *, default_ttl: float | None = UNCHANGED) -> None:
+        """Change what may be changed of a topic that is there; what is left out stays.
+
+        `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
+        None: for ever.
+        """
+        self._configure({"default_ttl": default_ttl})
 
     def pause(self) -> None:
         """Hand no message on to the channels; they go on with the messages they have."""
@@ -183,15 +211,28 @@ class AsyncTopic(BaseTopic):
         """
         return await self._link.off_loop.retry(partial(self._cancel, message_id))
 
-    def channel(self, name: str, *, max_consumers: int = 0) -> AsyncChannel:
+    def channel(
+        self,
+        name: str,
+        *,
+        max_consumers: int = 0,
+        max_attempts: int | None = OMITTED,
+        dead_letter: str | None = OMITTED,
+        msg_timeout: float | None = OMITTED,
+    ) -> AsyncChannel:
         """The channel of that name, created at once on first use.
 
         `max_consumers` bounds how many consumers it may have, 0: no bound, or the one it was made
-        with; another bound later is a `ProgrammingError`.  A name that ends in "#ephemeral" makes a
-        channel that is deleted with its last consumer.  Raises `InvalidTopicName`, `TopicDeleted`.
+        with.  `max_attempts`, `dead_letter`, `msg_timeout`: what its consumers get that do not say
+        it themselves, as `configure` of the channel sets it.  Other values later are a
+        `ProgrammingError`.  A name that ends in "#ephemeral" makes a channel that is deleted with
+        its last consumer.  Raises `InvalidTopicName`, `TopicDeleted`.
         It takes the writer lock.
         """
-        ref = self._channel_ref(name, max_consumers)
+        options = ChannelOptions(
+            max_attempts=max_attempts, dead_letter=dead_letter, msg_timeout=msg_timeout
+        )
+        ref = self._channel_ref(name, max_consumers, options)
         return self._made.get(ref) or self._made.setdefault(
             ref, AsyncChannel(self, self._link, name, ref)
         )
@@ -199,6 +240,15 @@ class AsyncTopic(BaseTopic):
     async def channels(self) -> list[str]:
         """The names of the topic's channels, sorted."""
         return await self._link.off_loop.retry(self._channels)
+
+    async def configure(self, *, default_ttl: float | None = UNCHANGED) -> None:
+        """Change what may be changed of a topic that is there; what is left out stays.
+
+        `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
+        None: for ever.
+        """
+        given = {"default_ttl": default_ttl}
+        await self._link.off_loop.retry(partial(self._configure, given))
 
     async def pause(self) -> None:
         """Hand no message on to the channels; they go on with the messages they have."""

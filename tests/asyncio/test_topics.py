@@ -352,3 +352,21 @@ async def test_a_descriptor_that_comes_late_shows_what_was_put_back(
         assert readable(descriptor)
         assert await consumer.get(0) is message
         assert not readable(descriptor)
+
+
+async def test_settings_of_topics_and_channels(aconnect: AsyncConnections) -> None:
+    conn = await aconnect()
+    topic = conn.topic("orders", default_ttl=60)
+    channel = topic.channel("billing", max_attempts=2)
+    await topic.configure(default_ttl=None)
+    await channel.configure(max_attempts=1, dead_letter="dead", msg_timeout=5)
+    stats = await channel.stats()
+    assert (await topic.stats()).default_ttl is None
+    assert (stats.max_attempts, stats.dead_letter, stats.msg_timeout) == (1, "dead", 5.0)
+    await topic.publish("x")
+    async with channel.consumer() as consumer:
+        (message,) = await take(consumer, 1)
+        await message.requeue()
+    assert [each.body for each in await conn.topic("dead").channel("c").peek()] == [b"x"]
+    with pytest.raises(pynotify.ProgrammingError, match="would come back"):
+        await conn.topic("dead").channel("c").configure(dead_letter="orders")

@@ -125,6 +125,25 @@ def test_pause_empty_delete(engine_name: str, topic: pynotify.Topic) -> None:
     topics(engine_name, "delete", "orders")
 
 
+def test_configure(engine_name: str, topic: pynotify.Topic) -> None:
+    channel = topic.channel("c")
+    topics(engine_name, "configure", "orders", "--default-ttl", "90")
+    topics(engine_name, "configure", "orders", "c", "--max-attempts", "0", "--dead-letter", "dead")
+    assert topic.stats().default_ttl == 90
+    assert (channel.stats().max_attempts, channel.stats().dead_letter) == (0, "dead")
+    page = topics(engine_name, "stats", "orders")
+    assert ["default", "ttl"] in [line.split()[:2] for line in page]
+    assert ["c", "0", "dead", "-"] in [line.split() for line in page]
+    topics(engine_name, "configure", "orders", "c", "--msg-timeout", "7", "--unset", "dead-letter")
+    assert (channel.stats().dead_letter, channel.stats().msg_timeout) == (None, 7)
+    for words in (["orders"], ["orders", "--max-attempts", "1"],
+                  ["orders", "c", "--default-ttl", "1"], ["orders", "other", "--max-attempts", "1"],
+                  ["orders", "c", "--dead-letter", "orders"]):  # fmt: skip
+        done = run("topics", "configure", *words, "-n", engine_name)
+        assert (done.status, channel.stats().max_attempts) == (1, 0)
+        assert "default-ttl" in done.err or "other" in done.err or "own dead-letter" in done.err
+
+
 def test_what_does_not_exist_is_not_made(
     engine_name: str, conn: pynotify.Connection, topic: pynotify.Topic, new_name: Callable[[], str]
 ) -> None:

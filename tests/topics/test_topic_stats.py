@@ -28,6 +28,7 @@ def test_fields(
             "name": "billing", "depth": 2, "in_flight": 0, "deferred": 0, "message_count": 2,
             "requeued": 0, "timed_out": 0, "finished": 0, "dead_lettered": 0, "dropped": 0,
             "expired": 0, "paused": False, "ephemeral": False, "max_consumers": 0, "e2e": {},
+            "max_attempts": None, "dead_letter": None, "msg_timeout": None,
             "consumers": [
                 {"pid": conn.pid, "backend_id": conn.backend_id, "in_flight": 0,
                  "max_in_flight": 5, "level": 5, "sample_rate": None, "delivered": 0,

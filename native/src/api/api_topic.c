@@ -65,9 +65,30 @@ PN_API int pn_topic_find(pn_conn *conn, const char *name, size_t len, pn_ref *ou
 PN_API int pn_topic_channel_open(pn_conn *conn, pn_ref topic, const char *name, size_t len,
                                  int64_t max_consumers, pn_ref *out)
 {
+    return pn_topic_channel_open_with(conn, topic, name, len, max_consumers, NULL, out);
+}
+
+PN_API int pn_topic_channel_open_with(pn_conn *conn, pn_ref topic, const char *name, size_t len,
+                                      int64_t max_consumers, const pn_channel_options *options,
+                                      pn_ref *out)
+{
     int rc = enter(conn);
     return rc != 0 ? rc
-                   : done(conn, pn_topic_channels_open(conn, topic, name, len, max_consumers, out));
+                   : done(conn, pn_topic_channels_open(conn, topic, name, len, max_consumers,
+                                                       options, out));
+}
+
+PN_API int pn_topic_configure(pn_conn *conn, pn_ref topic, const pn_topic_options *options)
+{
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topics_configure(conn, topic, options));
+}
+
+PN_API int pn_topic_channel_configure(pn_conn *conn, pn_ref channel,
+                                      const pn_channel_options *options)
+{
+    int rc = enter(conn);
+    return rc != 0 ? rc : done(conn, pn_topic_channels_configure(conn, channel, options));
 }
 
 PN_API int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, size_t len,

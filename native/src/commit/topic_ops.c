@@ -33,6 +33,7 @@
 #include "topic/message.h"
 #include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
 #include "topic/timedset.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -222,6 +223,10 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
     struct pn_segment *seg = s->conn->seg;
     struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
     const unsigned char *arena = s->txn->pending.arena;
+    op->message = 0;
+    if (topic == NULL)
+        return -PN_ETOPICDELETED;
+    op->ttl_ns = pn_topic_ttl(topic, op->ttl_ns); /* for the note of it, too */
     const struct pn_new_message m = {.body = arena + op->body_off,
                                      .headers = arena + op->headers_off,
                                      .body_len = op->body_len,
@@ -230,9 +235,6 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
                                      .delay_ns = op->delay_ns,
                                      .ttl_ns = op->ttl_ns};
     size_t skip, room;
-    op->message = 0;
-    if (topic == NULL)
-        return -PN_ETOPICDELETED;
     if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
         return stage_on_disk(s, topic, op, &m);
     int rc = pn_message_admit_locked(seg, topic, 1, &skip, &room);

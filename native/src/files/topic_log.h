@@ -55,11 +55,21 @@ struct pn_log_topic {
     uint32_t topic; /* number: from the last OPENED of another instance on */
     uint32_t paused, fsync, overflow;
     uint64_t max_depth;
-    uint32_t database_len, name_len; /* followed by both */
+    uint32_t database_len, name_len; /* followed by both, then pn_log_limits */
+};
+/* Behind the names, since logs of before have nothing there: as much of it as the record has room
+ * for, the rest is 0.  What is added is added at its end. */
+struct pn_log_limits {
+    int64_t default_ttl; /* ns */
 };
 struct pn_log_channel {
     uint32_t topic, channel, paused, name_len;
-    uint64_t max_consumers; /* followed by the name */
+    uint64_t max_consumers; /* followed by the name, then pn_log_defaults */
+};
+struct pn_log_defaults { /* as pn_log_limits */
+    uint32_t given, max_attempts, dead_letter_len, unused;
+    int64_t msg_timeout; /* ns */
+    char dead_letter[64];
 };
 struct pn_log_delivery {
     uint64_t id;
@@ -134,6 +144,10 @@ struct pn_topiclog_replay {
     int (*topic)(void *arg, const struct pn_log_topic *topic, const char *database,
                  const char *name);
     int (*channel)(void *arg, const struct pn_log_channel *channel, const char *name);
+    /* Right after it, what the topic or channel was set to; may be NULL. */
+    int (*limits)(void *arg, const struct pn_log_topic *topic, const struct pn_log_limits *limits);
+    int (*defaults)(void *arg, const struct pn_log_channel *channel,
+                    const struct pn_log_defaults *defaults);
     /* In the order of ids.  With fanned_out 0 and no deliveries: still the topic's own. */
     int (*message)(void *arg, const struct pn_log_message *message,
                    const struct pn_log_delivery *deliveries, const uint8_t *headers,

@@ -31,6 +31,7 @@ enum { NAMES = 512 }; /* bytes of names in a record at the most */
 
 struct channel {
     struct pn_log_channel what;
+    struct pn_log_defaults defaults;
     char *name;
     uint64_t file; /* that it was last described in */
     bool exists, bound;
@@ -55,6 +56,7 @@ struct message {
 
 struct topic {
     struct pn_log_topic what;
+    struct pn_log_limits limits;
     char *names; /* database, name */
     uint64_t file;
     bool exists, bound;
@@ -195,6 +197,13 @@ static int open_log(struct model *m, const struct pn_log_opened *opened)
     return 0;
 }
 
+/* What stands behind the names, of which there may be less, or more. */
+static void read_more(void *to, size_t size, const uint8_t *from, size_t left)
+{
+    memset(to, 0, size);
+    memcpy(to, from, left < size ? left : size);
+}
+
 static int note_topic(struct model *m, const struct pn_log_topic *what, const uint8_t *names,
                       size_t left)
 {
@@ -218,6 +227,7 @@ static int note_topic(struct model *m, const struct pn_log_topic *what, const ui
         if (m->topic[i].what.topic == what->topic)
             m->topic[i].bound = false;
     t->what = *what;
+    read_more(&t->limits, sizeof t->limits, names + length, left - length);
     t->file = m->file;
     t->exists = t->bound = true;
     return 0;
@@ -245,6 +255,7 @@ static int note_channel(struct model *m, const struct pn_log_channel *what, cons
         if (t->channel[i].what.channel == what->channel)
             t->channel[i].bound = false;
     c->what = *what;
+    read_more(&c->defaults, sizeof c->defaults, name + what->name_len, left - what->name_len);
     c->file = m->file;
     c->exists = c->bound = true;
     return 0;
@@ -598,6 +609,12 @@ static void look_before(struct pn_topiclog_reading *r, uint64_t first)
 
 /* ---- telling what is there ------------------------------------------------------------------ */
 
+static int tell_channel(const struct channel *c, const struct pn_topiclog_replay *to, void *arg)
+{
+    int rc = to->channel(arg, &c->what, c->name);
+    return rc == 0 && to->defaults != NULL ? to->defaults(arg, &c->what, &c->defaults) : rc;
+}
+
 static int tell_topics(const struct model *m, const struct pn_topiclog_replay *to, void *arg)
 {
     int rc = 0;
@@ -606,11 +623,13 @@ static int tell_topics(const struct model *m, const struct pn_topiclog_replay *t
         t->what.topic = i;
         if (t->exists)
             rc = to->topic(arg, &t->what, t->names, t->names + t->what.database_len);
+        if (t->exists && rc == 0 && to->limits != NULL)
+            rc = to->limits(arg, &t->what, &t->limits);
         for (uint32_t k = 0; t->exists && k < t->channels && rc == 0; k++) {
             t->channel[k].what.topic = i;
             t->channel[k].what.channel = k;
             if (t->channel[k].exists)
-                rc = to->channel(arg, &t->channel[k].what, t->channel[k].name);
+                rc = tell_channel(&t->channel[k], to, arg);
         }
     }
     return rc;

@@ -147,6 +147,19 @@ enum pn_record_state {
     PN_RECORD_DELETED = 2 /* what it holds is being swept */
 };
 
+/* What is published without it, and may be changed meanwhile (topic/settings.c); 0: none. */
+struct pn_topic_limits {
+    int64_t default_ttl;
+};
+
+/* Of consumers that leave it to their channel.  What is not `given` is zero. */
+struct pn_channel_defaults {
+    uint32_t given; /* enum pn_channel_option */
+    uint32_t max_attempts, dead_letter_len, unused;
+    int64_t msg_timeout;
+    char dead_letter[64];
+};
+
 /* All of it truth but where noted.  `state` is stored last. */
 struct pn_topic {
     pn_atomic_u32 state;
@@ -179,6 +192,9 @@ struct pn_topic {
     uint64_t rest_lost;       /* records there that were found damaged, */
     uint64_t rest_lost_end;   /* counted up to here */
     uint64_t rest_given;      /* records below may name the channels that get them; truth */
+    struct pn_topic_limits limits[2];
+    pn_atomic_u32 limits_now; /* which of the two counts: the one store that changes them */
+    uint32_t pad;
 };
 
 /* From where on a channel reads what it has on disk. */
@@ -201,7 +217,8 @@ struct pn_topic_channel {
     /* It rests from there on: rest_cursor[rests - 1]; 0: it does not.  The one store of `rests`
      * moves it (topic/rest.c). */
     pn_atomic_u32 rests;
-    uint32_t pad;
+    pn_atomic_u32 defaults_now; /* which of the two counts: the one store that changes them */
+    struct pn_channel_defaults defaults[2];
     struct pn_rest_cursor rest_cursor[2];
     /* from here on derived */
     uint64_t bytes;       /* of messages that it has in memory, about: pn_message_cost() */
@@ -261,6 +278,8 @@ struct pn_consumer_slot {
     uint32_t max_in_flight, max_attempts, sample_rate; /* truth */
     uint32_t level; /* of max_in_flight, at present (RDY); truth */
     uint32_t dead_letter_len;
+    uint32_t fallback; /* enum pn_channel_option: the channel's value, if any, comes first; truth */
+    uint32_t pad;
     int64_t msg_timeout, max_msg_timeout; /* truth */
     char dead_letter[64];
     uint64_t delivered, finished, requeued, timed_out;

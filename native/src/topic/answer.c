@@ -28,6 +28,7 @@
 #include "topic/message.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
+#include "topic/settings.h"
 #include "topic/stats.h"
 #include "topic/timedset.h"
 
@@ -174,6 +175,7 @@ static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
                                         .headers = headers,
                                         .body_len = there.body,
                                         .headers_len = (uint32_t) len,
+                                        .ttl_ns = pn_topic_ttl(to, 0),
                                         .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
     if (on_disk && pn_topic_spills_locked(seg, to, 1))
         return spill_copy(seg, to, &copy, &now, out);
@@ -193,20 +195,21 @@ int pn_dead_letter_stage_locked(struct pn_segment *seg, uint32_t delivery, const
     pn_assert_topics_held(seg);
     *out = (struct pn_dead_letter) {.ref = 0};
     const struct pn_delivery *d = pn_delivery_at(seg, delivery);
-    const struct pn_consumer_slot *c =
-        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state)));
+    const struct pn_giving_up up =
+        pn_giving_up_of(pn_topic_channel_at(seg, d->channel),
+                        pn_consumer_at(seg, pn_state_consumer(pn_load_relaxed(&d->state))));
     const struct pn_lengths there = pn_message_lengths(pn_message_at(seg, d->message));
     uint32_t dboid = pn_topic_of(seg, pn_topic_channel_at(seg, d->channel))->dboid;
     const struct pn_topic *from = pn_topic_of(seg, pn_topic_channel_at(seg, d->channel));
     const pn_topic_options durable = {
         .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = from->fsync};
     struct pn_topic *to =
-        pn_topic_make_locked(seg, dboid, c->dead_letter,
-                             c->dead_letter_len <= PN_TOPIC_NAME_MAX ? c->dead_letter_len : 0,
+        pn_topic_make_locked(seg, dboid, up.dead_letter,
+                             up.dead_letter_len <= PN_TOPIC_NAME_MAX ? up.dead_letter_len : 0,
                              pn_is_durable(seg, from) ? &durable : NULL);
     if (to == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the dead-letter topic \"%.*s\"",
-                       (int) c->dead_letter_len, c->dead_letter);
+                       (int) up.dead_letter_len, up.dead_letter);
     if (reason_len > 1024)
         reason_len = 1024;
     size_t cap = there.both + 6 * reason_len + 1024; /* and the topic's and the channel's names */
@@ -283,13 +286,15 @@ enum pn_outcome pn_answer_outcome_locked(struct pn_segment *seg, uint32_t delive
 {
     pn_assert_topics_held(seg);
     uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, delivery)->state);
-    const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
-    bool last = c->max_attempts != 0 && pn_state_attempts(word) >= c->max_attempts;
+    const struct pn_giving_up up =
+        pn_giving_up_of(pn_topic_channel_at(seg, pn_delivery_at(seg, delivery)->channel),
+                        pn_consumer_at(seg, pn_state_consumer(word)));
+    bool last = up.max_attempts != 0 && pn_state_attempts(word) >= up.max_attempts;
     if (answer == PN_ANSWER_FINISH)
         return PN_OUTCOME_END;
     if (answer == PN_ANSWER_RELEASE || (answer == PN_ANSWER_REQUEUE && !last))
         return PN_OUTCOME_BACK;
-    return c->dead_letter_len != 0 ? PN_OUTCOME_DEAD : PN_OUTCOME_END;
+    return up.dead_letter_len != 0 ? PN_OUTCOME_DEAD : PN_OUTCOME_END;
 }
 
 void pn_answer_count_locked(struct pn_segment *seg, uint32_t delivery, int answer,

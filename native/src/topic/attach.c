@@ -23,6 +23,7 @@
 #include "topic/attach.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"
+#include "topic/settings.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
@@ -41,17 +42,12 @@ static int check_options(const pn_consumer_options *o)
                : pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len);
 }
 
-/* Or what is given up would come back as a new message, without end. */
-static int check_dead_letter(const struct pn_topic *topic, const pn_consumer_options *o)
+static int64_t msg_timeout(const struct pn_topic_channel *ch, const pn_consumer_options *o)
 {
-    if (o->dead_letter == NULL || o->dead_letter_len != topic->name_len ||
-        memcmp(o->dead_letter, topic->name, topic->name_len) != 0)
-        return 0;
-    return pn_fail(PN_ETOPICOPTIONS,
-                   "topic \"%.*s\" cannot be its own dead-letter topic\n"
-                   "What is given up would come back to it as a new message, without end: name "
-                   "another topic, or requeue with a delay and max_attempts 0.",
-                   (int) topic->name_len, topic->name);
+    const struct pn_channel_defaults *d = pn_channel_defaults(ch);
+    if ((o->fallback & d->given & PN_CHANNEL_MSG_TIMEOUT) != 0 && d->msg_timeout > 0)
+        return d->msg_timeout;
+    return o->msg_timeout_ns == 0 ? 60000000000LL : o->msg_timeout_ns;
 }
 
 static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn, struct pn_topic_channel *ch,
@@ -69,7 +65,8 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn, struct p
     c->max_in_flight = c->level = o->max_in_flight == 0 ? 1 : o->max_in_flight;
     c->max_attempts = o->max_attempts;
     c->sample_rate = o->sample_rate;
-    c->msg_timeout = o->msg_timeout_ns == 0 ? 60000000000LL : o->msg_timeout_ns;
+    c->fallback = o->fallback;
+    c->msg_timeout = msg_timeout(ch, o);
     c->max_msg_timeout = o->max_msg_timeout_ns == 0 ? 900000000000LL : o->max_msg_timeout_ns;
     if (c->max_msg_timeout < c->msg_timeout)
         c->max_msg_timeout = c->msg_timeout;
@@ -110,7 +107,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
         return rc;
     if (ch == NULL)
         return -PN_ETOPICDELETED;
-    rc = check_dead_letter(pn_topic_of(seg, ch), o);
+    rc = pn_dead_letter_check_locked(seg, pn_topic_of(seg, ch), o->dead_letter, o->dead_letter_len);
     if (rc != 0)
         return rc;
     pn_consumers_reap_dead_locked(seg, ch);

@@ -30,6 +30,7 @@
 #include "topic/delivery.h"
 #include "topic/overflow.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
 
 /* What one hold of the lock carries: as many messages, until they have PN_TOPICLOG_STEP bytes, or
  * there were PN_TOPICLOG_LOOKS, each at as many cells. */
@@ -74,8 +75,12 @@ size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topi
     memcpy(out, &what, sizeof what);
     if (db != NULL)
         memcpy(out + sizeof what, db->name, what.database_len);
-    memcpy(out + sizeof what + what.database_len, topic->name, what.name_len);
-    return sizeof what + what.database_len + what.name_len;
+    size_t length = sizeof what + what.database_len;
+    memcpy(out + length, topic->name, what.name_len);
+    length += what.name_len;
+    const struct pn_log_limits more = {.default_ttl = pn_topic_limits(topic)->default_ttl};
+    memcpy(out + length, &more, sizeof more);
+    return length + sizeof more;
 }
 
 size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_channel *ch,
@@ -88,7 +93,14 @@ size_t pn_channel_record(const struct pn_segment *seg, const struct pn_topic_cha
                                         .max_consumers = ch->max_consumers};
     memcpy(out, &what, sizeof what);
     memcpy(out + sizeof what, ch->name, what.name_len);
-    return sizeof what + what.name_len;
+    const struct pn_channel_defaults *d = pn_channel_defaults(ch);
+    struct pn_log_defaults more = {.given = d->given,
+                                   .max_attempts = d->max_attempts,
+                                   .dead_letter_len = d->dead_letter_len,
+                                   .msg_timeout = d->msg_timeout};
+    memcpy(more.dead_letter, d->dead_letter, sizeof more.dead_letter);
+    memcpy(out + sizeof what + what.name_len, &more, sizeof more);
+    return sizeof what + what.name_len + sizeof more;
 }
 
 /* In the backlog there is one delivery, which has its delay. */

@@ -52,8 +52,9 @@ static inline bool pn_topic_kept(const struct pn_topic *topic)
 
 /* The bodies of PN_LOG_TOPIC and PN_LOG_CHANNEL; their lengths. */
 enum {
-    PN_TOPIC_RECORD = sizeof(struct pn_log_topic) + 2 * PN_NAME_MAX + 64,
-    PN_CHANNEL_RECORD = sizeof(struct pn_log_channel) + 64
+    PN_TOPIC_RECORD = sizeof(struct pn_log_topic) + 2 * PN_NAME_MAX + 64 +
+        sizeof(struct pn_log_limits),
+    PN_CHANNEL_RECORD = sizeof(struct pn_log_channel) + 64 + sizeof(struct pn_log_defaults)
 };
 size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topic,
                        uint8_t out[PN_TOPIC_RECORD]);

@@ -38,6 +38,7 @@
 #include "topic/durable.h"
 #include "topic/latency.h"
 #include "topic/message.h"
+#include "topic/settings.h"
 #include "topic/timedset.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
@@ -347,13 +348,14 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     struct pn_topic_channel *ch = channel_of(seg, d);
     uint64_t word = pn_load_relaxed(&d->state);
     const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
+    const struct pn_giving_up up = pn_giving_up_of(ch, c);
     uint32_t attempts = pn_state_attempts(word);
     if (is_ahead(c, d)) {
         /* nobody has seen it: it was not delivered */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
-    } else if (c->max_attempts == 0 || attempts < c->max_attempts) {
+    } else if (up.max_attempts == 0 || attempts < up.max_attempts) {
         pn_delivery_back_locked(seg, ref, where, 0, attempts);
-    } else if (c->dead_letter_len == 0) {
+    } else if (up.dead_letter_len == 0) {
         ch->dropped++;
         pn_delivery_end_locked(seg, ref);
     } else if (pn_message_dead_letter_locked(seg, ref, NULL, 0) != 0) {

@@ -41,6 +41,7 @@
 #include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
 #include "topic/timedset.h"
 #include "wakeup/make_way.h"
 
@@ -627,6 +628,7 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
     int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
+    m.ttl_ns = pn_topic_ttl(topic, m.ttl_ns);
     *id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1);
     rc = publish_locked(seg, topic, &m);
     if (rc == 0)
@@ -717,6 +719,7 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
+    m.ttl_ns = pn_topic_ttl(topic, m.ttl_ns);
     *first_id = m.id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, n);
     const struct pn_new_message all = m;
     bool spill = pn_topic_spills_locked(seg, topic, n) ||

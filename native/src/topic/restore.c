@@ -24,6 +24,7 @@
 #include "topic/durable.h"
 #include "topic/overflow.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
 
 static int64_t to_mono(const struct pn_moment *now, int64_t real)
 {
@@ -82,11 +83,11 @@ static int restore_channel(void *arg, const struct pn_log_channel *what, const c
     struct pn_topic *t = what->topic < r->topics ? r->topic[what->topic] : NULL;
     if (t == NULL)
         return 0;
-    struct pn_topic_channel *ch = pn_topic_channel_make_locked(r->seg, t, name, what->name_len);
+    struct pn_topic_channel *ch = pn_topic_channel_make_locked(
+        r->seg, t, name, what->name_len, (uint32_t) what->max_consumers, NULL);
     if (ch == NULL)
         return pn_fail(PN_ETOPICS, "there is no room for the channel \"%.*s\"",
                        (int) what->name_len, name);
-    ch->max_consumers = (uint32_t) what->max_consumers;
     pn_store_relaxed(&ch->paused, what->paused);
     void *more = realloc(r->channel, (r->channels + 1) * sizeof *r->channel);
     if (more == NULL)
@@ -95,6 +96,34 @@ static int restore_channel(void *arg, const struct pn_log_channel *what, const c
     r->channel[r->channels].topic = what->topic;
     r->channel[r->channels].channel = what->channel;
     r->channel[r->channels++].index = pn_topic_channel_index(r->seg, ch);
+    return 0;
+}
+
+static int restore_limits(void *arg, const struct pn_log_topic *what,
+                          const struct pn_log_limits *limits)
+{
+    struct pn_restore *r = arg;
+    const pn_topic_options o = {.given = PN_TOPIC_DEFAULT_TTL,
+                                .default_ttl_ns = limits->default_ttl};
+    pn_topic_settings_store_locked(r->seg, r->topic[what->topic], &o);
+    return 0;
+}
+
+/* It is the last one. */
+static int restore_defaults(void *arg, const struct pn_log_channel *what,
+                            const struct pn_log_defaults *d)
+{
+    struct pn_restore *r = arg;
+    const uint32_t len = d->dead_letter_len <= PN_TOPIC_NAME_MAX ? d->dead_letter_len : 0;
+    const pn_channel_options o = {.given = d->given,
+                                  .max_attempts = (int64_t) (d->max_attempts & UINT16_MAX),
+                                  .msg_timeout_ns = d->msg_timeout,
+                                  .dead_letter = len == 0 ? NULL : d->dead_letter,
+                                  .dead_letter_len = len};
+    (void) what;
+    if (r->channels != 0)
+        pn_channel_settings_store_locked(
+            r->seg, pn_topic_channel_at(r->seg, r->channel[r->channels - 1].index), &o);
     return 0;
 }
 
@@ -214,5 +243,8 @@ static int restore_message(void *arg, const struct pn_log_message *what,
                                  : pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
 }
 
-const struct pn_topiclog_replay pn_restore = {
-    .topic = restore_topic, .channel = restore_channel, .message = restore_message};
+const struct pn_topiclog_replay pn_restore = {.topic = restore_topic,
+                                              .channel = restore_channel,
+                                              .limits = restore_limits,
+                                              .defaults = restore_defaults,
+                                              .message = restore_message};

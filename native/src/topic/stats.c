@@ -33,6 +33,7 @@
 #include "topic/open.h"
 #include "topic/overflow.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
 #include "topic/timedset.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
@@ -263,12 +264,13 @@ static void count_timed_out(const struct pn_segment *seg, const struct pn_topic_
         return;
     PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
+        const uint32_t most = pn_giving_up_of(ch, c).max_attempts;
         for (uint32_t at = c->first; at != 0 && look->steps != 0; look->steps--) {
             const struct pn_delivery *d = pn_delivery_at(seg, at);
             uint32_t attempts = pn_state_attempts(pn_load_relaxed(&d->state));
             if (d->due > look->now)
                 break;
-            if (c->max_attempts == 0 || attempts < c->max_attempts)
+            if (most == 0 || attempts < most)
                 count_due(seg, ch, at, look, out, oldest);
             at = d->next;
         }
@@ -339,6 +341,7 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
         .overflow = t->overflow,
         .channels = t->nchannels,
         .max_depth = t->max_depth,
+        .default_ttl_ns = pn_topic_limits(t)->default_ttl,
         .depth = own->ready + pn_topic_waits_on_disk(t),
         .unfinished = t->messages,
         .message_count =
@@ -470,6 +473,10 @@ static void fill_queue(const struct pn_segment *seg, const struct pn_topic_chann
         .dropped = ch->dropped,
         .expired = ch->expired};
     copy_name(out->name, ch->name, ch->name_len);
+    const struct pn_channel_defaults *d = pn_channel_defaults(ch);
+    out->max_attempts = (d->given & PN_CHANNEL_MAX_ATTEMPTS) != 0 ? (int64_t) d->max_attempts : -1;
+    out->msg_timeout_ns = d->msg_timeout;
+    copy_name(out->dead_letter, d->dead_letter, d->dead_letter_len);
 }
 
 /* What is due by now happens. */

@@ -20,6 +20,10 @@
  * 4. The first channel of a topic gets what the topic has kept; a paused topic keeps, too, and so
  *    does one that has something kept already, so that the order stays (message.c).
  * 5. An ephemeral channel goes with its last consumer, an ephemeral topic with its last channel.
+ * 6. Dead letters that come back are new messages, without end.  So a channel may not be set to
+ *    its own topic, nor to one from which channels' dead letters lead back to it.  The chain is
+ *    followed for PN_DEAD_CHAIN topics, since the lock is held meanwhile: a longer one is refused.
+ *    What consumers name themselves is no part of it: they come and go.
  */
 #define _GNU_SOURCE
 #include "topic/topic.h"
@@ -40,6 +44,9 @@
 #include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
+
+enum { PN_DEAD_CHAIN = 32 };
 
 static const char ephemeral_suffix[] = "#ephemeral";
 
@@ -175,7 +182,7 @@ struct pn_topic *pn_topic_lookup_locked(const struct pn_segment *seg, uint32_t d
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static void make_queue(struct pn_topic_channel *ch, uint32_t topic, uint32_t topic_generation,
+static void fill_queue(struct pn_topic_channel *ch, uint32_t topic, uint32_t topic_generation,
                        const char *name, size_t len)
 {
     uint32_t generation = ch->generation + 1;
@@ -189,6 +196,11 @@ static void make_queue(struct pn_topic_channel *ch, uint32_t topic, uint32_t top
     ch->ephemeral = len != 0 && is_ephemeral(name, len);
     ch->next_order = 1;
     ch->next_deadline = INT64_MAX;
+}
+
+/* From here on it is there, with all that it was set to. */
+static void make_queue(struct pn_topic_channel *ch)
+{
     PN_CRASH("topic:channel-entry");
     pn_store_release(&ch->state, PN_RECORD_USED);
     PN_CRASH("topic:channel-used");
@@ -201,6 +213,7 @@ static void set_options(struct pn_topic *t, const pn_topic_options *o)
     t->fsync = (given & PN_TOPIC_FSYNC) != 0 ? o->fsync : PN_FSYNC_INTERVAL;
     t->overflow = (given & PN_TOPIC_OVERFLOW) != 0 ? o->overflow : PN_OVERFLOW_DISK;
     t->max_depth = (given & PN_TOPIC_MAX_DEPTH) != 0 ? o->max_depth : 0;
+    t->limits[0].default_ttl = (given & PN_TOPIC_DEFAULT_TTL) != 0 ? o->default_ttl_ns : 0;
 }
 
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
@@ -228,7 +241,8 @@ struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, co
     if (i >= all->ctl->topic_end)
         all->ctl->topic_end = i + 1;
     PN_CRASH("topic:entry");
-    make_queue(&all->channel[i], i, generation, NULL, 0);
+    fill_queue(&all->channel[i], i, generation, NULL, 0);
+    make_queue(&all->channel[i]);
     pn_store_release(&t->state, PN_RECORD_USED);
     PN_CRASH("topic:used");
     pn_arena_count_locked(&all->arena, i, true);
@@ -248,7 +262,7 @@ static int check_options(const pn_topic_options *o)
         (o->overflow < PN_OVERFLOW_DISK || o->overflow > PN_OVERFLOW_DROP_NEW))
         return pn_fail(EINVAL, "overflow must be PN_OVERFLOW_DISK, _ERROR, _DROP_OLDEST or "
                                "_DROP_NEW");
-    return 0;
+    return pn_topic_settings_check(o);
 }
 
 static int compare_options(const struct pn_topic *t, const pn_topic_options *o)
@@ -263,12 +277,18 @@ static int compare_options(const struct pn_topic *t, const pn_topic_options *o)
         other = "overflow";
     else if ((given & PN_TOPIC_MAX_DEPTH) != 0 && o->max_depth != t->max_depth)
         other = "max_depth";
-    if (other == NULL)
-        return 0;
-    return pn_fail(PN_ETOPICOPTIONS,
-                   "topic \"%.*s\" exists with another %s\n"
-                   "Leave the option out, or delete the topic first.",
-                   (int) t->name_len, t->name, other);
+    if (other != NULL)
+        return pn_fail(PN_ETOPICOPTIONS,
+                       "topic \"%.*s\" exists with another %s\n"
+                       "Leave the option out, or delete the topic first.",
+                       (int) t->name_len, t->name, other);
+    other = pn_topic_settings_differ(t, o);
+    if (other != NULL)
+        return pn_fail(PN_ETOPICOPTIONS,
+                       "topic \"%.*s\" exists with another %s\n"
+                       "Leave the option out, or change it with configure().",
+                       (int) t->name_len, t->name, other);
+    return 0;
 }
 
 static int tables_full(const char *what, const char *option, uint32_t max)
@@ -361,7 +381,8 @@ int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *o
 
 struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
                                                       struct pn_topic *topic, const char *name,
-                                                      size_t len)
+                                                      size_t len, uint32_t max_consumers,
+                                                      const pn_channel_options *o)
 {
     pn_assert_topics_held(seg);
     struct pn_topics *all = &seg->topics;
@@ -374,14 +395,117 @@ struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
     if (i >= all->max_channels)
         return NULL;
     ch = &all->channel[i];
-    make_queue(ch, (uint32_t) (topic - all->topic), topic->generation, name, len);
+    fill_queue(ch, (uint32_t) (topic - all->topic), topic->generation, name, len);
+    ch->max_consumers = max_consumers;
+    if (o != NULL)
+        pn_channel_settings_store_locked(seg, ch, o);
+    make_queue(ch);
     all->ctl->channel_hint = i + 1;
     pn_topics_link_locked(seg);
     return ch;
 }
 
+/* ---- dead letters that would come back (6) --------------------------------------------------- */
+
+static bool is_named(const struct pn_topic *t, const char *name, size_t len)
+{
+    return t->name_len == len && memcmp(t->name, name, len) == 0;
+}
+
+static int comes_back(const struct pn_topic *from, const struct pn_topic *by,
+                      const struct pn_topic_channel *ch)
+{
+    return pn_fail(PN_ETOPICOPTIONS,
+                   "dead letters of topic \"%.*s\" would come back to it, through channel "
+                   "\"%.*s\" of topic \"%.*s\"\n"
+                   "Each round would be a new message, without end: name another topic, or change "
+                   "dead_letter of that channel first.",
+                   (int) from->name_len, from->name, (int) ch->name_len, ch->name,
+                   (int) by->name_len, by->name);
+}
+
+/* The topics that dead letters of channels of `at` go to; each is put into `found` once. */
+static int follow(const struct pn_segment *seg, const struct pn_topic *from,
+                  const struct pn_topic *at, const struct pn_topic **found, uint32_t *n)
+{
+    PN_EACH_CHANNEL (seg, at, i) {
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
+        const struct pn_channel_defaults *d = pn_channel_defaults(ch);
+        uint32_t len = d->dead_letter_len <= PN_TOPIC_NAME_MAX ? d->dead_letter_len : 0, k = 0;
+        if (len == 0)
+            continue;
+        if (is_named(from, d->dead_letter, len))
+            return comes_back(from, at, ch);
+        const struct pn_topic *to = pn_topic_lookup_locked(seg, from->dboid, d->dead_letter, len);
+        while (to != NULL && k < *n && found[k] != to)
+            k++;
+        if (to == NULL || k < *n)
+            continue;
+        if (*n == PN_DEAD_CHAIN)
+            return pn_fail(PN_ETOPICOPTIONS,
+                           "dead letters of topic \"%.*s\" would go through more than %d topics\n"
+                           "Let some of their channels name the last topic of the chain.",
+                           (int) from->name_len, from->name, PN_DEAD_CHAIN);
+        found[(*n)++] = to;
+    }
+    return 0;
+}
+
+int pn_dead_letter_check_locked(const struct pn_segment *seg, const struct pn_topic *from,
+                                const char *to, size_t len)
+{
+    pn_assert_topics_held(seg);
+    const struct pn_topic *found[PN_DEAD_CHAIN];
+    uint32_t n = 0;
+    int rc = 0;
+    if (to == NULL)
+        return 0;
+    if (is_named(from, to, len))
+        return pn_fail(PN_ETOPICOPTIONS,
+                       "topic \"%.*s\" cannot be its own dead-letter topic\n"
+                       "What is given up would come back to it as a new message, without end: name "
+                       "another topic, or requeue with a delay and max_attempts 0.",
+                       (int) from->name_len, from->name);
+    found[0] = pn_topic_lookup_locked(seg, from->dboid, to, len);
+    n = found[0] != NULL;
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        rc = follow(seg, from, found[i], found, &n);
+    return rc;
+}
+
+static int compare_channel(const struct pn_topic_channel *ch, int64_t max_consumers,
+                           const pn_channel_options *o)
+{
+    if (max_consumers >= 0 && ch->max_consumers != (uint32_t) max_consumers)
+        return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u",
+                       (int) ch->name_len, ch->name, ch->max_consumers);
+    const char *other = pn_channel_settings_differ(ch, o);
+    if (other == NULL)
+        return 0;
+    return pn_fail(PN_ETOPICOPTIONS,
+                   "channel \"%.*s\" exists with another %s\n"
+                   "Leave the option out, or change it with configure().",
+                   (int) ch->name_len, ch->name, other);
+}
+
+static int check_channel_options(const pn_channel_options *o)
+{
+    bool named = o != NULL && (o->given & PN_CHANNEL_DEAD_LETTER) != 0 && o->dead_letter != NULL;
+    int rc = pn_channel_settings_check(o);
+    return rc == 0 && named
+               ? pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len)
+               : rc;
+}
+
+static int check_dead_letter(const struct pn_segment *seg, const struct pn_topic *topic,
+                             const pn_channel_options *o)
+{
+    bool given = o != NULL && (o->given & PN_CHANNEL_DEAD_LETTER) != 0;
+    return given ? pn_dead_letter_check_locked(seg, topic, o->dead_letter, o->dead_letter_len) : 0;
+}
+
 static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name, size_t len,
-                             int64_t max_consumers, pn_ref *out)
+                             int64_t max_consumers, const pn_channel_options *o, pn_ref *out)
 {
     pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
@@ -392,15 +516,15 @@ static int open_queue_locked(struct pn_conn *conn, pn_ref ref, const char *name,
     if (all->ctl->deleted != 0)
         pn_topics_sweep_locked(seg);
     struct pn_topic_channel *ch = find_channel(seg, topic, name, len);
-    if (ch != NULL && max_consumers >= 0 && ch->max_consumers != (uint32_t) max_consumers)
-        return pn_fail(PN_ETOPICOPTIONS, "channel \"%.*s\" exists with max_consumers %u", (int) len,
-                       name, ch->max_consumers);
+    int rc = ch != NULL ? compare_channel(ch, max_consumers, o) : check_dead_letter(seg, topic, o);
+    if (rc != 0)
+        return rc;
     if (ch == NULL) {
-        ch = pn_topic_channel_make_locked(seg, topic, name, len);
+        ch = pn_topic_channel_make_locked(seg, topic, name, len,
+                                          max_consumers > 0 ? (uint32_t) max_consumers : 0, o);
         if (ch == NULL)
             return tables_full("channels", "max_topic_channels",
                                all->max_channels - all->max_topics);
-        ch->max_consumers = max_consumers > 0 ? (uint32_t) max_consumers : 0;
         pn_durable_note_channel_locked(seg, ch);
     }
     *out = pn_ref_make(pn_topic_channel_index(seg, ch), ch->generation);
@@ -428,17 +552,19 @@ static int pump_all(struct pn_conn *conn, pn_ref ref)
 }
 
 int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
-                           int64_t max_consumers, pn_ref *out)
+                           int64_t max_consumers, const pn_channel_options *options, pn_ref *out)
 {
     struct pn_hold hold;
     int rc = pn_topic_check_name("channel", name, len);
+    if (rc == 0)
+        rc = check_channel_options(options);
     if (rc == 0 && max_consumers > 65535)
         rc = pn_fail(EINVAL, "max_consumers must be at most 65535");
     if (rc == 0)
         rc = enter(conn, &hold, false);
     if (rc != 0)
         return rc;
-    rc = leave(conn, open_queue_locked(conn, topic, name, len, max_consumers, out));
+    rc = leave(conn, open_queue_locked(conn, topic, name, len, max_consumers, options, out));
     return rc != 0 ? rc : pump_all(conn, topic);
 }
 
@@ -490,6 +616,44 @@ int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
         pn_topic_channel_settle_locked(conn->seg, ch);
     }
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+int pn_topics_configure(struct pn_conn *conn, pn_ref ref, const pn_topic_options *o)
+{
+    struct pn_hold hold;
+    int rc = pn_topic_settings_check(o);
+    if (rc == 0 && (o->given & ~(uint32_t) PN_TOPIC_DEFAULT_TTL) != 0)
+        rc = pn_fail(EINVAL, "of a topic that is there only default_ttl can be changed");
+    if (rc == 0)
+        rc = enter(conn, &hold, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
+    if (topic != NULL) {
+        pn_topic_settings_store_locked(conn->seg, topic, o);
+        pn_durable_note_topic_locked(conn->seg, topic);
+    }
+    return leave(conn, topic == NULL ? -PN_ETOPICDELETED : 0);
+}
+
+int pn_topic_channels_configure(struct pn_conn *conn, pn_ref ref, const pn_channel_options *o)
+{
+    struct pn_hold hold;
+    struct pn_segment *seg = conn->seg;
+    int rc = check_channel_options(o);
+    if (rc == 0)
+        rc = enter(conn, &hold, false);
+    if (rc != 0)
+        return rc;
+    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
+    rc = ch == NULL ? -PN_ETOPICDELETED : check_dead_letter(seg, pn_topic_of(seg, ch), o);
+    if (rc == 0) {
+        pn_channel_settings_store_locked(seg, ch, o);
+        pn_durable_note_channel_locked(seg, ch);
+    }
+    return leave(conn, rc);
 }
 
 /* ---- emptying and deleting ------------------------------------------------------------------- */

@@ -144,9 +144,12 @@ int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                    const pn_topic_options *options, pn_ref *out);
 int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *out);
 int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
-                           int64_t max_consumers, pn_ref *out);
+                           int64_t max_consumers, const pn_channel_options *options, pn_ref *out);
 int pn_topic_channels_find(struct pn_conn *conn, pn_ref topic, const char *name, size_t len,
                            pn_ref *out);
+int pn_topics_configure(struct pn_conn *conn, pn_ref topic, const pn_topic_options *options);
+int pn_topic_channels_configure(struct pn_conn *conn, pn_ref channel,
+                                const pn_channel_options *options);
 int pn_topics_pause(struct pn_conn *conn, pn_ref topic, bool paused);
 int pn_topics_empty(struct pn_conn *conn, pn_ref topic);
 int pn_topics_delete(struct pn_conn *conn, pn_ref topic);
@@ -165,7 +168,12 @@ struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, co
 /* The channel of that name, made if need be; NULL: the table is full. */
 struct pn_topic_channel *pn_topic_channel_make_locked(struct pn_segment *seg,
                                                       struct pn_topic *topic, const char *name,
-                                                      size_t len);
+                                                      size_t len, uint32_t max_consumers,
+                                                      const pn_channel_options *options);
+/* May what is given up in a channel of that topic go to the one of that name?  Not if it would come
+ * back, by what channels there are set to.  0, or -PN_ETOPICOPTIONS with a sentence. */
+int pn_dead_letter_check_locked(const struct pn_segment *seg, const struct pn_topic *from,
+                                const char *to, size_t len);
 /* An ephemeral channel has lost its last consumer, perhaps.  dirty is set. */
 void pn_topic_channel_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* The lists of channels that hang on topics, from the truth. */

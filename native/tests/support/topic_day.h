@@ -206,6 +206,21 @@ static void throw_away(pn_conn *conn, pn_ref topic, uint32_t n)
     }
 }
 
+/* Settings of a topic and a channel that are there, more than once. */
+static void configuring(struct mortal *v, pn_ref topic, pn_ref channel)
+{
+    for (int64_t i = 1; i <= 2; i++) {
+        const pn_topic_options limits = {.given = PN_TOPIC_DEFAULT_TTL,
+                                         .default_ttl_ns = i * 1000 * MS};
+        const pn_channel_options defaults = {.given =
+                                                 PN_CHANNEL_MAX_ATTEMPTS | PN_CHANNEL_MSG_TIMEOUT,
+                                             .max_attempts = i,
+                                             .msg_timeout_ns = i * 1000 * MS};
+        CHECK_OK(pn_topic_configure(v->conn, topic, &limits));
+        CHECK_OK(pn_topic_channel_configure(v->conn, channel, &defaults));
+    }
+}
+
 /* What is in them is nobody's, and only pn_check() says whether it is in order. */
 static void deleting(struct mortal *v, int round)
 {
@@ -223,6 +238,7 @@ static void deleting(struct mortal *v, int round)
     throw_away(v->conn, topic, 2);
     channel = channel_named(v->conn, topic, "c");
     ephemeral = channel_named(v->conn, topic, "e#ephemeral");
+    configuring(v, topic, channel);
     pn_consumer *consumer = consumer_of(v->conn, channel, 2, 0);
     pn_consumer *passing = consumer_of(v->conn, ephemeral, 2, 0);
     throw_away(v->conn, topic, 5);

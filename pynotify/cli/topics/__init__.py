@@ -8,7 +8,7 @@ from typing import Any
 
 from pynotify.cli.terminal import say
 
-SUMMARY = "look at topics and channels, publish, consume, pause, empty, requeue, fsck"
+SUMMARY = "look at topics and channels, publish, consume, pause, configure, requeue, fsck"
 
 #: Each action's module, which has a class or function of its name.
 _MODULES = {
@@ -21,6 +21,7 @@ _MODULES = {
     "requeue": "move",
     "pause": "change",
     "unpause": "change",
+    "configure": "change",
     "empty": "change",
     "delete": "change",
     "fsck": "offline",

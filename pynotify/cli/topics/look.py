@@ -98,6 +98,15 @@ def _page(stats: TopicStats) -> Iterator[str]:
     if stats.channels:
         yield ""
         yield from channel_table(stats.channels)
+    settings = [
+        [each.name, _or_dash(each.max_attempts), each.dead_letter or "-",
+         "-" if each.msg_timeout is None else duration(each.msg_timeout)]
+        for each in stats.channels
+        if (each.max_attempts, each.dead_letter, each.msg_timeout) != (None, None, None)
+    ]  # fmt: skip
+    if settings:
+        yield ""
+        yield from table(["channel", ">max attempts", "dead letter", ">msg timeout"], settings)
     rows = [(channel.name, each) for channel in stats.channels for each in channel.consumers]
     if rows:
         yield ""
@@ -119,6 +128,8 @@ def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
     yield "database", stats.database
     yield "messages", f"{stats.message_count:,}, {stats.message_bytes:,} bytes"
     yield "unfinished", f"{stats.unfinished:,}{bound}, overflow {stats.overflow}"
+    if stats.default_ttl is not None:
+        yield "default ttl", duration(stats.default_ttl)
     yield "in the topic", f"{stats.depth:,}, {stats.deferred:,} deferred"
     yield "lost", f"{stats.dropped:,} dropped, {stats.expired:,} expired, {stats.corrupt:,} corrupt"
     if stats.durable or stats.on_disk:
@@ -146,6 +157,10 @@ def channel_table(channels: list[ChannelStats]) -> list[str]:
             for channel in channels
         ],
     )  # fmt: skip
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
 
 
 def _oldest(channel: ChannelStats) -> str:
