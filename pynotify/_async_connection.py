@@ -446,7 +446,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
                 if receiver.descriptor is not None:
                     receiver.post()
                 if self._handlers:
-                    receiver.run_handlers((message,))
+                    receiver.run_handlers([message])
             except BaseException:
                 receiver.give_back((message,))
                 raise

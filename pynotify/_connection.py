@@ -333,7 +333,7 @@ class Connection(ClosedByWith, BaseConnection):
                 for message in taking:
                     if handlers:
                         try:
-                            self._receiver.run_handlers((message,))
+                            self._receiver.run_handlers([message])
                         except BaseException:
                             self._receiver.give_back((message,))
                             raise

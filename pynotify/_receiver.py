@@ -64,6 +64,9 @@ class Receiver:
         #: SUBSCRIBEd channels that no subscription has any more.
         self._stale: set[str] = set()
         self.handlers: list[NotifyHandler] = []
+        #: For each thread that runs handlers: the channels of what it is about to return, less
+        #: those that were unlistened since.
+        self._returning: tuple[set[str], ...] = ()
         reset_after_fork(self)
 
     def reset_in_child(self) -> None:
@@ -95,8 +98,12 @@ class Receiver:
         """Drop what was read ahead on channels that are not listened to any more."""
         with self.lock:  # another thread may have read, and not put it there yet
             self.recover()
+            if not (self.backlog or self._returning):
+                return
+            listening = self.reader.listening()
+            for channels in self._returning:
+                channels.intersection_update(listening)
             if self.backlog:
-                listening = self.reader.listening()
                 messages: list[Notify | Gap] = []
                 self.inboxes.main.take(messages, None)
                 self.backlog.extend(
@@ -131,7 +138,11 @@ class Receiver:
                 else:
                     batch = self.reader.read_columns(limit)
             if self.handlers:
-                self.run_handlers(batch.in_order())
+                messages = messages or batch.in_order()
+                count = len(messages)
+                self.run_handlers(messages)
+                if len(messages) != count:
+                    batch = NotifyBatch.from_messages(messages)
         except BaseException:
             self.interrupted = True
             self.give_back(messages or ([] if batch is None else batch.in_order()))
@@ -173,12 +184,35 @@ class Receiver:
                 self.inboxes.main.wake_all()
                 self.post()
 
-    def run_handlers(self, messages: Sequence[Notify | Gap]) -> None:
-        """Call the notify handlers.  When this raises, the caller gives the messages back."""
-        for message in messages:
-            if isinstance(message, Notify):
-                for handler in tuple(self.handlers):
-                    self._run_handler(handler, message)
+    def run_handlers(self, messages: list[Notify | Gap]) -> None:
+        """Call the notify handlers.
+
+        What is unlistened before its turn is removed from `messages`.  When this raises, the
+        caller gives back what is left of them.
+        """
+        channels = {message.channel for message in messages if isinstance(message, Notify)}
+        listened = len(channels)
+        at = 0
+        try:
+            with self.lock:
+                self._returning += (channels,)
+            while at < len(messages):
+                message = messages[at]
+                if len(channels) != listened:
+                    listened = len(channels)
+                    messages[at:] = _of(channels, messages[at:])
+                    continue
+                if isinstance(message, Notify):
+                    for handler in tuple(self.handlers):
+                        self._run_handler(handler, message)
+                at += 1
+        except BaseException:
+            messages[at:] = _of(channels, messages[at:])
+            raise
+        finally:
+            with self.lock:
+                others = (other for other in self._returning if other is not channels)
+                self._returning = tuple(others)
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
         try:
@@ -317,3 +351,7 @@ class Receiver:
                 self.recover()
                 self._stale.clear()
                 self.routed = bool(self.inboxes.all)
+
+
+def _of(channels: set[str], messages: list[Notify | Gap]) -> list[Notify | Gap]:
+    return [other for other in messages if isinstance(other, Gap) or other.channel in channels]

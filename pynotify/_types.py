@@ -96,16 +96,23 @@ class Notify:
     def __getitem__(self, index: int) -> Any:
         return (self.channel, self.payload, self.pid)[index]
 
+    def _bytes(self) -> tuple[str, bytes, int]:
+        """Compares as `_key`: UTF-8 sorts as its characters do."""
+        return (self.channel, self.data, self.pid)
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Notify):
-            return self._key() == other._key()
+            return self._bytes() == other._bytes()
         if isinstance(other, tuple):
-            return self._key() == other
+            key = self._key()
+            if len(other) == 3 and isinstance(key[1], bytes) and isinstance(other[1], str):
+                return False  # to compare the two is a warning with `python -b`
+            return key == other
         return NotImplemented
 
     def __lt__(self, other: object) -> bool:
         if isinstance(other, Notify):
-            return self._key() < other._key()
+            return self._bytes() < other._bytes()
         if isinstance(other, tuple):
             return self._key() < other
         return NotImplemented

@@ -8,6 +8,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -15,6 +16,13 @@ import pytest
 import pynotify
 from receiving import PATIENCE, payloads, readable
 from sessions import Connect, EngineFactory, NewWorker
+
+
+RECEIVE: dict[str, Callable[[pynotify.Connection], list[str]]] = {
+    "poll": lambda conn: payloads(conn.poll()),
+    "poll_batch": lambda conn: [data.decode() for data in conn.poll_batch().payloads()],
+    "notifies": lambda conn: payloads(conn.notifies(timeout=0)),
+}
 
 
 @pytest.fixture
@@ -323,6 +331,49 @@ class TestHandlers:
         listening.notify("c", "1")
         assert len(listening.poll_batch()) == 1
         assert calls == ["1"]
+
+    @pytest.mark.parametrize("again", [False, True], ids=["unlistened", "and listened again"])
+    @pytest.mark.parametrize("how", ["poll", "poll_batch", "notifies"])
+    def test_what_one_unlistens_is_not_delivered(
+        self, connect: Connect, how: str, *, again: bool
+    ) -> None:
+        """To no handler either; what handlers had before is returned."""
+        conn = connect()
+        conn.listen("a", "b")
+        called: list[str] = []
+
+        def handler(message: pynotify.Notify) -> None:
+            called.append(message.payload)
+            if message.payload == "2":
+                conn.unlisten("b")
+                if again:
+                    conn.listen("b")
+
+        conn.add_notify_handler(handler)
+        for channel, payload in [("b", "1"), ("b", "2"), ("a", "3"), ("b", "4"), ("a", "5")]:
+            conn.notify(channel, payload)
+        assert RECEIVE[how](conn) == ["1", "2", "3", "5"]
+        assert called == ["1", "2", "3", "5"]
+        assert conn.poll() == []
+
+    @pytest.mark.parametrize("how", ["poll", "poll_batch", "notifies"])
+    def test_what_one_unlistens_does_not_come_back_when_it_raises(
+        self, connect: Connect, how: str
+    ) -> None:
+        conn = connect()
+        conn.listen("a", "b")
+
+        def handler(_message: pynotify.Notify) -> None:
+            conn.remove_notify_handler(handler)
+            conn.unlisten("b")
+            raise KeyboardInterrupt
+
+        conn.add_notify_handler(handler)
+        for channel, payload in [("a", "1"), ("b", "2"), ("a", "3")]:
+            conn.notify(channel, payload)
+        with pytest.raises(KeyboardInterrupt):
+            RECEIVE[how](conn)
+        assert payloads(conn.poll()) == ["1", "3"]
 
     def test_wait_calls_none(self, listening: pynotify.Connection) -> None:
         calls: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from array import array
 
@@ -279,6 +281,27 @@ def test_notifies_of_equal_content_are_equal(listening: pynotify.Connection) -> 
     assert first == second
     assert len({first, second}) == 1
     assert first.seq != second.seq
+
+
+COMPARING = """
+import sys, pynotify
+
+conn = pynotify.connect(sys.argv[1])
+conn.listen("c")
+for payload in (b"\\xff", "x", b"\\xff"):
+    conn.notify("c", payload)
+odd, text, same = conn.poll()
+assert odd != text and text != odd and odd == same and len({odd, text, same}) == 2
+assert odd != ("c", "x", odd.pid) and odd == ("c", b"\\xff", odd.pid)
+assert sorted([odd, text]) == [text, odd]
+"""
+
+
+def test_comparing_warns_of_no_bytes(engine: pynotify.Engine) -> None:
+    """`python -bb` forbids comparing text with bytes, and some tests of others run with it."""
+    command = [sys.executable, "-bb", "-P", "-c", COMPARING, engine.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_notify_has_more_than_the_tuple(listening: pynotify.Connection) -> None:
