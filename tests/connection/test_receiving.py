@@ -17,7 +17,6 @@ import pynotify
 from receiving import PATIENCE, payloads, readable
 from sessions import Connect, EngineFactory, NewWorker
 
-
 RECEIVE: dict[str, Callable[[pynotify.Connection], list[str]]] = {
     "poll": lambda conn: payloads(conn.poll()),
     "poll_batch": lambda conn: [data.decode() for data in conn.poll_batch().payloads()],

@@ -42,13 +42,17 @@ def wait_until(condition: Callable[[], bool], pause_s: float = 0.005) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("stage", ["launcher", "jvm", "context"])
-def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "stage"),
+    [("wakeups", "launcher"), ("wakeups", "jvm"), ("wakeups", "context"), ("live", "launcher")],
+)
+def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, job: str, stage: str) -> None:
+    """And a line and the exit status say that there are no results."""
     pytest.importorskip("pyspark")
     log = LogWriter(tmp_path / "logs", 1)
     receives(log, "c", np.arange(10))
     log.write()
-    command = [sys.executable, "-m", "spark_jobs", "wakeups", tmp_path / "logs"]
+    command = [sys.executable, "-m", "spark_jobs", job, tmp_path / "logs"]
     program = subprocess.Popen(
         [*command, "--out", tmp_path / "out"],
         cwd=tmp_path,
@@ -76,6 +80,7 @@ def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, stage: str) -> None:
         _, errors = program.communicate()
         assert session_members(program.pid) == {}
         assert (program.returncode, "interrupted" in errors) == (1, True), errors
+        assert stage == "context" or "Traceback" not in errors  # then Py4J logs one
     finally:
         for pid in session_members(program.pid):
             os.kill(pid, signal.SIGKILL)
