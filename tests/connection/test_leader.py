@@ -492,3 +492,22 @@ class TestFork:
         assert in_child(thread.stop) is None
         assert thread.is_alive()
         thread.stop()
+
+
+@pytest.mark.parametrize("deadline", [0, 1], ids=["at boot", "just after"])
+def test_a_deadline_that_has_passed_ends_the_wait(conn: pynotify.Connection, deadline: int) -> None:
+    """Whichever it is: only -1 is none."""
+    election = conn._receiver.election
+    waiter = _leader.ThreadWaiter(election)
+    asked: list[int] = []
+
+    def look(_waiter: _leader.ThreadWaiter, timeout_ns: int) -> bool:
+        asked.append(timeout_ns)
+        return True
+
+    try:
+        election.enter(waiter)
+        assert not election.wait(waiter, deadline, look)
+    finally:
+        election.leave(waiter, [])
+    assert asked == []
