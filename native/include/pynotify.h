@@ -9,11 +9,11 @@
  * An engine is a mapped segment; a connection is one backend slot in it.  NOTIFY, LISTEN and
  * UNLISTEN belong to transactions and take effect together, atomically and in commit order, when
  * their transaction commits.  A listener is owed everything that was committed on its channels
- * while it was listening, once and in order, whoever is killed meanwhile.  Nobody polls: a
+ * while it was listening, once and in order, whichever processes are killed.  No process polls: a
  * listener that sleeps is woken by a real signal (SIGUSR1 unless chosen otherwise), and only if
  * something for it was committed.  A listener that reads pins the queue at what it has not read;
- * one that sleeps with nothing to read pins nothing.  Any process may be killed with SIGKILL at
- * any instruction.
+ * one that sleeps with nothing to read pins nothing.  Any process may be killed with SIGKILL at any
+ * instruction.
  *
  * The right loop (libpq users: the equivalent of PQsocket, select, PQconsumeInput, PQnotifies)
  * --------------------------------------------------------------------------------------------
@@ -146,8 +146,9 @@ typedef struct pn_txn pn_txn;
 void pn_options_default(pn_options *opts);
 
 /*
- * Create segment `name`, whole or not at all.  0, -EEXIST (somebody else was first: attach to
- * his), -ENOSPC (no room in /dev/shm; nothing is left behind), -EINVAL (an option out of range).
+ * Create segment `name`, whole or not at all.  0, -EEXIST (another process was first: attach to its
+ * segment), -ENOSPC (no room in /dev/shm; nothing is left behind), -EINVAL (an option out of
+ * range).
  */
 int pn_create(const char *name, const pn_options *opts);
 
@@ -218,8 +219,8 @@ int pn_sync_wait(pn_sync *sync);
 
 /*
  * How long the calling thread waits for the writer lock at the most until it gets -PN_ELOCK: for
- * who would rather have no answer than a late one.  < 0: 10 s, as it is at first, and as no call
- * waits longer.  Returns what it was before.
+ * callers to which a late answer is worth less than none.  < 0: 10 s, as it is at first, and as no
+ * call waits longer.  Returns what it was before.
  */
 int64_t pn_set_lock_timeout(int64_t timeout_ns);
 
@@ -232,8 +233,8 @@ int64_t pn_set_lock_timeout(int64_t timeout_ns);
  * Nothing has happened then.  Call again, at once: it goes on with what is left of its time, and a
  * transaction with its place among those that wait for room.  Outside of a transaction nothing
  * keeps that place, so these return -EINTR instead of waiting for room: do the same in a
- * transaction.  What is prepared has to be committed or aborted: go on calling.  Whoever does not
- * call again, because a handler raised, calls pn_forget_wait(), or the same call has less time.
+ * transaction.  What is prepared has to be committed or aborted: go on calling.  A caller that does
+ * not call again, because a handler raised, calls pn_forget_wait(), or the same call has less time.
  */
 void pn_set_interruptible(int interruptible);
 void pn_forget_wait(void);
@@ -289,9 +290,9 @@ int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unlisten_all(pn_txn *txn);
 
 /*
- * LISTEN and UNLISTEN for somebody else in the program than who calls LISTEN: a second set of
- * channels, which pn_txn_unlisten_all() leaves alone.  A channel in both is read once, and
- * pn_batch.routes tells for whom each message is.
+ * LISTEN and UNLISTEN for another part of the program than the one that calls LISTEN: a second set
+ * of channels, which pn_txn_unlisten_all() leaves alone.  A channel in both is read once, and
+ * pn_batch.routes tells for which of the two each message is.
  */
 int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len);
@@ -341,9 +342,10 @@ pn_txn *pn_ended_txn(void);
  * A counter in shared memory: reading it is one load, bumping it belongs to a transaction and takes
  * effect when that commits, together with its notifications and as surely.
  *
- *   Whoever was returned a notification of a transaction reads at least what its bumps made.
- *   Whoever has read a value finds, in his next pn_poll(), the notifications owed to him of the
- *   transactions that made it.
+ *   A reader that was returned a notification reads at least the values that the bumps of the
+ *   notification's transaction made.
+ *   A listener that has read a value finds, in its next pn_poll(), the notifications owed to it of
+ *   the transactions that made it.
  *
  * The use: a cache that is thrown away when the counter has moved.  Read the counter first, then
  * load what is cached; keep both.
@@ -429,16 +431,18 @@ int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
  */
 int pn_wait(pn_conn *conn, int64_t timeout_ns);
 
-/* Make the descriptor readable until the next pn_poll(): for who keeps what he has read ahead. */
+/* Make the descriptor readable until the next pn_poll(): for callers that keep what they have read
+ * ahead. */
 void pn_conn_post(pn_conn *conn);
 
 /*
- * The reverse, for who must not read now: what is unread does not make the descriptor readable
- * until pn_conn_post().  Nobody signals meanwhile either, since the backend counts as awake.
+ * The reverse, for callers that must not read now: what is unread does not make the descriptor
+ * readable until pn_conn_post().  Until then no process signals it either, since the backend counts
+ * as awake.
  */
 int pn_conn_hush(pn_conn *conn);
 
-/* Make one pn_wait(), now or the next, return 1: for who has read what another thread waits for. */
+/* Make one pn_wait(), now or the next, return 1: this thread has read what another waits for. */
 void pn_conn_kick(pn_conn *conn);
 
 /*
@@ -484,7 +488,7 @@ int pn_bridge_pid(pn_conn *conn);
  */
 uint32_t pn_heard(const pn_engine *engine);
 
-/* 1: somebody listens to the channel besides the bridge; 0: nobody. */
+/* 1: a backend besides the bridge listens to the channel; 0: none does. */
 int pn_channel_heard(pn_conn *conn, const char *channel, size_t len);
 
 /* 1: what is sent on the channel goes upstream; 0: it does not. */
@@ -493,7 +497,7 @@ int pn_channel_upstream(pn_conn *conn, const char *channel, size_t len);
 /* What the connection sends from now on was sent by process `pid` elsewhere; 0: by itself. */
 void pn_conn_set_source(pn_conn *conn, int32_t pid);
 
-/* Who listens to the channel gets a pn_gap, in its place.  Results as of pn_notify(). */
+/* Listeners to the channel get a pn_gap, in its place.  Results as of pn_notify(). */
 int pn_send_gap(pn_conn *conn, const char *channel, size_t len);
 /* ---- statistics, checking ---------------------------------------------------------------- */
 
@@ -506,7 +510,7 @@ typedef struct pn_stat {
     uint64_t spilled_pages;        /* written to files, ever */
     uint64_t head, tail, mem_tail; /* queue positions, bytes; [tail, mem_tail) is in files */
     double queue_usage;
-    int32_t tail_holder_pid; /* 0: nobody */
+    int32_t tail_holder_pid; /* 0: none */
     uint32_t queue_pages, max_queue_pages;
     uint32_t backends; /* how many rows there are */
     uint32_t channels; /* entries of the channel table in use */
@@ -534,7 +538,7 @@ typedef struct pn_backend_stat {
 /* Reaps the dead first.  rows may be NULL. */
 int pn_engine_stat(pn_engine *engine, pn_stat *out, pn_backend_stat *rows, size_t cap);
 
-/* Whom the writer lock was given to last: after -PN_ELOCK, who holds it.  One load; 0: nobody. */
+/* The process that got the writer lock last: after -PN_ELOCK, its holder.  One load; 0: none. */
 int32_t pn_engine_lock_holder(const pn_engine *engine);
 
 /* How many live backends there are; takes no lock, so it answers even if the lock is stuck. */
@@ -546,7 +550,7 @@ int64_t pn_engine_messages(pn_engine *engine);
 /* The number of the last commit that had entries; every later one has a greater number. */
 int pn_commit_seq(pn_engine *engine, uint64_t *out);
 
-/* Wait until nobody else has what -PN_ELOCKBUSY told of; it may be gone again.  0 or -PN_ELOCK. */
+/* Wait until what -PN_ELOCKBUSY told of is free; it may be taken again by then.  0 or -PN_ELOCK. */
 int pn_await_lock(pn_engine *engine);
 
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */

@@ -22,8 +22,8 @@ extern "C" {
  * dead letter.  What is not answered in time, or whose consumer dies, is delivered again.
  *
  * A topic, a channel and a consumer are named by a pn_ref: an index and, above it, which use of
- * that index, so that a stale one gives -PN_ETOPICDELETED and never somebody else's.  References
- * are valid in all processes and connections of the same database.
+ * that index, so that a stale one gives -PN_ETOPICDELETED and never what has the index now.
+ * References are valid in all processes and connections of the same database.
  *
  *     pn_message_out m;
  *     while ((rc = pn_consumer_get(consumer, -1, &m)) == 1) {
@@ -305,11 +305,11 @@ int pn_consumer_stat(pn_consumer *consumer, pn_consumer_stats *out);
 int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, size_t n, double *seconds);
 
 /*
- * The same for who only looks: of all databases, without a connection, and so without a slot.
- * Nothing is changed and nobody is woken.  What has fallen due and was not acted on yet, since
- * nobody has used the channel, counts as what it becomes, ready or expired; in a call up to 4096
- * deliveries, and of topics' own queues as many are looked at for `deferred`, so that the lock is
- * held for a bounded time.  The references are of any database, and good for these calls only.
+ * The same for callers that only look: of all databases, without a connection, and so without a
+ * slot.  Nothing is changed and no consumer is woken.  What has fallen due and was not acted on
+ * yet, since the channel was not used, counts as what it becomes, ready or expired; in a call up to
+ * 4096 deliveries, and of topics' own queues as many are looked at for `deferred`, so that the lock
+ * is held for a bounded time.  The references are of any database, and good for these calls only.
  * The first call finds the durable topics of an earlier segment, as pn_topic_list() does.
  */
 int pn_engine_topics(pn_engine *engine, pn_topic_stats *rows, size_t cap);

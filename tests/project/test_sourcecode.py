@@ -427,18 +427,11 @@ def test_a_circle_is_found() -> None:
 
 # ---- the subject of a sentence is a process, a thread, a slot, a caller or a reader ------------
 
-PRONOUN = re.compile(r"\b(?:whoever|somebody|nobody|anew|he|his|him|whom)\b", re.IGNORECASE)
+PRONOUN = re.compile(
+    r"\b(?:who|whom|whoever|someone|somebody|nobody|anew|he|his|him|himself)\b", re.IGNORECASE
+)
 # How many are left in each folder; the numbers go down.
-PRONOUNS = {
-    "backend": 4,
-    "commit": 20,
-    "files": 32,
-    "include": 22,
-    "recovery": 1,
-    "segment": 3,
-    "topic": 81,
-    "wakeup": 14,
-}
+PRONOUNS = {"topic": 130}
 
 
 def test_sentences_of_the_core_have_subjects() -> None:
@@ -446,10 +439,10 @@ def test_sentences_of_the_core_have_subjects() -> None:
     for path in [*CORE.rglob("*.[ch]"), *(ROOT / "native" / "include").glob("*.h")]:
         folder = path.parent.name
         found[folder] = found.get(folder, 0) + len(PRONOUN.findall(path.read_text()))
-    assert set(found) > set(PRONOUNS)
+    assert set(found) > {"include", *PRONOUNS}
     fail_if_any(
         [
-            f"native, {folder}: {n} of whoever, somebody, nobody, he ..., {most} are allowed"
+            f"native, {folder}: {n} of who, somebody, nobody, he ..., {most} are allowed"
             for folder, n in sorted(found.items())
             if n > (most := PRONOUNS.get(folder, 0))
         ]

@@ -1,11 +1,11 @@
 /*
  * backend.c - backend slots: claiming, liveness, reaping of dead processes.
  *
- * 1. A slot belongs to one connection of one process.  That the process is alive is proved by
- *    the kernel: it holds an fcntl lock on byte <slot> and an OFD lock on byte 2^20 + <slot> of
- *    a lock file (rules L1 to L6).  The fcntl lock goes at exit and exec and is not
- *    inherited by fork; the OFD lock tells a process that lost the first one by somebody's
- *    open+close from one that is gone.  A pid, a start time or a heartbeat prove nothing.
+ * 1. A slot belongs to one connection of one process.  That the process is alive is proved by the
+ *    kernel: it holds an fcntl lock on byte <slot> and an OFD lock on byte 2^20 + <slot> of a lock
+ *    file (rules L1 to L6).  The fcntl lock goes at exit and exec and is not inherited by fork; the
+ *    OFD lock tells a process that lost the first one by an open+close of the file anywhere in it
+ *    from one that is gone.  A pid, a start time or a heartbeat prove nothing.
  * 2. Claim: locks first, identity next, `state` last.  Release and reap: subscriptions first,
  *    `state` last.  A process killed in between leaves a slot that is free, or claimed by the
  *    dead and so reaped.

@@ -156,14 +156,14 @@ static inline int pn_conn_check(const struct pn_conn *conn)
 
 /*
  * Is the slot still ours?  A process that lost both of its liveness locks loses it (L3), perhaps in
- * the middle of a call.  `state` first: who sees a later claim of the slot then sees its
+ * the middle of a call.  `state` first: a process that sees a later claim of the slot then sees its
  * generation.
  *
  * Each call looks here, but without the writer lock the answer may be old as it is given.  So no
- * store can hit a later owner: `pos` changes by CAS from where we stood, and who reads looks again
- * after it has loaded that and `want`.  While we own the slot no other moves it from there, and
- * a later owner began at a head that was beyond it.  What was read meanwhile is thrown away, and
- * is no reason to poison the segment (pn_conn_impossible).  One thing is left that we may do to a
+ * store can hit a later owner: `pos` changes by CAS from where we stood, and a reader looks again
+ * after it has loaded that and `want`.  While we own the slot no other moves it from there, and a
+ * later owner began at a head that was beyond it.  What was read in between is thrown away, and is
+ * no reason to poison the segment (pn_conn_impossible).  One thing is left that we may do to a
  * later owner, if it stands where we stood: put it to sleep there.  It looks, and wakes itself
  * (native/models/slot.pml).
  */

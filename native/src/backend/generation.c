@@ -7,8 +7,8 @@
  * 2. A bump is not an addition to the counter but a GENERATION entry in the queue, in front of its
  *    transaction's notifications, with the value that the counter has afterwards.  So one commit
  *    point serves both, and recovery may apply it any number of times.
- * 3. The committer stores the counters after `want` of everybody interested, and before the fence
- *    and the un-sleeping:
+ * 3. The committer stores the counters after `want` of all interested backends, and before the
+ *    fence and the un-sleeping:
  *
  *        committer (lock held)                    reader of the counter
  *          head = end                               v = value          (acquire)
@@ -20,17 +20,19 @@
  *
  *    A reader that sees the value finds the notifications: `want` was there before.  (If it were
  *    stored before `want`, the reader would poll, find nothing wanted, and go to sleep.)
- * 4. The other way round, who is returned a notification must see the value, and an awake reader
- *    may be at the entries before the committer is at the counters.  So a reader passes the first
- *    GENERATION entry of a transaction only when the counter has come so far.  Nobody can have seen
- *    anything of that transaction until then, neither a value nor a message, and its committer has
- *    not returned: to stop in front of it is as if poll() had been called a moment earlier.
+ * 4. The other way round, a reader that is returned a notification must see the value, and an awake
+ *    reader may be at the entries before the committer is at the counters.  So a reader passes the
+ *    first GENERATION entry of a transaction only when the counter has come so far.  No process can
+ *    have seen anything of that transaction until then, neither a value nor a message, and its
+ *    committer has not returned: to stop in front of it is as if poll() had been called a moment
+ *    earlier.
  * 5. Once the first counter has come so far, every `want` has been stored, and a reader may store
- *    the transaction's further counters itself: it must, since somebody may have read the first
- *    one.  Not the first one as well: others would see it before their `want`.
- * 6. Who stops so is "held back".  It does not wait for the committer, who may be stopped: the
- *    handshake of procsignal.c has a second condition, and the reader falls asleep in front of the
- *    entry, to be un-slept by the committer that comes to the counter, or by its recovery:
+ *    the transaction's further counters itself: it must, since another process may have read the
+ *    first one.  Not the first one as well: others would see it before their `want`.
+ * 6. A reader that stops so is "held back".  It does not wait for the committer, which may be
+ *    stopped: the handshake of procsignal.c has a second condition, and the reader falls asleep in
+ *    front of the entry, to be un-slept by the committer that comes to the counter, or by its
+ *    recovery:
  *
  *        committer                                reader, held back at value v
  *          value = v               (release)        pos = p | ASLEEP        (exchange)
@@ -104,7 +106,7 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
                        seg->max_generations);
     if (!pn_keep_database_locked(seg, conn->dboid))
         return pn_fail(PN_EREAPED,
-                       "the backend slot of the process with PID %d was given to somebody else\n"
+                       "the backend slot of the process with PID %d was given to another process\n"
                        "The process had lost its liveness locks; close and connect again.",
                        conn->pid);
     struct pn_generation *g = pn_generation_at(seg, *at);

@@ -1,14 +1,14 @@
 /*
  * announce.c - SignalBackends(): steps f to i of the model in async.c.
  *
- * 1. Only who listens to one of the transaction's channels is looked at; with
- *    signaling="broadcast" it is every listener of the database, as in PostgreSQL up to 18, so
- *    that the difference can be measured on one engine.
+ * 1. Only backends that listen to one of the transaction's channels are looked at; with
+ *    signaling="broadcast" it is every listener of the database, as in PostgreSQL up to 18, so that
+ *    the difference can be measured on one engine.
  * 2. First `from` and `want` of all of them, then one fence, then each is un-slept; `announced`
  *    keeps a backend that listens to several of the channels from being counted twice.
  * 3. The counters that the transaction bumps are stored between the two: after every `want`, so
- *    that who sees the value finds the messages, and before the fence, so that a reader who was
- *    held back (generation.c) is un-slept.
+ *    that a reader that sees the value finds the messages, and before the fence, so that a reader
+ *    that was held back (generation.c) is un-slept.
  * 4. Signals are sent after the lock is released, by this process or, in a stream, along the
  *    chain (procsignal.c 4).
  */
@@ -63,8 +63,8 @@ static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEnt
         }
 }
 
-/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18; but not for
- * a transaction that has bumped something and notified nobody. */
+/* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18; but not for a
+ * transaction that has bumped something and sent no notification. */
 static void interest_database_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end)
 {
     pn_assert_held(c->conn->seg);
@@ -113,8 +113,8 @@ static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
     }
     if (signal) {
         c->signals++;
-        /* who is of our own process gets its latch set, which is cheap; who was signalled before
-         * in vain is perhaps stopped, and would not pass anything on */
+        /* a slot of our own process gets its latch set, which is cheap; a process that was
+         * signalled before in vain is perhaps stopped, and would not pass anything on */
         bool direct = !c->stream || seg->own[slot] != NULL || found == PN_SIGNAL_AGAIN;
         if (!direct && c->heads < PN_CHAIN) {
             c->heads++;

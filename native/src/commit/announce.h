@@ -35,7 +35,7 @@ struct pn_commit {
     bool stream;      /* this connection committed just before: the chain may do some of the work */
     bool flush;       /* deferred signals have waited too long */
     bool deferred;    /* this commit deferred some */
-    bool leaves;      /* nothing is listened to any more: who watched us looks further */
+    bool leaves;      /* nothing is listened to any more: our watchers look further */
     int heads;        /* of the chain */
     uint32_t wake[PN_WAKE_LIST];
 };

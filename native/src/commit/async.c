@@ -5,15 +5,15 @@
  *
  * 1. Multiple backends of one host share one queue.  Each has a slot in the backend array, with
  *    its read position, and a list of the channels it listens to; the channel table maps a
- *    channel to the backends that listen, so that a notifier finds them without asking anybody.
+ *    channel to the backends that listen, so that a notifier finds them without asking any process.
  *
  * 2. NOTIFY, LISTEN and UNLISTEN only append to lists that are private to the transaction
- *    (pending.c).  Nothing uncommitted is ever in shared memory, so there is nothing to undo and
- *    nobody has to step over it: where PostgreSQL's readers ask for the state of a transaction,
+ *    (pending.c).  Nothing uncommitted is ever in shared memory, so there is nothing to undo and no
+ *    reader has to step over it: where PostgreSQL's readers ask for the state of a transaction,
  *    ours know that everything below head is committed.
  *
  * 3. Commit happens under the writer lock, in these steps; a process killed between any two of
- *    them is repaired by the next one who takes the lock (recover.c):
+ *    them is repaired by the next process that takes the lock (recover.c):
  *
  *      a. PreCommit, everything that can fail: entries in the channel table and subscriptions
  *         for LISTEN are staged; room in the queue is made (queue.c); messages are staged, and
@@ -22,13 +22,13 @@
  *         this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears itself.
  *         Only their owner has an interest in them: if it dies here it is reaped.
  *      c. The entries are copied beyond head, one for each counter that is bumped, redo of what
- *         is done to topics, then the notifications that somebody listens to.
+ *         is done to topics, then the notifications of channels that have a listener.
  *      d. head is moved over them, with release.  This is the commit point.
  *      e. What the entries imply is applied: chan_seq, the commit sequence number, topics.
  *      f. Each interested backend: `from`, if it was quiet; then `want`.  Then the generation
  *         counters that the transaction has bumped (generation.c).
  *      g. A full fence; then each of them is un-slept if it sleeps (procsignal.c).
- *      h. woken = head: everybody was told.
+ *      h. woken = head: all of them were told.
  *      i. Unlock, and only then signal.  Where there is room, no system call is made under the
  *         lock; where there is none, whether the holder of the tail lives (room.c), and files.
  *
@@ -401,11 +401,11 @@ static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
     if (c->txn != NULL && c->txn->prepared) /* it comes back, and has to be called again */
         return topics ? pn_lock_topics_wait(seg, hold, PN_LOCK_FOREVER, c->txn)
                       : pn_lock_wait(seg, hold, PN_LOCK_FOREVER, c->txn);
-    const void *who = c->txn != NULL ? (const void *) c->txn : c->conn;
+    const void *waits = c->txn != NULL ? (const void *) c->txn : c->conn;
     if (topics)
-        return wait->may_leave ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, who)
+        return wait->may_leave ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, waits)
                                : pn_lock_topics(seg, hold, PN_LOCK_TIMEOUT_NS);
-    return wait->may_leave ? pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, who)
+    return wait->may_leave ? pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, waits)
                            : pn_lock_acquire(seg, hold, PN_LOCK_TIMEOUT_NS);
 }
 
@@ -455,7 +455,7 @@ static int commit(struct pn_commit *c)
     if (__builtin_expect(c->leaves, 0))
         pn_watch_tell(conn->seg, conn->slot);
     if (actions && pn_load_relaxed(&conn->has_fd) != 0)
-        pn_watch_arm(conn); /* who only watches the descriptor sleeps already */
+        pn_watch_arm(conn); /* a thread that watches the descriptor sleeps already */
     if (__builtin_expect(conn->log != NULL, 0)) {
         log_sends(c);
         if (c->nops != 0)

@@ -3,21 +3,22 @@
  *
  * 1. A connection becomes the bridge of its database under the lock, and is it until its slot is
  *    free: so there is one at the most, and a dead one is in no other's way.
- * 2. It wants to know to which channels somebody listens.  `heard` counts the changes of that: a
- *    channel's first listener, its last, the bridge itself never counted, whoever left it and
- *    however, since a dead one's slot is reaped by those who watch it.  Whoever brings a change
- *    about adds one under the lock, and wakes the bridges after its release; they look at `heard`
- *    and ask for the channels that they care about.  Killed before the signal, he leaves a change
- *    that the bridge sees with its next one: nobody but wait_upstream needs it at once, and that
- *    sends a message of its own.  Nothing of this is on the path of a notification.
+ * 2. It wants to know which channels have listeners.  `heard` counts the changes of that: a
+ *    channel's first listener came, or its last one went, whether by UNLISTEN, close or death,
+ *    since a dead listener's slot is reaped by its watchers; the bridge itself is never counted.
+ *    The process that brings a change about adds one under the lock, and wakes the bridges after
+ *    its release; they look at `heard` and ask for the channels that they care about.  Killed
+ *    before the signal, it leaves a change that the bridge sees with its next one: only
+ *    wait_upstream needs it at once, and that sends a message of its own.  Nothing of this is on
+ *    the path of a notification.
  * 3. What a bridge listens to goes upstream, and `upstream` of the channel says so.  PostgreSQL
  *    takes fewer than 8000 bytes of text without NUL, and to find that out later would be to drop
  *    what was committed.  So a commit is refused that notifies such a channel of something else.
  *    The flag stands in the line that a commit looks at anyway.  A transaction that was prepared
  *    before cannot be refused any more; the bridge counts what it cannot send.
  * 4. Where something may be missing, since the bridge was not connected, it says so by an entry of
- *    the kind GAP in the channel: it takes its place among the messages, wakes as they do, and is
- *    a pn_gap for who reads it.
+ *    the kind GAP in the channel: it takes its place among the messages, wakes as they do, and is a
+ *    pn_gap for its readers.
  * 5. What a bridge brings in is not its own: with pn_conn_set_source() it bears the pid of its
  *    sender, and a number of the sender that no claim of a slot will have.  Otherwise the segments
  *    of several senders (docs/pubsub.md) would come from one.
@@ -37,7 +38,7 @@
 
 #define PN_FOREIGN 0x80000000U /* in srcGeneration: not a claim of the slot, but a pid elsewhere */
 
-/* ---- who is one -------------------------------------------------------------------------- */
+/* ---- the bridge of a database ------------------------------------------------------------ */
 
 /* The slot of the database's bridge, or -1.  A dead one is reaped. */
 static int64_t find_bridge_locked(struct pn_segment *seg, uint32_t dboid)
@@ -105,7 +106,7 @@ PN_API int pn_bridge_pid(pn_conn *conn)
     return pid;
 }
 
-/* ---- who listens ------------------------------------------------------------------------- */
+/* ---- listeners of a channel -------------------------------------------------------------- */
 
 void pn_bridge_tell(struct pn_segment *seg)
 {

@@ -3,17 +3,17 @@
  *
  * 1. There is room for an append up to `end` if it stays below tail + max_queue_pages and, where
  *    pages go to files, below mem_tail + the ring; what others have reserved counts as used (I12).
- *    When it does not: the tail is computed; who holds it, or has reserved room, is reaped if it is
- *    dead; the oldest pages are moved to files (spill.c), if that is what is short; and then
- *    on_full decides.
- * 2. error: QueueFull, which names who holds the tail.
+ *    When it does not: the tail is computed; a process that holds it, or has reserved room, is
+ *    reaped if it is dead; the oldest pages are moved to files (spill.c), if that is what is short;
+ *    and then on_full decides.
+ * 2. error: QueueFull, which names the process that holds the tail.
  * 3. drop-slowest: `floor` is raised to the end of the page in which enough room is reached, then
- *    the tail to `floor`, then the ring is overwritten.  Whoever stands below `floor` has lost
- *    what is there, and is told by a Gap when he reads (copy.c).  His position is his own and not
- *    touched: a plain store of the owner's could undo that.  Killed between floor and tail: the
+ *    the tail to `floor`, then the ring is overwritten.  A reader that stands below `floor` has
+ *    lost what is there, and is told by a Gap when it reads (copy.c).  Its position is its own and
+ *    not touched: a plain store of the owner's could undo that.  Killed between floor and tail: the
  *    eviction has happened, a little early.
- * 4. block: wait for who holds the tail to read, without any lock, up to full_timeout.  The second
- *    scan, after the fence, is what closes the race:
+ * 4. block: wait until the holder of the tail reads, without any lock, up to full_timeout.  The
+ *    second scan, after the fence, is what closes the race:
  *
  *        writer (lock held)                     reader
  *          s = room_seq                             pos = ... (or quiet)
@@ -25,15 +25,16 @@
  *    The wait is bounded because a reader may die instead of reading, or between the two stores;
  *    so a reader may also leave the fence out while it is busy.
  * 5. block, fairness.  Room comes in small pieces, and small commits would take every piece before
- *    a large one has what it needs.  So who has to wait draws a ticket, and nobody takes room while
- *    a smaller number is valid, but
+ *    a large one has what it needs.  So a writer that has to wait draws a ticket, and no writer
+ *    takes room while a smaller number is valid (any, if it has none itself), but
  *      - a commit that has its room reserved;
- *      - who holds the tail himself, since he cannot read while he waits here;
- *      - who is at his own deadline: what is there is not refused.
- *    A ticket is valid for 300 ms from the last time that its owner looked, so who is stopped or
- *    dead holds nobody up for longer, and for half of full_timeout in all, so that one who waits
- *    for a stuck listener does not stop everybody else for as long.  An expired one is forgotten;
- *    its owner comes back with his old number.  All of it may be lost without harm but to order.
+ *      - a writer that holds the tail itself, since it cannot read while it waits here;
+ *      - a writer at its own deadline: room that is there is not refused.
+ *    A ticket is valid for 300 ms from the last time that its owner looked, so an owner that is
+ *    stopped or dead holds the others up no longer than that; and for half of full_timeout in all,
+ *    so that an owner that waits for a stuck listener does not stop all others for as long.  An
+ *    expired one is forgotten; its owner comes back with its old number.  All of it may be lost
+ *    without harm but to order.
  * 6. block, signals.  A caller whose language runs its signal handlers between two calls gets
  *    -EINTR after each sleep, of 100 ms at the most, and comes back with its ticket, which is valid
  *    meanwhile.  When it does not come back, because a handler raised, it gives the ticket back;
@@ -93,8 +94,9 @@ uint64_t pn_queue_largest(const struct pn_segment *seg)
 
 /*
  * Reap the dead among those that hold the room: by pinning the tail, or by having reserved some
- * (R10).  Of those that pin, only the first decides: who stands behind a living one gives nothing
- * if it is reaped, and liveness is a system call.  Returns who holds the tail then.
+ * (R10).  Of those that pin, only the first decides: one that stands behind a living one gives
+ * nothing if it is reaped, and liveness is a system call.  Returns the slot that holds the tail
+ * then.
  */
 static int32_t reap_room_holders(struct pn_segment *seg, const struct append *a, int32_t holder)
 {

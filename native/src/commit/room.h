@@ -32,12 +32,13 @@ int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t 
                               struct pn_room_wait *wait);
 int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait);
 
-/* After the lock was released: let those look who had to stand behind us. */
+/* After the lock was released: let the writers look that had to stand behind us. */
 void pn_queue_pass_on(struct pn_segment *seg, struct pn_room_wait *wait);
 
 /*
- * It will not go on with it, and holds no lock: nobody stands behind its ticket any more.  When
- * the writer lock is taken just now, the ticket is as a dead process's, and expires.
+ * The caller will not go on with this wait, and holds no lock: its ticket is given back, and no
+ * writer stands behind it any more.  When the writer lock is taken just now, the ticket is left as
+ * a dead process's is, and expires.
  */
 void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait);
 

@@ -4,18 +4,18 @@
  * 1. Bodies and answers wait in the transaction's own list; nothing of them is in shared memory.
  * 2. Step a, under the lock: messages are staged, in one chain; every answered delivery must be in
  *    flight with the tag that it was handed over with; what a requeue with a delay needs is lent
- *    to it.  `topics_dirty` stands from here on, so that who dies before `head` is followed by a
+ *    to it.  `topics_dirty` is set from here on, so that a death before `head` is followed by a
  *    rebuild that frees the chain.
  * 3. Step c: an entry that names the chain, one for each answer, with the delivery's state before
  *    and after, one for each cancel.  If no entry is left the transaction did nothing.
  * 4. Step e applies them in this order, and so does recovery: each can be applied any number of
  *    times, since an answer looks whether the state is still the one before.
  * 5. prepare() does step a and keeps it: messages are PREPARED, each with a delivery in its
- *    topic's backlog, since the channels may be others by the commit; deliveries are HELD, with
- *    the generations of their consumer and of the slot that holds them: whose record somebody else
- *    has by the end neither gets them back nor is counted; the channel does, at once.  The
- *    commit makes the messages STAGED ones and goes on at step c; their delay and time to live
- *    count from there.  Until then they are durations.
+ *    topic's backlog, since the channels may be others by the commit; deliveries are HELD, with the
+ *    generations of their consumer and of the slot that holds them.  If that consumer's record
+ *    belongs to another one by the end, that one neither gets them back nor is counted; the channel
+ *    gets them, at once.  The commit makes the messages STAGED ones and goes on at step c; their
+ *    delay and time to live count from there.  Until then they are durations.
  */
 #include "commit/topic_ops.h"
 
@@ -176,7 +176,7 @@ struct staging {
     bool prepare;
 };
 
-/* PREPARED: who it belongs to stands where the links will be. */
+/* PREPARED: its owner, a slot and the slot's generation, stands where the links will be. */
 static void keep(struct staging *s, uint32_t ref)
 {
     struct pn_segment *seg = s->conn->seg;
@@ -437,13 +437,13 @@ static bool revive(struct staging *s, uint32_t ref)
         pn_message_unstage_locked(seg, ref);
         return false;
     }
-    pn_store_release(&m->state, PN_MSG_STAGED); /* who dies from here on had prepared nothing */
+    pn_store_release(&m->state, PN_MSG_STAGED); /* after a death from here on it was not prepared */
     PN_CRASH("prepare:staged");
     seg->topics.ctl->prepared--;
     struct pn_delivery *d = pn_delivery_at(seg, m->first);
     m->prev = m->next = 0;
     d->order =
-        pn_topic_channel_at(seg, d->channel)->next_order++; /* it may have been emptied meanwhile */
+        pn_topic_channel_at(seg, d->channel)->next_order++; /* it may have been emptied since */
     d->due = d->due == 0 ? 0 : s->now.mono + (d->due - m->published_mono);
     m->expires = m->expires == 0 ? 0 : s->now.mono + (m->expires - m->published_mono);
     m->published_mono = s->now.mono;

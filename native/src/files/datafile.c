@@ -1,8 +1,8 @@
 /*
  * datafile.c - see datafile.h.
  *
- * 1. A directory belongs to the effective user, nobody else may write to it, and it is no symbolic
- *    link.  This is looked at whenever a file is opened (1 us).
+ * 1. A directory belongs to the effective user, no other user may write to it, and it is no
+ *    symbolic link.  This is looked at whenever a file is opened (1 us).
  * 2. A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a
  *    regular file, ours, with one name.  No open waits: O_NONBLOCK passes by a FIFO.
  */
@@ -48,7 +48,7 @@ int pn_data_dir_open(const char *path)
     if (fstat(fd, &st) != 0)
         wrong = strerror(errno);
     else if (st.st_uid != geteuid())
-        wrong = "it belongs to somebody else";
+        wrong = "it belongs to another user";
     else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         wrong = "others may write to it";
     if (wrong == NULL)
@@ -76,8 +76,8 @@ static int check_file(const char *path, const char *name, const struct stat *st)
     if (wrong == NULL)
         return st->st_nlink == 0 ? pn_data_file_failed(path, name, "use", ENOENT) : 0;
     return pn_fail(EACCES,
-                   "%s/%s is %s; it belongs to user %u, we are user %u\nNobody but "
-                   "pynotify makes files of such names: find out who did, and remove it.",
+                   "%s/%s is %s; it belongs to user %u, we are user %u\nOnly "
+                   "pynotify makes files of such names: find out what made it, and remove it.",
                    path, name, wrong, (unsigned) st->st_uid, (unsigned) geteuid());
 }
 
@@ -95,8 +95,8 @@ int pn_data_file_open(const char *path, int dirfd, const char *name, int flags, 
 }
 
 /*
- * One of ours that we may not open is that of a creator with a strange umask who was killed before
- * its fchmod(): nobody was told of it.
+ * An empty file of ours that we may not open was left by a creator with a strange umask, killed
+ * before its fchmod(): no process uses it yet.
  */
 int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat *st)
 {
@@ -131,7 +131,7 @@ int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat
     }
 }
 
-/* Beyond RLIMIT_FSIZE a write raises SIGXFSZ, which kills who did not ask for it. */
+/* Beyond RLIMIT_FSIZE a write raises SIGXFSZ, which kills a program that did not ask for it. */
 static void block_sigxfsz(sigset_t *xfsz, sigset_t *before)
 {
     sigemptyset(xfsz);

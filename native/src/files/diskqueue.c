@@ -22,7 +22,7 @@
  *     is counted in `corrupt`; no file is given up, set aside or renamed.
  *  7. Only what cannot be read because it is not there, or is there and wrong, is damage.  No
  *     descriptor, no memory, no permission, an I/O error: errors, after which nothing has changed.
- *  8. Files that may exist: [first_file, write_file + 1]; + 1 when its maker died before his
+ *  8. Files that may exist: [first_file, write_file + 1]; + 1 when its maker died before its
  *     commit.  Read ones are removed after the commit; first_file follows each that is gone.  A
  *     queue that was read to its end goes on in its file while that is short.
  *  9. Without the segment, recover() finds the same in the files: the oldest file's mark, and
@@ -254,7 +254,7 @@ static int stage_from(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
 {
     struct pn_diskqueue_state next = *from;
     int rc = n == 0 ? 0 : write_records(q, files, records, n, &next);
-    /* Somebody has removed the file: it is lost.  A log is written anew by its owner. */
+    /* The file was removed by another program: it is lost.  A log is written again by its owner. */
     if (rc == -ENOENT && from != spare(q) && files->at_begin == NULL) {
         next = *from;
         next.write_at = 0;

@@ -75,8 +75,9 @@ int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                      const struct pn_record_in *records, size_t n);
 
 /*
- * The same in two steps for who has a commit point of his own between them: whatever happens to
- * the queue after stage() and before commit() takes back what was staged.  *seq says which it was.
+ * The same in two steps for a caller with a commit point of its own between them: whatever happens
+ * to the queue after stage() and before commit() takes back what was staged.  *seq says which it
+ * was.
  */
 int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
@@ -122,7 +123,8 @@ void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint6
 int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                           uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg);
 
-/* Where somebody is who looks through it and lets others in between; zeros: at its beginning. */
+/* A place in it, for a caller that looks through it and lets others in between; zeros: at its
+ * beginning. */
 struct pn_diskqueue_cursor {
     uint64_t file, at, seq, sum;
 };
@@ -140,7 +142,7 @@ void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *file
 /* Forget all of them, and remove the files: when that fails, later calls do it. */
 int pn_diskqueue_empty(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 
-/* The files, of who forgets the queue as well. */
+/* Remove the files; the caller forgets the queue as well. */
 int pn_diskqueue_remove(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 
 /* Can that be a queue?  In shared memory anything may stand. */

@@ -1,8 +1,8 @@
 /*
  * latency_log.c -- the latency log writer; latency_log.h has the format and the contract.
  *
- * 1. A record is copied to its place, then `committed` is stored with release. Whoever dies in
- *    between leaves a record that nobody reads. Nothing is ever rewritten.
+ * 1. A record is copied to its place, then `committed` is stored with release. A death in between
+ *    leaves a record that no reader reads.  Nothing is ever rewritten.
  * 2. No page is touched that has not been allocated and faulted in before: room is made in chunks,
  *    so a full disk is ENOSPC from fallocate or write and never a SIGBUS, and the common append is
  *    a CRC and a few stores.  Zeros are written only where no record has been.
@@ -266,8 +266,8 @@ static int map_pages(const struct segment *seg, uint64_t from, uint64_t to)
 
     if (!seg->on_tmpfs)
         return madvise(at, to - from, MADV_POPULATE_WRITE) < 0 && errno == EFAULT ? -EFAULT : 0;
-    /* There nobody has to be told of a page's first write, so that a read fault maps it writable;
-     * and with it those around it, which a write fault does not. */
+    /* On tmpfs no file system has to be told of a page's first write, so that a read fault maps it
+     * writable; and with it those around it, which a write fault does not. */
     for (; at < end; at = next) {
         next = at + (CHUNK_MIN - (uintptr_t) at % CHUNK_MIN);
         if (madvise(at, PAGE, MADV_POPULATE_READ) < 0 && errno == EFAULT)

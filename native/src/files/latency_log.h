@@ -1,5 +1,5 @@
 /*
- * latency_log.h -- the latency log: who sent, received and woke what, and when.
+ * latency_log.h -- the latency log: what was sent, received and woken, by which backend, and when.
  *
  * One log per connection; a log is a sequence of files ("segments"), each of a 4096-byte header
  * and 64-byte records, mapped MAP_SHARED, so that what was appended survives kill -9. A reader
@@ -8,7 +8,7 @@
  *   <host>.<boot8>.<pid>.<starttime>.<segno>.pynlog      segno is unique within the process
  *
  * The caller serialises calls on one log; different logs may be used by different threads.
- * Appending never blocks on anybody, never fails the caller and leaves errno alone: a record for
+ * Appending never waits for a process, never fails the caller and leaves errno alone: a record for
  * which there is no room is counted in `dropped`, which every later header repeats.
  *
  * After fork() the child must not append to an inherited log: it calls pn_latlog_abandon() and
@@ -29,7 +29,8 @@
  *   PUBLISH   a message of a topic: channel the topic; commit_seq the message's id; bytes
  *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; attempts, this one
  *             included; channel "topic:channel" (no name of either has a colon)
- *   FIN REQ TIMEOUT   what became of it, the same fields; TIMEOUT is written by who found it
+ *   FIN REQ TIMEOUT   what became of it, the same fields; TIMEOUT is written by the process that
+ *                     found it
  *   CHANDEF   ceil(length / 32) consecutive records: bytes 0 to 31 hold a piece of the channel's
  *             name; channel: the id it defines; bytes: length of the name; peer: database;
  *             lag: how many records; batch: which of them; aux low: CRC32C of the name
@@ -141,7 +142,8 @@ int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id
  * (length 0 or above PN_LATLOG_NAME_MAX), -ENOMEM. */
 int pn_latlog_channel(pn_latlog *log, uint32_t dboid, const char *name, size_t len, uint32_t *id);
 
-/* The same for who has made sure of the length and has pn_channel_hash() of it; 0: no memory. */
+/* The same for a caller that has checked the length and has pn_channel_hash() of it; 0: no
+ * memory. */
 uint32_t pn_latlog_number(pn_latlog *log, uint64_t hash, uint32_t dboid, const char *name,
                           size_t len);
 /* CRC32C of the name of channel `id`, for `aux` to continue. */

@@ -11,21 +11,22 @@
  *
  *     None but its records is needed to read them: header and marks are hints, with checksums.
  *  2. A record's header has a magic and a CRC32C of itself, which begins with the record's address
- *     (instance, N, offset), so it is valid in its own place only.  Whoever comes upon what is
- *     no header, steps on in eights to the next that is one: a damaged length costs one record.
- *     The instance is random, so nobody can write a body that would be taken for a record there.
+ *     (instance, N, offset), so it is valid in its own place only.  A reader that finds no header
+ *     where one should be steps on, eight bytes at a time, to the next: a damaged length costs one
+ *     record.  The instance is random, so no program can write a body that would be taken for a
+ *     record there.
  *  3. A body has a CRC32C of its own.  A damaged one costs one record, whose length is known.
- *  4. `seq` counts the records and `sum` the bytes of bodies before this one, so who comes upon
- *     a gap knows exactly how much was lost.  `more` says how many of its batch follow, and the
- *     first one is marked: a batch that was written is there when its last record is, and whether
- *     all of it can be read, also behind a gap, is known from its records.
- *  5. W: one process at a time (the holder of the lock of whoever uses this), beyond the end that
- *     the caller's own word says.  A SIGKILL leaves a part of what nobody was told of; the next
+ *  4. `seq` counts the records and `sum` the bytes of bodies before this one, so a reader that
+ *     comes upon a gap knows exactly how much was lost.  `more` says how many of its batch follow,
+ *     and the first one is marked: a batch that was written is there when its last record is, and
+ *     whether all of it can be read, also behind a gap, is known from its records.
+ *  5. W: one process at a time (the holder of the caller's lock), beyond the end that the caller
+ *     keeps.  A SIGKILL leaves a part of a batch that the caller's end does not include; the next
  *     append cuts that off first, so that nothing of it is ever found behind a shorter batch.
  *  6. Why not pages, as in segfile.c: a record would cost a page, or a page's damage many
  *     records.  Why not a mapping: it is four times as fast (0.25 against 1.2 us for 264 bytes),
  *     but a full disk, a quota and RLIMIT_FSIZE are SIGBUS unless fallocate() reserves, which
- *     copy-on-write file systems do not; and an I/O error is nobody's.
+ *     copy-on-write file systems do not; and an I/O error is reported to no call.
  */
 #define _GNU_SOURCE
 #include "files/recfile.h"

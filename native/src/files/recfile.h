@@ -54,7 +54,7 @@ struct pn_recfile_reader {
     uint64_t at, length; /* which part of the file is in `bytes` */
 };
 
-/* How far a file of a queue was read: a hint for who finds nothing but the files. */
+/* How far a file of a queue was read: a hint for a process that finds nothing but the files. */
 struct pn_recfile_mark {
     uint64_t at, seq, sum;
 };

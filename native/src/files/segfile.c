@@ -12,17 +12,17 @@
  *               its own place only; all 0 where none was written yet
  *         4096  32 pages of 8 KiB
  *
- *  2. Written by one process at a time (W: the holder of the lock of whoever uses this), in this
- *     order: the file, its header, pages, their checksums and tags.  That a page is there is said
- *     by the caller's own word, which he moves after we have returned.  So what a SIGKILL leaves
- *     is a page that nobody was told of, and the successor writes the same bytes once more,
- *     whatever part of it is there: a file without header, a page without checksum.
+ *  2. Written by one process at a time (W: the holder of the caller's lock), in this order: the
+ *     file, its header, pages, their checksums and tags.  That a page is there is said by a
+ *     position that the caller keeps, and moves after we have returned.  So what a SIGKILL leaves
+ *     is a page beyond that position, and the successor writes the same bytes once more, whatever
+ *     part of it is there: a file without header, a page without checksum.
  *  3. Pages that others were told of are neither written nor moved by that: only bytes from
  *     first_page on and their checksums change.
  *  4. A reader needs no lock.  It believes the header's and a page's checksum, and nothing that it
  *     has not checked.  The page cache is shared: nothing is synced, since a segment does not
  *     outlive a reboot either.
- *  5. The directory belongs to the effective user and nobody else may write to it; this is looked
+ *  5. The directory belongs to the effective user and no other user may write to it; this is looked
  *     at on every call (1 us of the 100 that a file takes): datafile.c.
  *  6. A damaged page costs itself, a damaged header its file; a damaged tag reads as 0.
  */
@@ -62,7 +62,7 @@ _Static_assert(sizeof(struct segfile_header) <= PN_SEGFILE_HEADER, "the header h
 
 enum { NAME_SIZE = sizeof(((struct pn_segfile_dir *) 0)->prefix) + 17 };
 
-/* ---- names and who owns them --------------------------------------------------------------- */
+/* ---- names and owners ----------------------------------------------------------------------- */
 
 static void file_name(const struct pn_segfile_dir *dir, uint64_t number, char name[NAME_SIZE])
 {

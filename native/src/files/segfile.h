@@ -31,7 +31,7 @@ struct pn_segfile_dir {
     char prefix[192]; /* of the files' names: all but the number */
     uint64_t instance;
     char kind;
-    bool read_only; /* of who looks: files are opened for reading, and stay as they are */
+    bool read_only; /* for looking: files are opened for reading, and stay as they are */
 };
 
 /*
@@ -46,8 +46,8 @@ int pn_segfile_open_dir(struct pn_segfile_dir *dir, const char *path, uint32_t u
 
 /*
  * Write n pages from first_page on, each with a tag (NULL: all 0).  When it fails the file has
- * gained nothing (a new one is gone again), and pages written before are as they were.  Written
- * before by somebody who was killed: the same again.  -ENOSPC, -EDQUOT, -EIO, -EFBIG for
+ * gained nothing (a new one is gone again), and pages written before are as they were.  Pages that
+ * a killed process has written before are written again.  -ENOSPC, -EDQUOT, -EIO, -EFBIG for
  * RLIMIT_FSIZE (never its signal); -EACCES for a file of that name that is not ours.
  */
 int pn_segfile_write(const struct pn_segfile_dir *dir, uint64_t number, uint32_t first_page,
@@ -62,8 +62,8 @@ int pn_segfile_open_read(const struct pn_segfile_dir *dir, uint64_t number);
 /*
  * Copy n pages to `out`, each verified by its checksum.  -EBADMSG: one of them is damaged (read
  * them one by one to learn which); `out` is not to be used then.  -EBADF: the descriptor is not
- * that file: somebody has closed and reused it, the file was removed and perhaps made again under
- * its number, or its header was damaged since; open it again.
+ * that file: the program has closed and reused it, the file was removed and perhaps made again
+ * under its number, or its header was damaged since; open it again.
  */
 int pn_segfile_read(int fd, uint64_t number, uint32_t first_page, uint32_t n, void *out);
 

@@ -7,36 +7,39 @@
  *     reading end on, front to back, say what durable topics there are and what is in them.  It
  *     stands in <data_dir>/<segment>/, in files log.<random>.<number> that no unlink touches.
  *  2. **A change has happened when its batch is committed**: diskqueue.c's one store, after
- *     the bytes were given to the kernel.  A batch is a transaction's bracket: without one of
- *     its records none of it counts, wherever everybody was killed or the power went.  With the
- *     segment alive what was staged and not committed is cut off by the next append; who has a
- *     commit point of his own in the ring stages before it and commits after it, again if need be.
+ *     the bytes were given to the kernel.  A batch is a transaction's bracket: without one of its
+ *     records none of it counts, wherever all processes were killed or the power went.  With the
+ *     segment alive what was staged and not committed is cut off by the next append; a caller with
+ *     a commit point of its own in the ring stages before it and commits after it, again if need
+ *     be.
  *  3. A file begins with OPENED and with all topics and channels of that moment, so what stands
- *     before it can be dropped without it.  OPENED says also where the older file ended for whom
- *     it was written: what a process of an unlinked segment may still write there does not count.
+ *     before it can be dropped without it.  OPENED says also where the older file ended for the
+ *     process that wrote it: what a process of an unlinked segment may still write there does not
+ *     count.
  *  4. Reading again (topic_log_replay.c) needs no order but that of the log: FINISHED of what is
  *     not known says nothing, CARRIED says all of a message (or of what some of its channels have
  *     of it), again and again.  So compaction is
  *     nothing but: begin a file; carry all live messages, a few at a time, while others
- *     write; drop what stands before that file.  Killed anywhere, it begins anew or goes on.
+ *     write; drop what stands before that file.  Killed anywhere, it begins again or goes on.
  *  5. It begins when the log has three times the bytes of what is live (and 16 MiB), and three
  *     times what it had after the last one: how much is live is guessed from the mean length of
  *     records, which says little of a few long messages among many short ones.  So what is
  *     carried is at most one and a half times what was written since.  A queue that is drained
  *     as fast as it is filled carries next to nothing.
  *     What it drops is removed when the new file is on the disk, and not before: a power cut
- *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells who reads both.
+ *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells a reader that
+ *     finds both.
  *  6. fsync: `written` and `synced` count records.  A sync takes what is written when it begins,
- *     so those who wait for one together are done with the next; no lock is held, and a SIGKILL
+ *     so threads that wait for one together are done with the next; no lock is held, and a SIGKILL
  *     leaves nothing.  "always": the call returns after its records are synced.  "interval": the
- *     first operation on a durable topic a second or more after the last sync does one (so
- *     a lone one does its own), and so does who closes; there is no thread for it.  "none":
+ *     first operation on a durable topic a second or more after the last sync does one (so a lone
+ *     one does its own), and so does a connection that closes; there is no thread for it.  "none":
  *     never.  Consumers may see a message before it is on the disk, under each of them.
  *  7. A sync that fails: the kernel may have dropped the pages and calls them clean, so another
- *     sync that succeeds says nothing.  It tells each open file once, of errors since that was
- *     opened, and who opens later nothing of what somebody has been told.  So a sync goes through
- *     the open file that its caller has written with (pn_topiclog_keep()), and has failed, too, if
- *     anybody's has since then (`failures`).
+ *     sync that succeeds says nothing.  The kernel tells each open file once, of errors since that
+ *     was opened; a file that is opened later learns nothing of an error that another has been
+ *     told.  So a sync goes through the open file that its caller has written with
+ *     (pn_topiclog_keep()), and has failed, too, if another process's has since then (`failures`).
  *  8. pwrite() and no mapping: recfile.c (6).
  */
 #define _GNU_SOURCE
@@ -186,7 +189,7 @@ void pn_topiclog_close(struct pn_topiclog_files *files)
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Who writes for a log that another process has started: its names, and what a file begins with. */
+/* To write to a log that another process has started: its names, and what a file begins with. */
 static void follow(const struct pn_topiclog *log, struct pn_topiclog_files *files)
 {
     files->opened.instance = log->instance;
@@ -395,7 +398,7 @@ int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, u
         pn_fetch_add_release(&log->failures, 1);
     } else if (rc == 0 && pn_load_acquire(&log->failures) != failures) {
         uint32_t error = pn_load_relaxed(&log->failed);
-        rc = pn_fail(error != 0 ? (int) error : EIO, "a sync of the log in %s failed meanwhile",
+        rc = pn_fail(error != 0 ? (int) error : EIO, "another sync of the log in %s has failed",
                      files->queue.dir.path);
     }
     if (rc != 0 || !again)
@@ -498,7 +501,7 @@ int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *fi
     uint64_t seq;
     if (pn_data_dir_room(files->queue.dir.path) < least) {
         pn_topiclog_starve(log);
-        return pn_data_file_failed(files->queue.dir.path, "", "write anew the log in", ENOSPC);
+        return pn_data_file_failed(files->queue.dir.path, "", "rewrite the log in", ENOSPC);
     }
     follow(log, files);
     int rc = stage_file(log, files, &seq);

@@ -100,14 +100,14 @@ struct pn_topiclog {
     uint64_t compact_file, compact_seq, compact_sum, compact_cursor[PN_TOPICLOG_CURSOR];
     uint64_t compactions;
     uint64_t compact_from;  /* bytes; a smaller log is not compacted */
-    pn_atomic_u32 failed;   /* errno of a sync that failed since all was written anew.  W: any,
+    pn_atomic_u32 failed;   /* errno of a sync that failed since all was written again.  W: any,
                              * before failures; 0: holder */
     pn_atomic_u32 failures; /* syncs that failed, ever.  W: any (an add) */
     uint64_t drop_seq; /* records to be on the disk before dropped files are removed.  W: holder */
 };
 _Static_assert(sizeof(struct pn_topiclog) == 392, "it is a part of the layout");
 
-/* Of who has written and is to sync after the release of the lock. */
+/* Of a thread that has written and is to sync after the release of the lock. */
 struct pn_topiclog_kept {
     int fd; /* of the file, open since before it was written to; -1: none */
     uint32_t failures;
@@ -152,16 +152,16 @@ struct pn_topiclog_replay {
     int (*message)(void *arg, const struct pn_log_message *message,
                    const struct pn_log_delivery *deliveries, const uint8_t *headers,
                    const uint8_t *body, uint32_t body_len);
-    /* Where something was lost, for who looks; NULL: nobody does. */
+    /* Called where something was lost; NULL: the caller does not want to know. */
     void (*damage)(void *arg, enum pn_log_damage why, uint64_t file, uint64_t at, uint64_t records);
 };
 
 /* <data_dir>/<segment>, if it is not there. */
 int pn_topiclog_make_dir(const char *data_dir, const char *segment);
-/* The same, and opens it.  `source` may be NULL for who only syncs. */
+/* The same, and opens it.  `source` may be NULL if the caller only syncs. */
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source);
-/* For who only looks, at the directory of the log itself: nothing is made, written or removed. */
+/* Only to look, at the directory of the log itself: nothing is made, written or removed. */
 int pn_topiclog_look(struct pn_topiclog_files *files, const char *path);
 void pn_topiclog_close(struct pn_topiclog_files *files);
 
@@ -207,14 +207,14 @@ static inline int pn_topiclog_emit(struct pn_diskqueue_writing *w,
 /*
  * Have all records below `seq` on the disk.  No lock is needed, and none should be held.  -EIO:
  * they are written, but whether they are on the disk is not known, and a later sync that succeeds
- * does not tell: they have to be written anew.  `kept`, NULL or what pn_topiclog_keep() has kept
- * when the caller had written: then nobody else's sync that failed since goes unnoticed.
+ * does not tell: they have to be written again.  `kept`, NULL or what pn_topiclog_keep() has kept
+ * when the caller had written: then no other process's sync that failed since goes unnoticed.
  */
 int pn_topiclog_sync(struct pn_topiclog *log, struct pn_topiclog_files *files, uint64_t seq,
                      const struct pn_topiclog_kept *kept);
 /*
- * Of fsync="interval": is it time, `now` being CLOCK_MONOTONIC?  Then the caller, and nobody else,
- * is to call pn_topiclog_sync(log, files, UINT64_MAX).  No lock needed.
+ * Of fsync="interval": is it time, `now` being CLOCK_MONOTONIC?  Then the caller, and no other
+ * process, is to call pn_topiclog_sync(log, files, UINT64_MAX).  No lock needed.
  */
 bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now);
 

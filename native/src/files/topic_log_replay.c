@@ -1,5 +1,5 @@
 /*
- * topic_log_replay.c - what a log of topics says (topic_log.c), in the heap of who reads it.
+ * topic_log_replay.c - what a log of topics says (topic_log.c), in the reader's heap.
  *
  * 1. From front to back: each record changes a model of topics, channels and messages, of which
  *    only the headers are kept; a message that no channel has to get is forgotten at once. At

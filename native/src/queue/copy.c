@@ -1,5 +1,5 @@
 /*
- * copy.c - reading what may be overwritten meanwhile.
+ * copy.c - reading what may be overwritten at the same time.
  *
  * 1. Where the queue only ever fills up (on_full error or block, no files), a reader's position
  *    pins what it reads, and it reads in place.  With on_full=drop-slowest, or when pages move to
@@ -39,7 +39,7 @@
 #include "queue/spill.h"
 
 #define PN_COPY_KEEP (64U * 1024) /* more than that is given back when the files are behind us */
-enum { VOID_COPY = 2 };           /* the bytes have gone meanwhile: look again */
+enum { VOID_COPY = 2 };           /* the bytes have gone since: look again */
 
 static int make_room(struct pn_copy *copy, uint64_t need)
 {

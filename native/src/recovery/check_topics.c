@@ -206,7 +206,7 @@ static void check_waiting(struct check *k, uint32_t index, bool in_time)
         tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified", ch->waiting,
              index, ch->ready, ch->notified);
     if (ch->notified == 0 && !in_time)
-        tell(k, "I24: nobody who waits in channel %u keeps its time", index);
+        tell(k, "I24: no consumer that waits in channel %u keeps its time", index);
 }
 
 /* A consumer goes with the slot that it is of: no other slot's claim may find it there. */

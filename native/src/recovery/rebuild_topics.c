@@ -16,7 +16,7 @@
  *    or HELD stays so; nothing is noted for the log.  What is read without the lock is a message
  *    that a consumer copies: nothing of it is changed, but the arena's marks are, so a copy that
  *    failed is made again when they are open (consume.c).
- * 4. Within a step PN_TOPICS_DIRTY stands as well.  Who dies there leaves lists and counters that
+ * 4. Within a step PN_TOPICS_DIRTY stands as well.  A death there leaves lists and counters that
  *    say nothing; the truth is only ever freed of what does not exist, and so is still the truth.
  *    Recovery begins again with the first step (recover_topics.c); but where only the log was being
  *    written, with that: indices are right by then, and the log's compaction begins again as often
@@ -25,8 +25,8 @@
  * 5. The log is written again by a compaction that begins now (topic_log.c 4), before any call may
  *    change a topic: what the dead one had written and memory does not have must not be answered
  *    a second time before it is gone.  If that fails (a full disk), `log_behind` stands, topics are
- *    opened, and the next operation on a durable one says so.  Who only notifies does none of its
- *    steps: they open files.
+ *    opened, and the next operation on a durable one says so.  A process that only notifies does
+ *    none of its steps: they open files.
  * 6. At last what is waited for, which may have become true by what was redone: each topic is
  *    swept, pumped and settled as by any operation on it, so that consumers that sleep are woken.
  */

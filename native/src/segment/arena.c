@@ -18,10 +18,10 @@
  *    cells what is stored there: a state word each, 0 meaning free, and a body cell's `next`.  All
  *    else is derived.  A page gets its class when the state words of all its cells are 0, so that a
  *    recovery may look at every cell of every page, whatever stood there before.
- * 5. Killed anywhere, this leaves lists, bitmaps and counts that contradict each other; who
- *    changes anything has set topics_dirty, and recovery rebuilds: begin (nothing is taken), mark
- *    what is reachable, end (what is not marked is free).  The bitmaps are the marks, so it needs
- *    no memory.  It may be killed as well, and begins again.
+ * 5. Killed anywhere, this leaves lists, bitmaps and counts that contradict each other; a process
+ *    that changes anything has set topics_dirty before, and recovery rebuilds: begin (nothing is
+ *    taken), mark what is reachable, end (what is not marked is free).  The bitmaps are the marks,
+ *    so it needs no memory.  It may be killed as well, and begins again.
  * 6. A body is the rest of its message's cell, then as many whole pages as it fills, then cells for
  *    what remains, or one more page if that would take all cells of one.  A walk of a chain
  *    stops at the length that it was told, and gives back only what is taken: a loop ends.

@@ -2,7 +2,7 @@
  * arena.h - memory of the topics: cells and pages by reference, chains of them for bodies.
  *
  * Everything needs the writer lock, except pn_arena_at() and pn_arena_read(), which are safe on
- * memory that another process changes meanwhile (the bytes are then of no meaning).
+ * memory that another process changes at the same time (the bytes are then of no meaning).
  */
 #ifndef PN_TOPICMEM_H
 #define PN_TOPICMEM_H

@@ -8,7 +8,7 @@
  * 3. A recovery runs within the hold of the successor that repairs.  If it fails, the hold ends
  *    there, and what it has collected so far is done like any other.
  * 4. The thread that makes the topic area has no writer lock while it does so (topic/open.c), and
- *    others take it meanwhile: it has a hold of its own, `seg->topics.opening`.
+ *    others may take it: so it has a hold of its own, `seg->topics.opening`.
  * 5. Nothing of it is shared memory: what a killed holder leaves undone is found there (`owed`,
  *    `woken`, the waits of consumers, `log_behind`).  A forked child forgets the pointer.
  */

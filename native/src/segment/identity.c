@@ -4,9 +4,9 @@
  * 1. Descriptors.  The library lives in programs that close descriptors which are not theirs: a
  *    double close, closerange() of a program that becomes a daemon.  The number is another file's
  *    next.  Record locks of a foreign file are all free, which would prove the death of every
- *    other process; and a foreign file must not be locked, unlocked, allocated or closed.  So
- *    whoever acts on what such a descriptor says, or changes its file, compares device and inode
- *    with what was mapped.  Only signalling does not: there a wrong file means no signal.
+ *    other process; and a foreign file must not be locked, unlocked, allocated or closed.  So a
+ *    function that acts on what such a descriptor says, or changes its file, compares device and
+ *    inode with what was mapped.  Only signalling does not: there a wrong file means no signal.
  * 2. A number that is another file's by now is forgotten, not closed, and the file opened again by
  *    its name.  The locks that the process held in a lock file went with the old descriptor; they
  *    are taken again by the next look after them (pn_backend_keep_alive).

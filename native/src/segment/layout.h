@@ -1,5 +1,5 @@
 /*
- * layout.h - every struct that lives in shared memory, who may write each field, and the
+ * layout.h - every struct that lives in shared memory, its writers field by field, and the
  * invariants that hold between them.
  *
  *   page 0            struct pn_header         written by the creator; later only `state`
@@ -18,8 +18,9 @@
  *   page aligned      the queue                queue_pages * 8 KiB
  *   page aligned      topics                   layout_topic.h; allocated at their first use
  *
- * Only offsets and indices stand in shared memory, never pointers.  "W:" names who may write a
- * field, "R:" who reads it without the lock.  "holder" is the process that holds the writer lock.
+ * Only offsets and indices stand in shared memory, never pointers.  "W:" names the processes that
+ * may write a field, "R:" those that read it without the lock.  "holder" is the process that holds
+ * the writer lock.
  *
  * Invariants (cited by number in check.c, the models and the tests; docs/protocol.md lists them)
  *
@@ -118,8 +119,8 @@ _Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page"
 /* Page 1.  glibc threads a list through the mutexes, so nothing else stands near them. */
 struct pn_lock_page {
     pthread_mutex_t mutex;    /* robust, process-shared, error-checking */
-    pn_atomic_i32 holder_pid; /* W: holder.  R: any, for messages: the last one who got it */
-    /* The same of who makes the topic area, before there is one.  Taken before `mutex`. */
+    pn_atomic_i32 holder_pid; /* W: holder.  R: any, for messages: the last one that got it */
+    /* The same of the making of the topic area, before there is one.  Taken before `mutex`. */
     _Alignas(512) pthread_mutex_t opening;
     pn_atomic_i32 opener_pid; /* W: its holder.  R: any, for messages */
 };
@@ -145,7 +146,7 @@ struct pn_room_ticket {
 
 /* Of topics, in `topics_dirty`. */
 enum pn_topics_dirty {
-    PN_TOPICS_DIRTY = 1, /* indices are being changed by the holder: of who dies there, recovery
+    PN_TOPICS_DIRTY = 1, /* indices are being changed by the holder: if it dies there, recovery
                           * closes the topics */
     PN_TOPICS_CLOSED = 2 /* they are being built again, in steps: only those steps look at them */
 };
@@ -153,7 +154,7 @@ enum pn_topics_dirty {
 struct AsyncQueueControl {
     /* W: holder.  R: any (acquire).  The release-store of head is the only commit point. */
     _Alignas(64) pn_atomic_u64 head;
-    /* W: holder.  R: readers that copy, who look at head as well (acquire); both only grow, and
+    /* W: holder.  R: readers that copy, which look at head as well (acquire); both only grow, and
      * stand where an entry begins */
     pn_atomic_u64 mem_tail; /* what lies before it is in files only, if there are any */
     pn_atomic_u64 floor;    /* what lay before it was evicted */
@@ -233,7 +234,7 @@ struct QueueBackendStatus {
 
     /* Line 4.  W: holder, while it claims, releases or reaps; `state` is stored last. */
     _Alignas(64) pn_atomic_u32 state;
-    pn_atomic_u32 generation; /* counts the claims: who held an earlier one sees it */
+    pn_atomic_u32 generation; /* counts the claims: the holder of an earlier one sees it */
     pn_atomic_i32 pid;
     uint32_t dboid;
     pn_atomic_i32 signo; /* -1: poll */
@@ -303,8 +304,8 @@ struct pn_generation {
  * transaction, one for each counter that this bumps.  It says in channel_hash which counter, and
  * in chan_seq its value afterwards; not how much was added, so that it can be applied twice.
  *
- * A GAP entry says to who listens to its channel that something may be missing there (bridge.c 4).
- * It has no payload, and takes no chan_seq.
+ * A GAP entry tells listeners of its channel that something may be missing there (bridge.c 4).  It
+ * has no payload, and takes no chan_seq.
  */
 enum pn_entry_kind {
     PN_ENTRY_NOTIFY = 0,

@@ -1,7 +1,7 @@
 /*
  * layout_topic.h - what of topics lives in shared memory; the model is in topic.c.
  *
- * The topic area is the last part of the segment, and its pages are not allocated before somebody
+ * The topic area is the last part of the segment, and its pages are not allocated before a process
  * uses a topic: nothing in it may be touched unless AsyncQueueControl.topics_ready is set.
  *
  *   page aligned      struct pn_topic_control
@@ -16,8 +16,8 @@
  * have a name follow.  A "ref" is an offset into the arena in units of 64 bytes, 0: none.  Links
  * between topics, channels and consumers are index + 1, 0: none.
  *
- * Who writes: the holder of the writer lock, everything, except where noted.  "truth" is what
- * recovery believes; what is "derived" it rebuilds (rebuild_topics.c).
+ * The holder of the writer lock writes everything, except where noted.  "truth" is what recovery
+ * believes; what is "derived" it rebuilds (rebuild_topics.c).
  *
  *  I20 A delivery exists iff its kind is not FREE, its message is LIVE or PREPARED, its channel is
  *      in use, and its order is not below the channel's void_below.
@@ -288,8 +288,8 @@ struct pn_consumer_slot {
     uint32_t in_flight; /* without HELD ones; derived */
     int64_t armed;      /* until when it sleeps; CLOCK_MONOTONIC */
     /* Number of the last claim that the program has seen; above it, the consumer's generation.  W:
-     * the consumer's process, without the lock and so by CAS; holder for it.  R: holder: what
-     * nobody saw is not counted in attempts. */
+     * the consumer's process, without the lock and so by CAS; holder for it.  R: holder: what the
+     * program never saw is not counted in attempts. */
     pn_atomic_u64 handed;
     pn_atomic_u64 notified_at;
     int64_t alive;        /* when it fetched, or was handed something late; CLOCK_MONOTONIC */

@@ -350,9 +350,9 @@ void pn_lock_release(struct pn_segment *seg)
     end(seg, hold);
 }
 
-/* ---- who makes the topic area ---------------------------------------------------------------- */
+/* ---- making the topic area ------------------------------------------------------------------- */
 
-static int somebody_opens(struct pn_segment *seg, int error)
+static int already_opening(struct pn_segment *seg, int error)
 {
     return pn_fail(error,
                    "the process with PID %d is still making the topics of segment \"%s\" ready: it "
@@ -378,7 +378,7 @@ static int wait_to_open(struct pn_segment *seg, int *rc)
         if (state != 0)
             return state;
         if (now >= deadline)
-            return somebody_opens(seg, PN_ELOCK);
+            return already_opening(seg, PN_ELOCK);
         if (now >= back_at)
             return leave(&waiting, deadline);
         *rc = pn_os_lock_until(&seg->lock->opening, until < back_at ? until : back_at);
@@ -391,7 +391,7 @@ int pn_opening_begin(struct pn_segment *seg)
     pthread_mutex_t *mutex = &seg->lock->opening;
     int rc = pthread_mutex_trylock(mutex);
     if (rc == EBUSY && pn_never_wait)
-        return somebody_opens(seg, PN_ELOCKBUSY);
+        return already_opening(seg, PN_ELOCKBUSY);
     if (rc == EBUSY) {
         int given_up = wait_to_open(seg, &rc);
         if (given_up != 0)
@@ -405,7 +405,7 @@ int pn_opening_begin(struct pn_segment *seg)
     if (rc == EOWNERDEAD) /* it has left nothing that counts: see topic/open.c */
         rc = pthread_mutex_consistent(mutex);
     if (rc != 0)
-        return pn_segment_poison(seg, "the lock of who opens topics is damaged (%s)", strerror(rc));
+        return pn_segment_poison(seg, "the lock for making topics is damaged (%s)", strerror(rc));
     pn_store_relaxed(&seg->lock->opener_pid, pn_my_pid);
     note(&opening, seg);
     return 0;

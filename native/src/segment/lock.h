@@ -104,9 +104,9 @@ static inline struct pn_hold *pn_topics_hold(const struct pn_segment *seg)
 }
 
 /*
- * Be the only one who makes the topic area; of a dead one nothing counts.  The writer lock is not
- * held, and may be taken meanwhile.  0; -PN_ELOCK (names who is at it); -PN_ELOCKBUSY; -EDEADLK;
- * -EINTR as of pn_lock_wait().
+ * Be the only thread that makes the topic area; what a dead one has made does not count.  The
+ * writer lock is not held, and others may take it.  0; -PN_ELOCK (names the process that makes it);
+ * -PN_ELOCKBUSY; -EDEADLK; -EINTR as of pn_lock_wait().
  */
 int pn_opening_begin(struct pn_segment *seg);
 void pn_opening_end(struct pn_segment *seg);

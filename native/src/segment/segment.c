@@ -541,7 +541,7 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     if (base == MAP_FAILED)
         return pn_fail(errno, "could not map segment \"%s\": %s", seg->name, strerror(errno));
     set_pointers(seg, base);
-    if (memcmp(&h, base, offsetof(struct pn_header, state)) != 0) /* scribbled meanwhile */
+    if (memcmp(&h, base, offsetof(struct pn_header, state)) != 0) /* scribbled since */
         return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" is being changed", seg->name);
     uint32_t files = (seg->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
     seg->lock_fd = malloc(files * sizeof *seg->lock_fd);

@@ -66,7 +66,7 @@ struct pn_segment {
     uint64_t ring_bytes, ring_mask; /* ring_mask: 0 unless ring_bytes is a power of two */
     uint64_t capacity;              /* of the queue, pages in files included */
     bool spills;                    /* capacity > ring_bytes */
-    bool copies; /* what a reader reads may be overwritten meanwhile: it copies first (copy.c) */
+    bool copies; /* what a reader reads may be overwritten as it does: it copies first (copy.c) */
     uint64_t size;
     uint32_t max_backends, max_channels, max_subscriptions, max_payload, max_channel_name;
     uint32_t max_databases, buckets, channel_entry_size, max_generations, generation_size;

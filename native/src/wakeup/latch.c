@@ -1,26 +1,27 @@
 /*
  * latch.c - blocking, and what ends it.
  *
- * 1. A connection's latch is an eventfd, and flags that say what it was set for.  Everybody of
+ * 1. A connection's latch is an eventfd, and flags that say what it was set for.  All threads of
  *    this process may set it: the handler, a commit, close().  It is made before the first sleep
  *    and lives as long as the connection.
  * 2. A sleep ends for two reasons: the latch, and a death among those that are watched (watch.c).
  *    wait() does not give both to ppoll(), which joins and leaves the queue of each descriptor in
  *    every sleep; it blocks on a set of the two, which stays.  That is 0.2 us less, and less than
- *    ppoll() on the latch alone.  The set is made when a thread first sleeps and somebody is
- *    watched; who only uses fileno() has none, and pays for none.
+ *    ppoll() on the latch alone.  The set is made when a thread first sleeps and a process is
+ *    watched; a program that only uses fileno() has none, and pays for none.
  * 3. ppoll() remains: before 5.11 there is no epoll_pwait2(), and a sandbox may refuse it.  Then
  *    the process asks no more.  And where no descriptor is left for the set.
- * 4. When the signal hits the very thread that sleeps, and nobody else waits for the latch, the
- *    handler need not write it: it marks the sleeper and takes its time-out away.  The kernel
- *    reads the time-out when the call begins, so a signal just before that makes the call return
- *    at once, and one after it EINTR: there is no window.
+ * 4. When the signal hits the very thread that sleeps, and no other waits for the latch, the
+ *    handler need not write it: it marks the sleeper and takes its time-out away.  The kernel reads
+ *    the time-out when the call begins, so a signal just before that makes the call return at once,
+ *    and one after it EINTR: there is no window.
  * 5. Several threads may sleep on one set.  All of it is level-triggered: of a latch that is
  *    readable the kernel wakes one thread, which on its way out wakes the next if it still is.
- *    Who drains the latch sees to it that it is set again if there is something for others
- *    (receive.c).
+ *    The thread that drains the latch sees to it that it is set again if there is something for
+ *    others (receive.c).
  * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consume.c).
- * 7. Nothing of this is in shared memory.  Who is killed in here leaves nothing but `owed`.
+ * 7. Nothing of this is in shared memory.  A process that is killed in here leaves nothing but
+ *    `owed`.
  */
 #define _GNU_SOURCE
 #include "wakeup/latch.h"

@@ -1,5 +1,5 @@
 /*
- * procsignal.c - signals, and the handshake of who sleeps with who wakes.
+ * procsignal.c - signals, and the handshake between a sleeper and a process that wakes it.
  *
  * 1. The handshake.  A listener that has read everything marks its `pos` ASLEEP and looks at
  *    `want` once more; a notifier raises `want` and looks at `pos`.  With a full fence between
@@ -16,27 +16,29 @@
  *    A reader that is held back (generation.c 6) has a second condition beside w > p, the counter,
  *    and the notifier stores that, too, before the fence.
  *
- *    Whoever wins the CAS wakes; only a notifier that won signals: one signal per sleep, however
- *    long the burst, and none for a listener that is awake.
+ *    The winner of the CAS makes the slot awake; only a notifier that won it signals: one signal
+ *    per sleep, however long the burst, and none for a listener that is awake.
  * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
  *    loading pos.  It says "un-slept, but perhaps not signalled": a notifier that finds it on an
  *    awake slot for longer than PN_OWED_NS signals again, since the earlier one may have died
  *    between its CAS and its signal; a slow timer in every sleeper does the same.
- * 3. No slot is signalled on belief.  A pidfd is opened first; then the slot's liveness byte must
- *    name the slot's pid, before every signal (rule L4).  What remains is that another
- *    thread of the target execs between the two system calls; docs/signals.md names the window.
+ * 3. No signal is sent without proof that the pid is still the slot's.  A pidfd is opened first;
+ *    then the slot's liveness byte must name the slot's pid, before every signal (rule L4).  What
+ *    remains is that another thread of the target execs between the two system calls;
+ *    docs/signals.md names the window.
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
  * 4. The chain.  A notifier that wakes many signals the first PN_CHAIN of them itself and leaves
- *    the rest in deferred[]; the handler of whoever is signalled takes PN_CHAIN from there and
- *    passes the signal on.  So a broadcast to a hundred sleepers costs its sender two signals, it
- *    goes on committing meanwhile, and whom the chain reaches finds many messages instead of one.
- *    It is the handler that does it, not wait(): it runs at once, however busy the program is.
- *    Only a notifier in a stream, who committed less than a millisecond ago, does so; and whoever
- *    commits next signals what has stood in deferred[] for longer than that, since those who were
- *    signalled may be stopped.  Who dies with a claimed bit is as a notifier that dies before his
- *    signal: `owed` stays.
+ *    the rest in deferred[]; the handler of each process that is signalled takes PN_CHAIN from
+ *    there and passes the signal on.  So a broadcast to a hundred sleepers costs its sender two
+ *    signals, it goes on committing while the chain runs, and each process that the chain reaches
+ *    finds many messages instead of one.  It is the handler that does it, not wait(): it runs at
+ *    once, however busy the program is.  Only a notifier in a stream, that is one that committed
+ *    less than a millisecond ago, does so; and the next process to commit signals what has stood in
+ *    deferred[] for longer than that, since the processes that were signalled may be stopped.  A
+ *    process that dies with a claimed bit is like a notifier that dies before its signal: `owed`
+ *    stays.
  * 5. The handler runs in a program that is not ours.  It does what PostgreSQL's does, keeps errno,
- *    and passes every signal that is not tagged as ours to whoever was there before.
+ *    and passes every signal that is not tagged as ours to the handler that was there before.
  */
 #define _GNU_SOURCE
 #include "wakeup/procsignal.h"
@@ -138,9 +140,9 @@ static void call_previous(int signo, siginfo_t *info, void *context, const struc
 static void chain(int signo, siginfo_t *info, void *context)
 {
     /*
-     * Nested when the one before us passed the signal on to us, whom it found when it was
-     * installed: then it is the turn of the one before that.  So two that chain to each other
-     * come to an end.  initial-exec, since TLS on demand would malloc.
+     * Nested when the handler before ours passed the signal on to ours, which it found when it was
+     * installed: then it is the turn of the one before that.  So two that chain to each other come
+     * to an end.  initial-exec, since TLS on demand would malloc.
      */
     static _Thread_local int depth __attribute__((tls_model("initial-exec")));
     const struct disposition *turn = pn_load_acquire(&previous[signo]);
@@ -474,12 +476,12 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
 }
 
 /* As signal_if_there(). */
-static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int32_t *who)
+static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int32_t *target)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = *who = pn_load_relaxed(&backend->pid);
+    int32_t pid = *target = pn_load_relaxed(&backend->pid);
     if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
         return 0;
     if (entry->fd < 0 || entry->generation != generation) {
@@ -513,7 +515,7 @@ static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
     int32_t pid;
     int rc = try_to_send(seg, slot, counted, &pid);
     for (int i = 0; pn_is_short(rc) && i < PN_TRIES && give_up_a_descriptor(seg, slot); i++)
-        rc = try_to_send(seg, slot, counted, &pid); /* other threads open files meanwhile */
+        rc = try_to_send(seg, slot, counted, &pid); /* other threads open files, too */
     if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped when it is needed */
         pn_unsent_note(seg, pid, rc);
     pn_spare_fill(seg);
@@ -597,7 +599,7 @@ void pn_procsignal_pass_on(struct pn_segment *seg, int already)
         if (slot < 0)
             return;
         int rc = send_deferred(seg, (uint32_t) slot);
-        if (pn_is_short(rc)) { /* for a committer, who may give one up */
+        if (pn_is_short(rc)) { /* for a committer, which may give one up */
             pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
             return;
         }
@@ -622,7 +624,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
     uint64_t mask = 1ULL << (slot % 64);
     uint64_t pos = pn_load_acquire(&backend->pos);
     while ((pos & PN_ASLEEP) != 0) {
-        /* it has read it meanwhile: un-slept now, it could have cleared `owed` in between */
+        /* it has read all since: un-slept now, it could have cleared `owed` in between */
         if (pn_load_relaxed(&backend->want) <= (pos & ~PN_ASLEEP))
             return PN_NO_SIGNAL;
         pn_store_relaxed(&backend->signalled_at, (uint64_t) now);

@@ -1,49 +1,53 @@
 /*
- * watch.c - a death that needs no timer.
+ * watch.c - detecting the death of a notifier without a timer.
  *
- * 1. A notifier may be killed between its commit and its signal, with nobody left to notice: who
- *    should have been woken sleeps.  So sleepers watch others.  The slots form a ring.  A listener
- *    that goes to sleep walks it from its own slot and watches, by pidfd, every process that it
- *    meets, up to and including the PN_WATCHERS-th that watches, too.  Who does not listen never
- *    sleeps here, so it is watched but ends no walk.  Everybody has so PN_WATCHERS watchers, if
- *    there are as many: one may be stopped, or busy for an hour.
- * 2. `watches` of a slot says that its walk was completed since it listens: only then may it end
- *    somebody else's walk, since until then nobody watches those behind it but the ones before.
+ * 1. A notifier may be killed between its commit and its signal.  The listeners that it should have
+ *    woken then sleep on, and no process is left that knows.  So sleepers watch others.  The slots
+ *    form a ring.  A listener that goes to sleep walks it from its own slot and watches, by pidfd,
+ *    every process that it meets, up to and including the PN_WATCHERS-th that watches, too.  A
+ *    backend that does not listen never sleeps here, so it is watched but ends no walk.  Every slot
+ *    is thus watched by PN_WATCHERS sleepers, if there are as many: one may be stopped, or busy for
+ *    an hour.
+ * 2. `watches` of a slot says that its walk was completed since it listens.  Only then may the slot
+ *    end another slot's walk: until then the slots behind it are watched only by those in front of
+ *    it.
  * 3. `members` in shared memory counts what lengthens walks: a claim, and a watcher that goes
- *    (close, or UNLISTEN of everything).  Whoever brings that about adds one under the lock, and
- *    after it signals the nearest that watch in front of its slot, PN_WATCHERS processes of them:
- *    PROCSIG_NEIGHBOUR.  Who does not watch yet is left alone, be they thousands: with `watches`
- *    set for the first time it compares `members`, and walks again if they have changed meanwhile.
+ *    (close, or UNLISTEN of everything).  The process that brings that about adds one under the
+ *    lock, and after it signals the nearest watchers in front of its slot, PN_WATCHERS processes of
+ *    them: PROCSIG_NEIGHBOUR.  A slot that does not watch yet is not signalled (there may be
+ *    thousands): when it sets `watches` for the first time it compares `members`, and walks again
+ *    if they have changed since its walk began.
  *
- *        who lengthens walks                      who walks for the first time
+ *        a process that lengthens walks           a slot that walks for the first time
  *          members++                                s = members, walk
  *          --- full fence ---                       watches = 1
  *          w = watches                              --- full fence ---
  *          if w: tell it                            if members != s: walk again
  *
- *    Every sleeper compares `members` before it blocks, also those who cannot be signalled.
- *    Killed before it told anybody, a newcomer has committed nothing.
+ *    Every sleeper compares `members` before it blocks, also those that cannot be signalled.  A
+ *    newcomer that is killed before it told a watcher has committed nothing.
  * 4. Walk first, then look whether something is unread, then block.
  * 5. Takeover.  A watched process that dies makes the descriptor readable.  The watcher takes the
  *    writer lock (a dead holder is recovered there), reaps the dead one's slots, releases the lock
  *    and signals every slot that is owed a signal.  The lock has to be held once after that death:
- *    who holds it now may be a process that is in no slot yet, is just recovering, and may die,
- *    too.  If it cannot be had in PN_TAKEOVER_NS it is tried again, ever more rarely, and the
- *    descriptor is not readable meanwhile.  Who was watched and died is taken over also when its
- *    slot is gone by now; who lies dead in a slot, also when it was not yet watched.
- * 6. What a watcher does may be done by several, and again: a kill in here is the death of one who
- *    is watched himself.  watch.pml has the protocol, with the rules broken one by one.
+ *    its present holder may be a process that is in no slot yet, is just recovering, and may die,
+ *    too.  If it cannot be had in PN_TAKEOVER_NS it is tried again, ever more rarely, and until
+ *    then the descriptor is not readable.  A watched process that died is taken over even if its
+ *    slot is gone by now, and a dead process in a slot even if it was not watched yet.
+ * 6. What a watcher does may be done by several, and again: a watcher that is killed in here is
+ *    watched itself, and its death is handled in the same way.  watch.pml has the protocol, with
+ *    the rules broken one by one.
  * 7. A connection watches for itself, not the process for all of its connections: one may sleep
  *    while the others are busy or listen to nothing.  It costs a connection that listens and sleeps
  *    an epoll descriptor, one more to block on (latch.c 2), and a pidfd for each neighbour, at most
- *    PN_NEIGHBOURS.  With more of them,
- *    or without descriptors, `complete` is false and the slow timer stays at its shortest.
+ *    PN_NEIGHBOURS.  With more of them, or without descriptors, `complete` is false and the slow
+ *    timer stays at its shortest.
  * 8. A process may have a thousand connections.  PN_SEATS of them in a segment watch, the first to
  *    sleep; the others take a seat when one is free as they go to sleep.  Without one a connection
  *    is to all others as one that has not slept yet: its `watches` is 0, so it ends no walk and is
- *    not told.  Whoever takes over a dead process signals every slot that is owed a signal, also
- *    those of connections without a seat.  One shared set would not do: the kernel lets 500 sets
- *    have it, and 100 if they are in an event loop's set in turn.
+ *    not told.  A takeover signals every slot that is owed a signal, also those of connections
+ *    without a seat.  One shared set would not do: the kernel lets 500 sets have it, and 100 if
+ *    they are in an event loop's set in turn.
  */
 #define _GNU_SOURCE
 #include "wakeup/watch.h"
@@ -197,7 +201,7 @@ static void bury(struct pn_conn *conn)
     }
 }
 
-/* Or consumes: who may sleep here. */
+/* Or consumes: then it may sleep here. */
 static bool listens(const struct pn_conn *conn)
 {
     return pn_load_relaxed(&conn->nlistening) != 0 || pn_load_relaxed(&conn->nconsumers) != 0;
@@ -251,7 +255,7 @@ static bool is_passed(const struct pn_watch *w, uint32_t slot, uint32_t generati
     return false;
 }
 
-/* A slot that was claimed again meanwhile was reaped, and so is another. */
+/* With another generation it is another slot: that one was reaped and claimed again. */
 static void pass(struct pn_watch *w, uint32_t slot, uint32_t generation)
 {
     w->passed[w->npassed % PN_PASSED].slot = slot + 1;
@@ -299,7 +303,7 @@ static void forget_others(struct pn_watch *w)
         }
 }
 
-/* True: it was the first, and who has come meanwhile has not told us (3). */
+/* True: it was the first walk, so processes that came during it have not told us (3). */
 static bool walk_once(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;

@@ -16,8 +16,8 @@ void pn_watch_look(struct pn_conn *conn);
 void pn_watch_look_receiving(struct pn_conn *conn);
 
 /*
- * For who only polls, and so never meets the lock of a dead notifier; recv_mutex held.  1: what it
- * left undone was done by us or by others, look again; 0, or an error.
+ * For a backend that only polls, and so never meets the lock of a dead notifier; recv_mutex held.
+ * 1: what it left undone was done by us or by others, look again; 0, or an error.
  */
 int pn_watch_look_at_commit(struct pn_conn *conn);
 
