@@ -135,29 +135,39 @@ class AsyncSubscription(ClosedByAsyncWith):
         if not inbox.messages and not (receiver.reading and patient):
             receiver.read_ahead()
         if inbox.messages:
-            taken = inbox.take()
-            receiver.room_made()
-            return taken
+            return self._take()
         if not patient:
             return None
         waiter = TaskWaiter(receiver.turn)
         if announce is not None:
             announce(waiter)
-        inbox.waiters.append(waiter)
         try:
-            receiver.start_reading()
-            woken = await (waiter if timeout is None else waiter.within(timeout))
-        except BaseException:  # cancelled, perhaps with a message in hand
+            try:
+                inbox.waiters.append(waiter)
+                receiver.start_reading()
+                woken = await (waiter if timeout is None else waiter.within(timeout))
+            finally:
+                if waiter in inbox.waiters:
+                    inbox.waiters.remove(waiter)
+            if waiter.message is None and woken:
+                self._check_open()
+        except BaseException:  # cancelled, or Ctrl-C, perhaps with a message in hand
             if waiter.message is not None:
                 inbox.put_back(waiter.message)
             raise
-        finally:
-            if waiter in inbox.waiters:
-                inbox.waiters.remove(waiter)
-        if waiter.message is None and woken:
-            self._check_open()
         handed: Notify | Gap | None = waiter.message
         return handed
+
+    def _take(self) -> Notify | Gap | None:
+        taken = None
+        try:
+            taken = self._inbox.take()
+            self._receiver.room_made()
+        except BaseException:  # Ctrl-C
+            if taken is not None:
+                self._inbox.put_back(taken)
+            raise
+        return taken
 
     def _check_open(self) -> None:
         if self._closed:

@@ -20,6 +20,7 @@ import contextlib
 import threading
 from asyncio import _get_running_loop
 from functools import partial
+from itertools import starmap
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -167,16 +168,22 @@ class DiskWait:
         """Whether something is being synced."""
         return self._thread is not None
 
-    def begin(self, connection: Any) -> None:
+    def begin(self, handle: Handle) -> None:
         """Before a call of the core on that connection that may write."""
         self._thread = None
-        lib.pn_set_put_off(connection)
+        lib.pn_set_put_off(handle.native)
 
     def end(self) -> None:
         """After that call, and after pn_set_put_off() of no connection."""
-        owed = lib.pn_sync_owed()
-        if owed:
-            self._thread = self._background.in_thread(partial(_sync, owed))
+        # A call made by `for`: Ctrl-C cannot come between that and `try`.
+        for owed in starmap(lib.pn_sync_owed, ((),)):
+            if owed:
+                once = [owed]
+                try:
+                    self._thread = self._background.in_thread(partial(_sync, once))
+                except BaseException:  # Ctrl-C: the thread may have been started, or not
+                    _sync(once)
+                    raise
 
     async def until_synced(self) -> None:
         """Wait for the disk; a cancelled caller does not keep the data from it."""
@@ -184,8 +191,9 @@ class DiskWait:
             await end_of(self._thread)
 
 
-def _sync(owed: Any) -> None:
-    check(lib.pn_sync_wait(owed))
+def _sync(once: list[Any]) -> None:
+    with contextlib.suppress(IndexError):  # another thread does it
+        check(lib.pn_sync_wait(once.pop()))
 
 
 class OffLoop:
@@ -222,7 +230,7 @@ class OffLoop:
         before = lib.pn_set_never_wait(0)
         try:
             lib.pn_set_never_wait(1)
-            self._disk_wait.begin(self._handle.native)
+            self._disk_wait.begin(self._handle)
             return call()
         finally:
             try:

@@ -101,15 +101,19 @@ class TaskReceiver(Receiver):
         if not self.reading:
             self._off_loop.check_loop()
             self.handle.check_usable()
-            self._loop.add_reader(self._core_fileno(), self._on_readable)
-            self.reading = True
+            descriptor = self._core_fileno()
+            try:
+                self.reading = True
+                self._loop.add_reader(descriptor, self._on_readable)
+            except BaseException:
+                self.stop_reading()
+                raise
 
     def stop_reading(self) -> None:
-        """No task waits any more."""
-        if self.reading:
-            self.reading = False
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._core_fd)
+        """No task waits any more.  In any case: Ctrl-C may have come before the loop was told."""
+        self.reading = False
+        if self._core_fd >= 0 and not self._loop.is_closed():
+            self._loop.remove_reader(self._core_fd)
 
     def room_made(self) -> None:
         """Read on, when a full subscription had stopped that."""
@@ -132,15 +136,20 @@ class TaskReceiver(Receiver):
             self.stop_reading()  # no task wants it now; the next one that waits starts again
             return
         try:
-            with self.lock:
-                messages += self.reader.read(READ_AHEAD, AHEAD_BYTES)
-                if self.descriptor is not None:
-                    self.post()
-        except Exception as error:
-            self.stop_reading()
-            self._fail(error)
-        if messages:
-            self.turn.resume(tuple(waiters))
+            try:
+                with self.lock:
+                    messages += self.reader.read(READ_AHEAD, AHEAD_BYTES)
+                    if self.descriptor is not None:
+                        self.post()
+            except Exception as error:
+                self.stop_reading()
+                self._fail(error)
+            if messages:
+                self.turn.resume(tuple(waiters))
+        except BaseException:  # Ctrl-C: the loop ends, and may run again
+            self.interrupted = True
+            main.wake_all()
+            raise
 
     def _read_for_subscriptions(self) -> None:
         woken: list[TaskWaiter] = []

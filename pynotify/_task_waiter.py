@@ -9,8 +9,8 @@
    set_result(), as every future's owner.
 3. It is done for asyncio's own tasks.  A callback of any other kind, also of a task of a derived
    class, is left to the loop; so is everything in debug mode, where the loop says which task was
-   slow.  Nothing of asyncio is replaced, and of the task no more is known than that it adds its
-   callback to what it waits for: if it does not, the loop resumes it.
+   slow.  Nothing of asyncio is replaced, and of the task no more is known than that its callback
+   is the first of what it waits for, as asyncio's futures show it: if not, the loop resumes it.
 """
 
 from __future__ import annotations
@@ -36,31 +36,28 @@ class WaitTurn:
 
     def resume(self, woken: Iterable[TaskWaiter]) -> None:
         """The last act of the reader: nothing may be left to do or to hold for it."""
-        left = iter(woken)
+        all_of_them = tuple(woken)
         try:
-            for waiter in left:
+            for waiter in all_of_them:
                 waiter.resume()
-        except (KeyboardInterrupt, SystemExit) as error:
-            # A task was ended by it, and so ends the loop, as from any callback; but from a
-            # reader uvloop would not take it.
+        except BaseException as error:
+            # It has ended a task, or it is Ctrl-C in here.  So ends the loop, as from any callback;
+            # but from a reader uvloop would not take it.
             self.loop.call_soon(_throw, error)
-            for waiter in left:
+            for waiter in all_of_them:
                 waiter.wake()
 
 
 class TaskWaiter(asyncio.Future[bool]):
     """Awaited by one task; says whether it was woken, and not just that the time was over."""
 
-    __slots__ = ("_context", "_step", "_turn", "message")
+    __slots__ = ("_turn", "message")
 
     def __init__(self, turn: WaitTurn) -> None:
         super().__init__(loop=turn.loop)
         #: What was handed to it.
         self.message: Any = None
         self._turn = turn
-        # What resumes the task, where that may be done at once.
-        self._step: Callable[[TaskWaiter], object] | None = None
-        self._context: Context | None = None
 
     def wake(self) -> None:
         """At the end of the reader's turn, or else soon."""
@@ -74,12 +71,25 @@ class TaskWaiter(asyncio.Future[bool]):
         """Wake it, and let the task go on before this returns.  Only for a callback of the loop."""
         if self.done():  # cancelled in the same turn, or woken more than once
             return
-        step, context = self._step, self._context
-        if step is None or context is None or not self.remove_done_callback(step):
+        step, context = self._found()
+        ours = True  # the step is not among the callbacks any more, and was not called
+        try:
+            if step is None or context is None or not self.remove_done_callback(step):
+                ours = False
+                self.set_result(True)
+                return
             self.set_result(True)
-            return
-        self.set_result(True)
-        context.run(step, self)
+            ours = False
+            context.run(step, self)
+        except BaseException:  # of the task; or Ctrl-C, and it would wait for ever
+            if not self.done():
+                if ours and step is not None:
+                    self.remove_done_callback(step)
+                    super().add_done_callback(step, context=context)
+                self.set_result(True)
+            elif ours and step is not None:
+                self._turn.loop.call_soon(step, self, context=context)
+            raise
 
     def fail(self, error: Exception) -> None:
         """Make it raise; each waiter gets its own."""
@@ -100,12 +110,18 @@ class TaskWaiter(asyncio.Future[bool]):
         if not self.done():
             self.set_result(False)
 
-    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Any = None) -> None:
-        """Called by the task that awaits this."""
-        super().add_done_callback(fn, context=context)
-        task = getattr(fn, "__self__", None)
-        if type(task) is asyncio.Task and not self._turn.loop.get_debug():
-            self._step, self._context = fn, context
+    def _found(self) -> tuple[Callable[[TaskWaiter], object] | None, Context | None]:
+        """What resumes the task, where that may be done at once.
+
+        Not learned when the task adds it: Ctrl-C in a method of Python that the task calls for that
+        would leave a task that nothing resumes.
+        """
+        callbacks: list[tuple[Any, Any]] | None = getattr(self, "_callbacks", None)
+        if not callbacks or self._turn.loop.get_debug():
+            return None, None
+        step, context = callbacks[0]
+        is_step = type(getattr(step, "__self__", None)) is asyncio.Task
+        return (step, context) if is_step else (None, None)
 
 
 def _throw(error: BaseException) -> NoReturn:

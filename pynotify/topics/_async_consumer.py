@@ -12,6 +12,7 @@ import contextlib
 import inspect
 from collections import deque
 from functools import partial
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByAsyncWith
@@ -22,6 +23,7 @@ from pynotify._ownership import CLOSED_CONSUMER
 from pynotify._task_waiter import TaskWaiter
 from pynotify._time import nanoseconds
 from pynotify.errors import (
+    Error,
     InterfaceError,
     LockTimeout,
     MessageNotInFlight,
@@ -67,8 +69,11 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
         self._fd = -1
         self._descriptor: Descriptor | None = None
         self._waiters: deque[TaskWaiter] = deque()
-        #: Taken for a task that was cancelled.
+        #: Taken, and not yet in the hands of a task; it is put there at once.
         self._left: deque[AsyncMessage] = deque()
+        #: Takes the first of them.  A call made by `for`: Ctrl-C cannot come between that and
+        #: having the message.
+        self._taking = starmap(self._left.popleft, repeat(()))
         self._over_waiter: asyncio.Event = asyncio.Event()
 
     async def _make(self) -> Self:
@@ -98,53 +103,91 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
         self.link.transactions.refuse("get")
         nanoseconds(timeout)
         await self._make()
-        message: AsyncMessage | None = None
-        if self._left:
-            message = self._left.popleft()
-            self._show()
-        elif not self._waiters or (timeout is not None and timeout <= 0):
-            message = await self.link.off_loop.retry(self._look)
+        if not self._left and (not self._waiters or (timeout is not None and timeout <= 0)):
+            await self._fetch()
+        message = self._take_left()
         if message is None and (timeout is None or timeout > 0):
             message = await self._wait(timeout)
         if message is None:
             raise Timeout(f"nothing came from {self._path} in {timeout} s")
         return message
 
-    def _look(self) -> AsyncMessage | None:
+    async def _fetch(self) -> None:
+        try:
+            await self.link.off_loop.retry(self._look)
+        except BaseException:  # cancelled, or Ctrl-C: perhaps it has taken one
+            self._pass_on()
+            raise
+
+    def _look(self) -> None:
+        """Take what is there into `_left`.  May be repeated."""
         if self._handle is CLOSED_CONSUMER:
             self._check_open()
-        return self._take(0)
+        message = self._take(0)
+        if message is not None:
+            self._left.append(message)
 
-    def _release(self, message: AsyncMessage) -> None:
-        """Put the message back in front, as if it had not been delivered.  May be repeated."""
-        release = *message.address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
-        self.handle.run(lib.pn_message_answer, *release)
+    def _take_left(self) -> AsyncMessage | None:
+        message: AsyncMessage | None = None
+        try:
+            if self._left:
+                for message in self._taking:  # noqa: B007
+                    break
+                if self._descriptor is not None:
+                    self._show()
+        except BaseException:
+            if message is not None:
+                self._left.appendleft(message)
+            raise
+        return message
+
+    def _release_left(self) -> None:
+        """Put the first that is left back, as if it had not been delivered.  May be repeated."""
+        if self._left:
+            release = *self._left[0].address, lib.PN_ANSWER_RELEASE, 0, ffi.NULL, 0
+            with contextlib.suppress(MessageNotInFlight, NotOwner):  # Ctrl-C came after it
+                self.handle.run(lib.pn_message_answer, *release)
+            self._left.popleft()
 
     async def _wait(self, timeout: float | None) -> AsyncMessage | None:
         waiter = TaskWaiter(self.link.receiver.turn)
-        self._waiters.append(waiter)
         try:
-            self._start_reading()
-            woken = await (waiter if timeout is None else waiter.within(timeout))
-        except BaseException:  # cancelled, perhaps with a message in hand
+            try:
+                self._waiters.append(waiter)
+                self._start_reading()
+                woken = await (waiter if timeout is None else waiter.within(timeout))
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if waiter.message is None and woken:
+                self._check_open()
+        except BaseException:  # cancelled, or Ctrl-C, perhaps with a message in hand
             if waiter.message is not None:
                 self._put_back(waiter.message)
             raise
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-        if waiter.message is None and woken:
-            self._check_open()
         message: AsyncMessage | None = waiter.message
         return message
 
     def _put_back(self, message: AsyncMessage) -> None:
-        for waiter in self._waiters:
-            if not waiter.done() and waiter.message is None:
-                waiter.message = message
-                waiter.wake()
-                return
         self._left.append(message)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Hand what is left to tasks that wait."""
+        try:
+            self._hand_out()
+        except BaseException:  # Ctrl-C: a task has a message, and may not have been woken
+            self._hand_out()
+            raise
+
+    def _hand_out(self) -> None:
+        """Wake the tasks that have a message, those too that get one now.  May be repeated."""
+        for waiter in self._waiters:
+            if self._left and waiter.message is None and not waiter.done():
+                for waiter.message in self._taking:
+                    break
+            if waiter.message is not None:
+                waiter.wake()
         self._show()
 
     def _show(self) -> None:
@@ -162,27 +205,43 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
     def _start_reading(self) -> None:
         if not self._reading:
             self._check_open()
-            self.link.off_loop.loop.add_reader(self._core_fileno(), self._on_readable)
-            self._reading = True
+            descriptor = self._core_fileno()
+            try:
+                self._reading = True
+                self.link.off_loop.loop.add_reader(descriptor, self._on_readable)
+            except BaseException:
+                self._stop_reading()
+                raise
 
     def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            loop = self.link.off_loop.loop
-            if not loop.is_closed():
-                loop.remove_reader(self._fd)
+        """In any case: Ctrl-C may have come before the loop was told."""
+        self._reading = False
+        loop = self.link.off_loop.loop
+        if self._fd >= 0 and not loop.is_closed():
+            loop.remove_reader(self._fd)
 
     def _on_readable(self) -> None:
         """Level-triggered: when a message is left the loop calls again at once."""
-        woken: list[TaskWaiter] = []
+        try:
+            self._read()
+            served = [waiter for waiter in self._waiters if waiter.message is not None]
+            self.link.receiver.turn.resume(served)
+        except BaseException:  # Ctrl-C: the loop ends, and may run again
+            self._pass_on()
+            raise
+
+    def _read(self) -> None:
+        """Read for each task that waits."""
         try:
             for waiter in self._waiters:
                 if waiter.done() or waiter.message is not None:
                     continue
-                waiter.message = self.link.off_loop.nowait(self._look)
-                if waiter.message is None:
+                if not self._left:
+                    self.link.off_loop.nowait(self._look)
+                    if not self._left:
+                        break
+                for waiter.message in self._taking:
                     break
-                woken.append(waiter)
             else:
                 self._stop_reading()  # every task has one; the next one that waits starts again
         except WouldWait:
@@ -193,7 +252,6 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
             for waiter in self._waiters:
                 if waiter.message is None:
                     waiter.fail(error)
-        self.link.receiver.turn.resume(woken)
 
     async def _read_when_free(self) -> None:
         """Read on when the writer lock is free."""
@@ -257,7 +315,13 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
             except (LockTimeout, TopicFull) as error:
                 state.record(self._took_nothing(error), self.link.off_loop.loop.time())
                 continue
-            state.record(await self._handle_one(handler, message), self.link.off_loop.loop.time())
+            try:
+                outcome = await self._handle_one(handler, message)
+            except BaseException as error:  # the handler's, cancelled, or Ctrl-C since get()
+                with contextlib.suppress(Error):
+                    await message.__aexit__(type(error), error, None)
+                raise
+            state.record(outcome, self.link.off_loop.loop.time())
 
     async def _handle_one(self, handler: Handler, message: AsyncMessage) -> Outcome:
         error: Exception | None = None
@@ -268,9 +332,6 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
             good = result is not False
         except Exception as caught:
             good, error = False, caught
-        except BaseException as interruption:
-            await message.__aexit__(type(interruption), interruption, None)
-            raise
         try:
             if not good:
                 delay = self._failed(message, error)
@@ -296,7 +357,7 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
         await self._make()
         await self.link.off_loop.retry(self._stop_taking)
         while self._left:  # as what the core has fetched ahead
-            await self.link.off_loop.retry(partial(self._release, self._left.popleft()))
+            await self.link.off_loop.retry(self._release_left)
         deadline = None if timeout is None else self.link.off_loop.loop.time() + timeout
         while not self.closed and (await self.stats()).in_flight:
             left = _DRAIN_S if deadline is None else deadline - self.link.off_loop.loop.time()

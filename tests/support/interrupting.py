@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -34,8 +36,9 @@ class At:
     what a profile function is told of; and the ends of loops, at which a trace function looks.
     """
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, exception: type[BaseException] = Interruption) -> None:
         self._left = place
+        self._exception = exception
         self.reached = False
 
     @property
@@ -44,7 +47,9 @@ class At:
         return -self._left
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return
+        if event == "c_return" or (event == "call" and not _comes_back_from_await(frame)):
             self._pass()
 
     def _pass(self) -> None:
@@ -53,7 +58,7 @@ class At:
             self.reached = True
             sys.setprofile(None)
             sys.settrace(None)
-            raise Interruption
+            raise self._exception
 
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
         """Of a function: in it, before each of its instructions."""
@@ -79,20 +84,33 @@ class At:
         sys.setprofile(self)
         try:
             return call()
-        except Interruption:
+        except self._exception:
             return None
         finally:
             sys.setprofile(None)
             sys.settrace(None)
 
 
-def at_places(attempt: Callable[[At], object], *, whole: bool) -> int:
+def _comes_back_from_await(frame: FrameType) -> bool:
+    """Python goes on there without a look at its signal handlers."""
+    if not frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return False
+    code, at = frame.f_code.co_code, frame.f_lasti
+    return at >= 0 and code[at] == dis.opmap["RESUME"] and code[at + 1] > 1
+
+
+def at_places(
+    attempt: Callable[[At], object],
+    *,
+    whole: bool,
+    exception: type[BaseException] = Interruption,
+) -> int:
     """Make the attempt with an exception at each place, or at some; how many places it has."""
     attempt(At(0))  # the first one fills caches, and has more places
     count = At(0)
     attempt(count)
     for place in _chosen(count.passed, whole=whole):
-        attempt(At(place))
+        attempt(At(place, exception))
     attempt(At(0))
     return count.passed
 
