@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from pynotify._thread_receiver import ThreadReceiver
 
 
-class Closable(Protocol):
-    """A child that ends with its connection: a consumer."""
-
-    def give_up(self) -> Any:
-        """Close; the last reference to what the core has of it."""
-
-
 class Link(Protocol):
     """A connection, whether of threads or of tasks."""
 

@@ -118,13 +118,12 @@ static int by_size(const void *a, const void *b)
 
 static void begin_watching(pn_conn *conn, pn_engine *of)
 {
-    uint64_t word;
     watched = &conn->seg->lock->mutex;
     shared->longest_ns = shared->longest_cpu_ns = 0;
     shared->stop = 0;
     shared->n = 0;
     bystander = start_child(stand_by, of);
-    must_os((int) read(bystander.socket, &word, sizeof word), "read");
+    hear(bystander.socket);
 }
 
 struct result {
@@ -135,8 +134,7 @@ static struct result end_watching(void)
 {
     atomic_store(&shared->stop, 1);
     watched = NULL;
-    waitpid(bystander.pid, NULL, 0);
-    close(bystander.socket);
+    wait_for_death(bystander);
     qsort(shared->took_ns, shared->n, sizeof *shared->took_ns, by_size);
     uint32_t at = (uint32_t) ((double) shared->n * 0.999);
     return (struct result) {.ms = (double) shared->longest_ns / 1e6,
@@ -149,7 +147,6 @@ static bool quick;
 
 /* ---- the segment of a scenario -------------------------------------------------------------- */
 
-static char data_dir[64];
 static pn_engine *engine;
 static pn_conn *conn;
 
@@ -166,25 +163,13 @@ static void close_hold(void)
     remove_segments();
 }
 
-static void remove_logs(void)
+/* The scenario has been played: its segment and its files go. */
+static struct result finish(void)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s/*", data_dir);
-    if (system(command) != 0)
-        die("%s failed", command);
-}
-
-static void kill_child(child c)
-{
-    kill(c.pid, SIGKILL);
-    must_os(waitpid(c.pid, NULL, 0), "waitpid");
-    close(c.socket);
-}
-
-static void wait_for_death(child c)
-{
-    must_os(waitpid(c.pid, NULL, 0), "waitpid");
-    close(c.socket);
+    struct result r = end_watching();
+    close_hold();
+    empty_directory();
+    return r;
 }
 
 /* ---- the core: one connection with 16,000 channels ------------------------------------------- */
@@ -215,9 +200,7 @@ static struct result unlisten_all(void)
     must(pn_txn_begin(conn, &txn), "begin");
     must(pn_txn_unlisten_all(txn), "unlisten_all");
     must(pn_txn_commit(txn), "commit");
-    struct result r = end_watching();
-    close_hold();
-    return r;
+    return finish();
 }
 
 /* The tables of a segment are never written before. */
@@ -229,9 +212,7 @@ static struct result first_listen(void)
     open_hold(&o);
     begin_watching(conn, engine);
     listen_to(conn, "c");
-    struct result r = end_watching();
-    close_hold();
-    return r;
+    return finish();
 }
 
 /* And the LISTENs themselves. */
@@ -254,9 +235,7 @@ static struct result closing(void)
     listen_to_channels(own);
     begin_watching(conn, engine);
     pn_conn_close(own);
-    struct result r = end_watching();
-    close_hold();
-    return r;
+    return finish();
 }
 
 static void listen_and_die(int socket, void *arg)
@@ -299,9 +278,7 @@ static struct result recovery_of_the_table(void)
     wait_for_death(start_child(die_in_listen, engine));
     begin_watching(conn, engine);
     must(pn_notify(conn, "c1", 2, "x", 1), "notify");
-    struct result r = end_watching();
-    close_hold();
-    return r;
+    return finish();
 }
 
 /* ---- the core: 1,000 listeners --------------------------------------------------------------- */
@@ -317,7 +294,7 @@ static void open_for_listeners(int on_full, uint32_t max_queue_pages)
     o.max_backends = LAGGARDS + 10;
     o.on_full = (uint32_t) on_full;
     if (max_queue_pages != 0)
-        snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+        snprintf(o.data_dir, sizeof o.data_dir, "%s", directory);
     open_hold(&o);
     memset(payload, 'x', sizeof payload);
 }
@@ -330,19 +307,17 @@ static void notify_pages(int n)
 
 static void laggards(int socket, void *arg)
 {
-    char byte = 0;
     for (int i = 0; i < LAGGARDS; i++)
         listen_to(connect_to(arg), "c");
-    must_os((int) write(socket, &byte, 1), "write");
+    tell(socket, 0);
     for (;;)
         pause();
 }
 
 static child start_laggards(void)
 {
-    char byte;
     child c = start_child(laggards, engine);
-    must_os((int) read(c.socket, &byte, 1), "read");
+    hear(c.socket);
     return c;
 }
 
@@ -396,7 +371,7 @@ static struct result spilling(int pages_at_once)
     if (stat.spilled_pages == 0)
         die("nothing went to files");
     close_hold();
-    remove_logs();
+    empty_directory();
     return r;
 }
 
@@ -414,10 +389,7 @@ static struct result removing_files(void)
         die("only %llu pages went to files", (unsigned long long) stat.spilled_pages);
     begin_watching(conn, engine);
     pn_conn_close(own);
-    struct result r = end_watching();
-    close_hold();
-    remove_logs();
-    return r;
+    return finish();
 }
 
 static struct result spilling_pages(void)
@@ -461,7 +433,6 @@ static void *sleep_in_wait(void *arg)
 
 static void sleepers(int socket, void *arg)
 {
-    char byte = 0;
     pthread_t thread;
     pthread_attr_t small;
     pthread_attr_init(&small);
@@ -472,7 +443,7 @@ static void sleepers(int socket, void *arg)
         if (pthread_create(&thread, &small, sleep_in_wait, own) != 0)
             die("no thread");
     }
-    must_os((int) write(socket, &byte, 1), "write");
+    tell(socket, 0);
     for (;;)
         pause();
 }
@@ -516,10 +487,9 @@ static void die_in_commit(int socket, void *arg)
 
 static struct result recovery_of_a_commit(void)
 {
-    char byte;
     open_for_listeners(PN_FULL_ERROR, 0);
     child listeners = start_child(sleepers, engine);
-    must_os((int) read(listeners.socket, &byte, 1), "read");
+    hear(listeners.socket);
     while (asleep() < LAGGARDS)
         usleep(1000);
     wait_for_death(start_child(die_in_commit, engine));
@@ -545,7 +515,7 @@ static void open_topic(bool durable, bool watch)
         .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = durable, .fsync = PN_FSYNC_NONE};
     pn_options_default(&o);
     o.topic_memory = UINT64_C(512) << 20;
-    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", directory);
     open_hold(&o);
     if (watch)
         begin_watching(conn, engine);
@@ -572,13 +542,10 @@ static struct result first_topic(void)
     pn_ref ref;
     pn_options o;
     pn_options_default(&o);
-    engine = open_segment("hold", &o);
-    conn = connect_to(engine);
+    open_hold(&o);
     begin_watching(conn, engine);
     must(pn_topic_open(conn, "t", 1, NULL, &ref), "topic");
-    struct result r = end_watching();
-    close_hold();
-    return r;
+    return finish();
 }
 
 static struct result publishing(bool durable)
@@ -586,10 +553,7 @@ static struct result publishing(bool durable)
     open_topic(durable, false);
     begin_watching(conn, engine);
     publish_batches(20 * BATCH);
-    struct result r = end_watching();
-    close_hold();
-    remove_logs();
-    return r;
+    return finish();
 }
 
 static struct result publishing_in_memory(void)
@@ -625,10 +589,7 @@ static struct result reaping(void)
     begin_watching(conn, engine);
     must(pn_engine_stat(engine, &stat, NULL, 0), "stat");
     publish_batches(BATCH);
-    struct result r = end_watching();
-    close_hold();
-    remove_logs();
-    return r;
+    return finish();
 }
 
 static void die_with_the_lock(int socket, void *arg)
@@ -649,10 +610,7 @@ static struct result repairing(int messages)
     begin_watching(conn, engine);
     (void) pn_notify(conn, "c", 1, "x", 1);
     publish_batches(BATCH);
-    struct result r = end_watching();
-    close_hold();
-    remove_logs();
-    return r;
+    return finish();
 }
 
 static struct result reopening(int messages)
@@ -663,10 +621,7 @@ static struct result reopening(int messages)
     close_hold();
     open_topic(true, true); /* with all of topic_memory, which takes a while by itself */
     must(pn_topic_open(conn, "t", 1, NULL, &ref), "topic");
-    struct result r = end_watching();
-    close_hold();
-    remove_logs();
-    return r;
+    return finish();
 }
 
 static struct result repairing_many(void)
@@ -700,7 +655,7 @@ static struct result compacting(void)
         die("nothing was compacted");
     pn_consumer_close(consumer);
     close_hold();
-    remove_logs();
+    empty_directory();
     return r;
 }
 
@@ -718,8 +673,7 @@ static struct result dropping(void)
                                 .max_depth = IN_FLIGHT + 10};
     pn_options_default(&so);
     so.topic_memory = UINT64_C(512) << 20;
-    engine = open_segment("hold", &so);
-    conn = connect_to(engine);
+    open_hold(&so);
     must(pn_topic_open(conn, "t", 1, &t, &topic), "topic");
     must(pn_topic_channel_open(conn, topic, "c", 1, -1, &channel), "channel");
     must(pn_consumer_open(conn, channel, &o, &consumer), "consumer");
@@ -734,14 +688,6 @@ static struct result dropping(void)
     pn_consumer_close(consumer);
     close_hold();
     return r;
-}
-
-static void remove_data_dir(void)
-{
-    if (getpid() == segments_owner && data_dir[0] != '\0') {
-        remove_logs();
-        rmdir(data_dir);
-    }
 }
 
 static const struct {
@@ -779,14 +725,9 @@ int main(int argc, char **argv)
     int n = s.quick ? 2 : 5;
     quick = s.quick;
     segments_owner = getpid();
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    must_os(shared == MAP_FAILED ? -1 : 0, "mmap");
+    shared = shared_memory(sizeof *shared);
     atexit(remove_segments);
-    const char *tmp = getenv("TMPDIR");
-    snprintf(data_dir, sizeof data_dir, "%s/bench-hold.XXXXXX", tmp != NULL ? tmp : "/tmp");
-    if (mkdtemp(data_dir) == NULL)
-        die("mkdtemp %s: %s", data_dir, strerror(errno));
-    atexit(remove_data_dir);
+    make_directory(NULL, "/tmp");
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
         double cpu_ms[MAX_PASSES];
         for (int pass = 0; pass < n; pass++) {
@@ -798,8 +739,7 @@ int main(int argc, char **argv)
         snprintf(names[0], sizeof names[0], "%.3g to %.3g ms of processor time",
                  spread_of(cpu_ms, n).min, spread_of(cpu_ms, n).max);
         snprintf(names[1], sizeof names[1], "%s: notify() beside it, p99.9", scenarios[i].name);
-        figure f = {.program = "bench_hold",
-                    .name = scenarios[i].name,
+        figure f = {.name = scenarios[i].name,
                     .unit = "ms",
                     .ours = ms,
                     .n = n,

@@ -19,46 +19,9 @@
 #include "base/crc32c.h"
 #include "files/latency_log.h"
 
-#include <dirent.h>
-
 /* ---- ns a record -------------------------------------------------------------------------- */
 
 #define RECORDS 400000u
-#define CHANNEL "bench"
-
-static char directory[256];
-
-static void empty_directory(void)
-{
-    DIR *dir = opendir(directory);
-    if (dir == NULL)
-        return;
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        if (entry->d_name[0] != '.')
-            must_os(unlinkat(dirfd(dir), entry->d_name, 0), entry->d_name);
-    closedir(dir);
-}
-
-static pid_t directory_owner;
-
-static void remove_directory(void)
-{
-    if (getpid() != directory_owner)
-        return;
-    empty_directory();
-    rmdir(directory);
-}
-
-static void make_directory(void)
-{
-    const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
-    snprintf(directory, sizeof directory, "%s/bench-latlog-XXXXXX",
-             parent == NULL ? "/tmp" : parent);
-    if (mkdtemp(directory) == NULL)
-        die("mkdtemp %s: %s", directory, strerror(errno));
-    directory_owner = getpid();
-    atexit(remove_directory);
-}
 
 static pn_latlog *open_log(const char *dir, int32_t backend)
 {
@@ -116,23 +79,12 @@ static double clock_alone(void)
     return (double) (last - begin) / RECORDS;
 }
 
-static void print_writer(const char *name, const double *values, int n, double bar)
-{
-    print_figure(&(figure) {.program = "bench_latlog",
-                            .name = name,
-                            .unit = "ns",
-                            .ours = values,
-                            .n = n,
-                            .bar = bar,
-                            .at_most = true});
-}
-
 static void measure_writer(settings s)
 {
     double stamped[MAX_PASSES], bare[MAX_PASSES], whole[MAX_PASSES], clock[MAX_PASSES];
     int n = s.quick ? 11 : 51;
 
-    make_directory();
+    make_directory(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL, "/tmp");
     pin_to_cpu(0);
     pass(true, true);
     for (int i = 0; i < n; i++) {
@@ -141,10 +93,11 @@ static void measure_writer(settings s)
         whole[i] = pass(true, true);
         clock[i] = clock_alone();
     }
-    print_writer("a record and its time stamp", stamped, n, 20);
-    print_writer("a record whose time stamp was taken already, as the engine's is", bare, n, 20);
-    print_writer("a record, its time stamp, channel and CRC of 100 bytes", whole, n, 0);
-    print_writer("clock_gettime alone", clock, n, 0);
+    print_values("a record and its time stamp", "ns", stamped, n, 20, true);
+    print_values("a record whose time stamp was taken already, as the engine's is", "ns", bare, n,
+                 20, true);
+    print_values("a record, its time stamp, channel and CRC of 100 bytes", "ns", whole, n, 0, true);
+    print_values("clock_gettime alone", "ns", clock, n, 0, true);
 }
 
 /* ---- logs to measure with ------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /*
- * bench_notify.c - what a notify costs the notifier when nobody has to be woken.
+ * bench_notify.c - what a notify costs the notifier when no process has to be woken.
  *
  * One notify of 100 bytes on a channel with one listener, which is another process, awake, and not
  * reading meanwhile.  It stays awake because it leaves one message unread (a slot with something
@@ -27,12 +27,10 @@
  */
 #include "measure.h"
 
-#include <dirent.h>
 #include <pthread.h>
 
 #include "backend/conn.h"
 
-#define CHANNEL      "bench"
 #define FLOOR_STRIDE 104 /* 100 rounded up to 8 */
 #define PER_HELPER   500
 #define MANY         10000
@@ -89,9 +87,7 @@ static uint64_t command(uint64_t what, uint64_t count)
 static void be_awake(pn_conn *conn, pn_batch *batch)
 {
     while (must(pn_poll(conn, batch, 1), "pn_poll") == 0) {
-        int rc = pn_wait(conn, -1);
-        if (rc < 0 && rc != -EINTR)
-            must(rc, "pn_wait");
+        sleep_until_told(conn);
     }
 }
 
@@ -107,15 +103,9 @@ static void verify_ours(pn_conn *conn, pn_batch *batch, uint64_t count)
         if (n == 0)
             die("%llu of %llu messages", (unsigned long long) got, (unsigned long long) count);
         for (int64_t i = 0; i < n; i++) {
-            uint64_t length = batch->offset[i + 1] - batch->offset[i];
-            if (first) {
-                first = false;
-                continue;
-            }
-            if (length != PAYLOAD_BYTES ||
-                !payload_is(batch->data + batch->offset[i], expected, got))
-                die("message %llu is not what was sent", (unsigned long long) got);
-            got++;
+            if (!first)
+                check_message(batch, (uint64_t) i, expected, got++);
+            first = false;
         }
     }
     if (pn_poll(conn, batch, 0) != 0)
@@ -238,12 +228,8 @@ static double pass_ours(const notifier *n)
     wake_listener(n);
     uint64_t signals_before = signals_sent(n);
     int64_t begin = now_ns();
-    for (uint64_t i = 0; i < n->count; i++) {
-        payload_number(payload, i);
-        int rc = pn_notify(n->conn, CHANNEL, strlen(CHANNEL), payload, sizeof payload);
-        if (rc < 0)
-            must(rc, "pn_notify");
-    }
+    for (uint64_t i = 0; i < n->count; i++)
+        notify_number(n->conn, payload, i);
     int64_t end = now_ns();
     if (signals_sent(n) != signals_before)
         die("the listener was not awake");
@@ -356,8 +342,7 @@ static void compare_with_notify(const notifier *n, const char *name, pass_functi
 {
     double ours[MAX_PASSES], plain[MAX_PASSES];
     measure_pairs(pass, n, ours, pass_ours, n, plain, pairs);
-    print_figure(&(figure) {.program = "bench_notify",
-                            .name = name,
+    print_figure(&(figure) {.name = name,
                             .unit = "ns",
                             .ours = ours,
                             .floor = plain,
@@ -378,8 +363,7 @@ static void part_one_listener(settings s)
     uint64_t ring_bytes = (uint64_t) options.queue_pages * PAGE_BYTES;
     notifier_start(&n, engine, ring_bytes, &plan);
     measure_pairs(pass_ours, &n, ours, pass_floor, &n, floor, pairs);
-    print_figure(&(figure) {.program = "bench_notify",
-                            .name = "notify, 1 awake listener, default segment",
+    print_figure(&(figure) {.name = "notify, 1 awake listener, default segment",
                             .unit = "ns",
                             .ours = ours,
                             .floor = floor,
@@ -406,8 +390,7 @@ static void print_crowds(const crowd_values *v)
 {
     double without[MAX_PASSES];
     char title[80];
-    print_figure(&(figure) {.program = "bench_notify",
-                            .name = "notify, 1 awake listener, segment for 10,000",
+    print_figure(&(figure) {.name = "notify, 1 awake listener, segment for 10,000",
                             .unit = "ns",
                             .ours = v->crowded[0],
                             .floor = v->floor,
@@ -420,8 +403,7 @@ static void print_crowds(const crowd_values *v)
             without[i] = v->crowded[0][i] * v->twin[state][i] / v->twin[0][i];
         snprintf(title, sizeof title, "notify, 1 awake listener and %d idle on other channels",
                  CROWDS[state]);
-        print_figure(&(figure) {.program = "bench_notify",
-                                .name = title,
+        print_figure(&(figure) {.name = title,
                                 .unit = "ns",
                                 .ours = v->crowded[state],
                                 .floor = without,
@@ -489,21 +471,6 @@ static void part_idle_listeners(settings s)
 
 /* ---- the latency log ---------------------------------------------------------------------- */
 
-static char logs[64];
-static pid_t logs_owner;
-
-static void remove_logs(void)
-{
-    DIR *dir = getpid() == logs_owner ? opendir(logs) : NULL;
-    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
-        if (entry->d_name[0] != '.')
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir == NULL)
-        return;
-    closedir(dir);
-    rmdir(logs);
-}
-
 static void print_logging(const double *with, const double *without, int pairs, const char *where)
 {
     double more[MAX_PASSES];
@@ -512,56 +479,44 @@ static void print_logging(const double *with, const double *without, int pairs, 
         more[i] = with[i] - without[i];
     snprintf(name[0], sizeof name[0], "notify with a latency log%s", where);
     snprintf(name[1], sizeof name[1], "what a latency log%s adds to a notify", where);
-    print_figure(&(figure) {.program = "bench_notify",
-                            .name = name[0],
+    print_figure(&(figure) {.name = name[0],
                             .unit = "ns",
                             .ours = with,
                             .floor = without,
                             .n = pairs,
                             .against = "the same without"});
-    print_figure(&(figure) {.program = "bench_notify",
-                            .name = name[1],
-                            .unit = "ns",
-                            .ours = more,
-                            .n = pairs,
-                            .bar = 30,
-                            .at_most = true});
+    print_values(name[1], "ns", more, pairs, 30, true);
 }
 
-/* Passes with a log in that directory and without one. */
+/* Passes with a log in that directory (NULL: TMPDIR) and without one. */
 static void measure_logging(const notifier *plain, const char *parent, const char *where, int pairs)
 {
     double with[MAX_PASSES], without[MAX_PASSES];
     notifier logged = *plain;
 
-    snprintf(logs, sizeof logs, "%.40s/bench-notify-XXXXXX", parent);
-    if (mkdtemp(logs) == NULL)
-        die("mkdtemp %s: %s", logs, strerror(errno));
-    must(pn_connect(plain->engine, "default", strlen("default"), 0, logs, &logged.conn),
+    make_directory(parent, "/tmp");
+    must(pn_connect(plain->engine, "default", strlen("default"), 0, directory, &logged.conn),
          "pn_connect");
     measure_pairs(pass_ours, &logged, with, pass_ours, plain, without, 3);
     measure_pairs(pass_ours, &logged, with, pass_ours, plain, without, pairs);
     print_logging(with, without, pairs, where);
     pn_conn_close(logged.conn);
-    remove_logs();
+    remove_directory();
 }
 
 static void part_logging(settings s)
 {
-    const char *disk = getenv("TMPDIR");
     pn_options options;
     pass_plan plan;
     notifier plain;
     int pairs = s.quick ? 11 : 101;
 
-    logs_owner = getpid();
-    atexit(remove_logs);
     pn_options_default(&options);
     pn_engine *engine = open_segment("logging", &options);
     uint64_t ring_bytes = (uint64_t) options.queue_pages * PAGE_BYTES;
     notifier_start(&plain, engine, ring_bytes, &plan);
     measure_logging(&plain, "/dev/shm", "", pairs);
-    measure_logging(&plain, disk != NULL ? disk : "/tmp", " on disk", pairs);
+    measure_logging(&plain, NULL, " on disk", pairs);
     notifier_stop(&plain, ring_bytes);
     pn_engine_close(engine);
 }

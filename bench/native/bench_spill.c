@@ -19,32 +19,11 @@
  */
 #include "measure.h"
 
-#include <sys/stat.h>
-
-#define CHANNEL              "bench"
 #define RING_PAGES           1024U /* 8 MiB */
 #define PAGE_BYTES           8192U
 #define ENTRY_BYTES(payload) ((56 + sizeof CHANNEL - 1 + (payload) + 7) / 8 * 8)
 #define MAX_PAYLOAD          1000
 #define READ_AT_ONCE         4096
-
-static char directory[256];
-
-static void remove_directory(void)
-{
-    if (getpid() == segments_owner)
-        rmdir(directory);
-}
-
-static void make_directory(void)
-{
-    const char *parent = getenv("TMPDIR");
-    int n = snprintf(directory, sizeof directory, "%s/pynotify-bench.XXXXXX",
-                     parent != NULL ? parent : "/var/tmp");
-    if (n >= (int) sizeof directory || mkdtemp(directory) == NULL)
-        die("mkdtemp %s: %s", directory, strerror(errno));
-    atexit(remove_directory);
-}
 
 static pn_options options_with(uint32_t max_queue_pages)
 {
@@ -85,16 +64,12 @@ static double pass(one_process *p, uint64_t count, double *with_reading)
     for (uint64_t end = p->sent + count; p->sent < end;) {
         int64_t before = now_ns();
         for (int i = 0; i < 500; i++) {
-            payload_number(payload, p->sent++);
-            int rc = pn_notify(p->notifier, CHANNEL, strlen(CHANNEL), payload, sizeof payload);
-            if (rc < 0)
-                must(rc, "pn_notify");
+            notify_number(p->notifier, payload, p->sent++);
         }
         notifying += now_ns() - before;
         int64_t n = must(pn_poll(p->listener, p->batch, 0), "pn_poll");
         for (int64_t i = 0; i < n; i++)
-            if (!payload_is(p->batch->data + p->batch->offset[i], expected, p->got++))
-                die("message %llu is not what was sent", (unsigned long long) p->got - 1);
+            check_message(p->batch, (uint64_t) i, expected, p->got++);
     }
     if (p->got != p->sent)
         die("%llu of %llu messages", (unsigned long long) p->got, (unsigned long long) p->sent);
@@ -131,8 +106,7 @@ static void measure_nothing_spilled(settings s)
         if (i % 2 == 0)
             floor[at] = pass(&without, count, &floor_read[at]);
     }
-    print_figure(&(figure) {.program = "bench_spill",
-                            .name = "notify where pages may go to files and none does",
+    print_figure(&(figure) {.name = "notify where pages may go to files and none does",
                             .unit = "ns",
                             .ours = ours,
                             .floor = floor,
@@ -140,8 +114,7 @@ static void measure_nothing_spilled(settings s)
                             .against = "a segment without max_queue_pages",
                             .bar = 1.05,
                             .at_most = true});
-    print_figure(&(figure) {.program = "bench_spill",
-                            .name = "notify and read where pages may go to files and none does",
+    print_figure(&(figure) {.name = "notify and read where pages may go to files and none does",
                             .unit = "ns",
                             .ours = ours_read,
                             .floor = floor_read,
@@ -160,16 +133,10 @@ typedef struct catching_up {
     _Atomic uint64_t kbytes; /* W: listener: its own memory, at the most */
 } catching_up;
 
-/* RssAnon of this process, in KiB. */
+/* KiB of this process alone. */
 static uint64_t own_memory(void)
 {
-    char text[4096];
-    int fd = must_os(open("/proc/self/status", O_RDONLY | O_CLOEXEC), "/proc/self/status");
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    const char *line = strstr(text, "RssAnon:");
-    return line == NULL ? 0 : strtoull(line + strlen("RssAnon:"), NULL, 10);
+    return (uint64_t) from_proc(getpid(), "status", "RssAnon");
 }
 
 static void fill(uint8_t *payload, uint64_t bytes)
@@ -236,8 +203,7 @@ static double segment_mib(void)
 static void print_one(const char *name, const char *unit, const double *values, int n, double bar,
                       bool at_most)
 {
-    print_figure(&(figure) {.program = "bench_spill",
-                            .name = name,
+    print_figure(&(figure) {.name = name,
                             .unit = unit,
                             .ours = values,
                             .n = n,
@@ -300,7 +266,7 @@ int main(int argc, char **argv)
     settings s = parse_arguments(argc, argv);
     segments_owner = getpid();
     atexit(remove_segments);
-    make_directory();
+    make_directory(NULL, "/var/tmp");
     measure_nothing_spilled(s);
     measure_catching_up(s, 1000);
     measure_catching_up(s, 100);

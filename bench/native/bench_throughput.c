@@ -14,11 +14,10 @@
  *   "the loop"      is the loop of pynotify.h: pn_wait(), then everything with pn_poll().  It falls
  *                   asleep whenever it has caught up, and each time costs a signal.
  *
- * The ring has its default size and on_full is PN_FULL_BLOCK: whoever is ahead waits.
+ * The ring has its default size and on_full is PN_FULL_BLOCK: a process that is ahead waits.
  */
 #include "measure.h"
 
-#define CHANNEL       "bench"
 #define PUBLISH_EVERY 64
 
 typedef struct progress {
@@ -42,11 +41,8 @@ typedef struct reader {
 static void read_some(reader *r, uint64_t max)
 {
     int64_t n = must(pn_poll(r->conn, r->batch, max), "pn_poll");
-    const pn_batch *b = r->batch;
     for (int64_t i = 0; i < n; i++, r->got++)
-        if (b->offset[i + 1] - b->offset[i] != PAYLOAD_BYTES ||
-            !payload_is(b->data + b->offset[i], r->expected, r->got))
-            die("message %llu is not what was sent", (unsigned long long) r->got);
+        check_message(r->batch, (uint64_t) i, r->expected, r->got);
 }
 
 /* Leaves one message unread until the last 64. */
@@ -66,9 +62,7 @@ static void read_behind(reader *r, const progress *p, uint64_t count)
 static void read_in_the_loop(reader *r, uint64_t count)
 {
     while (r->got < count) {
-        int rc = pn_wait(r->conn, -1);
-        if (rc < 0 && rc != -EINTR)
-            must(rc, "pn_wait");
+        sleep_until_told(r->conn);
         read_some(r, 0);
     }
 }
@@ -104,10 +98,7 @@ static double pass(pn_conn *conn, child listener, progress *p, uint64_t count)
     hear(listener.socket);
     int64_t begin = now_ns();
     for (uint64_t i = 0; i < count; i++) {
-        payload_number(payload, i);
-        int rc = pn_notify(conn, CHANNEL, strlen(CHANNEL), payload, sizeof payload);
-        if (rc < 0)
-            must(rc, "pn_notify");
+        notify_number(conn, payload, i);
         if ((i + 1) % PUBLISH_EVERY == 0)
             atomic_store_explicit(&p->sent, i + 1, memory_order_release);
     }
@@ -135,8 +126,7 @@ static void measure(settings s, bool reads_behind)
     pass(conn, listener, p, count);
     for (int i = 0; i < passes; i++)
         rates[i] = pass(conn, listener, p, count);
-    print_figure(&(figure) {.program = "bench_throughput",
-                            .name = reads_behind
+    print_figure(&(figure) {.name = reads_behind
                                         ? "C to C, single notifies, listener reads behind"
                                         : "C to C, single notifies, the loop of pynotify.h",
                             .unit = "M messages/s",

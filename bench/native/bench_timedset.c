@@ -153,7 +153,6 @@ int main(int argc, char **argv)
         {.name = "message of 200 bytes: take, copy, give back", .ours = published, .bar = 50},
     };
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
-        figures[i].program = "bench_timedset";
         figures[i].unit = "ns";
         figures[i].n = n;
         figures[i].at_most = true;

@@ -12,10 +12,9 @@
  */
 #include "measure.h"
 
-#define BODY_BYTES  200
-#define MAX_SAMPLES 4000
-#define DEFERRED    1000000
-#define HOUR_NS     INT64_C(3600000000000)
+#define BODY_BYTES 200
+#define DEFERRED   1000000
+#define HOUR_NS    INT64_C(3600000000000)
 
 static const char NOTIFICATION[] = "a notification to a listener that slept";
 
@@ -28,18 +27,6 @@ static pn_ref channel_of(const char *name, pn_ref *topic)
     must(pn_topic_open(conn, name, strlen(name), NULL, topic), "pn_topic_open");
     must(pn_topic_channel_open(conn, *topic, "c", 1, -1, &channel), "pn_topic_channel_open");
     return channel;
-}
-
-static void report(const char *name, const char *unit, const double *ours, int n, double bar,
-                   bool at_most)
-{
-    print_figure(&(figure) {.program = "bench_topic",
-                            .name = name,
-                            .unit = unit,
-                            .ours = ours,
-                            .n = n,
-                            .bar = bar,
-                            .at_most = at_most});
 }
 
 /* ---- publish, get, finish ----------------------------------------------------------------- */
@@ -90,9 +77,9 @@ static void throughput(settings s)
         many[at] = (double) n * 1e9 / (double) (now_ns() - begin);
         finish_all(c, n);
     }
-    report("publish 200 bytes, one at a time", "1/s", one, passes, 500000, false);
-    report("publish_many of 200 bytes", "1/s", many, passes, 3000000, false);
-    report("get and finish", "1/s", finished, passes, 300000, false);
+    print_values("publish 200 bytes, one at a time", "1/s", one, passes, 500000, false);
+    print_values("publish_many of 200 bytes", "1/s", many, passes, 3000000, false);
+    print_values("get and finish", "1/s", finished, passes, 300000, false);
     must(pn_consumer_close(c), "pn_consumer_close");
     free(bodies);
     free(lens);
@@ -132,30 +119,18 @@ static void deferred(settings s)
         while (stats.depth < (uint64_t) n * (uint64_t) (pass + 1));
         fire[pass] = (double) (now_ns() - begin) / n;
     }
-    report("publish a deferred message, 1,000,000 there", "ns", add, passes, 2000, true);
-    report("fire a deferred message, 1,000,000 there", "ns", fire, passes, 2000, true);
+    print_values("publish a deferred message, 1,000,000 there", "ns", add, passes, 2000, true);
+    print_values("fire a deferred message, 1,000,000 there", "ns", fire, passes, 2000, true);
     must(pn_topic_delete(conn, topic), "pn_topic_delete");
 }
 
 /* ---- a sleeper ---------------------------------------------------------------------------- */
 
-typedef struct board {
-    _Alignas(64) _Atomic int64_t sent_ns; /* W: sender, before each call */
-    _Alignas(64) _Atomic uint64_t taken;  /* W: the sleeper, messages of this pass so far */
-    double sample_ns[MAX_SAMPLES];        /* W: the sleeper, before `taken` */
-    pn_ref channel;
-} board;
-
 typedef struct plan {
     board *board;
+    pn_ref topic, channel;
     bool consumes;
 } plan;
-
-static void take(board *b, uint64_t i)
-{
-    b->sample_ns[i] = (double) (now_ns() - atomic_load(&b->sent_ns));
-    atomic_store(&b->taken, i + 1);
-}
 
 static void consume(pn_conn *mine, pn_consumer *c, board *b, uint64_t count)
 {
@@ -174,9 +149,7 @@ static void consume(pn_conn *mine, pn_consumer *c, board *b, uint64_t count)
 static void receive(pn_conn *mine, pn_batch *batch, board *b, uint64_t count)
 {
     for (uint64_t i = 0; i < count;) {
-        int rc = pn_wait(mine, -1);
-        if (rc < 0 && rc != -EINTR)
-            must(rc, "pn_wait");
+        sleep_until_told(mine);
         if (must(pn_poll(mine, batch, 0), "pn_poll") != 0)
             take(b, i++);
     }
@@ -190,7 +163,7 @@ static void sleeper(int socket, void *arg)
     pn_consumer *c = NULL;
     pin_to_cpu(0);
     if (p->consumes)
-        must(pn_consumer_open(mine, p->board->channel, NULL, &c), "pn_consumer_open");
+        must(pn_consumer_open(mine, p->channel, NULL, &c), "pn_consumer_open");
     else
         listen_to(mine, "wake");
     tell(socket, 0);
@@ -208,31 +181,27 @@ static void sleeper(int socket, void *arg)
     pn_conn_close(mine);
 }
 
-/* The median of a pass, ns. */
-static double pass(child c, int stat_fd, const plan *p, pn_ref topic, int count)
+static void wake(void *arg, uint64_t i)
 {
-    double sorted[MAX_SAMPLES];
-    char body[BODY_BYTES];
-    uint64_t id;
-    memset(body, 'x', sizeof body);
+    static const char body[BODY_BYTES];
+    const plan *p = arg;
     const pn_message_in in = {.body = body, .body_len = sizeof body};
+    uint64_t id;
+    (void) i;
+    if (p->consumes)
+        must(pn_topic_publish(conn, NULL, p->topic, &in, &id), "pn_topic_publish");
+    else
+        must(pn_notify_cstr(conn, "wake", body, sizeof body), "pn_notify");
+}
+
+/* The median, ns. */
+static double pass(child c, int stat_fd, plan *p, int count)
+{
     tell(c.socket, (uint64_t) count);
     hear(c.socket);
-    for (int i = 0; i < count; i++) {
-        while (!is_sleeping(stat_fd))
-            sched_yield();
-        atomic_store(&p->board->sent_ns, now_ns());
-        if (p->consumes)
-            must(pn_topic_publish(conn, NULL, topic, &in, &id), "pn_topic_publish");
-        else
-            must(pn_notify_cstr(conn, "wake", body, sizeof body), "pn_notify");
-        while (atomic_load(&p->board->taken) != (uint64_t) i + 1)
-            sched_yield();
-    }
+    double median = median_wakeup(p->board, stat_fd, count, wake, p);
     hear(c.socket);
-    memcpy(sorted, p->board->sample_ns, (size_t) count * sizeof *sorted);
-    qsort(sorted, (size_t) count, sizeof *sorted, compare_doubles);
-    return sorted[count / 2];
+    return median;
 }
 
 static void wakeup(settings s)
@@ -243,8 +212,10 @@ static void wakeup(settings s)
     child c[2];
     pn_ref topic, channel = channel_of("wakeup", &topic);
     for (int k = 0; k < 2; k++) {
-        plans[k] = (plan) {.board = shared_memory(sizeof(board)), .consumes = k == 0};
-        plans[k].board->channel = channel;
+        plans[k] = (plan) {.board = shared_memory(sizeof(board)),
+                           .topic = topic,
+                           .channel = channel,
+                           .consumes = k == 0};
         c[k] = start_child(sleeper, &plans[k]);
         hear(c[k].socket);
         stat_fd[k] = open_stat(c[k].pid);
@@ -253,12 +224,11 @@ static void wakeup(settings s)
     for (int i = -1; i < pairs; i++) /* the first is a warm-up */
         for (int step = 0; step < 2; step++) {
             int k = i % 2 != 0 ? 1 - step : step;
-            double median = pass(c[k], stat_fd[k], &plans[k], topic, count);
+            double median = pass(c[k], stat_fd[k], &plans[k], count);
             if (i >= 0)
                 medians[k][i] = median;
         }
-    print_figure(&(figure) {.program = "bench_topic",
-                            .name = "a sleeping consumer gets a message, one CPU",
+    print_figure(&(figure) {.name = "a sleeping consumer gets a message, one CPU",
                             .unit = "ns",
                             .ours = medians[0],
                             .floor = medians[1],

@@ -19,19 +19,10 @@
 #include <sys/eventfd.h>
 #include <sys/pidfd.h>
 
-#define CHANNEL     "bench"
-#define MAX_SAMPLES 4000
-
 static const char FLOOR[] = "pidfd_send_signal, handler writes eventfd, ppoll, drain";
 static const char FLOOR_TWICE[] = "the floor that polls twice";
 
 enum kind { OURS, FLOOR_ONCE, FLOOR_POLLS_TWICE, KINDS };
-
-typedef struct board {
-    _Alignas(64) _Atomic int64_t sent_ns; /* W: sender, before each call */
-    _Alignas(64) _Atomic uint64_t taken;  /* W: listener, messages of this pass so far */
-    double sample_ns[MAX_SAMPLES];        /* W: listener, before `taken` */
-} board;
 
 typedef struct listener_plan {
     enum kind kind;
@@ -45,11 +36,6 @@ static uint64_t command(int cpu, int count)
     return (uint64_t) cpu << 32 | (uint64_t) count;
 }
 
-static void take(board *b, uint64_t i)
-{
-    b->sample_ns[i] = (double) (now_ns() - atomic_load(&b->sent_ns));
-}
-
 /* ---- ours -------------------------------------------------------------------------------- */
 
 static void receive_ours(pn_conn *conn, pn_batch *batch, board *b, uint64_t count)
@@ -57,17 +43,14 @@ static void receive_ours(pn_conn *conn, pn_batch *batch, board *b, uint64_t coun
     uint8_t expected[PAYLOAD_BYTES];
     payload_init(expected);
     for (uint64_t i = 0; i < count;) {
-        int rc = pn_wait(conn, -1);
-        if (rc < 0 && rc != -EINTR)
-            must(rc, "pn_wait");
+        sleep_until_told(conn);
         int64_t n = must(pn_poll(conn, batch, 0), "pn_poll");
         if (n == 0)
             continue;
         take(b, i);
-        if (n != 1 || batch->offset[1] - batch->offset[0] != PAYLOAD_BYTES ||
-            !payload_is(batch->data + batch->offset[0], expected, i))
-            die("message %llu is not what was sent", (unsigned long long) i);
-        atomic_store(&b->taken, ++i);
+        if (n != 1)
+            die("%lld messages at once", (long long) n);
+        check_message(batch, 0, expected, i++);
     }
 }
 
@@ -105,8 +88,7 @@ static void receive_floor(board *b, uint64_t count, bool twice)
             continue;
         if (read(latch, &word, sizeof word) != (ssize_t) sizeof word)
             continue;
-        take(b, i);
-        atomic_store(&b->taken, ++i);
+        take(b, i++);
     }
 }
 
@@ -142,45 +124,36 @@ static void listener_main(int socket, void *arg)
 typedef struct subject {
     enum kind kind;
     child listener;
+    pn_conn *conn; /* of the sender */
     int pidfd, stat_fd;
 } subject;
 
-static void wait_until_asleep(const subject *s)
+static void wake(void *arg, uint64_t i)
 {
-    while (!is_sleeping(s->stat_fd))
-        sched_yield();
+    static uint8_t payload[PAYLOAD_BYTES];
+    const subject *s = arg;
+    if (i == 0)
+        payload_init(payload);
+    if (s->kind == OURS)
+        notify_number(s->conn, payload, i);
+    else
+        must_os(pidfd_send_signal(s->pidfd, SIGUSR1, NULL, 0), "pidfd_send_signal");
 }
 
 /* The median of a pass, ns. */
-static double pass(const subject *s, pn_conn *conn, board *b, int cpu, int count)
+static double pass(subject *s, board *b, int cpu, int count)
 {
-    uint8_t payload[PAYLOAD_BYTES];
-    double sorted[MAX_SAMPLES];
-    payload_init(payload);
     tell(s->listener.socket, command(cpu, count));
     hear(s->listener.socket);
-    for (int i = 0; i < count; i++) {
-        wait_until_asleep(s);
-        payload_number(payload, (uint64_t) i);
-        atomic_store(&b->sent_ns, now_ns());
-        if (s->kind == OURS)
-            must(pn_notify(conn, CHANNEL, strlen(CHANNEL), payload, sizeof payload), "pn_notify");
-        else
-            must_os(pidfd_send_signal(s->pidfd, SIGUSR1, NULL, 0), "pidfd_send_signal");
-        while (atomic_load(&b->taken) != (uint64_t) i + 1)
-            sched_yield();
-    }
+    double median = median_wakeup(b, s->stat_fd, count, wake, s);
     hear(s->listener.socket);
-    memcpy(sorted, b->sample_ns, (size_t) count * sizeof *sorted);
-    qsort(sorted, (size_t) count, sizeof *sorted, compare_doubles);
-    return sorted[count / 2];
+    return median;
 }
 
 static void report(const char *name, double medians[KINDS][MAX_PASSES], enum kind floor, int n,
                    double bar)
 {
-    print_figure(&(figure) {.program = "bench_wakeup",
-                            .name = name,
+    print_figure(&(figure) {.name = name,
                             .unit = "ns",
                             .ours = medians[OURS],
                             .floor = medians[floor],
@@ -191,14 +164,14 @@ static void report(const char *name, double medians[KINDS][MAX_PASSES], enum kin
                             .note = "one value a pass: the median of its messages"});
 }
 
-static void measure(const subject subjects[KINDS], pn_conn *conn, board *b, settings s, int cpu)
+static void measure(subject subjects[KINDS], board *b, settings s, int cpu)
 {
     double medians[KINDS][MAX_PASSES];
     int pairs = s.quick ? 5 : 11, count = s.quick ? 400 : 2000;
     for (int i = -1; i < pairs; i++) { /* the first is a warm-up */
         for (int step = 0; step < KINDS; step++) {
             int k = i % 2 ? KINDS - 1 - step : step;
-            double median = pass(&subjects[k], conn, b, cpu, count);
+            double median = pass(&subjects[k], b, cpu, count);
             if (i >= 0)
                 medians[k][i] = median;
         }
@@ -228,14 +201,14 @@ int main(int argc, char **argv)
                                  .pidfd = must_os(pidfd_open(c.pid, 0), "pidfd_open"),
                                  .stat_fd = open_stat(c.pid)};
     }
-    pn_conn *conn = connect_to(engine);
+    subjects[OURS].conn = connect_to(engine);
     pin_to_cpu(0);
-    measure(subjects, conn, b, s, 0);
+    measure(subjects, b, s, 0);
     if (cpu_count() > 1)
-        measure(subjects, conn, b, s, 1);
+        measure(subjects, b, s, 1);
     for (int k = 0; k < KINDS; k++)
         end_child(subjects[k].listener);
-    pn_conn_close(conn);
+    pn_conn_close(subjects[OURS].conn);
     pn_engine_close(engine);
     return 0;
 }

@@ -17,13 +17,13 @@
 
 enum { SLEEPERS = 1000, DEATHS = 25, MAX_DEATH_PASSES = 8 };
 
-typedef struct board {
+typedef struct seen {
     _Atomic uint32_t ready;
     _Atomic int64_t heard_ns;
-} board;
+} seen;
 
 static pn_engine *engine;
-static board *b;
+static seen *b;
 
 /* ---- sleepers ---------------------------------------------------------------------------- */
 
@@ -42,22 +42,6 @@ static void sleeper(int socket, void *arg)
     atomic_fetch_add(&b->ready, 1);
     for (;;)
         pn_wait(conn, -1);
-}
-
-static double from_proc(pid_t pid, const char *file, const char *key)
-{
-    char path[64], text[4096];
-    double sum = 0;
-    snprintf(path, sizeof path, "/proc/%d/%s", (int) pid, file);
-    int fd = must_os(open(path, O_RDONLY | O_CLOEXEC), path);
-    ssize_t n = must_os((int) read(fd, text, sizeof text - 1), path);
-    close(fd);
-    text[n] = '\0';
-    if (key == NULL)
-        return strtod(text, NULL);
-    for (const char *at = strstr(text, key); at != NULL; at = strstr(at + 1, key))
-        sum += strtod(strchr(at, ':') + 1, NULL);
-    return sum;
 }
 
 static void total(const child *c, int n, double *cpu_ns, double *switches)
@@ -105,8 +89,7 @@ static void measure_sleepers(settings s)
     snprintf(title, sizeof title, "%d sleepers, processor time", n);
     snprintf(note, sizeof note, "%.0f context switches a minute instead of %.0f", ours_switches,
              floor_switches);
-    figure f = {.program = "bench_watch",
-                .name = title,
+    figure f = {.name = title,
                 .unit = "ms/min",
                 .against = "a slow timer of one second",
                 .ours = &ours,
@@ -129,9 +112,7 @@ static void last_listener(int socket, void *arg)
         ; /* walks */
     tell(socket, 0);
     for (;;) {
-        int rc = pn_wait(conn, -1);
-        if (rc < 0 && rc != -EINTR)
-            must(rc, "pn_wait");
+        sleep_until_told(conn);
         if (must(pn_poll(conn, batch, 0), "pn_poll") > 0)
             atomic_store(&b->heard_ns, now_ns());
     }
@@ -166,8 +147,7 @@ static double one_death(const char *label, int listener_stat)
         if (now_ns() - from > 20000000000)
             die("%s: not heard of for 20 s", label);
     }
-    waitpid(c.pid, NULL, 0);
-    close(c.socket);
+    wait_for_death(c);
     return (double) (at - from) / 1e3;
 }
 
@@ -186,17 +166,10 @@ static void measure_deaths(settings s, const char *label, const char *what)
         }
         median[pass] = spread_of(us, DEATHS).median;
     }
-    kill(listener.pid, SIGKILL);
-    waitpid(listener.pid, NULL, 0);
-    close(listener.socket);
+    kill_child(listener);
     close(stat_fd);
     snprintf(note, sizeof note, "the slowest of %d: %.0f us", passes * DEATHS, slowest);
-    figure f = {.program = "bench_watch",
-                .name = what,
-                .unit = "us",
-                .ours = median,
-                .n = passes,
-                .note = note};
+    figure f = {.name = what, .unit = "us", .ours = median, .n = passes, .note = note};
     print_figure(&f);
 }
 

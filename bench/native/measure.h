@@ -25,6 +25,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -39,6 +40,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -48,6 +50,7 @@
 
 #define PAYLOAD_BYTES 100
 #define MAX_PASSES    256
+#define CHANNEL       "bench"
 
 /* ---- giving up --------------------------------------------------------------------------- */
 
@@ -189,6 +192,36 @@ __attribute__((unused)) static void end_child(child c)
         die("process %d ended with status %#x", (int) c.pid, (unsigned) status);
 }
 
+/* For one that was told nothing: it kills itself, or is killed here. */
+__attribute__((unused)) static void wait_for_death(child c)
+{
+    must_os(waitpid(c.pid, NULL, 0), "waitpid");
+    close(c.socket);
+}
+
+__attribute__((unused)) static void kill_child(child c)
+{
+    kill(c.pid, SIGKILL);
+    wait_for_death(c);
+}
+
+/* The numbers behind `key:` in /proc/PID/file, added up; NULL: the number that it begins with. */
+__attribute__((unused)) static double from_proc(pid_t pid, const char *file, const char *key)
+{
+    char path[64], text[4096];
+    double sum = 0;
+    snprintf(path, sizeof path, "/proc/%d/%s", (int) pid, file);
+    int fd = must_os(open(path, O_RDONLY | O_CLOEXEC), path);
+    ssize_t n = must_os((int) read(fd, text, sizeof text - 1), path);
+    close(fd);
+    text[n] = '\0';
+    if (key == NULL)
+        return strtod(text, NULL);
+    for (const char *at = strstr(text, key); at != NULL; at = strstr(at + 1, key))
+        sum += strtod(strchr(at, ':') + 1, NULL);
+    return sum;
+}
+
 /* Blocked in the kernel: state S in /proc/PID/stat. */
 __attribute__((unused)) static bool is_sleeping(int stat_fd)
 {
@@ -253,8 +286,8 @@ __attribute__((unused)) static spread spread_of(const double *values, int n)
 }
 
 typedef struct figure {
-    const char *program, *name, *unit; /* unit of ours and of the floor */
-    const double *ours, *floor;        /* [n], pair by pair; floor NULL: an absolute figure */
+    const char *name, *unit;    /* unit of ours and of the floor */
+    const double *ours, *floor; /* [n], pair by pair; floor NULL: an absolute figure */
     int n;
     const char *against; /* what the floor is */
     double bar;          /* 0: none */
@@ -272,8 +305,8 @@ static inline void print_spread_json(const char *key, spread s)
 
 static inline void print_figure_json(const figure *f, spread ours, spread floor, spread compared)
 {
-    printf("{\"program\": \"%s\", \"figure\": \"%s\", \"unit\": \"%s\", ", f->program, f->name,
-           f->unit);
+    printf("{\"program\": \"%s\", \"figure\": \"%s\", \"unit\": \"%s\", ",
+           program_invocation_short_name, f->name, f->unit);
     print_spread_json("ours", ours);
     if (f->floor != NULL) {
         print_spread_json("peer", floor);
@@ -304,7 +337,7 @@ __attribute__((unused)) static void print_figure(const figure *f)
         fflush(stdout);
         return;
     }
-    printf("%s: %s\n", f->program, f->name);
+    printf("%s: %s\n", program_invocation_short_name, f->name);
     printf("    ours   %10.4g %s [%.4g .. %.4g], %d repetitions\n", ours.median, f->unit, ours.min,
            ours.max, f->n);
     if (f->floor != NULL) {
@@ -320,6 +353,15 @@ __attribute__((unused)) static void print_figure(const figure *f)
     if (f->note != NULL)
         printf("    note   %s\n", f->note);
     fflush(stdout);
+}
+
+/* One that has no floor; a bar of 0 is none. */
+__attribute__((unused)) static void print_values(const char *name, const char *unit,
+                                                 const double *ours, int n, double bar,
+                                                 bool at_most)
+{
+    print_figure(&(figure) {
+        .name = name, .unit = unit, .ours = ours, .n = n, .bar = bar, .at_most = at_most});
 }
 
 /* ---- command line ------------------------------------------------------------------------ */
@@ -342,6 +384,47 @@ __attribute__((unused)) static settings parse_arguments(int argc, char **argv)
             die("usage: %s [--quick] [--json]", argv[0]);
     }
     return s;
+}
+
+/* ---- a directory that is gone afterwards --------------------------------------------------- */
+
+static char directory[256];
+static pid_t directory_owner;
+
+static inline int remove_below(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void) st, (void) type;
+    if (at->level > 0 && remove(path) != 0)
+        die("remove %s: %s", path, strerror(errno));
+    return 0;
+}
+
+static inline void empty_directory(void)
+{
+    nftw(directory, remove_below, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static inline void remove_directory(void)
+{
+    if (getpid() != directory_owner || directory[0] == '\0')
+        return;
+    empty_directory();
+    rmdir(directory);
+    directory[0] = '\0';
+}
+
+/* In `parent`; NULL: in TMPDIR, or if there is none in `otherwise`. */
+__attribute__((unused)) static void make_directory(const char *parent, const char *otherwise)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (parent == NULL)
+        parent = tmp != NULL ? tmp : otherwise;
+    if (directory_owner == 0)
+        atexit(remove_directory);
+    directory_owner = getpid();
+    int n = snprintf(directory, sizeof directory, "%s/pynotify-bench.XXXXXX", parent);
+    if (n >= (int) sizeof directory || mkdtemp(directory) == NULL)
+        die("mkdtemp %s: %s", directory, strerror(errno));
 }
 
 /* ---- segments ---------------------------------------------------------------------------- */
@@ -392,6 +475,70 @@ __attribute__((unused)) static pn_conn *connect_to(pn_engine *engine)
     pn_conn *conn = NULL;
     must(pn_connect(engine, "default", strlen("default"), 0, NULL, &conn), "pn_connect");
     return conn;
+}
+
+/* ---- waking one that sleeps ---------------------------------------------------------------- */
+
+#define MAX_SAMPLES 4000
+
+/* What the sender and the sleeper share. */
+typedef struct board {
+    _Alignas(64) _Atomic int64_t sent_ns; /* W: sender, before each call */
+    _Alignas(64) _Atomic uint64_t taken;  /* W: sleeper, messages of this pass so far */
+    double sample_ns[MAX_SAMPLES];        /* W: sleeper, before `taken` */
+} board;
+
+/* In the sleeper: message i is in its hand. */
+__attribute__((unused)) static void take(board *b, uint64_t i)
+{
+    b->sample_ns[i] = (double) (now_ns() - atomic_load(&b->sent_ns));
+    atomic_store(&b->taken, i + 1);
+}
+
+/* `wake` is called for each message once the sleeper is blocked.  The median of the pass, ns. */
+__attribute__((unused)) static double median_wakeup(board *b, int stat_fd, int count,
+                                                    void (*wake)(void *arg, uint64_t i), void *arg)
+{
+    double sorted[MAX_SAMPLES];
+    for (int i = 0; i < count; i++) {
+        while (!is_sleeping(stat_fd))
+            sched_yield();
+        atomic_store(&b->sent_ns, now_ns());
+        wake(arg, (uint64_t) i);
+        while (atomic_load(&b->taken) != (uint64_t) i + 1)
+            sched_yield();
+    }
+    memcpy(sorted, b->sample_ns, (size_t) count * sizeof *sorted);
+    qsort(sorted, (size_t) count, sizeof *sorted, compare_doubles);
+    return sorted[count / 2];
+}
+
+/* ---- messages of a connection --------------------------------------------------------------- */
+
+/* Until something may be there, or a signal came. */
+__attribute__((unused)) static void sleep_until_told(pn_conn *conn)
+{
+    int rc = pn_wait(conn, -1);
+    if (rc < 0 && rc != -EINTR)
+        must(rc, "pn_wait");
+}
+
+/* Message i of the batch must be that number; `expected` is scratch from payload_init(). */
+__attribute__((unused)) static void check_message(const pn_batch *b, uint64_t i,
+                                                  uint8_t expected[PAYLOAD_BYTES], uint64_t number)
+{
+    if (b->offset[i + 1] - b->offset[i] != PAYLOAD_BYTES ||
+        !payload_is(b->data + b->offset[i], expected, number))
+        die("message %llu is not what was sent", (unsigned long long) number);
+}
+
+/* A transaction of its own, with that number; `payload` is scratch from payload_init(). */
+static inline void notify_number(pn_conn *conn, uint8_t payload[PAYLOAD_BYTES], uint64_t number)
+{
+    payload_number(payload, number);
+    int rc = pn_notify(conn, CHANNEL, strlen(CHANNEL), payload, PAYLOAD_BYTES);
+    if (rc < 0)
+        must(rc, "pn_notify");
 }
 
 #endif

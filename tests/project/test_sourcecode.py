@@ -465,3 +465,10 @@ def test_python_tests_stand_in_folders() -> None:
     stay = {"conftest.py", "mutate.py", "mutate_map.py"}
     assert {path.name for path in tests.glob("*.py")} == stay
     assert not list((tests / "support").glob("test_*.py"))
+
+
+def test_each_native_benchmark_takes_the_options_that_all_take() -> None:
+    """`python -m bench native` gives each of them --json."""
+    sources = sorted((ROOT / "bench" / "native").glob("bench_*.c"))
+    assert sources
+    assert [s.name for s in sources if "parse_arguments(argc, argv)" not in s.read_text()] == []
