@@ -121,6 +121,7 @@ class Connection(ClosedByWith, BaseConnection):
         fsync: str = OMITTED,
         max_depth: int | None = OMITTED,
         default_ttl: float | None = OMITTED,
+        max_memory: int | None = OMITTED,
         overflow: str = OMITTED,
     ) -> Topic:
         """The topic of that name in this database, created at once on first use.
@@ -129,7 +130,8 @@ class Connection(ClosedByWith, BaseConnection):
         when that is synced.  `max_depth` (None): how many unfinished messages it may have;
         `overflow` ("disk", "error", "drop-oldest", "drop-new"): what happens to more than that,
         or than the segment's `topic_memory` holds.  `default_ttl` (None): seconds to live of
-        messages that are published without `ttl`.  A later caller may leave the options out;
+        messages that are published without `ttl`; `max_memory` (None): bytes of `topic_memory`
+        that it may have.  A later caller may leave the options out;
         other values raise `ProgrammingError`.  Raises `InvalidTopicName`, `TooManyTopics`.
         """
         given = {
@@ -137,6 +139,7 @@ class Connection(ClosedByWith, BaseConnection):
             "fsync": fsync,
             "max_depth": max_depth,
             "default_ttl": default_ttl,
+            "max_memory": max_memory,
             "overflow": overflow,
         }
         ref = topic_ref(self.link, name, given)

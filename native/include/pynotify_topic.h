@@ -51,7 +51,8 @@ enum pn_topic_option {
     PN_TOPIC_FSYNC = 2,
     PN_TOPIC_OVERFLOW = 4,
     PN_TOPIC_MAX_DEPTH = 8,
-    PN_TOPIC_DEFAULT_TTL = 16
+    PN_TOPIC_DEFAULT_TTL = 16,
+    PN_TOPIC_MAX_MEMORY = 32
 };
 
 enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
@@ -63,6 +64,7 @@ typedef struct pn_topic_options {
     uint32_t overflow;      /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
     uint64_t max_depth;     /* unfinished messages; 0: no bound */
     int64_t default_ttl_ns; /* of messages that are published without one; 0: none */
+    uint64_t max_memory;    /* bytes of topic_memory, from 4096; 0: as its share allows */
 } pn_topic_options;
 
 /*
@@ -72,8 +74,8 @@ typedef struct pn_topic_options {
 int pn_topic_open(pn_conn *conn, const char *name, size_t len, const pn_topic_options *options,
                   pn_ref *out);
 /*
- * Change what may be changed: PN_TOPIC_DEFAULT_TTL.  All that is given, or nothing; the others stay
- * as they are.  -EINVAL: another one is given, or a value is bad.
+ * Change what may be changed: PN_TOPIC_DEFAULT_TTL, PN_TOPIC_MAX_MEMORY.  All that is given, or
+ * nothing; the others stay as they are.  -EINVAL: another one is given, or a value is bad.
  */
 int pn_topic_configure(pn_conn *conn, pn_ref topic, const pn_topic_options *options);
 /* 1: *out is it; 0: there is none. */
@@ -269,6 +271,8 @@ typedef struct pn_topic_stats {
     char error[128];  /* the last write error, or empty */
     char database[256];
     int64_t default_ttl_ns; /* 0: none */
+    uint64_t max_memory;    /* 0: none */
+    uint64_t memory;        /* bytes of topic_memory that it has */
 } pn_topic_stats;
 
 typedef struct pn_topic_channel_stats {

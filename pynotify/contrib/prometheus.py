@@ -112,6 +112,8 @@ _TOPIC_GAUGES = (
     ("pynotify_topic_depth", "depth", "Messages that no channel has yet."),
     ("pynotify_topic_unfinished", "unfinished", "Messages that some channel still has."),
     ("pynotify_topic_paused", "paused", "1 when the topic is paused."),
+    ("pynotify_topic_memory_bytes", "memory", "Bytes of topic_memory that it has."),
+    ("pynotify_topic_max_memory_bytes", "max_memory", "Bytes of topic_memory that it may have."),
     ("pynotify_topic_default_ttl_seconds", "default_ttl", "Set for messages without a ttl."),
 )
 #: And of ChannelStats.

@@ -121,8 +121,14 @@ def _set_default_ttl(native: Any, value: Any) -> None:
     native.given |= lib.PN_TOPIC_DEFAULT_TTL
 
 
+def _set_max_memory(native: Any, value: object) -> None:
+    native.max_memory = 0 if value is None else _whole("max_memory", value, 4096, 2**63 - 1)
+    native.given |= lib.PN_TOPIC_MAX_MEMORY
+
+
 _SET: Final = {
     "default_ttl": _set_default_ttl,
+    "max_memory": _set_max_memory,
     "durable": _set_durable,
     "fsync": _set_fsync,
     "overflow": _set_overflow,

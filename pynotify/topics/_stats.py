@@ -88,7 +88,8 @@ class TopicStats:
     once, and once in each of its channels; `corrupt`: records on disk that could
     not be read, of a durable topic also those of the log, which it shares; `error`: the last
     write error, or None; `on_disk`: messages; `default_ttl`: seconds to live of messages that are
-    published without `ttl`.
+    published without `ttl`; `memory`: bytes of the segment's `topic_memory` that it has, of
+    `max_memory` that it may have.
     """
 
     name: str
@@ -105,6 +106,8 @@ class TopicStats:
     overflow: str
     max_depth: int | None
     default_ttl: float | None
+    memory: int
+    max_memory: int | None
     dropped: int
     expired: int
     on_disk: int
@@ -212,6 +215,8 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
         overflow=OVERFLOW_NAMES.get(row.overflow, "disk"),
         max_depth=row.max_depth or None,
         default_ttl=row.default_ttl_ns / 1e9 if row.default_ttl_ns else None,
+        memory=row.memory,
+        max_memory=row.max_memory or None,
         dropped=row.dropped,
         expired=row.expired,
         on_disk=row.on_disk,

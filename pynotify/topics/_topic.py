@@ -125,13 +125,17 @@ class Topic(BaseTopic):
         """The names of the topic's channels, sorted."""
         return self._channels()
 
-    def configure(self, *, default_ttl: float | None = UNCHANGED) -> None:
+    def configure(
+        self, *, default_ttl: float | None = UNCHANGED, max_memory: int | None = UNCHANGED
+    ) -> None:
         """Change what may be changed of a topic that is there; what is left out stays.
 
         `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
-        None: for ever.
+        None: for ever.  `max_memory`: bytes of the segment's `topic_memory` that the topic may
+        have, from 4,096; what it has more is not taken away; None: as its share allows.  Both are
+        set or none.
         """
-        self._configure({"default_ttl": default_ttl})
+        self._configure({"default_ttl": default_ttl, "max_memory": max_memory})
 
     def pause(self) -> None:
         """Hand no message on to the channels; they go on with the messages they have."""
@@ -241,13 +245,17 @@ class AsyncTopic(BaseTopic):
         """The names of the topic's channels, sorted."""
         return await self._link.off_loop.retry(self._channels)
 
-    async def configure(self, *, default_ttl: float | None = UNCHANGED) -> None:
+    async def configure(
+        self, *, default_ttl: float | None = UNCHANGED, max_memory: int | None = UNCHANGED
+    ) -> None:
         """Change what may be changed of a topic that is there; what is left out stays.
 
         `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
-        None: for ever.
+        None: for ever.  `max_memory`: bytes of the segment's `topic_memory` that the topic may
+        have, from 4,096; what it has more is not taken away; None: as its share allows.  Both are
+        set or none.
         """
-        given = {"default_ttl": default_ttl}
+        given = {"default_ttl": default_ttl, "max_memory": max_memory}
         await self._link.off_loop.retry(partial(self._configure, given))
 
     async def pause(self) -> None:

@@ -149,6 +149,26 @@ def test_default_ttl(conn: pynotify.Connection) -> None:
             topic.configure(default_ttl=bad)
 
 
+def test_max_memory_is_of_one_topic(conn: pynotify.Connection) -> None:
+    topic = conn.topic("bound", max_memory=65536, overflow="error")
+    with pytest.raises(pynotify.TopicFull, match="max_memory is 65536 bytes, ") as caught:
+        for number in range(1000):
+            topic.publish(f"{number}")
+    assert "raise the bound" in (caught.value.hint or "")
+    stats = topic.stats()
+    assert (stats.max_memory, stats.memory <= 65536) == (65536, True)
+    conn.topic("other").publish_many(f"{number}" for number in range(1000))
+    topic.configure(max_memory=None)
+    topic.publish("at once")
+    assert topic.stats().max_memory is None
+    with pytest.raises(pynotify.ProgrammingError, match="another max_memory"):
+        conn.topic("bound", max_memory=65536)
+    for bad in (0, 4095):
+        with pytest.raises(ValueError, match="max_memory"):
+            topic.configure(max_memory=bad, default_ttl=1)
+    assert topic.stats().default_ttl is None
+
+
 def test_they_come_back_with_a_durable_topic(
     make_engine: EngineFactory, tmp_path: Path, new_name: Any
 ) -> None:

@@ -61,6 +61,7 @@ struct pn_log_topic {
  * for, the rest is 0.  What is added is added at its end. */
 struct pn_log_limits {
     int64_t default_ttl; /* ns */
+    uint64_t max_memory;
 };
 struct pn_log_channel {
     uint32_t topic, channel, paused, name_len;

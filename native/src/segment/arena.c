@@ -309,7 +309,7 @@ uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_
                                    uint64_t len)
 {
     pn_assert_arena_held(mem);
-    struct pn_arena_need need = {0, 0, 0, 0};
+    struct pn_arena_need need = {.deliveries = 0};
     struct tail t = tail_of(head, len);
     if (t.pages != 0 || t.cells != 0) {
         pn_arena_need_body(&need, head, len, 1);

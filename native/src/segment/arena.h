@@ -30,6 +30,7 @@ struct pn_arena {
 struct pn_arena_need {
     uint64_t deliveries, bodies, pages;
     uint64_t spare; /* pages that are to be free afterwards, for others to move what is there */
+    uint64_t most;  /* pages that the owner may have then; 0: what its share allows */
 };
 
 /* Once, when the area is initialised.  Memory may be zero or left by a killed initialiser. */

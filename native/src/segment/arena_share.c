@@ -15,6 +15,8 @@
  *    It gets nothing until it has given back as much.
  * 5. What moves messages that are there (the pump's least, a delay of a requeue, recovery) asks
  *    only whether there are free pages: publishers leave some (`spare`).
+ * 6. An owner may be bound to less (`most`); its share is kept for it all the same.  Without any
+ *    message it may go beyond that for its first one, as in 3, which so never waits for ever.
  */
 #include "segment/arena.h"
 #include "segment/lock.h"
@@ -64,6 +66,8 @@ bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
     if (pages > free)
         return false;
     uint64_t left = free - pages, has = own->pages;
+    if (need->most != 0 && has + pages > need->most && own->bodies != 0) /* 6 */
+        return false;
     uint64_t unused = own->counts != 0 && has < ctl->share ? ctl->share - has : 0;
     uint64_t others = ctl->reserved - (pages < unused ? pages : unused); /* afterwards */
     if (left >= others + ctl->newcomers + need->spare)

@@ -150,6 +150,7 @@ enum pn_record_state {
 /* What is published without it, and may be changed meanwhile (topic/settings.c); 0: none. */
 struct pn_topic_limits {
     int64_t default_ttl;
+    uint64_t max_memory;
 };
 
 /* Of consumers that leave it to their channel.  What is not `given` is zero. */

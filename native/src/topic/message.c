@@ -28,6 +28,7 @@
 #include "topic/message.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -156,7 +157,9 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
 struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
                                      uint64_t bytes, bool timed)
 {
-    struct pn_arena_need need = {.deliveries = topic->nchannels + 1U, .spare = PN_ARENA_RESERVE};
+    struct pn_arena_need need = {.deliveries = topic->nchannels + 1U,
+                                 .spare = PN_ARENA_RESERVE,
+                                 .most = pn_topic_most_pages(topic)};
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     if (timed)
         PN_EACH_CHANNEL (seg, topic, i)
@@ -442,6 +445,18 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* By its own bound, or because of what all topics have. */
+static int memory_full(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    const uint64_t most = pn_topic_limits(topic)->max_memory, has = pn_topic_memory(seg, topic);
+    char what[96];
+    if (most == 0 || has + most / 4 < most) /* a long message, or fragments, leave a part of it */
+        return topic_full(topic, "its part of topic_memory");
+    snprintf(what, sizeof what, "max_memory is %llu bytes, %llu are used",
+             (unsigned long long) most, (unsigned long long) has);
+    return topic_full(topic, what);
+}
+
 /* Each channel there is goes without a message, if it must. */
 static bool all_ephemeral(const struct pn_segment *seg, const struct pn_topic *topic)
 {
@@ -547,7 +562,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
         count_dropped(seg, topic, 1);
         return 0;
     }
-    return topic_full(topic, "its part of topic_memory");
+    return memory_full(seg, topic);
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */

@@ -7,6 +7,7 @@
 #include "topic/pump.h"
 #include "topic/rest.h"
 #include "topic/timedset.h"
+#include "topic/settings.h"
 
 enum { PN_PUMP_LEAST = 64 };
 
@@ -46,7 +47,8 @@ static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_
 static bool may_pump(const struct pn_segment *seg, const struct pn_topic *topic, bool timed)
 {
     const uint32_t index = (uint32_t) (topic - seg->topics.topic);
-    struct pn_arena_need need = {.deliveries = topic->nchannels > 0 ? topic->nchannels - 1 : 0};
+    struct pn_arena_need need = {.deliveries = topic->nchannels > 0 ? topic->nchannels - 1 : 0,
+                                 .most = pn_topic_most_pages(topic)};
     uint64_t there = 0;
     PN_EACH_CHANNEL (seg, topic, i) {
         const struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);

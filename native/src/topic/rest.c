@@ -214,7 +214,7 @@ static bool is_plenty(const struct pn_segment *seg, const struct pn_topic *topic
     const struct pn_arena *mem = &seg->topics.arena;
     if (topic->max_depth != 0 && there + 1 + topic->max_depth / 4 > topic->max_depth)
         return false;
-    need.pages += mem->ctl->share / 4;
+    need.pages += pn_arena_share_of(mem, &need) / 4;
     return pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
 }
 
@@ -227,7 +227,7 @@ static struct room look_at_share(const struct pn_segment *seg, const struct pn_t
     if (is_plenty(seg, topic, need, there))
         return (struct room) {.plenty = true, .little = true};
     const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
-    const uint32_t reserve = n < 2 ? 0 : mem->ctl->share / 4;
+    const uint32_t reserve = n < 2 ? 0 : pn_arena_share_of(mem, &need) / 4;
     const uint64_t places = n < 2 ? 0 : topic->max_depth / 4;
     struct room room = {.part = (uint64_t) reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
                         .count = topic->max_depth == 0 ? 0 : places / (n == 0 ? 1 : n) + 1};

@@ -42,6 +42,8 @@ int pn_topic_settings_check(const pn_topic_options *o)
 {
     if (GIVEN(o, PN_TOPIC_DEFAULT_TTL) && o->default_ttl_ns < 0)
         return pn_fail(EINVAL, "default_ttl must not be negative");
+    if (GIVEN(o, PN_TOPIC_MAX_MEMORY) && o->max_memory != 0 && o->max_memory < PN_ARENA_PAGE)
+        return pn_fail(EINVAL, "max_memory must be at least %u bytes, or 0", PN_ARENA_PAGE);
     return 0;
 }
 
@@ -58,6 +60,8 @@ static void merge_topic(struct pn_topic_limits *to, const pn_topic_options *o)
 {
     if (GIVEN(o, PN_TOPIC_DEFAULT_TTL))
         to->default_ttl = o->default_ttl_ns;
+    if (GIVEN(o, PN_TOPIC_MAX_MEMORY))
+        to->max_memory = o->max_memory;
 }
 
 /* A value that there is none of is all zeros. */
@@ -88,7 +92,9 @@ const char *pn_topic_settings_differ(const struct pn_topic *t, const pn_topic_op
     const struct pn_topic_limits *has = pn_topic_limits(t);
     struct pn_topic_limits asked = *has;
     merge_topic(&asked, o);
-    return asked.default_ttl != has->default_ttl ? "default_ttl" : NULL;
+    return asked.default_ttl != has->default_ttl ? "default_ttl"
+           : asked.max_memory != has->max_memory ? "max_memory"
+                                                 : NULL;
 }
 
 const char *pn_channel_settings_differ(const struct pn_topic_channel *ch,

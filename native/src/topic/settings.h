@@ -19,6 +19,18 @@ pn_channel_defaults(const struct pn_topic_channel *ch)
     return &ch->defaults[pn_load_relaxed(&ch->defaults_now) & 1];
 }
 
+/* Pages of topic_memory that the topic may have; 0: as its share allows. */
+static inline uint64_t pn_topic_most_pages(const struct pn_topic *t)
+{
+    uint64_t bytes = pn_topic_limits(t)->max_memory;
+    return bytes / PN_ARENA_PAGE + (bytes != 0 && bytes < PN_ARENA_PAGE);
+}
+/* Bytes that it has. */
+static inline uint64_t pn_topic_memory(const struct pn_segment *seg, const struct pn_topic *t)
+{
+    return (uint64_t) seg->topics.arena.owner[t - seg->topics.topic].pages * PN_ARENA_PAGE;
+}
+
 /* Of a message that is published with that time to live: 0: it says nothing; below 0: for ever. */
 static inline int64_t pn_topic_ttl(const struct pn_topic *t, int64_t asked)
 {

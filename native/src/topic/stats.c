@@ -342,6 +342,8 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
         .channels = t->nchannels,
         .max_depth = t->max_depth,
         .default_ttl_ns = pn_topic_limits(t)->default_ttl,
+        .max_memory = pn_topic_limits(t)->max_memory,
+        .memory = pn_topic_memory(seg, t),
         .depth = own->ready + pn_topic_waits_on_disk(t),
         .unfinished = t->messages,
         .message_count =

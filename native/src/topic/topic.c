@@ -214,6 +214,7 @@ static void set_options(struct pn_topic *t, const pn_topic_options *o)
     t->overflow = (given & PN_TOPIC_OVERFLOW) != 0 ? o->overflow : PN_OVERFLOW_DISK;
     t->max_depth = (given & PN_TOPIC_MAX_DEPTH) != 0 ? o->max_depth : 0;
     t->limits[0].default_ttl = (given & PN_TOPIC_DEFAULT_TTL) != 0 ? o->default_ttl_ns : 0;
+    t->limits[0].max_memory = (given & PN_TOPIC_MAX_MEMORY) != 0 ? o->max_memory : 0;
 }
 
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
@@ -624,8 +625,9 @@ int pn_topics_configure(struct pn_conn *conn, pn_ref ref, const pn_topic_options
 {
     struct pn_hold hold;
     int rc = pn_topic_settings_check(o);
-    if (rc == 0 && (o->given & ~(uint32_t) PN_TOPIC_DEFAULT_TTL) != 0)
-        rc = pn_fail(EINVAL, "of a topic that is there only default_ttl can be changed");
+    if (rc == 0 && (o->given & ~(uint32_t) (PN_TOPIC_DEFAULT_TTL | PN_TOPIC_MAX_MEMORY)) != 0)
+        rc = pn_fail(EINVAL, "of a topic that is there only default_ttl and max_memory can be "
+                             "changed");
     if (rc == 0)
         rc = enter(conn, &hold, false);
     if (rc != 0)

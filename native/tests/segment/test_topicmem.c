@@ -127,19 +127,20 @@ static struct pn_arena_need used_now(const struct pn_arena *mem)
 {
     const uint32_t *used = mem->ctl->cells_used;
     return (struct pn_arena_need) {used[PN_PAGE_DELIVERY], used[PN_PAGE_BODY], used[PN_PAGE_WHOLE],
-                                   0};
+                                   0, 0};
 }
 
 static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len)
 {
-    struct pn_arena_need need = {0, 0, 0, 0};
+    struct pn_arena_need need = {.deliveries = 0};
     unsigned char before[HEAD * 3];
     uint32_t ref = pn_arena_take_body_locked(mem, 0, head, headers + len);
     struct pn_piece pieces[] = {{text, headers}, {NULL, 0}, {text + headers, len}};
     CHECK(ref != 0);
     CHECK_EQ(((struct pn_body_cell *) pn_arena_at(mem, ref))->state, 0);
     pn_arena_need_body(&need, head, headers + len, 1);
-    CHECK(memcmp(&need, &(struct pn_arena_need) {0, used_now(mem).bodies, used_now(mem).pages, 0},
+    CHECK(memcmp(&need,
+                 &(struct pn_arena_need) {0, used_now(mem).bodies, used_now(mem).pages, 0, 0},
                  sizeof need) == 0);
     memset((char *) pn_arena_at(mem, ref) + 8, 0xaa, head - 8);
     memcpy(before, pn_arena_at(mem, ref), head);
@@ -179,12 +180,12 @@ static void test_bodies_of_all_lengths(void)
 /* 200 bytes behind a header of 88: one cell.  A body that fills pages wastes less than one. */
 static void test_what_a_body_takes(void)
 {
-    struct pn_arena_need need = {0, 0, 0, 0};
+    struct pn_arena_need need = {.deliveries = 0};
     pn_arena_need_body(&need, HEAD, 200, 1000);
     CHECK_EQ(need.bodies, 1000);
     CHECK_EQ(need.pages, 0);
     for (uint64_t len = 1000; len < 100000; len += 17) {
-        need = (struct pn_arena_need) {0, 0, 0, 0};
+        need = (struct pn_arena_need) {0, 0, 0, 0, 0};
         pn_arena_need_body(&need, HEAD, len, 1);
         uint64_t bytes = need.bodies * 342 + need.pages * 4096; /* a twelfth of a page */
         CHECK(bytes < len + HEAD + 1000);
@@ -317,7 +318,7 @@ static void test_has_is_exact(void)
         model_run(&mem, &seed, 7);
         uint64_t r = test_random(&seed), pages = mem.ctl->pages_free;
         struct pn_arena_need need = {r % (pages * 64 + 70), (r >> 16) % (pages * 12 + 12),
-                                     (r >> 32) % (pages + 2), 0};
+                                     (r >> 32) % (pages + 2), 0, 0};
         if (i % 2 == 0) /* at most one of them large: the sum is often near the edge */
             need.deliveries /= 3, need.bodies /= 3, need.pages /= 2;
         memcpy(copy.base, mem.base, (size_t) PAGES * PN_ARENA_PAGE);
@@ -333,8 +334,8 @@ static void test_has_is_exact(void)
     }
     CHECK(yes > 100 && no > 100);
     CHECK(!pn_arena_has_locked(&mem, 0,
-                               &(struct pn_arena_need) {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0}));
-    CHECK(pn_arena_has_locked(&mem, 0, &(struct pn_arena_need) {0, 0, 0, 0}));
+                               &(struct pn_arena_need) {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 0}));
+    CHECK(pn_arena_has_locked(&mem, 0, &(struct pn_arena_need) {0, 0, 0, 0, 0}));
     arena_free(&mem);
     arena_free(&copy);
 }

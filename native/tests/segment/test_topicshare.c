@@ -98,6 +98,25 @@ static void test_a_first_message_may_be_larger_than_a_share(void)
     close_scene();
 }
 
+static void test_an_owner_that_is_bound_has_no_more_but_its_first_message(void)
+{
+    const struct pn_arena_need one = {.bodies = 1, .spare = 4, .most = 5},
+                               large = {.bodies = 1, .pages = 40, .most = 5};
+    open_scene(2);
+    uint32_t n = 0;
+    CHECK(pn_arena_may_locked(&mem, 0, &large)); /* its first */
+    for (; pn_arena_may_locked(&mem, 0, &one); n++)
+        CHECK(pn_arena_take_locked(&mem, 0, PN_PAGE_BODY) != 0);
+    CHECK_EQ(n, 5 * PN_BODY_CELLS);
+    CHECK_EQ(mem.owner[0].pages, 5);
+    CHECK(!pn_arena_may_locked(&mem, 0, &large));
+    CHECK(pn_arena_may_locked(&mem, 0, &(struct pn_arena_need) {.bodies = 1, .most = 6}));
+    CHECK_EQ(pn_arena_share_of(&mem, &one), 5);
+    CHECK_EQ(pn_arena_share_of(&mem, &(struct pn_arena_need) {.most = PAGES}), mem.ctl->share);
+    CHECK(take_what_it_may(1, 1) > mem.ctl->share); /* what is common is for the other */
+    close_scene();
+}
+
 static void test_whoever_counts_no_more_has_no_share(void)
 {
     open_scene(2);
@@ -144,6 +163,7 @@ int main(void)
     RUN(test_a_share_cannot_be_taken_by_others);
     RUN(test_pages_are_not_shared);
     RUN(test_a_first_message_may_be_larger_than_a_share);
+    RUN(test_an_owner_that_is_bound_has_no_more_but_its_first_message);
     RUN(test_whoever_counts_no_more_has_no_share);
     RUN(test_the_account_is_exact);
     return tests_done();

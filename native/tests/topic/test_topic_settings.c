@@ -333,6 +333,131 @@ static void test_of_a_topic_that_is_there_only_limits_are_changed(void)
     close_scene();
 }
 
+/* ---- the topic's max_memory ------------------------------------------------------------------ */
+
+enum { BOUND = 64 << 10, MANY = 2000 };
+
+static pn_ref bound_topic(const char *text, uint32_t overflow)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_OVERFLOW | PN_TOPIC_MAX_MEMORY,
+                                .overflow = overflow,
+                                .max_memory = BOUND};
+    pn_ref topic;
+    CHECK_OK(pn_topic_open(conn, text, strlen(text), &o, &topic));
+    return topic;
+}
+
+static int set_memory(pn_ref topic, uint64_t bytes)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_MEMORY, .max_memory = bytes};
+    return pn_topic_configure(conn, topic, &o);
+}
+
+/* As many of them as are accepted. */
+static int fill(pn_ref topic, int n, int *rc)
+{
+    char text[12];
+    int i = 0;
+    for (*rc = 0; i < n && *rc == 0; i += *rc == 0) {
+        snprintf(text, sizeof text, "%04d", i);
+        *rc = publish_in(conn, NULL, topic, text, 0, 0, NULL);
+    }
+    return i;
+}
+
+static void test_a_bound_topic_is_full_by_itself_and_says_so(void)
+{
+    int rc;
+    open_scene();
+    pn_ref topic = bound_topic("t", PN_OVERFLOW_ERROR);
+    channel_of(conn, topic, "c");
+    int n = fill(topic, MANY, &rc);
+    CHECK(n > 100 && n < MANY);
+    CHECK_EQ(rc, -PN_ETOPICFULL);
+    CHECK(strstr(pn_error_message(), "max_memory is 65536 bytes") != NULL);
+    pn_topic_stats s = topic_stat(conn, topic);
+    CHECK_EQ(s.max_memory, BOUND);
+    CHECK(s.memory <= BOUND && s.memory > BOUND / 2);
+    pn_ref other = topic_of(conn, "other");
+    channel_of(conn, other, "c");
+    CHECK_EQ(fill(other, MANY, &rc), MANY);
+    CHECK_OK(set_memory(topic, 2 * BOUND)); /* at once */
+    CHECK(fill(topic, MANY, &rc) > 100);
+    CHECK(topic_stat(conn, topic).memory > BOUND);
+    CHECK_OK(set_memory(topic, 0));
+    CHECK_EQ(fill(topic, MANY, &rc), MANY);
+    CHECK_EQ(set_memory(topic, 4095), -EINVAL);
+    close_scene();
+}
+
+static void test_a_bound_topics_oldest_are_dropped(void)
+{
+    int rc;
+    open_scene();
+    pn_ref topic = bound_topic("t", PN_OVERFLOW_DROP_OLDEST);
+    channel_of(conn, topic, "c");
+    CHECK_EQ(fill(topic, MANY, &rc), MANY);
+    pn_topic_stats s = topic_stat(conn, topic);
+    CHECK(s.memory <= BOUND);
+    CHECK_EQ(s.dropped + s.unfinished, MANY);
+    close_scene();
+}
+
+static void check_all_come(pn_consumer *c, int n)
+{
+    pn_message_out m;
+    for (int i = 0; i < n; i++) {
+        CHECK_EQ(pn_consumer_get(c, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i);
+        FINISH(conn, &m);
+    }
+    CHECK_EQ(pn_consumer_get(c, 0, &m), 0);
+}
+
+static void test_beyond_its_bound_a_topic_goes_to_disk_and_comes_back(void)
+{
+    int rc;
+    open_scene();
+    pn_ref topic = bound_topic("t", PN_OVERFLOW_DISK);
+    pn_ref slow = channel_of(conn, topic, "slow"), fast = channel_of(conn, topic, "fast");
+    pn_consumer *c = consumer_of(conn, fast, 1);
+    CHECK_EQ(fill(topic, MANY, &rc), MANY);
+    CHECK(topic_stat(conn, topic).memory <= BOUND + BOUND / 4);
+    CHECK(topic_stat(conn, topic).on_disk > 0);
+    check_all_come(c, MANY); /* beside one that does not keep up */
+    CHECK(topic_stat(conn, topic).memory <= BOUND + BOUND / 4);
+    CHECK_OK(pn_consumer_close(c));
+    c = consumer_of(conn, slow, 1);
+    check_all_come(c, MANY);
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
+static void test_a_message_larger_than_the_bound_comes_by_itself(void)
+{
+    static char body[3 * BOUND];
+    pn_message_out m;
+    uint64_t id;
+    open_scene();
+    pn_ref topic = bound_topic("t", PN_OVERFLOW_DISK);
+    pn_consumer *c = consumer_of(conn, channel_of(conn, topic, "c"), 1);
+    memset(body, 'x', sizeof body);
+    const pn_message_in in = {.body = body, .body_len = sizeof body};
+    for (int i = 0; i < 3; i++) {
+        publish(conn, topic, "small");
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    }
+    for (int i = 0; i < 3; i++) {
+        GET(c, &m, "small");
+        FINISH(conn, &m);
+        CHECK_EQ(pn_consumer_get(c, 0, &m), 1);
+        CHECK_EQ(m.body_len, sizeof body);
+        FINISH(conn, &m);
+    }
+    CHECK_OK(pn_consumer_close(c));
+    close_scene();
+}
+
 /* ---- after a reboot -------------------------------------------------------------------------- */
 
 static void reboot(void)
@@ -346,8 +471,10 @@ static void reboot(void)
 
 static void test_they_come_back_with_a_durable_topic(void)
 {
-    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_DEFAULT_TTL,
+    const pn_topic_options durable = {.given = PN_TOPIC_DURABLE | PN_TOPIC_DEFAULT_TTL |
+                                               PN_TOPIC_MAX_MEMORY,
                                       .durable = 1,
+                                      .max_memory = BOUND,
                                       .default_ttl_ns = 1000 * MS};
     open_scene();
     pn_ref topic, channel, plain;
@@ -359,6 +486,7 @@ static void test_they_come_back_with_a_durable_topic(void)
     reboot();
     topic = topic_of(conn, "t");
     CHECK_EQ(topic_stat(conn, topic).default_ttl_ns, 1000 * MS);
+    CHECK_EQ(topic_stat(conn, topic).max_memory, BOUND);
     check_set(channel_of(conn, topic, "c"), 3, 5 * MS, "dead");
     check_set(channel_of(conn, topic, "plain"), -1, 0, "");
     set_ttl(topic, 0);
@@ -385,6 +513,10 @@ int main(void)
     RUN(test_a_chain_without_end_is_refused);
     RUN(test_default_ttl_is_of_what_is_published_without);
     RUN(test_of_a_topic_that_is_there_only_limits_are_changed);
+    RUN(test_a_bound_topic_is_full_by_itself_and_says_so);
+    RUN(test_a_bound_topics_oldest_are_dropped);
+    RUN(test_beyond_its_bound_a_topic_goes_to_disk_and_comes_back);
+    RUN(test_a_message_larger_than_the_bound_comes_by_itself);
     RUN(test_they_come_back_with_a_durable_topic);
     return 0;
 }

@@ -33,7 +33,7 @@ def _change(what: str, options: argparse.Namespace) -> int:
     return 0
 
 
-_TOPICS = ("default_ttl",)
+_TOPICS = ("default_ttl", "max_memory")
 _CHANNELS = ("max_attempts", "dead_letter", "msg_timeout")
 
 
@@ -41,6 +41,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     seconds = arguments.positive_seconds
     parser.add_argument(
         "--default-ttl", type=seconds, metavar="S", help="topic: of messages without a ttl"
+    )
+    parser.add_argument(
+        "--max-memory", type=arguments.size, metavar="BYTES", help="topic: of topic_memory"
     )
     parser.add_argument(
         "--max-attempts", type=int, metavar="N", help="channel: deliveries, 0: no limit"
@@ -65,7 +68,10 @@ def _configure(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None
     }
     given.update(dict.fromkeys(unset))
-    hint = "Of a channel max-attempts, dead-letter and msg-timeout are set, of a topic default-ttl."
+    hint = (
+        "Of a channel max-attempts, dead-letter and msg-timeout are set, "
+        "of a topic default-ttl and max-memory."
+    )
     for name in given:
         if name in (_TOPICS if options.channel else _CHANNELS):
             raise ProgrammingError(f"{name.replace('_', '-')} is set elsewhere", hint=hint)

@@ -128,6 +128,8 @@ def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
     yield "database", stats.database
     yield "messages", f"{stats.message_count:,}, {stats.message_bytes:,} bytes"
     yield "unfinished", f"{stats.unfinished:,}{bound}, overflow {stats.overflow}"
+    most = "" if stats.max_memory is None else f" of {stats.max_memory:,}"
+    yield "memory", f"{stats.memory:,} bytes{most}"
     if stats.default_ttl is not None:
         yield "default ttl", duration(stats.default_ttl)
     yield "in the topic", f"{stats.depth:,}, {stats.deferred:,} deferred"
