@@ -13,8 +13,10 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "pynotify.h"
+#include "segment/layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,6 +28,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             fputc('\n', stderr);                                                                   \
             abort();                                                                               \
         }                                                                                          \
+    } while (0)
+
+/* A call that must succeed. */
+#define FUZZ_OK(call)                                                                              \
+    do {                                                                                           \
+        int64_t rc_ = (call);                                                                      \
+        FUZZ_CHECK(rc_ == 0, "%s: %lld: %s", #call, (long long) rc_, pn_error_message());          \
     } while (0)
 
 /* ---- the input, from front to back; what is beyond its end is 0 ------------------------------ */
@@ -43,6 +52,40 @@ static inline uint64_t fuzz_take(struct fuzz_input *in, unsigned bytes)
     return value;
 }
 
+/* ---- a small segment of this process --------------------------------------------------------- */
+
+static inline pn_options fuzz_options(void)
+{
+    pn_options o;
+    pn_options_default(&o);
+    o.queue_pages = PN_MIN_QUEUE_PAGES;
+    o.max_backends = 8;
+    o.max_channels = 16;
+    o.max_subscriptions = 32;
+    o.max_generations = 8;
+    return o;
+}
+
+static inline const char *fuzz_name(void)
+{
+    static char name[32];
+    snprintf(name, sizeof name, "fuzz-%d", (int) getpid());
+    return name;
+}
+
+static inline const char *fuzz_path(void)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), fuzz_name());
+    return path;
+}
+
+static inline void fuzz_remove(void)
+{
+    unlink(fuzz_path());
+    pn_remove_lock_files(fuzz_name());
+}
+
 /* ---- a segment that was used, to be spoiled (spoil.c) ---------------------------------------- */
 
 enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be spoiled */
@@ -54,7 +97,6 @@ extern uint32_t fuzz_on_full; /* enum pn_on_full of the segment; before it is fi
  * unread entries, a prepared transaction, counters.  The descriptor stays ours.
  */
 int fuzz_segment_restore(void);
-const char *fuzz_segment_name(void);
 
 /* Overwrite some of `part`, as the input says, until it says stop; in the file, so for all. */
 void fuzz_spoil(struct fuzz_input *in, int part);
@@ -69,6 +111,9 @@ void fuzz_use(pn_engine *engine, struct fuzz_input *in);
  * UNLISTEN, that LISTEN's commit, UNLISTEN of all, and close. */
 pn_conn *fuzz_subscribe(pn_engine *engine, pn_txn **prepared);
 void fuzz_unsubscribe(pn_conn *conn, pn_txn *prepared);
+
+/* LISTEN to "a" and "b". */
+int fuzz_listen(pn_conn *conn);
 
 /* Read everything; returns what pn_poll() returned last. */
 int64_t fuzz_read_all(pn_conn *conn, pn_batch *batch, uint64_t max);

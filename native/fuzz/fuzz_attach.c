@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_spoil(&in, FUZZ_HEADER);
     if (how & 1)
         fuzz_seal_header();
-    if (pn_attach(fd, fuzz_segment_name(), &engine) != 0) {
+    if (pn_attach(fd, fuzz_name(), &engine) != 0) {
         FUZZ_CHECK(strlen(pn_error_message()) > 10, "an error without a sentence");
         return 0;
     }

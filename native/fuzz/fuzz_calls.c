@@ -3,7 +3,7 @@
  *
  * An input is where the queue begins, then two bytes a call: what, and on which connection with
  * which argument.  What is received must be what the model owes, to the byte; what the model says
- * is possible must not fail; and in the end nothing may be left of anybody.
+ * is possible must not fail; and in the end nothing may be left.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "segment/process.h"
 #include "segment/segment.h"
 
-enum { MAX_CALLS = 1500, RING_PAGES = PN_MIN_QUEUE_PAGES, MAX_PAYLOAD = 20000 };
+enum { MAX_CALLS = 1500, MAX_PAYLOAD = 20000 };
 
 static struct {
     struct model m;
@@ -54,16 +54,14 @@ static void expect(const struct call *call, int got, int wanted)
 
 static void open_connection(int c, uint8_t database)
 {
-    int rc =
-        pn_connect(f.engine, databases[database], strlen(databases[database]), 0, NULL, &f.conn[c]);
-    FUZZ_CHECK(rc == 0, "connect: %d: %s", rc, pn_error_message());
+    const char *name = databases[database];
+    FUZZ_OK(pn_connect(f.engine, name, strlen(name), 0, NULL, &f.conn[c]));
     model_open(&f.m, c, database, pn_conn_backend_id(f.conn[c]));
     f.hushed[c] = false;
     for (int i = 0; i < MODEL_COUNTERS; i++) {
-        const char name[] = {'g', (char) ('0' + i)};
+        const char counter[] = {'g', (char) ('0' + i)};
         uint32_t index;
-        rc = pn_generation(f.conn[c], name, 2, &index);
-        FUZZ_CHECK(rc == 0, "counter: %d: %s", rc, pn_error_message());
+        FUZZ_OK(pn_generation(f.conn[c], counter, 2, &index));
         FUZZ_CHECK(f.counter[database][i] == UINT32_MAX || f.counter[database][i] == index,
                    "a counter has moved");
         f.counter[database][i] = index;
@@ -412,20 +410,14 @@ static void make_call(const struct call *call)
 /* The segment, its queue beginning somewhere; near the end of 64 bits if the input wants it. */
 static void begin_somewhere(struct fuzz_input *in)
 {
-    pn_options o;
-    char name[32];
-    pn_options_default(&o);
-    o.queue_pages = RING_PAGES;
-    o.max_backends = 8;
+    pn_options o = fuzz_options();
     o.max_channels = MODEL_DATABASES * MODEL_CHANNELS + 1;
     o.max_subscriptions = 128;
     o.max_generations = MODEL_DATABASES * MODEL_COUNTERS;
     o.max_payload = MAX_PAYLOAD;
     uint64_t where = fuzz_take(in, 3);
     o.signaling = where & 1 ? PN_SIGNAL_TARGETED : PN_SIGNAL_BROADCAST;
-    snprintf(name, sizeof name, "fuzz-%d", (int) getpid());
-    int rc = pn_open(name, &o, &f.engine);
-    FUZZ_CHECK(rc == 0, "open: %d: %s", rc, pn_error_message());
+    FUZZ_OK(pn_open(fuzz_name(), &o, &f.engine));
     struct AsyncQueueControl *ctl = pn_first_segment()->ctl;
     QueuePosition start = (where >> 2) * 8 + (where & 2 ? 1ULL << 62 : 0);
     pn_store_relaxed(&ctl->head, start);
@@ -437,23 +429,18 @@ static void begin_somewhere(struct fuzz_input *in)
 static void end(void)
 {
     pn_stat stat;
-    char path[64];
     check_engine();
     for (int c = 0; c < MODEL_CONNECTIONS; c++) {
         receive(&(struct call) {.c = c});
         close_connection(c);
     }
     check_engine();
-    FUZZ_CHECK(pn_engine_stat(f.engine, &stat, NULL, 0) == 0, "%s", pn_error_message());
+    FUZZ_OK(pn_engine_stat(f.engine, &stat, NULL, 0));
     FUZZ_CHECK(stat.backends == 0 && stat.subscriptions == 0 && stat.head == stat.tail,
                "%u backends, %u subscriptions, %llu bytes are left", stat.backends,
                stat.subscriptions, (unsigned long long) (stat.head - stat.tail));
     pn_engine_close(f.engine);
-    snprintf(path, sizeof path, "fuzz-%d", (int) getpid());
-    pn_remove_lock_files(path);
-    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.fuzz-%d", (unsigned) geteuid(),
-             (int) getpid());
-    unlink(path);
+    fuzz_remove();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

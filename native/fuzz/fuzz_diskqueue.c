@@ -83,12 +83,9 @@ static void make(void)
     if (mkdtemp(path) == NULL)
         abort();
     snprintf(log_path, sizeof log_path, "%s/log", path);
-    int rc = pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'd');
-    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
-    rc = pn_diskqueue_open(&files, &dir, LONGEST);
-    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
-    rc = pn_topiclog_open(&tfiles, path, "log", LONGEST, NULL);
-    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
+    FUZZ_OK(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'd'));
+    FUZZ_OK(pn_diskqueue_open(&files, &dir, LONGEST));
+    FUZZ_OK(pn_topiclog_open(&tfiles, path, "log", LONGEST, NULL));
     atexit(tidy);
 }
 

@@ -21,19 +21,6 @@ static void *spoil(void *input)
     return NULL;
 }
 
-static void listen_to(pn_conn *conn)
-{
-    pn_txn *txn;
-    int rc = pn_txn_begin(conn, &txn);
-    if (rc == 0)
-        rc = pn_txn_listen(txn, "a", 1);
-    if (rc == 0)
-        rc = pn_txn_listen(txn, "b", 1);
-    if (rc == 0)
-        rc = pn_txn_commit(txn);
-    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
-}
-
 static int64_t send_some(pn_conn *conn, struct fuzz_input *in)
 {
     static char text[20000];
@@ -52,14 +39,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pn_engine *engine;
     pn_conn *reader, *writer;
     fuzz_on_full = FUZZ_POLICY;
-    int rc = pn_attach(fuzz_segment_restore(), fuzz_segment_name(), &engine);
-    FUZZ_CHECK(rc == 0, "%d %s", rc, pn_error_message());
+    FUZZ_OK(pn_attach(fuzz_segment_restore(), fuzz_name(), &engine));
     pn_set_never_wait(1);
     pn_batch *batch = pn_batch_new();
     bool made = pn_connect(engine, "db", 2, -1, NULL, &reader) == 0 &&
                 pn_connect(engine, "db", 2, -1, NULL, &writer) == 0 && batch != NULL;
     FUZZ_CHECK(made, "%s", pn_error_message());
-    listen_to(reader);
+    FUZZ_OK(fuzz_listen(reader));
     for (int turn = 0; turn < 3 && send_some(writer, &in) >= 0; turn++) {
         uint64_t how = fuzz_take(&in, 1);
         pthread_t thread;

@@ -560,27 +560,16 @@ static void check_no_files(void)
 
 static void begin(void)
 {
-    pn_options o;
-    char name[32];
-    pn_options_default(&o);
-    o.queue_pages = PN_MIN_QUEUE_PAGES;
-    o.max_backends = 8;
-    o.max_channels = 16;
-    o.max_subscriptions = 16;
-    o.max_generations = 8;
+    pn_options o = fuzz_options();
     o.max_topics = TM_TOPICS + 1;
     o.max_topic_channels = TM_TOPICS * TM_CHANNELS + 1;
     o.max_consumers = TM_CONSUMERS;
     o.topic_memory = 8 << 20;
     o.max_body = MAX_LEN;
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    snprintf(name, sizeof name, "fuzz-%d", (int) getpid());
-    int rc = pn_open(name, &o, &f.engine);
-    FUZZ_CHECK(rc == 0, "open: %d: %s", rc, pn_error_message());
-    for (int c = 0; c < CONNECTIONS; c++) {
-        rc = pn_connect(f.engine, "x", 1, 0, NULL, &f.conn[c]);
-        FUZZ_CHECK(rc == 0, "connect: %d: %s", rc, pn_error_message());
-    }
+    FUZZ_OK(pn_open(fuzz_name(), &o, &f.engine));
+    for (int c = 0; c < CONNECTIONS; c++)
+        FUZZ_OK(pn_connect(f.engine, "x", 1, 0, NULL, &f.conn[c]));
     for (int t = 0; t < 2; t++) {
         open_topic(&(struct call) {.t = t, .argument = 3});
         open_channel(&(struct call) {.t = t, .ch = t});
@@ -593,7 +582,6 @@ static void begin(void)
 
 static void end(void)
 {
-    char path[64];
     check_engine();
     for (int c = 0; c < CONNECTIONS; c++)
         if (f.model_txn[c].open) {
@@ -606,7 +594,7 @@ static void end(void)
         check_refill();
     }
     check_engine();
-    open_topic(&(struct call) {.t = TM_DEAD_LETTERS}); /* whoever makes one sweeps up */
+    open_topic(&(struct call) {.t = TM_DEAD_LETTERS}); /* making one sweeps up */
     for (int t = 0; t < TM_TOPICS; t++)
         delete_one(&(struct call) {.t = t});
     check_engine();
@@ -617,11 +605,7 @@ static void end(void)
     for (int c = 0; c < CONNECTIONS; c++)
         pn_conn_close(f.conn[c]);
     pn_engine_close(f.engine);
-    snprintf(path, sizeof path, "fuzz-%d", (int) getpid());
-    pn_remove_lock_files(path);
-    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.fuzz-%d", (unsigned) geteuid(),
-             (int) getpid());
-    unlink(path);
+    fuzz_remove();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

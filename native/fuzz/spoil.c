@@ -19,7 +19,6 @@
 #include "segment/layout.h"
 
 static struct {
-    char name[32], path[128];
     uint8_t *image; /* what the file had in it at first */
     size_t size;
     int fd;
@@ -32,21 +31,10 @@ static const struct pn_header *header(void)
     return (const void *) file.image;
 }
 
-const char *fuzz_segment_name(void)
-{
-    return file.name;
-}
-
 static void die(const char *what, int rc)
 {
     fprintf(stderr, "fuzz: %s: %d: %s: %s\n", what, rc, strerror(errno), pn_error_message());
     exit(2);
-}
-
-static void tidy(void)
-{
-    unlink(file.path);
-    pn_remove_lock_files(file.name);
 }
 
 static pn_conn *connect_to(pn_engine *engine)
@@ -58,6 +46,17 @@ static pn_conn *connect_to(pn_engine *engine)
     return conn;
 }
 
+int fuzz_listen(pn_conn *conn)
+{
+    pn_txn *txn;
+    int rc = pn_txn_begin(conn, &txn);
+    if (rc == 0)
+        rc = pn_txn_listen(txn, "a", 1);
+    if (rc == 0)
+        rc = pn_txn_listen(txn, "b", 1);
+    return rc == 0 ? pn_txn_commit(txn) : rc;
+}
+
 /* Something of everything, so that there is something to spoil. */
 static void populate(pn_engine *engine)
 {
@@ -66,13 +65,7 @@ static void populate(pn_engine *engine)
     uint32_t counter;
     char text[300];
     memset(text, 'x', sizeof text);
-    int rc = pn_txn_begin(reader, &txn);
-    if (rc == 0)
-        rc = pn_txn_listen(txn, "a", 1);
-    if (rc == 0)
-        rc = pn_txn_listen(txn, "b", 1);
-    if (rc == 0)
-        rc = pn_txn_commit(txn);
+    int rc = fuzz_listen(reader);
     if (rc == 0)
         rc = pn_generation(writer, "g", 1, &counter);
     for (unsigned i = 0; rc == 0 && i < 60; i++) {
@@ -103,25 +96,16 @@ static void populate(pn_engine *engine)
 
 static void make(void)
 {
-    pn_options o;
+    pn_options o = fuzz_options();
     pn_engine *engine;
     struct stat st;
-    pn_options_default(&o);
-    o.queue_pages = PN_MIN_QUEUE_PAGES;
-    o.max_backends = 8;
-    o.max_channels = 16;
-    o.max_subscriptions = 32;
-    o.max_generations = 8;
     o.max_payload = 20000;
     o.max_topics = o.max_topic_channels = o.max_consumers = 4;
     o.topic_memory = 256 << 10;
     o.on_full = fuzz_on_full;
-    snprintf(file.name, sizeof file.name, "fuzz-%d", (int) getpid());
-    snprintf(file.path, sizeof file.path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(),
-             file.name);
-    atexit(tidy);
-    int rc = pn_open(file.name, &o, &engine);
-    file.fd = open(file.path, O_RDWR | O_CLOEXEC);
+    atexit(fuzz_remove);
+    int rc = pn_open(fuzz_name(), &o, &engine);
+    file.fd = open(fuzz_path(), O_RDWR | O_CLOEXEC);
     if (rc != 0 || file.fd < 0 || fstat(file.fd, &st) != 0)
         die("open", rc);
     file.size = (size_t) st.st_size;
