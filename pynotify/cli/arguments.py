@@ -71,6 +71,29 @@ def add_segment(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_interval(parser: argparse.ArgumentParser, what: str) -> None:
+    """--interval, one second unless it is given; `what` has no default in it."""
+    parser.add_argument(
+        "--interval",
+        type=positive_seconds,
+        default=1.0,
+        metavar="S",
+        help=f"{what} (default: 1)",
+    )
+
+
+def add_bounds(parser: argparse.ArgumentParser, after: str) -> None:
+    """--count and --timeout of a command that prints what comes, and --json."""
+    parser.add_argument("--count", type=count, metavar="N", help=f"end after {after}")
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="S",
+        help="end when nothing came for S seconds; with --count unreached, the status is 1",
+    )
+    add_json(parser, "an object a line")
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """--json."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")

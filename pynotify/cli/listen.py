@@ -28,16 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("channels", metavar="CH", nargs="+", help="a channel")
     arguments.add_connection(parser)
-    parser.add_argument(
-        "--count", type=arguments.count, metavar="N", help="end after that many notifications"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=arguments.seconds,
-        metavar="S",
-        help="end when nothing came for S seconds; with --count unreached, the status is 1",
-    )
-    arguments.add_json(parser, "an object a line")
+    arguments.add_bounds(parser, "that many notifications")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -36,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     arguments.add_segment(parser)
     arguments.add_database_filter(parser)
-    parser.add_argument(
-        "--interval",
-        type=arguments.positive_seconds,
-        default=1.0,
-        metavar="S",
-        help="seconds between two looks (default: 1)",
-    )
+    arguments.add_interval(parser, "seconds between two looks")
     times = parser.add_mutually_exclusive_group()
     times.add_argument("--count", type=arguments.count, metavar="N", help="print that many times")
     times.add_argument(

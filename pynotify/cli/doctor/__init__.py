@@ -25,13 +25,7 @@ _WIDTH = max(map(len, Level))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="a segment (default: all)")
-    parser.add_argument(
-        "--interval",
-        type=arguments.positive_seconds,
-        default=1.0,
-        metavar="S",
-        help="live segments are looked at twice, S seconds apart (default: 1)",
-    )
+    arguments.add_interval(parser, "live segments are looked at twice, S seconds apart")
     parser.add_argument(
         "--stack",
         type=int,

@@ -85,20 +85,9 @@ def _publish(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_bounds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=arguments.count, metavar="N", help="end after so many")
-    parser.add_argument(
-        "--timeout",
-        type=arguments.seconds,
-        metavar="S",
-        help="end when nothing came for S seconds; with --count unreached, the status is 1",
-    )
-    arguments.add_json(parser, "an object a line")
-
-
 def _add_tail(parser: argparse.ArgumentParser) -> None:
     add_topic(parser)
-    _add_bounds(parser)
+    arguments.add_bounds(parser, "so many")
 
 
 def _add_consume(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +95,7 @@ def _add_consume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-in-flight", type=arguments.count, default=1, metavar="N", help="taken at a time (1)"
     )
-    _add_bounds(parser)
+    arguments.add_bounds(parser, "so many")
 
 
 def _tail(options: argparse.Namespace) -> int:
