@@ -3,8 +3,8 @@
  *
  * 1. A handle is a delivery, the tag of the claim and the message's id.  The tag tells a later
  *    claim of the same delivery, the id a later message in the same cell.
- * 2. Whoever answers does what is due in the channel first: an answer after the deadline is too
- *    late, whether or not somebody has looked since.
+ * 2. An answer does what is due in the channel first: one that comes after the deadline is too
+ *    late, whether or not a process has looked since.
  * 3. A dead letter is a copy in another topic.  The copy is staged, in memory, or, if there is no
  *    room or something is there already, on disk; then a redo record names it and the delivery,
  *    and the store of its `valid` is the commit point of both.
@@ -396,7 +396,7 @@ static int answer_locked(struct pn_conn *conn, const struct pn_handle *h, int an
     return rc;
 }
 
-/* The same, for who keeps a latency log: what it says of the delivery is read before. */
+/* The same, for a connection with a latency log: what that says of the delivery is read before. */
 static int answer_and_log(struct pn_conn *conn, const struct pn_handle *h, int answer,
                           int64_t delay, const char *reason, size_t reason_len)
 {

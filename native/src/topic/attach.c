@@ -4,8 +4,8 @@
  *
  * 1. The slot's `state` is stored last when it is taken, and first when it is given up; the lists
  *    and counters of the channel follow, under `topics_dirty`.
- * 2. Who comes reaps the dead among the channel's consumers first: so what they had in flight
- *    stands in its old place before the first look.
+ * 2. A consumer that comes reaps the dead among the channel's others first: so what they had in
+ *    flight stands in its old place before the first look.
  * 3. Closing gives back what is in flight in bounded steps, and is no use of the limit of attempts
  *    for what was only fetched ahead.
  */
@@ -278,7 +278,7 @@ void pn_consume_interrupt(struct pn_consumer *c)
     pn_consume_set_latch(c);
 }
 
-/* The last of what made the connection sleep here: who ends their walk at us is told. */
+/* The last of what made the connection sleep here: watchers whose walk ends at us are told. */
 static bool leave_watch_locked(struct pn_conn *conn)
 {
     pn_assert_held(conn->seg);

@@ -7,16 +7,17 @@
  *    message does not exist: it is not counted, the log of a durable topic does not have it, and
  *    when its turn comes it is passed (overflow.c, take()).
  * 3. A tombstone is void as soon as its topic's queue has passed the record, so a death between the
- *    two leaves nothing wrong; whoever has passed some then frees them.  Until then each holds one
- *    of PN_TOMBSTONES places: they are for all topics of the segment, and who finds none is told.
+ *    two leaves nothing wrong; the process that has passed some then frees them.  Until then each
+ *    holds one of PN_TOMBSTONES places: they are for all topics of the segment, and a cancel that
+ *    finds none is an error.
  * 4. In a transaction the tombstone is STAGED under the lock, an entry of the queue names it, and
  *    `head` makes it true; applied, it is LIVE (topic_ops.c).  prepare() keeps a PREPARED one, so
- *    that the commit cannot fail for want of a place; the message may come back to memory
- *    meanwhile, and fire.
- * 5. Records have no index: whoever cancels reads the queue's files from the front, at most
- *    PN_TOPIC_STEPS records or PN_LOOK_BYTES in one hold of the lock.  Messages go from disk to
- *    memory only, and from the queue's front; so who has looked through the files and then, in the
- *    same hold, through memory, has missed none.
+ *    that the commit cannot fail for want of a place; the message may come back to memory before
+ *    that, and fire.
+ * 5. Records have no index: a cancel reads the queue's files from the front, at most PN_TOPIC_STEPS
+ *    records or PN_LOOK_BYTES in one hold of the lock.  Messages go from disk to memory only, and
+ *    from the queue's front; so a look through the files and then, in the same hold, through memory
+ *    misses none.
  */
 #define _GNU_SOURCE
 #include "topic/cancel.h"

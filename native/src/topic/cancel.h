@@ -32,7 +32,7 @@ void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t messag
 /* Has that record a LIVE tombstone? */
 bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                uint64_t seq);
-/* Is that record on disk still, and nobody's tombstone on it but a prepared transaction's? */
+/* Is that record on disk still, and no tombstone on it but a prepared transaction's? */
 bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t seq);
 
@@ -45,7 +45,7 @@ uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic
 /* Is it the one that this process keeps for a prepared transaction? */
 bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone, uint64_t seq,
                               const struct pn_conn *owner);
-/* Then its commit has begun: who dies from here on had prepared nothing. */
+/* Then its commit has begun: after a death from here on it was not prepared. */
 void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone);
 /* A STAGED one is LIVE, or already was. */
 void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64_t seq);

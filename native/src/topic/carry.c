@@ -1,7 +1,7 @@
 /*
  * carry.c - what the log of durable topics says of what there is now; see durable.c.
  *
- * 1. The log is written anew after a death under the lock, after a write or a sync that failed
+ * 1. The log is written again after a death under the lock, after a write or a sync that failed
  *    (pn_carry_all_locked), and when most of it is over (compaction: pn_carry_some_locked).  Both
  *    begin a file, which describes topics and channels, and carry each message into it:
  *    PN_LOG_CARRIED says all of one, whatever was said before (topic_log.c 4, 5).
@@ -16,7 +16,7 @@
  *    for others, and in memory twice.  So what is carried of it says nothing of channels that it
  *    does not name (PN_LOG_FANNED_TOO); what channels have on disk comes before what is in memory.
  *    What was in the backlog when that was looked through, and is on disk for some when memory is,
- *    was published anew in between (pn_durable_note_given_locked()).
+ *    was published again in between (pn_durable_note_given_locked()).
  * 5. What is being published while a file is begun is neither on disk nor in memory yet, and its
  *    record stands in the old file; so nothing is carried before the next flush.
  */
@@ -370,7 +370,7 @@ int pn_carry_step_locked(struct pn_segment *seg)
 /*
  * What ends a message takes a record for each channel that has it, and one when it is given to
  * them; so does every message that `more` bytes of records may bring, the shortest of which has
- * one byte.  The rest is for what empties and deletes, and for files that have to begin anew on a
+ * one byte.  The rest is for what empties and deletes, and for files that have to begin again on a
  * full disk, with all names.
  */
 uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)

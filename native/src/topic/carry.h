@@ -1,6 +1,6 @@
 /*
  * carry.h - what durable.c and carry.c share: what a process keeps for the log,
- * the records that say what there is, and the log anew from them.
+ * the records that say what there is, and a new log from them.
  *
  * Everything needs the writer lock.
  */
@@ -68,7 +68,7 @@ uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest);
 int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w);
 int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
 
-/* The log anew, from what is in memory and on disk; the files are open. */
+/* Write the log again, from what is in memory and on disk; the files are open. */
 int pn_carry_all_locked(struct pn_segment *seg);
 /* A step of compaction, if it is worth it. */
 void pn_carry_some_locked(struct pn_segment *seg);

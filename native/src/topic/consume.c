@@ -3,26 +3,27 @@
  *
  * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
  *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`, and
- *    counts as in flight.  Its deadline runs from when the caller gets it: who hands it over later
- *    than a part of msg_timeout after the fetch takes the lock and stores a new one.  What has not
- *    been handed over goes back when a msg_timeout has passed without a fetch or such a hand-over
+ *    counts as in flight.  Its deadline runs from when the caller gets it: a hand-over later than a
+ *    part of msg_timeout after the fetch takes the lock and stores a new one.  What has not been
+ *    handed over goes back when a msg_timeout has passed without a fetch or such a hand-over
  *    (delivery.c 4): the caller hangs; what went back is passed over.  If the channel is paused
  *    meanwhile it goes back, when the caller comes for it.
- * 2. Bodies are read without the lock.  While a delivery is in flight with us nobody touches its
- *    message, so a state word that is the same before and after says that what was copied in
+ * 2. Bodies are read without the lock.  While a delivery is in flight with us no process touches
+ *    its message, so a state word that is the same before and after says that what was copied in
  *    between is the message.  No consumer can see the same word of a later claim: only this one
  *    claims for itself, under `mutex`, and it fetches only when `ahead` is used up.
  * 3. `handed` in the consumer's slot is the number of the last claim that the caller has seen, and
  *    the generation that it is of: a process that was taken for dead cannot change its successor's.
- * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  Whoever
- *    notifies us holds the lock, and his signal comes after it; so the latch is written after we
- *    drained it.  After every sleep we look once and return, -EINTR if there was nothing: what
- *    ended it may have been a signal of ours and one of the program's at once (receive.c 7).
+ * 4. Sleeping: drain the latch; under the lock look, and say WAITING; block on the latch.  The
+ *    process that notifies us holds the lock, and its signal comes after it; so the latch is
+ *    written after we drained it.  After every sleep we look once and return, -EINTR if there was
+ *    nothing: what ended it may have been a signal of ours and one of the program's at once
+ *    (receive.c 7).
  * 5. With a descriptor the consumer stays WAITING when a look finds nothing, and the descriptor is
  *    readable from the notification, or the next thing due, on, until the next look; a look that
  *    leaves something sets the latch itself.
  * 6. The slow timer looks now and then without reason, ever more rarely: a notifier may have died
- *    with nobody to see it, or another consumer was notified and is stopped.
+ *    with no watcher left to see it, or another consumer was notified and is stopped.
  */
 #define _GNU_SOURCE
 #include "topic/consume.h"
@@ -48,7 +49,7 @@
 
 #define PN_SLOW_MAX_NS    60000000000LL
 #define PN_LATE           64 /* later than this part of msg_timeout a new deadline is stored */
-#define PN_POLLED_NS      4000000LL  /* who cannot be signalled looks so often, */
+#define PN_POLLED_NS      4000000LL  /* one that cannot be signalled looks so often, */
 #define PN_POLLED_BACK_NS 50000000LL /* and returns so often */
 
 int64_t pn_consumer_slow_ns = 500000000;
@@ -283,7 +284,7 @@ static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int
     }
 }
 
-/* When to look again if nobody says anything. */
+/* When to look again if no notification comes. */
 static int64_t sleep_until(struct pn_consumer *c, struct pn_topic_channel *ch, int64_t now,
                            int64_t deadline)
 {
@@ -355,7 +356,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     return rc;
 }
 
-/* It does not sleep after all: somebody else is to be notified. */
+/* Leave the waiting consumers; if this one was notified, another one is to be instead. */
 static void stop_waiting(struct pn_consumer *c)
 {
     struct pn_hold hold;
@@ -573,7 +574,7 @@ static int make_descriptor(struct pn_consumer *c)
     c->tfd = tfd;
     join_watch(c);
     pn_store_release(&c->has_fd, 1);
-    pn_consume_set_latch(c); /* nobody has looked yet */
+    pn_consume_set_latch(c); /* no look has been made yet */
     return 0;
 }
 

@@ -14,7 +14,7 @@ struct pn_consumer {
     struct pn_consumer_slot *me;
     uint32_t ci, generation;
     pthread_mutex_t mutex; /* one thread gets at a time */
-    pn_atomic_i32 efd;     /* the latch; -1 before somebody waits */
+    pn_atomic_i32 efd;     /* the latch; -1 before a thread waits */
     pn_atomic_i32 sleepfd; /* as in struct pn_conn */
     pn_atomic_u32 has_fd, closing;
     bool watched; /* the connection's watch is in epfd */

@@ -1,13 +1,13 @@
 /*
- * consumers.c - consumers as the others see them: who waits, who is woken, who is gone.
+ * consumers.c - consumers as the others see them: waiting, woken, gone.
  *
  * 1. `wait` of a consumer is written under the writer lock only, by itself when it comes or goes
  *    to sleep, by others when they notify it.  Since both hold the lock there is no handshake:
  *    it sleeps, so it is notified; or it has not slept yet, and will find the message.
- * 2. Who was notified is signalled after the release of the lock (lock.c), through the reason
- *    PROCSIG_TOPIC: its process's handler looks which of its consumers are NOTIFIED, and writes
- *    their eventfds.  A signal that was not sent, since the notifier died, is sent by whoever
- *    recovers the lock, by those who watch (watch.c), or it is made good by a slow timer.
+ * 2. A consumer that was notified is signalled after the release of the lock (lock.c), through the
+ *    reason PROCSIG_TOPIC: its process's handler looks which of its consumers are NOTIFIED, and
+ *    writes their eventfds.  A signal that was not sent, since the notifier died, is sent by the
+ *    process that recovers the lock, by a watcher (watch.c), or it is made good by a slow timer.
  * 3. A dead process's consumers go when its slot is reaped: what they have in flight returns to
  *    the head of the queue in its old order, counted neither as requeued nor as timed out; unless
  *    it was delivered for the last time.
@@ -92,8 +92,8 @@ static bool notify_one(struct pn_segment *seg, struct pn_topic_channel *ch)
     return false;
 }
 
-static bool somebody_keeps_time(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                                int64_t due)
+static bool has_timekeeper(const struct pn_segment *seg, const struct pn_topic_channel *ch,
+                           int64_t due)
 {
     PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
@@ -111,10 +111,10 @@ void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_chan
         return;
     while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
         ;
-    if (ch->waiting == 0 || ch->notified != 0) /* who comes arms itself */
+    if (ch->waiting == 0 || ch->notified != 0) /* the next one that looks arms itself */
         return;
     int64_t due = pn_topic_channel_next_due_locked(seg, ch);
-    if (due == INT64_MAX || somebody_keeps_time(seg, ch, due))
+    if (due == INT64_MAX || has_timekeeper(seg, ch, due))
         return;
     PN_EACH_CONSUMER (seg, ch, i)
         if (pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait) == PN_CONSUMER_WAITING) {
@@ -243,7 +243,7 @@ void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
     bool consuming = (pn_load_relaxed(&seg->consuming[slot / 64]) >> (slot % 64) & 1) != 0;
     if (!consuming && t->ctl->prepared == 0)
         return;
-    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* somebody is at it already */
+    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* the caller has begun */
     pn_topics_begin_locked(seg);
     PN_CRASH("topic:reap");
     if (t->ctl->prepared != 0) {

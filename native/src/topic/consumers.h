@@ -4,7 +4,7 @@
 
 #include "topic/topic.h"
 
-/* Consumers: how it waits, whom it belongs to. */
+/* Consumers: how one waits, and its owner. */
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait);
 void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
 
@@ -18,10 +18,10 @@ void pn_consumer_free_locked(struct pn_segment *seg, uint32_t ci);
 /* The slot's owner is no more. */
 void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot);
 
-/* Signal those who were notified; the hook of lock.c.  Lock not held. */
+/* Signal those that were notified; the hook of lock.c.  Lock not held. */
 void pn_consumers_signal(struct pn_segment *seg, const uint32_t *slots, uint32_t n);
 
-/* Signal whoever has been notified for that long and has not come.  Lock not held. */
+/* Signal consumers that were notified at least so long ago and have not come.  Lock not held. */
 void pn_consumers_signal_owed(struct pn_segment *seg, int64_t min_age_ns);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * delivery.c - deliveries: where each stands, how it moves, and who is woken for it.
+ * delivery.c - deliveries: where each stands, how it moves, and which consumer is woken for it.
  *
- * 1. A delivery is one message in one channel.  Its state word is the truth: whoever moves it
- *    stores what the new state needs (order, due) while that means nothing in the old one, then
+ * 1. A delivery is one message in one channel.  Its state word is the truth: a process that moves
+ *    it stores what the new state needs (order, due) while that means nothing in the old one, then
  *    the word, then changes the indices.  A kill before the word leaves it where it was, a kill
  *    after it where it goes to; the indices are built again.
  *
@@ -16,16 +16,17 @@
  *    whatever happens to the memory meanwhile.
  * 3. A claim takes the first of the ready list; a sampling consumer the first that it samples,
  *    which is decided by a hash of the message and the consumer, so that it is decided once.  What
- *    nobody attached samples is dropped by whoever comes to it.
- * 4. Timers.  Nothing ticks.  Whoever comes to a channel does what is due in it; and if consumers
+ *    no attached consumer samples is dropped by the next operation that comes to it.
+ * 4. Timers.  Nothing ticks.  Each operation on a channel does what is due in it; and if consumers
  *    wait, one of them sleeps no longer than until the next thing is due (I24).  The deadline of
  *    what its consumer has fetched, and the program has not got yet, is put off for as long as the
  *    consumer is alive; then it goes back as if it had never been fetched.
  * 5. Waking.  A consumer that finds nothing says so in `wait`, under the lock, and sleeps.  For
- *    each message that is ready beyond those for which somebody was notified already, a random one
- *    is NOTIFIED, and signalled after the release of the lock.  NOTIFIED stays until it comes, so
- *    that recovery and those who watch (watch.c) find whom a dead one did not signal any more.
- * 6. What is void (empty(), I20) is freed by whoever meets it.
+ *    each message that is ready beyond those for which a consumer was notified already, a random
+ *    one is NOTIFIED, and signalled after the release of the lock.  NOTIFIED stays until it comes,
+ *    so that recovery and watchers (watch.c) find the consumers that a dead process did not signal
+ *    any more.
+ * 6. What is void (empty(), I20) is freed by the next operation that meets it.
  */
 #define _GNU_SOURCE
 #include "topic/delivery.h"
@@ -54,7 +55,7 @@ static inline struct pn_topic_channel *channel_of(struct pn_segment *seg,
 
 /* ---- the ready list -------------------------------------------------------------------------- */
 
-/* Samplers who stood here stand in front of it. */
+/* Move the cursors of sampling consumers that stand here to the one before. */
 static void move_cursors(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t from,
                          uint32_t to)
 {
@@ -351,7 +352,7 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     const struct pn_giving_up up = pn_giving_up_of(ch, c);
     uint32_t attempts = pn_state_attempts(word);
     if (is_ahead(c, d)) {
-        /* nobody has seen it: it was not delivered */
+        /* the program has not seen it: it was not delivered */
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
     } else if (up.max_attempts == 0 || attempts < up.max_attempts) {
         pn_delivery_back_locked(seg, ref, where, 0, attempts);
@@ -363,7 +364,8 @@ void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_bac
     }
 }
 
-/* Of one in flight it is there: whoever closes gives back what it has, but for what is held. */
+/* Of one in flight it is there: a consumer that closes gives back what it has, but for what is
+ * held. */
 struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref)
 {
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
@@ -653,7 +655,7 @@ int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic
 {
     pn_assert_topics_held(seg);
     struct pn_timed entry;
-    if (pn_topic_of(seg, ch)->refilling != 0) /* whoever comes by goes on with it */
+    if (pn_topic_of(seg, ch)->refilling != 0) /* the next operation goes on with it */
         return 0;
     if (ch->next_deadline != INT64_MAX)
         ch->next_deadline = earliest_deadline(seg, ch);

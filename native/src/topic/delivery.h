@@ -1,5 +1,5 @@
 /*
- * delivery.h - deliveries: where each stands, how it moves, and who is woken for it.
+ * delivery.h - deliveries: where each stands, how it moves, and which consumer is woken for it.
  *
  * Everything needs the writer lock; what changes a delivery also `topics_dirty`.
  */

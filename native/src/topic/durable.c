@@ -5,20 +5,22 @@
  *    (pn_topics_end_locked) the notes become one batch of the log (topic_log.c).  What publishes
  *    flushes before its commit point, so a full disk is the publisher's error and nothing has
  *    happened; a transaction flushes messages and answers together before `head`.
- * 2. So log and memory differ while `topics_dirty` stands, and at no other time.  Who dies there is
- *    followed by a rebuild, before whose end the log is written anew from memory: all topics, all
- *    messages, by a compaction of which each step is one of the rebuild's.  If nobody is left, the
- *    log is what counts: a message whose publisher was not told may be there or not, an answer
+ * 2. So log and memory differ while `topics_dirty` stands, and at no other time.  A death there is
+ *    followed by a rebuild, before whose end the log is written again from memory: all topics, all
+ *    messages, by a compaction of which each step is one of the rebuild's.  If no process is left,
+ *    the log is what counts: a message whose publisher was not told may be there or not, an answer
  *    whose consumer was not told may have happened or not.
  * 3. On a full disk what has not happened is refused, and what has goes to the blocks that were
  *    reserved for it (pn_carry_owed); attempts and delays are left out.  When a flush fails of
- *    what memory has done already, the caller is told (PN_ESYNC) and `log_behind` stands until the
- *    log could be written anew; publishing fails meanwhile.  So it does when files of it are gone.
- * 4. A sync that fails leaves nobody knowing what of the files is on the disk, and the next one may
- *    succeed without it (topic_log.c 7).  The log is written anew from memory, into a new file, and
- *    that is synced: by who needed it for fsync="always" at once, else by the next operation.  If
- *    that fails, too, its caller is told (PN_ESYNC); he was committed and cannot be refused any
- *    more.  Whatever was on the disk before stays there until the new file is (topic_log.c 5).
+ *    what memory has done already, the caller is told (PN_ESYNC) and `log_behind` is set until the
+ *    log could be written again; publishing fails until then.  So it does when files of it are
+ *    gone.
+ * 4. After a sync that failed it is not known what of the files is on the disk, and the next one
+ *    may succeed without it (topic_log.c 7).  The log is written again from memory, into a new
+ *    file, and that is synced: at once by the caller that needs it for fsync="always", else by the
+ *    next operation.  If that fails, too, its caller is told (PN_ESYNC); what it did is committed
+ *    and cannot be refused any more.  Whatever was on the disk before stays there until the new
+ *    file is (topic_log.c 5).
  * 5. Times: in the log CLOCK_REALTIME, in memory CLOCK_MONOTONIC.
  * 6. Ephemeral channels are not in the log.
  */
@@ -161,7 +163,7 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
         kind = PN_LOG_CANCELLED;
     note_one(seg, kind, &what, true);
     has_happened(seg);
-    if (kind != PN_LOG_DELIVERED) /* nobody is told anything by it */
+    if (kind != PN_LOG_DELIVERED) /* no caller was promised anything by it */
         wants(seg, topic);
 }
 
@@ -364,7 +366,7 @@ static int write_what_was_noted(struct pn_segment *seg)
     return refused || behind != 0 ? rc : 0;
 }
 
-/* Whoever has carried what others have synced has it synced again. */
+/* A process that has carried what others have synced has it synced again. */
 static void tidy(struct pn_segment *seg)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
@@ -411,7 +413,7 @@ int pn_disk_result(const struct pn_segment *seg, int rc)
 
 enum { LOOK_NS = 1000000000 };
 
-/* What others have removed is to be written anew, from memory: 1, and `log_behind` stands; 0; or
+/* What others have removed is to be written again, from memory: 1, and `log_behind` stands; 0; or
  * -errno.  `at_once`, or once in a second. */
 static int look_for_files(struct pn_segment *seg, bool at_once)
 {
@@ -431,7 +433,7 @@ static int look_for_files(struct pn_segment *seg, bool at_once)
     return 1;
 }
 
-/* All of it anew if it is behind, and what was noted. */
+/* All of it again if it is behind, and what was noted. */
 static int write_all(struct pn_segment *seg)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
@@ -439,7 +441,7 @@ static int write_all(struct pn_segment *seg)
     if (ctl->log_behind != 0) {
         rc = pn_carry_all_locked(seg);
         ctl->log_behind = rc != 0;
-        PN_CRASH("durable:anew");
+        PN_CRASH("durable:rewritten");
     }
     return rc == 0 && pn_durable_mine(seg)->notes != 0 ? write_what_was_noted(seg) : rc;
 }
@@ -623,7 +625,7 @@ int pn_durable_start_alone(struct pn_segment *seg)
 
 _Thread_local int pn_sync_error;
 
-/* All that was written, of nobody in particular: a failure is for the next operation. */
+/* All that was written, for no caller in particular: the next operation hears of a failure. */
 static void sync_all(struct pn_segment *seg)
 {
     pn_topiclog_sync(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, UINT64_MAX, NULL);
@@ -652,7 +654,7 @@ static int write_anew_and_sync(struct pn_segment *seg, int rc)
 _Thread_local const struct pn_conn *pn_puts_off, *pn_calling;
 _Thread_local struct pn_sync *pn_put_off;
 
-/* For whom has to take it; false: it is to be done at once. */
+/* Leave it to the connection that puts syncs off; false: it is to be done at once. */
 static bool is_put_off(struct pn_segment *seg, struct pn_topic_sync *sync)
 {
     struct pn_sync *mine = pn_put_off;
@@ -727,13 +729,13 @@ int pn_durable_failed(const struct pn_segment *seg)
                        "it has happened, but is not in the log in %s/%s, which could not be "
                        "written (%s): if all processes end now, it is undone\n"
                        "See to that disk, and do not repeat the call: the next operation on a "
-                       "durable topic writes the log anew.",
+                       "durable topic writes the log again.",
                        seg->data_dir, seg->name, strerror(-error));
     return pn_fail(PN_ESYNC,
                    "it has happened, but a power cut may undo it: the log in %s/%s could not be "
                    "synced (%s)\n"
                    "See to that disk, and do not repeat the call: the next operation on a durable "
-                   "topic writes the log anew.",
+                   "topic writes the log again.",
                    seg->data_dir, seg->name, strerror(error));
 }
 

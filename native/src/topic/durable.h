@@ -11,7 +11,7 @@
 
 /* The directory is there: what the log says is in memory afterwards. */
 int pn_durable_start_locked(struct pn_segment *seg);
-/* The same of who alone makes the topic area (open.c), without the writer lock. */
+/* The same for the only thread that makes the topic area (open.c), without the writer lock. */
 int pn_durable_start_alone(struct pn_segment *seg);
 /* This process uses topics: if some are durable, the directory is kept from other segments. */
 int pn_durable_join_locked(struct pn_segment *seg);
@@ -49,7 +49,7 @@ void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic 
 /* A full disk is -PN_EDISKFULL; else rc. */
 int pn_disk_result(const struct pn_segment *seg, int rc);
 
-/* Write what was noted.  -errno: nothing of it is written; the next flush writes all anew if some
+/* Write what was noted.  -errno: nothing of it is written; the next flush writes all again if some
  * of it has happened already, and the caller of a call that promises it is told.  On a full disk
  * only what has not happened yet is refused. */
 int pn_durable_flush_locked(struct pn_segment *seg);
@@ -68,7 +68,7 @@ void pn_durable_sync(struct pn_segment *seg, struct pn_topic_sync *sync);
 /* Of this thread: errno of such a sync of fsync="always" that failed; -errno: what the call has
  * done could not be written; 0: neither. */
 extern _Thread_local int pn_sync_error __attribute__((tls_model("initial-exec")));
-/* The log is to be written anew, and the caller is told so; 0. */
+/* The log is to be written again, and the caller is told so; 0. */
 int pn_durable_unwritten(struct pn_segment *seg, int rc);
 int pn_durable_failed(const struct pn_segment *seg); /* -PN_ESYNC, and its sentence */
 /* At the end of a call that promises it, whose result is rc; at its beginning it is set to 0. */

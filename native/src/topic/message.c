@@ -16,11 +16,12 @@
  *    first, to the channels that there are then: a delivery is written for each but the last, and
  *    the backlog's own delivery becomes the last one's, by the store of its `channel`; a channel
  *    that is ephemeral and full goes without, and if all do that is the message's end.  A message
- *    that has a delivery in the backlog and others as well was left so by somebody who died:
+ *    that has a delivery in the backlog and others as well was left so by a process that died:
  *    recovery frees the others (I22).
  * 4. Memory.  A publisher takes no more than its topic's share allows (arena_share.c), and leaves
- *    PN_ARENA_RESERVE pages to those who move what is there: the pump and a requeue with a delay.
- *    What only ephemeral channels have makes room for what others are to get, the oldest first.
+ *    PN_ARENA_RESERVE pages to operations that move what is there: the pump and a requeue with a
+ *    delay.  What only ephemeral channels have makes room for what others are to get, the oldest
+ *    first.
  * 5. The end of a message as a whole (cancel.c, drop-oldest) is the store of FREE: what it
  *    still has of deliveries does not exist from then on (I20).
  */
@@ -373,8 +374,8 @@ static bool any_in_flight(const struct pn_segment *seg, const struct pn_message 
     return false;
 }
 
-/* The first from where we stopped last that nobody works on; 0: none, or, after so many steps, it
- * goes on next time. */
+/* The first from where we stopped last that no consumer works on; 0: none, or, after so many steps,
+ * it goes on next time. */
 static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool soft, uint32_t steps)
 {
     uint32_t ref = topic->passed[soft] != 0 ? topic->passed[soft] : topic->oldest;
@@ -417,7 +418,7 @@ static void drop(struct pn_segment *seg, uint32_t ref)
     pn_message_discard_locked(seg, ref);
 }
 
-/* Of those that nobody works on; false: there is none. */
+/* Of those that no consumer works on; false: there is none. */
 static bool drop_oldest(struct pn_segment *seg, struct pn_topic *topic)
 {
     uint32_t ref = find_idle(seg, topic, false, (uint32_t) (seg->topics.memory / 32));

@@ -68,7 +68,7 @@ void pn_message_golive_locked(struct pn_segment *seg, uint32_t ref);
 void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref);
 /* Its last delivery has ended. */
 void pn_message_free_locked(struct pn_segment *seg, uint32_t ref);
-/* With the lock, and `topics_dirty`: what is done to a topic by who has a slot.  Else -errno. */
+/* With the lock, and `topics_dirty`: what a connection does to a topic.  Else -errno. */
 int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic);
 
 /* What a message of so many bytes of headers and body takes of memory, about. */
@@ -81,7 +81,7 @@ static inline uint64_t pn_message_cost(const struct pn_message *m)
     return pn_bytes_cost((uint64_t) m->headers_len + m->body_len);
 }
 
-/* How long what a message carries is: loaded once, for who makes room for it and then copies. */
+/* How long what a message carries is: loaded once, before room is made for it and it is copied. */
 struct pn_lengths {
     uint32_t headers, body;
     uint64_t both;
@@ -95,7 +95,8 @@ static inline struct pn_lengths pn_message_lengths(const struct pn_message *m)
 /* What one would take of the arena, exactly. */
 struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
                                      uint64_t bytes, bool timed);
-/* The oldest that only ephemeral channels have, and nobody works on, goes; false: there is none. */
+/* The oldest that only ephemeral channels have, and no consumer works on, goes; false: none
+ * does. */
 bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic);
 
 /* Has the channel, which is ephemeral, as many as its topic may have?  Then it goes without. */

@@ -4,10 +4,10 @@
  *
  * 1. It takes as long as the zeroing of topic_memory and the reading of the log, seconds with a
  *    million messages.  So it is done without the writer lock: commits and notifications go on.
- * 2. Until `topics_ready` is stored, nobody looks into the area but who makes it, and that is one
- *    process and thread, the holder of the lock `opening` (lock.c).  Others who want topics wait
- *    for that lock, for a limited time.  It is robust: of who died in here nothing counts, and the
- *    next one begins with the first step.
+ * 2. Until `topics_ready` is stored, only the thread that makes the area looks into it: there is
+ *    one, the holder of the lock `opening` (lock.c).  Others that want topics wait for that lock,
+ *    for a limited time.  It is robust: what a dead holder has made does not count, and the next
+ *    one begins with the first step.
  * 3. What is shared with others before is taken under the writer lock, for a short while: rows of
  *    databases (restore.c, durable.c), and the store of `topics_ready`, so that no
  *    holder of the writer lock sees that change.

@@ -5,11 +5,11 @@
  *    in it, what is published goes behind it; the oldest come back as soon as there is room:
  *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
  *    queue on disk holds something only while the topic has all the memory that it may have
- *    (arena_share.c), or max_depth messages: nobody waits for what is there.  All topics with
+ *    (arena_share.c), or max_depth messages: no consumer waits for what is there.  All topics with
  *    something on disk take turns; one whose next record had no room is looked at again, without
- *    reading it, when it would have.
- *    A long row of what has expired or was cancelled takes several holds of the lock: meanwhile
- *    `refilling` stands, and a consumer that waits is made to come by (I24).
+ *    reading it, when it would have.  A long row of what has expired or was cancelled takes several
+ *    holds of the lock: meanwhile `refilling` stands, and a consumer that waits is made to come by
+ *    (I24).
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
@@ -382,9 +382,10 @@ int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
     return look(seg, topic, true, cursor, out);
 }
 
-/* Of the channels that it was given to, who still wants it; it has expired: who goes without. */
-static bool anybody_wants(const struct refill *r, const struct pn_spilled_deliveries *given,
-                          bool expired)
+/* Does one of its channels still want it?  If it has `expired`, each of those counts it as
+ * expired. */
+static bool is_wanted(const struct refill *r, const struct pn_spilled_deliveries *given,
+                      bool expired)
 {
     struct pn_spilled_delivery d;
     uint32_t wanted = 0;
@@ -397,7 +398,7 @@ static bool anybody_wants(const struct refill *r, const struct pn_spilled_delive
     return wanted != 0;
 }
 
-/* As it was in memory once, for those who still want it; 0: there is no room. */
+/* As it was in memory once, for the channels that still want it; 0: there is no room. */
 static uint32_t stage_back(const struct refill *r, const struct pn_new_message *m,
                            const struct pn_moment *then, const struct pn_spilled_deliveries *given)
 {
@@ -481,7 +482,7 @@ static int take(void *arg, const struct pn_record_out *record)
     }
     if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return stay(topic, record, &head);
-    bool over = head.fanned_out != 0 ? !anybody_wants(r, &given, expired) || expired : expired;
+    bool over = head.fanned_out != 0 ? !is_wanted(r, &given, expired) || expired : expired;
     uint32_t ref = over ? 0
                    : head.fanned_out != 0
                        ? stage_back(r, &m, &then, &given)

@@ -57,7 +57,7 @@ int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *then,
                                 const struct pn_spilled_deliveries *given);
 
-/* What stands on disk, for who looks through it. */
+/* What stands on disk, for a look through it. */
 struct pn_topic_on_disk {
     uint64_t seq;
     uint32_t bytes;

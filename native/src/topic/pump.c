@@ -130,7 +130,7 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
             topic->expired++;
             pn_delivery_end_locked(seg, at);
         } else if (!pump_one(seg, topic, at, now)) {
-            return false; /* when there is room again: whoever gets from a channel pumps */
+            return false; /* when there is room again: each get from a channel pumps */
         }
     }
     return false;

@@ -17,7 +17,7 @@
  *    topic that has more than its share by then may take for such channels half of what is free,
  *    less what they have.
  *    An ephemeral channel never rests; what only such channels have goes when there is no room.
- *    Where there is one channel there is nobody to be spared, and the topic's own queue on disk
+ *    Where there is one channel there is no other to be spared, and the topic's own queue on disk
  *    (overflow.c) has what is too much.
  * 4. Truth: `rests` says whether, and which of two cursors; the one store of it moves the
  *    channel.  A cursor that is not before the committed end says that it does not rest: so
@@ -25,12 +25,12 @@
  *    never committed it never did.
  *    What is in memory for some and on disk for others is committed by one redo record; so is a
  *    message that comes back, with the cursors of the channels that it has deliveries for.
- * 5. Of a durable topic the log says who has a message (topic_log.h), whichever have it on disk:
- *    it is published to all channels of that moment, and each finishes it for itself.  So nothing
- *    is noted when it comes back, and `rest` goes with the segment like all files of overflow.c.
- *    After that, what the log says of each channel goes to memory or to `rest` again, in the order
- *    of ids.  There a record may be for some channels only, which it names; `others` of a cursor
- *    counts those that are to be passed.
+ * 5. Of a durable topic the log says which channels have a message (topic_log.h), whichever have it
+ *    on disk: it is published to all channels of that moment, and each finishes it for itself.  So
+ *    nothing is noted when it comes back, and `rest` goes with the segment like all files of
+ *    overflow.c.  After that, what the log says of each channel goes to memory or to `rest` again,
+ *    in the order of ids.  There a record may be for some channels only, which it names; `others`
+ *    of a cursor counts those that are to be passed.
  * 6. The queue's own reading end follows the last of the cursors, and files before it are removed.
  *    It may be behind after a death; it is never ahead (I27).
  */
@@ -699,7 +699,7 @@ void pn_rest_redo_locked(struct pn_segment *seg)
     }
 }
 
-/* Damaged records are passed: those that nobody has counted yet. */
+/* Damaged records are passed: those that were not counted yet. */
 static void count_lost(struct pn_topic *topic, uint64_t from, uint64_t to)
 {
     from = from < topic->rest_lost_end ? topic->rest_lost_end : from;

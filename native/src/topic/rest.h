@@ -33,7 +33,7 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
                         const struct pn_record_out *record);
 
 /* What the log of before the segment was made says: the channels of `given`, which is written to,
- * have it, in memory or on disk.  Nobody has seen the topic yet. */
+ * have it, in memory or on disk.  No other thread has seen the topic yet. */
 struct pn_spilled_delivery;
 int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
@@ -48,7 +48,7 @@ uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topi
 /* The channel has nothing there any more. */
 void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 
-/* Records that somebody still is to get. */
+/* Records that a channel still is to get. */
 static inline uint64_t pn_rest_records(const struct pn_topic *topic)
 {
     return pn_diskqueue_depth(&topic->rest);

@@ -2,15 +2,15 @@
  * restore.c - durable topics come back: what the log says (topic_log_replay.c) is put into
  * memory, and what there is no room for on disk (overflow.c).
  *
- * 1. Nobody else has seen the topic area yet (open.c), so nothing here is a commit point; who
- *    comes after one who died in it begins anew.  What was in flight is ready again, with its
+ * 1. No other thread has seen the topic area yet (open.c), so nothing here is a commit point; after
+ *    a death in it the next one begins again.  What was in flight is ready again, with its
  *    attempts.
  * 2. Messages come in the order of ids, which is what each channel has them in afterwards.  So once
  *    one of a topic has no room in memory, all that follow go behind it on disk, whatever their
  *    size, and also if they were given to channels before and the one that has no room was not: of
  *    two that a channel gets, the later one must not come from memory while the earlier one
- *    waits on disk, and who gets which is not known of a message that is still the topic's own.
- *    What that costs is what it costs whoever publishes to a topic with something on disk.
+ *    waits on disk, and which channels will get a message that is still the topic's own is not
+ *    known.  It costs as much as publishing to a topic with something on disk.
  * 3. One that was given to its channels goes to disk with its deliveries (overflow.c 2).  It is
  *    not bound by max_depth while nothing is on disk: neither was it before.
  */
@@ -32,7 +32,7 @@ static int64_t to_mono(const struct pn_moment *now, int64_t real)
     return real == 0 ? 0 : mono > 0 ? mono : 1;
 }
 
-/* A topic, and the row of its database, which is shared with those who have nothing to do with
+/* A topic, and the row of its database, which is shared with processes that have nothing to do with
  * topics; NULL: there is no room for it. */
 static int make_topic(struct pn_restore *r, const struct pn_log_topic *what, const char *database,
                       const char *name, const pn_topic_options *o, struct pn_topic **made)
@@ -136,8 +136,8 @@ static uint32_t channel_index(const struct pn_restore *r, const struct pn_log_de
     return 0;
 }
 
-/* Its deliveries stand for places in their channels: whoever empties one of these empties it of
- * them.  Of the message itself `due` is the first of theirs. */
+/* Its deliveries stand for places in their channels: emptying one of these empties it of them.  Of
+ * the message itself `due` is the first of theirs. */
 static int give_on_disk(const struct pn_restore *r, struct pn_topic *t, struct pn_new_message *m,
                         const struct pn_moment *then, const struct pn_log_message *what,
                         const struct pn_log_delivery *from)

@@ -7,13 +7,13 @@
  * 2. The time from publish to finish goes into a histogram of 32 octaves in 16 steps each, in two
  *    halves of five minutes: the one that is written, and the one before it.  It is a page of the
  *    arena, taken with the channel's first finish if there is one.
- * 3. Whoever looks through an engine has no backend slot, so nobody watches his process: if he
- *    notified a consumer and died before the signal, that would be made up for by its slow timer
- *    only.  So he changes nothing (look_*): what is due by now and stands where it was, since
- *    nobody has come by (delivery.c 4), is counted where it would go to.  Who looks through a
- *    connection does what is due first, as everybody who comes by.
- * 4. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; nobody
- *    waits longer for the lock.
+ * 3. A look through an engine has no backend slot, so no other process watches for its death: if it
+ *    notified a consumer and died before the signal, only that consumer's slow timer would make up
+ *    for it.  So such a look changes nothing (look_*): what is due by now but stands where it was,
+ *    since no operation on the channel has come since (delivery.c 4), is counted where it would go
+ *    to.  A look through a connection does what is due first, like every operation.
+ * 4. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; so no
+ *    process waits longer for the lock.
  */
 #include "topic/stats.h"
 

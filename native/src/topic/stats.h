@@ -19,7 +19,7 @@ int pn_queue_e2e(struct pn_conn *conn, pn_ref channel, const double *q, size_t n
 int pn_topic_channels_peek(struct pn_conn *conn, pn_ref channel, pn_peeked *out, size_t cap,
                            uint8_t *bodies, size_t body_max);
 
-/* The same through an engine, of any database: they change nothing, and nobody is notified. */
+/* The same through an engine, of any database: they change nothing, and no consumer is notified. */
 int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap);
 int pn_look_channels(struct pn_segment *seg, pn_ref topic, pn_topic_channel_stats *rows,
                      size_t cap);

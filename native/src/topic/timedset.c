@@ -8,7 +8,7 @@
  *    channel with a few deferred messages takes one page, one with millions moves nothing when it
  *    grows.
  * 3. Each entry's position stands in its delivery as well, so that any can be removed.
- * 4. Room is promised first (reserve), for who must not fail later: a publish with a delay, a
+ * 4. Room is promised first (reserve), where nothing may fail later: a publish with a delay, a
  *    requeue in a transaction that is prepared.  So entries and promises together have pages, and
  *    add, remove and pop only move entries.  One page more than that is kept, so that a set whose
  *    size goes to and fro does not take and give pages; an empty set has none.
@@ -386,7 +386,7 @@ bool pn_timedset_entry(const struct pn_arena *mem, const struct pn_timedset *set
     return true;
 }
 
-/* Where to go on when nothing below p is due: its next sibling, or that of who stands above it. */
+/* Where to go on when nothing below p is due: its next sibling, or that of an ancestor. */
 static uint32_t beside(uint32_t p)
 {
     while (p > ROOT && p % 4 == 3)

@@ -40,9 +40,9 @@ bool pn_timedset_next_due(const struct pn_arena *mem, const struct pn_timedset *
                           uint32_t *at, struct pn_timed *out);
 
 /*
- * The i-th of n entries, in no order; false: there is none.  For cancel, empty and check; who
- * removes as he goes begins at the end, and looks again at the place of what he removed: one that
- * stood before it may have come there.
+ * The i-th of n entries, in no order; false: there is none.  For cancel, empty and check; a caller
+ * that removes as it goes begins at the end, and looks again at the place of what it removed: one
+ * that stood before it may have come there.
  */
 bool pn_timedset_entry(const struct pn_arena *mem, const struct pn_timedset *set, uint32_t i,
                        struct pn_timed *out);

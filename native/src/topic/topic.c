@@ -10,13 +10,13 @@
  *    (open.c).
  * 2. The writer lock guards everything.  What is true is said by few words (layout_topic.h,
  *    "truth"), each operation of its own changes it with one store, and all else is an index, for
- *    which `topics_dirty` stands while it is being changed: the successor of one who died then
- *    makes all indices anew (rebuild_topics.c).  What needs more than one store at once goes
- *    through a redo record, or, in a transaction, through redo entries in the queue before `head`.
+ *    which `topics_dirty` is set while it is being changed: after a death with it set, all indices
+ *    are built again (rebuild_topics.c).  What needs more than one store at once goes through a
+ *    redo record, or, in a transaction, through redo entries in the queue before `head`.
  * 3. A topic, or a channel, is deleted by the store of its state; emptied by the store of
  *    `void_below`: whatever stands in it with a smaller order does not exist any more.  What it
- *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by whoever else does
- *    anything with a topic meanwhile, or after he has died (`sweeping`).
+ *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by every other
+ *    operation on a topic until all is freed, also if the deleter has died (`sweeping`).
  * 4. The first channel of a topic gets what the topic has kept; a paused topic keeps, too, and so
  *    does one that has something kept already, so that the order stays (message.c).
  * 5. An ephemeral channel goes with its last consumer, an ephemeral topic with its last channel.
@@ -706,7 +706,7 @@ int pn_topic_channels_empty(struct pn_conn *conn, pn_ref ref)
     return empty(conn, ref, false);
 }
 
-/* Whoever waits there is told. */
+/* Consumers that wait there are told. */
 static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     pn_store_release(&ch->state, PN_RECORD_DELETED);

@@ -19,7 +19,7 @@ static inline bool pn_topics_ready(const struct pn_segment *seg)
 }
 
 /*
- * Between the two the indices contradict the truth; who dies there is followed by a rebuild.  A
+ * Between the two the indices contradict the truth; a death there is followed by a rebuild.  A
  * process dies between two instructions, so it is the compiler that must keep the order.  The lock
  * was taken by pn_lock_topics(): the topics are not closed.
  */
@@ -37,7 +37,7 @@ bool pn_topics_sweep_locked(struct pn_segment *seg);
 static inline void pn_topics_tend_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    if (__builtin_expect(seg->topics.ctl->sweeping != 0, 0)) /* whoever began it may be gone */
+    if (__builtin_expect(seg->topics.ctl->sweeping != 0, 0)) /* perhaps of a dead process */
         pn_topics_sweep_locked(seg);
     if (__builtin_expect(seg->topics.ctl->spilled != 0, 0))
         pn_topics_refill_locked(seg);
