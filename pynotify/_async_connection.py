@@ -246,6 +246,9 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         `callback` may be a coroutine function.  The loop calls it, and no task needs to wait; the
         messages do not appear in `notifies()`.  An exception goes to the loop's exception
         handler.  Adding one twice is the same as once.
+
+        Otherwise than in asyncpg it raises `ActiveTransaction` inside a transaction, as
+        `remove_listener` does, and a transaction that is open does not hold back callbacks.
         """
         require_callable(callback)
         self._registry.refuse("add_listener")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from receiving import payloads
+from receiving import PATIENCE, payloads
 from sessions import RemoteSession
 from tasks import AsyncConnections, Counter, until
 
@@ -268,6 +268,24 @@ async def test_removed_after_the_connection_was_closed(aconnect: AsyncConnection
     await conn.add_listener("c", listener)
     await conn.close()
     await conn.remove_listener("c", listener)
+
+
+async def test_with_a_transaction_open(aconnect: AsyncConnections, remote: Remote) -> None:
+    """Its own task's: callbacks are called, none is added or removed.  asyncpg does otherwise."""
+    conn = await aconnect()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def callback(_conn: object, _pid: int, _channel: str, payload: str) -> None:
+        heard.put_nowait(payload)
+
+    await conn.add_listener("c", callback)
+    async with conn.transaction():
+        remote(aconnect.name).notify("c", "x")
+        assert await asyncio.wait_for(heard.get(), PATIENCE) == "x"
+        with pytest.raises(pynotify.ActiveTransaction):
+            await conn.add_listener("d", callback)
+        with pytest.raises(pynotify.ActiveTransaction):
+            await conn.remove_listener("c", callback)
 
 
 async def test_what_cannot_be_called_is_refused_at_once(aconnect: AsyncConnections) -> None:

@@ -41,7 +41,7 @@ uint32_t pn_crc32c_portable(uint32_t crc, const void *p, size_t n)
 #define OVER_LONG_LANE    0xb9e02b86 /* n = LONG_LANE */
 #define OVER_2_LONG_LANES 0xdd7e3b0c
 
-#define WITH_CRC __attribute__((target("sse4.2,pclmul")))
+#define WITH_CRC __attribute__((target("sse4.2,pclmul,crc32")))
 
 WITH_CRC static inline uint64_t load64(const unsigned char *s)
 {

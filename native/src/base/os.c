@@ -17,6 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
+/* glibc 2.30 has pthread_mutex_clocklock(), musl has not */
+#if defined(__GLIBC__) && !defined(PN_WITHOUT_CLOCKLOCK)
+#define WITH_CLOCKLOCK __GLIBC_PREREQ(2, 30)
+#else
+#define WITH_CLOCKLOCK 0
+#endif
+
 int32_t pn_my_pid;
 static uid_t my_uid;
 
@@ -222,6 +229,23 @@ int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
     while ((rc = pthread_mutex_trylock(mutex)) == EBUSY && pn_now_ns() < deadline)
         nanosleep(&pause, NULL);
     return rc == EBUSY ? ETIMEDOUT : rc;
+}
+#elif !WITH_CLOCKLOCK /* by the wall clock */
+int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+    /* in slices: a clock that is set back lengthens one of them only */
+    const int64_t slice = 100000000;
+    int rc;
+    do {
+        int64_t left = deadline - pn_now_ns();
+        struct timespec ts;
+        clock_gettime(CLOCK_REALTIME, &ts);
+        int64_t until = ts.tv_sec * 1000000000 + ts.tv_nsec + (left < slice ? left : slice);
+        ts.tv_sec = until / 1000000000;
+        ts.tv_nsec = until % 1000000000;
+        rc = pthread_mutex_timedlock(mutex, &ts);
+    } while (rc == ETIMEDOUT && pn_now_ns() < deadline);
+    return rc;
 }
 #else
 int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
