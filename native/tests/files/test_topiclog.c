@@ -62,6 +62,48 @@ static void test_many_files_say_the_same(void)
     log_max_file = 1 << 20;
 }
 
+/* ---- settings, behind the names ---------------------------------------------------------------- */
+
+/* A topic or channel with so many bytes of what follows its names. */
+static void append_with(const struct op *op, const void *settings, size_t n)
+{
+    static struct op_record space;
+    struct pn_record_in record = record_of(op, &space);
+    uint64_t seq;
+    set_part(&record, settings, n);
+    CHECK_OK(pn_topiclog_append(tlog, &tfiles, &record, 1, &seq));
+    apply_all(plain, op, 1);
+}
+
+static void test_logs_of_before_and_of_later_versions_are_read(void)
+{
+    const struct {
+        struct pn_log_limits known;
+        char later[24];
+    } limits = {{.default_ttl = 7, .max_memory = 8}, "unknown"};
+    const struct pn_log_defaults defaults = {
+        .given = 7, .max_attempts = 3, .dead_letter_len = 4, .dead_letter = "dead"};
+    const struct op topic[] = {{.kind = PN_LOG_TOPIC, .topic = 0},
+                               {.kind = PN_LOG_TOPIC, .topic = 1},
+                               {.kind = PN_LOG_TOPIC, .topic = 2}};
+    const struct op channel[] = {{.kind = PN_LOG_CHANNEL, .topic = 0, .channel = 0},
+                                 {.kind = PN_LOG_CHANNEL, .topic = 0, .channel = 1}};
+    log_make();
+    append_with(&topic[0], "", 0); /* as before there were any */
+    append_with(&topic[1], &limits, sizeof limits.known.default_ttl);
+    append_with(&topic[2], &limits, sizeof limits);
+    append_with(&channel[0], "", 0);
+    append_with(&channel[1], &defaults, sizeof defaults);
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+    const struct pn_log_limits none = {.default_ttl = 0}, part = {.default_ttl = 7};
+    CHECK(memcmp(&told.limits[0], &none, sizeof none) == 0);
+    CHECK(memcmp(&told.limits[1], &part, sizeof part) == 0);
+    CHECK(memcmp(&told.limits[2], &limits.known, sizeof limits.known) == 0);
+    CHECK_EQ(told.defaults[0][0].given, 0);
+    CHECK(memcmp(&told.defaults[0][1], &defaults, sizeof defaults) == 0);
+}
+
 /* ---- cut and damaged ------------------------------------------------------------------------- */
 
 enum { SMALL = 40 };
@@ -636,6 +678,7 @@ int main(void)
     test_watchdog(280);
     RUN(test_what_is_read_again_is_what_was_done);
     RUN(test_many_files_say_the_same);
+    RUN(test_logs_of_before_and_of_later_versions_are_read);
     RUN(test_a_log_that_was_cut_at_any_byte_has_what_is_whole);
     RUN(test_a_flipped_byte_costs_its_batch);
     RUN(test_what_an_unlinked_segment_writes_does_not_count);

@@ -268,6 +268,8 @@ static inline struct op random_op(void)
 struct told {
     struct plain p;
     uint32_t topic[64], channel[64][64];
+    struct pn_log_limits limits[TOPICS];
+    struct pn_log_defaults defaults[TOPICS][CHANNELS];
     uint64_t last_id;
 };
 
@@ -288,6 +290,22 @@ static inline int told_channel(void *arg, const struct pn_log_channel *c, const 
     CHECK(c->name_len == 2 && c->topic < 64 && c->channel < 64);
     told->channel[c->topic][c->channel] = (uint32_t) (name[1] - '0');
     told->p.channel[told->topic[c->topic]][name[1] - '0'] = 1 + c->paused;
+    return 0;
+}
+
+static inline int told_limits(void *arg, const struct pn_log_topic *t,
+                              const struct pn_log_limits *limits)
+{
+    struct told *told = arg;
+    told->limits[told->topic[t->topic]] = *limits;
+    return 0;
+}
+
+static inline int told_defaults(void *arg, const struct pn_log_channel *c,
+                                const struct pn_log_defaults *defaults)
+{
+    struct told *told = arg;
+    told->defaults[told->topic[c->topic]][told->channel[c->topic][c->channel]] = *defaults;
     return 0;
 }
 
@@ -318,8 +336,11 @@ static inline int told_message(void *arg, const struct pn_log_message *m,
     return 0;
 }
 
-static const struct pn_topiclog_replay told_ops = {
-    .topic = told_topic, .channel = told_channel, .message = told_message};
+static const struct pn_topiclog_replay told_ops = {.topic = told_topic,
+                                                   .channel = told_channel,
+                                                   .limits = told_limits,
+                                                   .defaults = told_defaults,
+                                                   .message = told_message};
 
 /* ---- what the log asks: everything is in `plain` --------------------------------------------- */
 
