@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from importlib import import_module
+from itertools import repeat, starmap
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -431,6 +432,8 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         left = -1 if stop_after is None else stop_after
         deadline: float | None = None
         in_a_row = 0
+        # A call made by `for`: Ctrl-C cannot come between taking a message and having it.
+        taking = starmap(self._backlog.popleft, repeat(()))
         while left:
             if in_a_row == READ_AHEAD:
                 in_a_row = 0
@@ -445,7 +448,8 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
                     return
                 continue
             try:
-                message = self._backlog.popleft()
+                for message in taking:  # noqa: B007
+                    break
             except IndexError:  # the commit of an UNLISTEN goes through it in a thread
                 continue
             try:

@@ -63,12 +63,6 @@ class MainInbox:
         if self.waiters:
             self.wake_all()
 
-    def put_all(self, messages: list[Notify | Gap]) -> None:
-        """Append messages, and wake all waiters."""
-        self.messages += messages
-        if messages:
-            self.wake_all()
-
     def wake_all(self) -> None:
         """Wake all waiters, which look for themselves."""
         for waiter in tuple(self.waiters):  # a waiter that leaves takes itself out

@@ -174,7 +174,14 @@ class TaskReceiver(Receiver):
         with self.lock:
             if self.routed:
                 return self.dispatch(limit)
-            self.inboxes.main.put_all(self.reader.read(READ_AHEAD, AHEAD_BYTES))
+            main = self.inboxes.main
+            messages = main.messages
+            try:
+                # In one step: Ctrl-C at the beginning of a function would lose what was read.
+                messages += self.reader.read(READ_AHEAD, AHEAD_BYTES)
+            finally:
+                if messages:
+                    main.wake_all()
             if self.descriptor is not None:
                 self.post()
         return True

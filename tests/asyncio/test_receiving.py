@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 import pynotify
+from interrupting import WHOLE, At, at_places
 from pynotify._task_receiver import TaskReceiver
 from receiving import PATIENCE, payloads, readable
 from sessions import RemoteSession
@@ -514,3 +516,52 @@ class TestNoBusyLoop:
             assert len(calls) == before
         assert await conn.wait()
         assert payloads(await conn.poll()) == ["x"]
+
+
+#: What was returned, in pieces; taken apart afterwards, since that is interrupted as well.
+Heard = list[list[pynotify.Notify | pynotify.Gap] | pynotify.NotifyBatch]
+
+
+async def _to_poll(conn: pynotify.AsyncConnection, heard: Heard) -> None:
+    heard += (await conn.poll(),)
+
+
+async def _to_poll_a_batch(conn: pynotify.AsyncConnection, heard: Heard) -> None:
+    heard += (await conn.poll_batch(),)
+
+
+async def _to_look(conn: pynotify.AsyncConnection, heard: Heard) -> None:
+    await conn.wait(0)
+
+
+async def _to_go_through(conn: pynotify.AsyncConnection, heard: Heard) -> None:
+    async for message in conn.notifies(timeout=0):
+        heard += ([message],)
+
+
+RECEIVERS = [_to_poll, _to_poll_a_batch, _to_look, _to_go_through]
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", RECEIVERS)
+async def test_a_handler_that_raises_loses_nothing(
+    aconnect: AsyncConnections, how: Callable[..., Coroutine[Any, Any, None]], whole: bool
+) -> None:
+    conn = await listening(aconnect)
+    sent = ["1", "2", "3"]
+
+    def attempt(at: At) -> None:
+        heard: Heard = []
+        assert sender.notify_many("c", sent) == len(sent)
+        at.attempt(lambda: _without_waiting(how(conn, heard)))
+        _without_waiting(_to_poll(conn, heard))
+        pieces = [each if isinstance(each, list) else each.in_order() for each in heard]
+        assert [payload for piece in pieces for payload in payloads(piece)] == sent
+
+    with pynotify.connect(aconnect.name) as sender:
+        assert at_places(attempt, whole=whole) > 5
+
+
+def _without_waiting(task: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(StopIteration):
+        task.send(None)
