@@ -266,8 +266,16 @@ def test_what_was_closed_behind_our_back_is_not_closed_again(
             with contextlib.suppress(OSError):
                 os.close(int(fd))
         files = take_numbers(tmp_path)
+        for fd in files:
+            os.pwrite(fd, b"precious", 0)
+        conn.notify("c", "1")
+        assert [n.payload for n in conn.poll()] == ["1"]
+        assert conn.poll() == []
+        with pytest.raises(pynotify.OperationalError, match="closed a descriptor"):
+            while True:
+                conn.wait(PATIENCE)
         conn.close()
         for fd in files:
-            os.fstat(fd)
+            assert os.read(fd, 100) == b"precious", "nothing was read from it or written to it"
 
     in_child(look)

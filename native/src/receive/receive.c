@@ -86,10 +86,16 @@ static void count_wake(struct pn_conn *conn, bool useful)
     pn_fetch_add_relaxed(useful ? &counters->wakeups_useful : &counters->wakeups_useless, 1);
 }
 
-/* Drain the latch, but for what is meant for waiting threads: pn_conn_interrupt(), _kick(). */
+/*
+ * Drain the latch, but for what is meant for waiting threads: pn_conn_interrupt(), _kick().  Where
+ * no flag is set and the program watches no descriptor it is left: if it was written in the very
+ * moment, that costs the next wait() a look in vain, and no poll() two system calls.
+ */
 static uint32_t drain(struct pn_conn *conn)
 {
-    uint32_t why = pn_latch_reset(conn);
+    uint32_t why = 0;
+    if (pn_load_relaxed(&conn->fd_flags) != 0 || pn_load_relaxed(&conn->has_fd) != 0)
+        why = pn_latch_reset(conn);
     if (pn_load_acquire(&conn->closing) != 0 ||
         (pn_load_acquire(&conn->kicked) != 0 && pn_load_acquire(&conn->waiters) != 0))
         pn_latch_set(conn, PN_FD_POSTED);
@@ -244,6 +250,7 @@ static int serve_timer(struct pn_conn *conn)
 {
     uint64_t expired;
     if (pn_load_relaxed(&conn->has_fd) == 0 || pn_load_relaxed(&conn->posted) != 0 ||
+        !pn_is_anonymous(conn->tfd) ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
     int rc = look_after(conn); /* clears `owed`, so the caller must look again */
@@ -510,6 +517,15 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
     return rc;
 }
 
+static int could_not_wait(int error)
+{
+    if (error == EBADF || error == EINVAL)
+        return pn_fail(error,
+                       "could not wait: the program has closed a descriptor of the connection\n"
+                       "poll() still returns what was sent; to wait, connect again.");
+    return pn_fail(error, "could not wait: %s", strerror(error));
+}
+
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
@@ -546,8 +562,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         if (woken(conn, &sleeper, start) || take_kick(conn))
             return 1 | pn_conn_notice_bit(conn);
         bool timed_out = rc == 0 && sleeper.signalled == 0;
-        rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
-                                    : pn_conn_check_receiver(conn);
+        rc = rc < 0 && rc != -EINTR ? could_not_wait(-rc) : pn_conn_check_receiver(conn);
         if (rc == 0 && !(timed_out && pn_now_ns() < back_at))
             return -EINTR; /* 7 */
     }

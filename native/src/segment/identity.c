@@ -11,8 +11,9 @@
  *    its name.  The locks that the process held in a lock file went with the old descriptor; they
  *    are taken again by the next look after them (pn_backend_keep_alive).
  *    What has no inode of its own (eventfds, epoll sets, timers, pidfds) is closed only if the
- *    number is one of that kind still; one that the program has made since, of the same kind, under
- *    the same number, cannot be told from ours.  A forked child closes what its parent's
+ *    number is one of that kind still, and read and written only if it is of any of them, which
+ *    costs less to ask; one that the program has made since, of the same kind, under the same
+ *    number, cannot be told from ours.  A forked child closes what its parent's
  *    connections have at once, in fork(), before it can have closed anything itself: so a program
  *    that becomes a daemon, and closes everything, loses nothing when they are collected.
  * 3. Namespaces.  A forked child may be in another pid namespace than its parent, and keeps the
@@ -106,6 +107,12 @@ bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd)
 {
     struct stat st;
     return fstat(fd, &st) == 0 && st.st_dev == seg->dev && st.st_ino == seg->lock_ino[file];
+}
+
+bool pn_is_anonymous(int fd)
+{
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
 }
 
 void pn_close_if_ours(int fd, enum pn_fd_kind kind)

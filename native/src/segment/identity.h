@@ -21,6 +21,11 @@ bool pn_is_lock_file(const struct pn_segment *seg, uint32_t file, int fd);
 
 /* Descriptors without a file, of which the kernel tells the kind only. */
 enum pn_fd_kind { PN_KIND_EVENTFD, PN_KIND_EPOLL, PN_KIND_TIMERFD, PN_KIND_PIDFD };
+/*
+ * May it be one of these still?  False: it is closed, or the number of a file, pipe or socket by
+ * now, from which nothing is read and to which nothing is written.  Async-signal-safe.
+ */
+bool pn_is_anonymous(int fd);
 /* Close it, if it may be ours still; -1 is allowed.  Async-signal-safe. */
 void pn_close_if_ours(int fd, enum pn_fd_kind kind);
 

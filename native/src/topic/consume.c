@@ -70,7 +70,7 @@ void pn_consume_set_latch(struct pn_consumer *c)
 {
     const uint64_t one = 1;
     int fd = pn_load_acquire(&c->efd);
-    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
+    if (pn_is_anonymous(fd) && write(fd, &one, sizeof one) < 0)
         return; /* EAGAIN: the counter is full, so it is readable */
 }
 
@@ -78,7 +78,7 @@ static void drain_latch(struct pn_consumer *c)
 {
     uint64_t count;
     int fd = pn_load_relaxed(&c->efd);
-    if (fd >= 0 && read(fd, &count, sizeof count) < 0)
+    if (pn_is_anonymous(fd) && read(fd, &count, sizeof count) < 0)
         return; /* it was not set */
 }
 

@@ -162,7 +162,7 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
     const uint64_t one = 1;
     pn_fetch_or(&conn->fd_flags, why);
     int fd = pn_load_seq_cst(&conn->efd); /* full order: pairs with pn_latch_open() */
-    if (fd >= 0 && write(fd, &one, sizeof one) < 0)
+    if (pn_is_anonymous(fd) && write(fd, &one, sizeof one) < 0)
         return; /* EAGAIN: the counter is full, so it is readable */
 }
 
@@ -195,7 +195,7 @@ uint32_t pn_latch_reset(struct pn_conn *conn)
     uint64_t count;
     uint32_t drained = 0;
     int fd = pn_load_acquire(&conn->efd);
-    if (fd >= 0 && read(fd, &count, sizeof count) == (ssize_t) sizeof count)
+    if (pn_is_anonymous(fd) && read(fd, &count, sizeof count) == (ssize_t) sizeof count)
         drained = PN_FD_POSTED;
     return pn_exchange(&conn->fd_flags, 0) | drained;
 }
