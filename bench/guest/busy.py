@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 
 import pynotify
@@ -30,7 +31,8 @@ def run(settings: Settings, topic: str) -> None:
     seconds = _PASS_SECONDS / (4 if settings.quick else 1)
     name = f"bench-busy-{os.getpid()}"
     losses, reading = [], []
-    with pynotify.open(name) as engine:
+    with ExitStack() as stack, pynotify.open(name) as engine:
+        stack.callback(pynotify.unlink, name, force=True)
         guest = Child(lambda pipe: _work(pipe, engine))
         sender = Child(lambda pipe: _send(pipe, engine))
         try:
@@ -50,7 +52,6 @@ def run(settings: Settings, topic: str) -> None:
         finally:
             for child in (guest, sender):
                 child.end()
-    pynotify.unlink(name, force=True)
     settings.alone(
         topic,
         f"work lost beyond reading, {_RATE:,} notifications/s",

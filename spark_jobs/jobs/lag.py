@@ -96,9 +96,9 @@ class Partials:
             for start in range(0, int(count[i]), _PIECE):
                 number = np.arange(start, min(start + _PIECE, int(count[i])))
                 ends = first[i] + number * width
-                yield self._who() | {"window": ends - width, "tail_age_ns": ends - sent[i]}
+                yield self._backend() | {"window": ends - width, "tail_age_ns": ends - sent[i]}
 
-    def _who(self) -> dict[str, Any]:
+    def _backend(self) -> dict[str, Any]:
         log = self._reader.log
         return place(self._reader) | {"pid": log.pid, "backend_id": log.backend_id}
 
@@ -115,7 +115,7 @@ class Partials:
             max_age_ns=(np.maximum, columns["age"]),
         )
         channel = channel_columns(self._reader, key % count)
-        yield self._who() | channel | {"window": windows[key // count]} | figures
+        yield self._backend() | channel | {"window": windows[key // count]} | figures
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._put_out()
@@ -123,11 +123,11 @@ class Partials:
             yield {"other_clock": [self._other_clock]}
 
 
-def per_window(partials: DataFrame) -> DataFrame:
-    """host, boot_id, engine, database, channel, pid, window, n, mean_lag, max_lag, max_age_ns."""
+def received(partials: DataFrame, *keys: str) -> DataFrame:
+    """The keys, n, mean_lag, max_lag, max_age_ns."""
     return (
         partials.where(sf.col("channel").isNotNull())
-        .groupBy(*KEYS)
+        .groupBy(*keys)
         .agg(
             sf.sum("n").alias("n"),
             (sf.sum("sum_lag") / sf.sum("n")).alias("mean_lag"),
@@ -138,7 +138,7 @@ def per_window(partials: DataFrame) -> DataFrame:
 
 
 def holders(partials: DataFrame) -> DataFrame:
-    """host, boot_id, engine, window, pid of the holder, tail_age_ns; where anybody is behind."""
+    """host, boot_id, engine, window, pid of the holder, tail_age_ns; where a backend is behind."""
     oldest = sf.max(sf.struct("tail_age_ns", "pid", "backend_id")).alias("oldest")
     behind = partials.where(sf.col("tail_age_ns").isNotNull())
     return behind.groupBy(*PLACE, "window").agg(oldest).select(*PLACE, "window", "oldest.*")
@@ -146,20 +146,10 @@ def holders(partials: DataFrame) -> DataFrame:
 
 def _per_process(partials: DataFrame, held: DataFrame) -> DataFrame:
     keys = (*PLACE, "pid")
-    received = (
-        partials.where(sf.col("channel").isNotNull())
-        .groupBy(*keys)
-        .agg(
-            sf.sum("n").alias("n"),
-            (sf.sum("sum_lag") / sf.sum("n")).alias("mean_lag"),
-            sf.max("max_lag").alias("max_lag"),
-            sf.max("max_age_ns").alias("max_age_ns"),
-        )
-    )
     holding = held.groupBy(*keys).agg(
         sf.count("*").alias("windows_as_holder"), sf.max("tail_age_ns").alias("max_tail_age_ns")
     )
-    joined = received.join(holding, list(keys), "left")
+    joined = received(partials, *keys).join(holding, list(keys), "left")
     return joined.fillna(0, ["windows_as_holder", "max_tail_age_ns"])
 
 
@@ -170,7 +160,7 @@ def run(session: SparkSession, survey: Survey, out: Directory, *, window: float 
     """
     partials = load(session, "lag", survey, window_ns=nanoseconds(window)).persist()
     try:
-        with_time(per_window(partials)).write.mode("overwrite").parquet(str(out / "lag"))
+        with_time(received(partials, *KEYS)).write.mode("overwrite").parquet(str(out / "lag"))
         held = holders(partials).persist()
         with_time(held).write.mode("overwrite").parquet(str(out / "lag_holders"))
         order = (sf.desc("windows_as_holder"), sf.desc("max_age_ns"), *PLACE, "pid")
