@@ -62,7 +62,7 @@ static void test_many_files_say_the_same(void)
     log_max_file = 1 << 20;
 }
 
-/* ---- settings, behind the names ---------------------------------------------------------------- */
+/* ---- settings, behind the names -------------------------------------------------------------- */
 
 /* A topic or channel with so many bytes of what follows its names. */
 static void append_with(const struct op *op, const void *settings, size_t n)
