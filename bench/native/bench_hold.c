@@ -4,9 +4,9 @@
  *
  * Each scenario is played by this process; a figure is the longest single hold in it, from the lock
  * taken to the lock released, repairs included.  libpthread's calls are wrapped at link time, so
- * what is timed is the library as everybody has it.  The bar is the promise of docs/guarantees.md
- * on a quiet machine; what the scheduler takes away from the holder is in the figure, too, and
- * so the note says what processor time the longest hold took, by that clock.
+ * what is timed is the library as it is built for use.  The bar is the promise of
+ * docs/guarantees.md on a quiet machine; what the scheduler takes away from the holder is in the
+ * figure, too, and so the note says what processor time the longest hold took, by that clock.
  *
  * The bystander is a process that notifies again and again, with a pause in between.  Its holds
  * count as well: while topics are repaired it does a part of that.

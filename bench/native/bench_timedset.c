@@ -53,7 +53,7 @@ static void make_memory(void)
             die("the arena is too small");
 }
 
-/* Who is added when does not follow the order of the cells. */
+/* The order of adding does not follow the order of the cells. */
 static void shuffle(void)
 {
     for (uint32_t i = ENTRIES - 1; i > 0; i--) {

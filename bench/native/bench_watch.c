@@ -7,7 +7,7 @@
  * look a second, as it was before neighbours were watched.
  *
  * Death: one listener sleeps; a notifier stops itself at a crash point of its commit, and is then
- * killed.  From just before kill() to the message in the hand of the listener, who has no timer.
+ * killed.  From just before kill() to the message in the hand of the listener, which has no timer.
  * The figure is the median of a pass; the note has the slowest of all.
  */
 #include "measure.h"

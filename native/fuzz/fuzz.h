@@ -93,8 +93,8 @@ enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be spoiled 
 extern uint32_t fuzz_on_full; /* enum pn_on_full of the segment; before it is first restored */
 
 /*
- * The segment as it was at first, in its file.  Afterwards whoever attaches finds dead backends,
- * unread entries, a prepared transaction, counters.  The descriptor stays ours.
+ * The segment as it was at first, in its file.  Afterwards a process that attaches finds dead
+ * backends, unread entries, a prepared transaction, counters.  The descriptor stays ours.
  */
 int fuzz_segment_restore(void);
 

@@ -25,7 +25,7 @@ static struct {
     pn_txn *txn[MODEL_CONNECTIONS][MODEL_TXNS];
     uint32_t counter[MODEL_DATABASES][MODEL_COUNTERS];
     bool hushed[MODEL_CONNECTIONS];
-    uint64_t seq[MODEL_LOG]; /* of each of the model's transactions, 0: nobody has seen it */
+    uint64_t seq[MODEL_LOG]; /* of each of the model's transactions, 0: not seen yet */
     pn_batch *batch;
 } f;
 
@@ -172,7 +172,7 @@ static bool refused_for_room(const struct call *call, int rc)
         for (int t = 0; t < MODEL_TXNS; t++)
             anything |= conn->open && conn->txn[t].open && conn->txn[t].prepared;
     }
-    FUZZ_CHECK(anything || rc == -PN_ETOOBIG, "call %u: full, but nobody holds anything: %s",
+    FUZZ_CHECK(anything || rc == -PN_ETOOBIG, "call %u: full, but no backend holds anything: %s",
                call->what, pn_error_message());
     return true;
 }

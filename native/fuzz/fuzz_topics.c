@@ -425,7 +425,7 @@ static void answer_with(const struct call *call, int answer, int64_t delay)
     int rc =
         pn_message_answer(f.conn[0], NULL, h->delivery, h->tag, h->id, answer, delay, "why", 3);
     int i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
-    if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not somebody looked */
+    if (i >= 0 && f.m.delivery[i].due <= f.m.now) { /* too late, whether or not there was a look */
         tm_time_out(&f.m, i);
         i = tm_find(&f.m, h->id, h->topic, h->channel, h->claim, &error);
     }

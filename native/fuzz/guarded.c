@@ -1,6 +1,6 @@
 /*
- * guarded.c - mmap() with a gap before and after each shared mapping (ld --wrap=mmap), so that who
- * leaves the segment crashes instead of reading somebody else's memory.
+ * guarded.c - mmap() with a gap before and after each shared mapping (ld --wrap=mmap), so that an
+ * access outside of the segment crashes instead of reading other memory.
  */
 #define _GNU_SOURCE
 #include <stddef.h>

@@ -560,7 +560,7 @@ static int claim(struct topic_model *m, int consumer)
             continue;
         }
         uint64_t id = m->message[d->message].id;
-        if (!samples(c, id)) { /* nobody's is dropped */
+        if (!samples(c, id)) { /* what no consumer samples is dropped */
             from = d->order + 1;
             if (anybody_samples(m, c->topic, c->channel, id))
                 continue;
@@ -630,7 +630,7 @@ static int next_ahead(struct topic_model *m, int consumer)
     return -1;
 }
 
-/* What nobody has seen of what was fetched goes back. */
+/* What was fetched and not handed over goes back. */
 static void give_back_ahead(struct topic_model *m, int consumer)
 {
     struct tm_consumer *c = &m->consumer[consumer];

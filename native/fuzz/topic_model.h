@@ -2,8 +2,8 @@
  * topic_model.h - topics and channels in arrays that are searched: what the engine promises, with
  * nothing of how (fuzz_topics.c).
  *
- * Things that are due happen when somebody looks at their channel, as in the engine; everything
- * else is exact at any time.
+ * Things that are due happen at the next look at their channel, as in the engine; everything else
+ * is exact at any time.
  */
 #ifndef PN_FUZZ_TOPIC_MODEL_H
 #define PN_FUZZ_TOPIC_MODEL_H
@@ -95,7 +95,7 @@ struct tm_consumer {
     int topic, channel;
     uint64_t opened;
     uint32_t max_in_flight, level, max_attempts, sample_rate;
-    uint64_t key; /* who it is to pn_is_sampled() */
+    uint64_t key; /* what pn_is_sampled() knows it by */
     int64_t msg_timeout, max_msg_timeout;
     bool dead_letter;
     uint32_t claims, handed;

@@ -8,14 +8,15 @@
  *     reads only when it is not committing.
  *  2. A writer that finds no room scans the tail.  Still none: under the lock, s = room_seq;
  *     waiters = 1; fence; scan AGAIN; still full: unlock, FUTEX_WAIT(room_seq, s).
- *  3. Whoever moves pos or becomes quiet: store, fence, and if waiters: waiters = 0, room_seq++,
- *     FUTEX_WAKE all.  Each of these is one step.
- *  4. FUTEX_WAIT compares and sleeps in one step; FUTEX_WAKE wakes everybody who sleeps.
+ *  3. A reader that moves pos or becomes quiet: store, fence, and if waiters: waiters = 0,
+ *     room_seq++, FUTEX_WAKE all.  Each of these is one step.
+ *  4. FUTEX_WAIT compares and sleeps in one step; FUTEX_WAKE wakes all that sleep.
  *  5. RKILLS=1: a reader dies at any step, also between waiters = 0 and room_seq++; its slot is reaped
  *     by the next scan.  BOUND=1: the wait is bounded.  The bound fires only when nothing else can move
  *     (its worst moment), and then the scan must find room.
  *  6. A writer whose own slot pins the tail does not wait: QueueFull at once, the transaction is gone.
- *  7. Sleeping and waking of readers are short forms of handshake.pml; nobody's death holds the lock.
+ *  7. Sleeping and waking of readers are short forms of handshake.pml; no process dies with the
+ *     lock.
  *
  *  8. WAKE_ONLY_AT_SLEEP (not broken): a reader looks at waiters only when it becomes quiet, and saves
  *     the fence per batch; the bound then covers a reader that is never done.
@@ -298,7 +299,7 @@ init {
     timeout;
 #endif
     atomic {
-        assert(done == NW);                                             /* nobody waits for ever */
+        assert(done == NW);                                           /* no writer waits for ever */
         assert(dead[0] || due[0] == got[0]);                            /* I8 */
 #if NR > 1
         assert(dead[1] || due[1] == got[1])

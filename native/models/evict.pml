@@ -9,7 +9,7 @@
  *  2. A slot with want > pos starts at max(pos, from, floor), and pins there; else it is quiet.
  *  3. A writer that finds the ring full scans the tail; still full: floor is raised to the end of the
  *     page where enough room is reached (or of the next one), then the tail is scanned again, then
- *     fence(release), then the ring is overwritten.  The holder never writes anybody's pos.
+ *     fence(release), then the ring is overwritten.  The holder never writes a reader's pos.
  *  4. Reader: look at want, from, head; copy a page, word by word; fence(acquire); load floor.
  *     floor > start of the copy: the copy is void, Gap(start..floor), go on at floor.  With PAGES=2 it
  *     copies two pages before it looks, and keeps them when the first is delivered.
@@ -18,7 +18,7 @@
  *  6. Missing fences are enumerated: a store that may come early comes early, a load likewise.
  *
  * ASSERTED: I1 I2 I3 I4 I5 I6 I10 (everything due was got or lies in a Gap, nothing in both), floor <=
- * head, an eviction makes room, and that nobody waits who has something due.
+ * head, an eviction makes room, and that no reader waits that has something due.
  *
  * BROKEN VARIANTS: EVICT_BY_POS NO_VALIDATION VALIDATE_BEFORE_COPY NO_WRITER_FENCE NO_READER_FENCE
  * SCAN_IGNORES_FLOOR FLOOR_AFTER_OVERWRITE FROM_IGNORED
@@ -280,7 +280,7 @@ init {
         i = 0;
         do
         :: i < NR ->
-            /* who died with the lock may not have told: the next holder does */
+            /* one that died with the lock may not have told: the next holder does */
             assert(lock == DIED || !(due[i] & ~(got[i] | lost[i])));    /* I10 */
             i++
         :: else -> break

@@ -15,10 +15,10 @@
  *  5. Inside a transaction poll() may drain the eventfd and return nothing, but remembers that and
  *     writes the eventfd again at commit or abort.
  *  6. A poll() that found nothing leaves the slot ASLEEP.  An awake slot with something unread always
- *     has a readable eventfd, a pending or coming signal, or somebody inside poll(): checked at the
+ *     has a readable eventfd, a pending or coming signal, or a thread inside poll(): checked at the
  *     end as due == got (I8).
  *  7. Reading happens at once (one step loads head, one copies, one stores pos); the ring never wraps
- *     and nobody is killed: that is handshake.pml.
+ *     and no process is killed: that is handshake.pml.
  *  8. FLAG_WORD: the latch is two words, a flag word beside the eventfd, so that a poll() that left
  *     something unread need not write an eventfd that is readable already.  Set: flag, then write.
  *     Reset: drain, THEN clear the flag, and drain even when the flag is clear; then a set flag means
@@ -167,7 +167,7 @@ read:
     /* PN_CRASH("read:copied") */
     STEP(pos[l] = p; p = 0; h = 0);
     /* PN_CRASH("read:pos") */
-    /* something may be left: do not return awake with an eventfd that nobody will write */
+    /* something may be left: do not return awake with an eventfd that no process will write */
 #ifndef NO_REPOST
     POST_LEFT(l);
 #endif
@@ -249,7 +249,7 @@ aborted:
 }
 
 init {
-    /* a fresh slot is ASLEEP: awake, it would be deaf until somebody polled it unasked */
+    /* a fresh slot is ASLEEP: awake, it would be deaf until a thread polled it unasked */
     atomic { pos[0] = ASLEEP_AT_START; pos[1] = ASLEEP_AT_START; run Notifier(); run Handler(); run User(0); run User(1) };
     timeout;
     assert(due[0] == got[0] && due[1] == got[1])                        /* I8 */

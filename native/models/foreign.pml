@@ -18,9 +18,9 @@
  * WITH POLLS
  *
  *  6. A listener that never sleeps, and two notifiers, one after the other or at once, KILLS of which die between
- *     any two steps, the second also while it repairs what the first left.  Everybody may be dead then: nothing
- *     but the listener's polls moves.  The second empty poll in a row that finds the same commit unannounced
- *     tries the lock, and so repairs (watch.c, pn_watch_look_at_commit_locked).
+ *     any two steps, the second also while it repairs what the first left.  All may be dead then:
+ *     nothing but the listener's polls moves.  The second empty poll in a row that finds the same
+ *     commit unannounced tries the lock, and so repairs (watch.c, pn_watch_look_at_commit_locked).
  *
  * ASSERTED, when nothing can move any more: I8 (all that is committed was got); no foreign signal is kept waiting.  With
  * POLLS: three polls after the last step of the notifiers all that is committed was got (I9).

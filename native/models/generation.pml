@@ -1,5 +1,6 @@
 /*
- * generation.pml - shared generation counters: a commit's bumps, and who may see what of it when.
+ * generation.pml - shared generation counters: a commit's bumps, and what of it readers may see
+ * when.
  *
  * THE MODEL
  *
@@ -7,7 +8,7 @@
  *  1. A position is a small number and an entry is one position long; the ring is large enough for
  *     all of them (handshake.pml has its reuse).  A transaction is, in this order, a GENERATION entry
  *     for each counter that it bumps (counter, and the value after it) and one NOTIFY: N, AN, ABN, BN,
- *     or A alone.  Whom the NOTIFY interests is chosen freely.
+ *     or A alone.  Which of them the NOTIFY interests is chosen freely.
  *  2. A commit: entries, head, then `want` of the interested (and `from`), then the counters in the
  *     order of the entries, then the fence and the un-sleeping, then woken, then the lock.  A helped
  *     counter has its value already; storing it once more changes nothing.
@@ -15,7 +16,8 @@
  *     value: then every `want` of that transaction has been stored.  For the same reason it may store
  *     the counters of the transaction's further entries itself, if the committer has not come so far
  *     (compare and swap to the larger).  If the first counter has not reached its value the reader
- *     stops in front of the entry: it is held.  Nobody can have seen anything of that transaction.
+ *     stops in front of the entry: it is held.  No process can have seen anything of that
+ *     transaction.
  *  4. Held with nothing to return, a reader tries the lock, never waiting: free means that the
  *     transaction is announced by now, EOWNERDEAD that it has to repair.  Otherwise it falls asleep in
  *     front of the entry: ASLEEP is stored, then `want` and the counter are looked at once more.  The
@@ -29,14 +31,15 @@
  *     watchdog only has to take a lock whose owner is dead, when nothing else can move.
  *
  * ASSERTED
- *  G1  who is returned a notification reads at least what its transaction's bumps made.
- *  G2  who has read a value finds, in his next poll(), the notifications of every transaction that
+ *  G1  a reader that is returned a notification reads at least what its transaction's bumps made.
+ *  G2  a reader of a value finds, in its next poll(), the notifications of every transaction that
  *      made it or an earlier one.
  *  G3  poll() returns what was committed before it was called: what a committer's call has returned
  *      for; of a transaction that bumps also what another reader was returned.  (Without bumps a
  *      reader may be ahead of the `want` of another one, until the committer's call returns.)
  *  G4  a counter never falls, and in the end is the number of committed transactions that bumped it.
- *  G5  poll() is not held by a committer who was dead when it was called, if nobody else repairs.
+ *  G5  poll() is not held by a committer that was dead when it was called, if no other process
+ *      repairs.
  *  I4 I6 I7 I8 (I9 with kills).
  *
  * A comment PN_CRASH(label) stands where the C source has that crash point.
@@ -91,7 +94,7 @@ int bumping;                    /* ghost: NOTIFYs whose transaction bumps someth
 byte made[2];                   /* ghost: committed bumps */
 byte kills = KILLS;
 
-/* ---- parts of whoever holds the lock */
+/* ---- parts of the lock's holder */
 
 inline raise_wants(set, begin)
 {

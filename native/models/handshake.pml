@@ -8,18 +8,18 @@
  *     is an assertion (I3).  ENT entries make one transaction.
  *  2. NL listeners have one slot each: pos (with the bit ASLEEP), want, from, owed, the reason flag
  *     and an eventfd.  NN notifiers commit NC transactions each; which listeners a transaction
- *     interests is chosen freely (nobody included).
+ *     interests is chosen freely (none included).
  *  3. One shared access is one step: each STEP below is one load, one store or one
- *     read-modify-write of a word that somebody else may write, with the local work that follows
+ *     read-modify-write of a word that another process may write, with the local work that follows
  *     it.  Words that only the lock holder writes (head, tail, woken, want, from) are read by the
- *     lock holder inside the step that needs them.  Memory is sequentially consistent here;
- *     tso.pml has the store buffers.
+ *     lock holder inside the step that needs them.  Memory is sequentially consistent here; tso.pml
+ *     has the store buffers.
  *  4. The lock is a robust mutex: FREE, DIED (EOWNERDEAD for the next one) or its owner.  A try-lock
  *     of a held lock fails.
  *  5. head = end is the commit point.  woken is the word that recovery looks at: everything below it
  *     has been announced.  `applied` stands for chan_seq and the redo records.
- *  6. Quiet: want <= pos, asleep or awake.  A quiet slot pins nothing, whatever its pos.  Whoever
- *     wakes a slot sets pos = max(pos, from), by CAS, and only when want > pos; a listener that is
+ *  6. Quiet: want <= pos, asleep or awake.  A quiet slot pins nothing, whatever its pos.  A process
+ *     that wakes a slot sets pos = max(pos, from), by CAS, and only when want > pos; a listener that is
  *     awake reads from there, and only when want > pos.
  *  7. The tail is scanned only when there is no room; a dead slot that pins is reaped on the way
  *     (its death may be noticed late: L6).  No room after that: the commit fails (QueueFull) and
@@ -39,7 +39,7 @@
  * 11. UNSLEEP_ALWAYS (not broken): the lock holder wakes an interested slot that is ASLEEP without
  *     looking whether want > pos still.  A listener that woke itself, read everything and slept again
  *     is then woken for nothing; its pos is head, so nothing reclaimed can be read.
- *     So says this model, in which nothing but a notifier wakes anybody; watch.pml knows better
+ *     So says this model, in which nothing but a notifier wakes a listener; watch.pml knows better
  *     (unsleep-always-told), and the code looks.
  *
  * ASSERTED: I1 I2 I3 I4 I5 I6 I7 I8 (KILLS=0, WATCHDOG=0) I9 I13.
@@ -157,9 +157,9 @@ byte kills = KILLS, lkills;
 #define EVERYBODY (used[0] | (used[1] << 1))
 #endif
 
-/* ------------------------------------------------------------------ parts of whoever holds the lock */
+/* ------------------------------------------------------------------ parts of the lock's holder */
 
-/* The tail, by whoever is short of room (queue.c).  Leaves at tail_stored. */
+/* The tail, by a process that is short of room (queue.c).  Leaves at tail_stored. */
 inline scan_tail()
 {
     STEP(p = pos[i];

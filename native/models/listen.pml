@@ -20,7 +20,8 @@
  *  7. LIVES > 1: the owner leaves (or, with LKILLS, dies at any step, also holding the lock) and the
  *     slot is claimed again.  The liveness byte is taken before the slot is published
  *     and given up when the slot is freed, both under the lock.  A dead slot is
- *     reaped by whoever needs it or its room.  EOWNERDEAD: the index is built again from the lists.
+ *     reaped by a process that needs it or its room.  EOWNERDEAD: the index is built again from the
+ *     lists.
  *  8. Coarser than handshake.pml: from and want are one step, un-sleep and signal are one step, a tail
  *     scan is one step.  Notifiers are not killed here.
  *  9. OWNERS=2: two processes want the one slot; a slot whose byte is held is not taken.

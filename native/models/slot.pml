@@ -3,11 +3,11 @@
  *
  * THE MODEL
  *
- *  1. One slot.  L, the loser, owns it first (generation 1), and has lost its locks: whoever looks finds it dead.
+ *  1. One slot.  L, the loser, owns it first (generation 1), and has lost its locks: a process that looks finds it dead.
  *     S, the successor, reaps it, claims the slot (generation 2) and listens, each in one hold of the lock.
  *     L does not know, and polls LPOLLS times; a poll begins anywhere before, between and after that.
  *  2. A position is a number of commits.  N commits NC times, under the lock: head, from and want of the slot, if
- *     it listens; then it un-sleeps it, and signals whoever owns it after it has unlocked.
+ *     it listens; then it un-sleeps it, and signals its owner after it has unlocked.
  *  3. poll() is look() of receive.c, a step for each load, store and CAS; what is read is what lies between.  Each
  *     store of the owner is preceded by a look at state and generation, or is a CAS of `pos` from where it stood.
  *     A CAS that failed has two reasons: the slot is another's, then the poll ends and nothing was read; or the
@@ -21,7 +21,7 @@
  *
  * BROKEN VARIANTS: MOVE_BLIND (pos by a store) SLEEP_BLIND (falling asleep by an exchange) NO_LOOK (neither
  * state nor generation is compared) LOOK_BEFORE_POS and LOOK_BEFORE_WANT (they are, but before these are loaded)
- * FAILED_IS_REAPED (a CAS of the reader that failed is taken for the loss of the slot) FAILED_IS_ASLEEP (one of who falls asleep, for sleep)
+ * FAILED_IS_REAPED (a CAS of the reader that failed is taken for the loss of the slot) FAILED_IS_ASLEEP (one of a reader that falls asleep, for sleep)
  */
 #ifndef NC
 #define NC 3
@@ -39,7 +39,7 @@ byte pos, want, from;           /* of the slot */
 bit asleep = 1;                 /* in the word of pos: one load or CAS has both */
 byte generation = L;            /* 0: free.  Stands for state and generation */
 bit listens = 1, owed;
-bit latch_s;                    /* S was signalled; L cannot be: it is dead to all who look */
+bit latch_s;                    /* S was signalled; L cannot be: it is dead to all that look */
 bit freed;                      /* ghost: the slot is not the loser's any more */
 byte since;                     /* ghost: where S begins to be owed */
 byte got;                       /* ghost: S got everything up to there */
@@ -116,7 +116,7 @@ inline poll()
                 if
                 :: out == 2
                 :: out != 2 && w <= p ->
-                    /* pn_fall_asleep(), which fails if somebody else moved it */
+                    /* pn_fall_asleep(), which fails if another process moved it */
                     atomic {
 #ifdef SLEEP_BLIND
                         pos = p; asleep = 1
@@ -170,7 +170,7 @@ inline poll()
     p = 0; w = 0; f = 0; h = 0; a = 0
 }
 
-/* As wait() goes to sleep before it blocks, which nobody looked at since the call began. */
+/* As wait() goes to sleep before it blocks, which was not looked at since the call began. */
 inline settle()
 {
     if

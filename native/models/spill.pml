@@ -22,12 +22,12 @@
  *     made, half written, or written and not counted: it writes the same again.
  *
  * ASSERTED: I1 I3 I4 I10 I14 I19, that nothing is lost without a Gap and, after a tail advance with
- * nobody behind it, that no file is left.
+ * no reader behind it, that no file is left.
  *
  * BROKEN VARIANTS: NO_VALIDATION NO_READER_FENCE MEM_TAIL_EARLY MEM_TAIL_LATE UNLINK_BELOW_MEM_TAIL
  * NO_REOPEN END_FILE_LATE FIRST_FILE_EARLY NOSPC_MOVES NO_REPAIR, and with EVICT=1 NO_FLOOR_RECHECK.
  * FLOOR_NOT_VALIDATED is not broken: an eviction has raised mem_tail, too, before anything is
- * overwritten, so who looks at mem_tail again learns of it when there is no file.
+ * overwritten, so a look at mem_tail again learns of it when there is no file.
  */
 #ifndef NW
 #define NW 1
@@ -228,7 +228,7 @@ over:
     assert(!((got[r] | lost[r]) & BIT(p)));                             /* I4 I10 */ \
     got[r] = got[r] | BIT(p); p++; unread = 0
 
-/* Not to be had: then it was evicted, and is in a Gap, or somebody removed what was needed. */
+/* Not to be had: then it was evicted, and is in a Gap, or what was needed was removed. */
 #ifdef NO_FLOOR_RECHECK
 #define MISSING assert(false)
 #else

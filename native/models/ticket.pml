@@ -1,23 +1,25 @@
 /*
- * ticket.pml - on_full = block: nobody who waits for room is passed over for ever.
+ * ticket.pml - on_full = block: no writer that waits for room is passed over for ever.
  *
- * block.pml shows that a writer who waits is woken.  Here it is who gets the room: one that needs two
- * pages could wait for ever while others take one as soon as it is free.
+ * block.pml shows that a writer that waits is woken.  Here it is which of them gets the room: one
+ * that needs two pages could wait for ever while others take one as soon as it is free.
  *
  * THE MODEL
  *
- *  1. The ring has RING pages, `used` of them.  A reader frees one after the other, and wakes who waits
- *     (R9).  Of NW writers number 0 commits NEED0 pages once; the others commit one page each, once
- *     or, with LIVE, again and again.
- *  2. Who finds no room takes a ticket: a number, larger than all before.  The tickets in their order
- *     are the queue `line`.  Room is for who has no valid ticket in front of his.
+ *  1. The ring has RING pages, `used` of them.  A reader frees one after the other, and wakes those
+ *     that wait (R9).  Of NW writers number 0 commits NEED0 pages once; the others commit one page
+ *     each, once or, with LIVE, again and again.
+ *  2. A writer that finds no room takes a ticket: a number, larger than all before.  The tickets in
+ *     their order are the queue `line`.  Room is for a writer with no valid ticket in front of its
+ *     own.
  *  3. A ticket counts while it is valid.  It is made valid at each attempt of its owner, and may cease to
- *     be at any time that he does not try: EXPIRIES times for who is alive, always for the dead.  Its
- *     owner keeps the number and comes back with it.
- *  4. Who leaves the line, with room or without (GIVE_UP: at his deadline), wakes those behind him.
+ *     be at any time that it does not try: EXPIRIES times if it is alive, always if it is dead.
+ *     Its owner keeps the number and comes back with it.
+ *  4. A writer that leaves the line, with room or without (GIVE_UP: at its deadline), wakes those
+ *     behind it.
  *  5. room_seq is modelled by `armed`: set where s = room_seq is loaded, cleared for all by a wake-up.
  *  6. KILLS=1: another writer dies while it waits, its ticket in the line.  Then, and only then, the wait
- *     has to be bounded (BOUND=1), as nobody wakes who is behind it.
+ *     has to be bounded (BOUND=1), as nothing wakes those behind it.
  *
  * ASSERTED: used <= RING; that no writer waits without end (safety), and with LIVE (acceptance cycles
  * through the wait of writer 0, weak fairness) that writer 0 comes to its end whatever the others do.

@@ -16,7 +16,7 @@
  *     transaction two behind the ring's entries and head.
  *  5. dirty = 1 before the first store, 0 after the last.  The next owner of a dead one's lock applies the ring's
  *     entries and the record again, stores woken, returns what the dead had (if their death is to be seen yet, L6), and
- *     then, if it is dirty, stores FREE into whatever does not exist, and makes the lists anew.
+ *     then, if it is dirty, stores FREE into whatever does not exist, and makes the lists again.
  *  6. STAGED and HELD (answered in a prepared transaction) are their owner's until commit, abort or its death.
  *     A worker that claims again may keep its old delivery in hand: another thread's.
  *  7. KILLS kills fall between any two steps, in recovery too.  When nothing can move, the lock is taken once more.
@@ -27,7 +27,7 @@
  *  T2  what was not committed, or was aborted, has none.
  *  T3  attempts is how often it was claimed.
  *  T4  free lists, ready lists and counts are what the truth says; no cell leaks once the dead are reaped.
- *  T5  an answer is taken only from who has the delivery, for that very claim; a prepared commit is never refused.
+ *  T5  an answer is taken only from the consumer with the delivery, for that very claim; a prepared commit is never refused.
  *
  * BROKEN VARIANTS (-D): LIVE_FIRST KIND_FIRST DIRTY_EARLY DIRTY_LATE STALE_KEPT NO_REBUILD ATTEMPTS_LATE NO_TAG PUMP_NO_UNDO
  * PUMP_TURNS_OVER TWO_STORES REDO_VALID_FIRST REDO_CLEARED_FIRST NO_REDO RING_NO_REDO REAP_FIRST WOKEN_FIRST LIVE_BEFORE_HEAD
@@ -201,9 +201,9 @@ inline judge()
     }
 }
 
-/* ---- parts of whoever holds the lock */
+/* ---- parts of the lock's holder */
 
-/* FREE into what does not exist, a store each; the lists, anew, in one step. */
+/* FREE into what does not exist, a store each; the lists, again, in one step. */
 inline rebuild()
 {
 #ifndef STALE_KEPT
@@ -287,7 +287,7 @@ inline apply_record()
     STEP(rvalid = 0)
 }
 
-/* What the dead in `set` had; the lists are made anew afterwards. */
+/* What the dead in `set` had; the lists are made again afterwards. */
 inline reap()
 {
     if :: atomic { set != 0 -> skip }; STEP(dirty = 1) :: atomic { set == 0 -> skip } fi;

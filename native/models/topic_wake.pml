@@ -1,5 +1,5 @@
 /*
- * topic_wake.pml - topics: who is woken for a message, and for a time that comes.
+ * topic_wake.pml - topics: which consumer is woken for a message, and for a time that comes.
  *
  * THE MODEL
  *
@@ -7,30 +7,33 @@
  *     channel is read and written under the writer lock.
  *  2. get(): take the lock; waiting and owed of oneself are cleared; what is due becomes READY; take one READY
  *     message (IN_FLIGHT, deadline now + 1), or set `armed` to the next due of the channel and `waiting`; settle;
- *     unlock; signal those chosen.  Who has got nothing sleeps on its latch, until `armed` at the latest.  It drains
- *     the latch before it looks again.
+ *     unlock; signal those chosen.  A consumer that got nothing sleeps on its latch, until `armed`
+ *     at the latest.  It drains the latch before it looks again.
  *  3. settle, at the end of every section: as long as one is waiting, and there are more READY messages than have
- *     been woken and not come yet, or nobody waiting has armed <= next due and nobody woken is still to come: wake
- *     one, any.  `owed` is stored first, then waiting = 0; the signal follows after the unlock.
- *  4. Who has a message finishes it and comes again, or forgets it, and never comes again: then the deadline is
- *     somebody else's to see.  LEAVES times a consumer's own time-out ends its sleep: it looks once more, under the
- *     lock, and goes with a message or without.
- *  5. `dirty` is set when the lock is taken and cleared after settling.  Who gets the lock of a dead one returns the
- *     messages of the dead, if their death is to be seen yet (L6), dirty if that is a consumer, settles if it is
- *     dirty, unlocks, and signals everybody who is owed a signal.
- *  6. A sleeper sees each death (watch.pml has by whom and how): it takes over: the lock (and its recovery), returns
+ *     been woken and not come yet, or none that waits has armed <= next due and none that was woken
+ *     is still to come: wake one, any.  `owed` is stored first, then waiting = 0; the signal
+ *     follows after the unlock.
+ *  4. A consumer with a message finishes it and comes again, or forgets it, and never comes again:
+ *     then the deadline is another's to see.  LEAVES times a consumer's own time-out ends its
+ *     sleep: it looks once more, under the lock, and goes with a message or without.
+ *  5. `dirty` is set when the lock is taken and cleared after settling.  A process that gets the
+ *     lock of a dead one returns the messages of the dead, if their death is to be seen yet (L6),
+ *     dirty if that is a consumer, settles if it is dirty, unlocks, and signals all that are owed a
+ *     signal.
+ *  6. A sleeper sees each death (watch.pml has which ones, and how): it takes over: the lock (and its recovery), returns
  *     a dead consumer's messages and settles, unlocks, signals all that are owed.
- *  7. KILLS kills fall between any two steps of anybody.  Time goes on at any moment, up to TMAX.
+ *  7. KILLS kills fall between any two steps of any process.  Time goes on at any moment, up to
+ *     TMAX.
  *  8. STOP: consumer 0 may be stopped for ever in its sleep.  SLOW: once nothing can move any more, every sleeper
  *     looks once: the slow timer.
  *
  * ASSERTED when nothing can move, if a living consumer sleeps: no message is READY, nothing that is due has not been
- * fired, who sleeps is waiting, the lock is not a dead one's.  LIVE says the same of the first as liveness.
+ * fired, a consumer that sleeps is waiting, the lock is not a dead one's.  LIVE says the same of the first as liveness.
  *
  * BROKEN VARIANTS (-D): NO_SETTLE_CLAIM NO_SETTLE_LEAVE NO_SETTLE_REAP NO_SETTLE_RECOVER LEAVES_WAITING LEAVES_UNSEEN
  * DIRTY_CLEARED_FIRST REAP_NOT_DIRTY WAITING_BEFORE_OWED DRAIN_AFTER_LOOK NO_TAKEOVER TAKEOVER_NO_SIGNAL DUE_WAKES_NOBODY, and STOP without SLOW.
- * Not broken: WAKE_ONE (no second one is woken as long as one is to come: he settles), OWED_CLEARED_FIRST (before the lock),
- * ARMS_ONLY_FIRST (one sleeper has the timer, not all), NO_SETTLE_FINISH, NO_RESIGNAL (who takes over signals, too).
+ * Not broken: WAKE_ONE (no second one is woken as long as one is to come: it settles), OWED_CLEARED_FIRST (before the lock),
+ * ARMS_ONLY_FIRST (one sleeper has the timer, not all), NO_SETTLE_FINISH, NO_RESIGNAL (a takeover signals, too).
  */
 #ifndef NC
 #define NC 2
@@ -103,7 +106,7 @@ byte kills = KILLS, leaves = LEAVES;
 #endif
 #define UNSETTLED (waiting != 0 && (UNSERVED || UNTIMED))
 
-/* ---- parts of whoever holds the lock */
+/* ---- parts of the lock's holder */
 
 inline settle()
 {
@@ -291,7 +294,7 @@ end_block:
     fi;
     goto end_block;
 
-take_over:                          /* asleep still, for everybody else: waiting stays */
+take_over:                          /* asleep still, for all others: waiting stays */
     acquire();
     atomic { set = passed & ~reaped };
     reap(set);

@@ -15,7 +15,7 @@
  *  5. In PSO, from and head must be visible before want: want is a release store.  The tail has moved
  *     past the quiet listener's pos, so that waking at an old from would be reading reclaimed bytes.
  *
- * ASSERTED: I8 (no lost wake-up), I3 as "who wakes sees head, from and the entry".
+ * ASSERTED: I8 (no lost wake-up), I3 as "a process that wakes sees head, from and the entry".
  *
  * BROKEN VARIANTS: NO_NOTIFIER_FENCE NO_LISTENER_FENCE; with PSO also WANT_WITHOUT_RELEASE,
  * and HEAD_WITHOUT_RELEASE seen by a reader that is awake and looks at head only (AWAKE).

@@ -5,23 +5,26 @@
  *
  *  1. Slots 0 .. N-1 form a ring.  A and B are listeners, V a notifier that does not listen, and J, with
  *     JOIN, one that claims its slot while the others work (with AND_V besides V, else instead of it).
- *     V and J commit once each, to all who listen, and then live on without ever looking again.
+ *     V and J commit once each, to all that listen, and then live on without ever looking again.
  *  2. A listener that goes to sleep walks the ring from its own slot and watches whomever it meets, up to and
- *     including the WATCHERS-th that watches, too; who does not listen ends no walk.  `watches` of a slot is
- *     set when its walk is complete.  Each slot that a walk looks at is one step.  Walk, look, block.
+ *     including the WATCHERS-th that watches, too; a slot that does not listen ends no walk.
+ *     `watches` of a slot is set when its walk is complete.  Each slot that a walk looks at is one
+ *     step.  Walk, look, block.
  *  3. Whatever lengthens a walk (a claim, a listener's release, an UNLISTEN of all) wakes the nearest listeners
  *     in front, after it has unlocked, until WATCHERS that watch have been (rewalk).
- *  4. A watched process that dies wakes its watcher, who takes over: holds the lock once (EOWNERDEAD: recover),
- *     reaps, unlocks, then signals every slot that is owed a signal, and walks again.  The same when a walk
- *     meets a slot of a dead one.  Who was watched and died is taken over also when its slot is gone.
+ *  4. A watched process that dies wakes its watcher, which takes over: holds the lock once
+ *     (EOWNERDEAD: recover), reaps, unlocks, then signals every slot that is owed a signal, and
+ *     walks again.  The same when a walk meets a slot of a dead one.  A watched process that died
+ *     is taken over also when its slot is gone.
  *  5. The lock is a robust mutex: FREE, DIED or its owner + 1.  In recovery a death may be invisible yet (L6),
  *     and the dead one is then not reaped by it.
  *  6. The handshake is handshake.pml's, in few steps: a listener looks and falls asleep in one; the CAS of a
  *     notifier compares what was read so far with what it has seen.
- *  7. KILLS kills fall between any two steps of anybody.  STOP: B may be stopped for ever while it sleeps.
+ *  7. KILLS kills fall between any two steps of any process.  STOP: B may be stopped for ever while
+ *     it sleeps.
  *  8. The end, when nothing can move, and without any timer: if a listener lives and runs, then all that was
  *     committed is announced, everybody living has got it, and the slots of all the dead are free again (but of
- *     one that died before it told anybody that it is there; it has committed nothing).
+ *     one that died before it told a process that it is there; it has committed nothing).
  *
  * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.
  *
@@ -64,12 +67,12 @@
 byte lock;
 byte head, woken;               /* commits, and those announced */
 byte used, listens;             /* sets of slots.  W: lock holder */
-byte watches;                   /* who has walked since it listens.  W: owner; lock holder clears */
+byte watches;                   /* slots that have walked since they listen.  W: owner; lock holder clears */
 byte asleep, owed, latch;       /* W: lock holder and owner */
 byte rewalk;                    /* the eventfd of each process: walk again */
 byte changed;                   /* `members` in bits: whose last walk began before its last change.  W: lock holder */
 byte dead, reaped, stopped;     /* the kernel's word; reaped */
-byte untold;                    /* ghost: has claimed, and told nobody yet, and so committed nothing */
+byte untold;                    /* ghost: has claimed, told no process yet, and so committed nothing */
 byte want[N], got[N];
 byte kills = KILLS;
 
@@ -94,7 +97,7 @@ inline signal_collected()
     od
 }
 
-/* Un-sleep all who listen; leaves them in `col`.  The commit's or the recovery's, in the same steps. */
+/* Un-sleep all that listen; leaves them in `col`.  The commit's or the recovery's, in the same steps. */
 inline announce()
 {
     i = 0;
@@ -127,7 +130,7 @@ inline announce()
     od
 }
 
-/* lock == DIED and it is ours now: repair, leave everybody who is owed a signal in `col`. */
+/* lock == DIED and it is ours now: repair, leave all that are owed a signal in `col`. */
 inline recover()
 {
     /* PN_CRASH("recover:begin") */
@@ -151,7 +154,7 @@ inline recover()
 
 #define TOLD (watches & ~dead)
 
-/* Wake those whose walk meets slot me, from the nearest on: i walks back.  Who is in its first walk
+/* Wake those whose walk meets slot me, from the nearest on: i walks back.  A slot in its first walk
  * is not told: when it has walked, it compares. */
 inline wake_watchers()
 {
@@ -178,7 +181,7 @@ inline acquire()
     fi
 }
 
-/* Unlock; who has recovered then signals everything that is owed. */
+/* Unlock; a process that has recovered then signals everything that is owed. */
 inline release()
 {
     STEP(assert(lock == me + 1); lock = FREE;                           /* I7 */
@@ -259,7 +262,7 @@ again:
     look();
 #endif
 walk:
-    /* whoever was watched and died is taken over, whether or not its slot is still there */
+    /* a watched process that died is taken over, whether or not its slot is still there */
     STEP(if
 #ifndef PASS_DEAD
         :: (set & dead) != 0 -> victim = set & dead; goto take_over
