@@ -42,6 +42,11 @@ def read_sources() -> list[str]:
     return (ROOT / "native" / "SOURCES").read_text(encoding="utf-8").split()
 
 
+def python_sources() -> list[str]:
+    """What is called for every message, by CPython's API: a module of its own in the same file."""
+    return sorted(f"native/python/{path.name}" for path in (ROOT / "native" / "python").glob("*.c"))
+
+
 def read_declarations() -> str:
     found = []
     for header in HEADERS:
@@ -55,7 +60,11 @@ def read_declarations() -> str:
 
 def read_headers() -> list[str]:
     """Headers whose change makes the objects stale."""
-    found = [*(ROOT / "native" / "src").rglob("*.h"), *HEADERS]
+    found = [
+        *(ROOT / "native" / "src").rglob("*.h"),
+        *(ROOT / "native" / "python").glob("*.h"),
+        *HEADERS,
+    ]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
@@ -76,7 +85,7 @@ def make_builder(module: str, macros: list[tuple[str, str | None]], asserts: boo
     builder.set_source(
         module,
         '#include "pynotify.h"',
-        sources=read_sources(),
+        sources=read_sources() + python_sources(),
         depends=read_headers(),
         include_dirs=INCLUDE_DIRS,
         # distutils puts the latter behind the former, and behind the flags of Python itself

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from pynotify._types import Gap, Notify
+from pynotify._hot import messages, split
+from pynotify._types import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
+
+    from pynotify._hot import Columns
+    from pynotify._types import Notify
 
 
 def _column(data: bytes, dtype: str) -> npt.NDArray[Any]:
@@ -22,71 +26,46 @@ def _column(data: bytes, dtype: str) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype)
 
 
-def split(blob: bytes, offsets: Sequence[int]) -> list[bytes]:
-    """The pieces of `blob` between each two of the offsets."""
-    ends = iter(offsets)
-    start = next(ends)
-    pieces: list[bytes] = []
-    for end in ends:
-        pieces.append(blob[start:end])
-        start = end
-    return pieces
-
-
 class NotifyBatch:
     """What one call of `Connection.poll_batch` returned, as columns of length `len(batch)`.
 
     Iterating yields `Notify`.  The arrays are read-only and own their memory.
     """
 
-    def __init__(
-        self,
-        *,
-        seq: bytes,
-        sent_ns: bytes,
-        pid: bytes,
-        sender: bytes,
-        channel_index: bytes,
-        offsets: bytes,
-        blob: bytes,
-        channels: list[str],
-    ) -> None:
-        self._seq = seq
-        self._sent_ns = sent_ns
-        self._pid = pid
-        self._sender = sender
-        self._channel_index = channel_index
-        self._offsets = memoryview(offsets).cast("Q")
-        self._blob = blob
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._seq, self._sent_ns, self._pid, self._sender = columns[:4]
+        self._channel_index, self._offsets, self._blob = columns[4:7]
         #: Names of the channels, for `channel_index` of this batch: another one may number them
         #: otherwise, once a channel was unlistened.
-        self.channels = channels
+        self.channels = columns[7]
         #: (index, Gap): the gap lies before the message of that index.
         self.gaps: list[tuple[int, Gap]] = []
 
     @classmethod
     def from_messages(cls, received: Sequence[Notify | Gap]) -> NotifyBatch:
         """The columns of messages that were made already."""
-        messages: list[Notify] = []
+        kept: list[Notify] = []
         gaps: list[tuple[int, Gap]] = []
         for item in received:
             if isinstance(item, Gap):
-                gaps.append((len(messages), item))
+                gaps.append((len(kept), item))
             else:
-                messages.append(item)
-        channels = list(dict.fromkeys(message.channel for message in messages))
+                kept.append(item)
+        channels = list(dict.fromkeys(message.channel for message in kept))
         numbers = {name: number for number, name in enumerate(channels)}
-        lengths = (len(message.data) for message in messages)
-        batch = cls(
-            seq=array("Q", [message.seq for message in messages]).tobytes(),
-            sent_ns=array("q", [message.sent_ns for message in messages]).tobytes(),
-            pid=array("i", [message.pid for message in messages]).tobytes(),
-            sender=array("Q", [message.sender for message in messages]).tobytes(),
-            channel_index=array("I", [numbers[m.channel] for m in messages]).tobytes(),
-            offsets=array("Q", accumulate(lengths, initial=0)).tobytes(),
-            blob=b"".join(message.data for message in messages),
-            channels=channels,
+        lengths = (len(message.data) for message in kept)
+        columns = (
+            array("Q", [message.seq for message in kept]).tobytes(),
+            array("q", [message.sent_ns for message in kept]).tobytes(),
+            array("i", [message.pid for message in kept]).tobytes(),
+            array("Q", [message.sender for message in kept]).tobytes(),
+            array("I", [numbers[message.channel] for message in kept]).tobytes(),
+            array("Q", accumulate(lengths, initial=0)).tobytes(),
+            b"".join(message.data for message in kept),
+            channels,
         )
+        batch = cls(columns)
         batch.gaps = gaps
         return batch
 
@@ -126,7 +105,7 @@ class NotifyBatch:
 
     def payloads(self) -> list[bytes]:
         """The payloads, one after the other."""
-        return split(self._blob, self._offsets.tolist())
+        return split(self._blob, self._offsets)
 
     def data(self, index: int) -> memoryview:
         """Payload number `index`, without copying."""
@@ -134,27 +113,14 @@ class NotifyBatch:
         if not -count <= index < count:
             raise IndexError(f"batch has {count} messages, no number {index}")
         index %= count
-        return memoryview(self._blob)[self._offsets[index] : self._offsets[index + 1]]
+        offsets = memoryview(self._offsets).cast("Q")
+        return memoryview(self._blob)[offsets[index] : offsets[index + 1]]
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._offsets) // 8 - 1
 
     def __iter__(self) -> Iterator[Notify]:
-        channels = self.channels
-        numbers = memoryview(self._channel_index).cast("I")
-        origin = (
-            memoryview(self._pid).cast("i"),
-            memoryview(self._seq).cast("Q"),
-            memoryview(self._sent_ns).cast("q"),
-            memoryview(self._sender).cast("Q"),
-        )
-        return map(
-            Notify,
-            [channels[number] for number in numbers],
-            self.payloads(),
-            repeat(origin),
-            range(len(self)),
-        )
+        return iter(messages(*self._columns))
 
     def __repr__(self) -> str:
         return f"<pynotify.NotifyBatch of {len(self)} messages>"

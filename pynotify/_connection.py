@@ -11,9 +11,8 @@ from pynotify._base import BaseConnection, Parts, check_stop_after, poll_limit
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block, watched
 from pynotify._closing import ClosedByWith
-from pynotify._encoding import channel_cache, encode_channel, encode_payload
-from pynotify._ffi import lib
 from pynotify._generation import Generation
+from pynotify._hot import Notifier
 from pynotify._process import process
 from pynotify._registry import ThreadTransactions
 from pynotify._subscription import Subscription
@@ -36,13 +35,10 @@ if TYPE_CHECKING:
     from pynotify._link import ThreadLink
     from pynotify._types import Gap, Notify
 
-# A global, because looking an attribute up on the extension module costs as much as a branch.
-_pn_notify_cstr = lib.pn_notify_cstr
-
 _READ_AHEAD = 256  # messages that notifies() takes at a time
 
 
-class Connection(ClosedByWith, BaseConnection):
+class Connection(Notifier, ClosedByWith, BaseConnection):
     """One backend: it listens, notifies and receives.  Made by `pynotify.connect`.
 
     Thread-safe.  A transaction belongs to the thread that began it; another thread's `notify`
@@ -66,32 +62,9 @@ class Connection(ClosedByWith, BaseConnection):
 
     # ---- sending -------------------------------------------------------------------------
 
-    def notify(self, channel: str, payload: str | Buffer = "") -> None:
-        """Send a notification; outside a transaction it is committed at once.
-
-        `channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:
-        str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both
-        limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
-        """
-        # As Sender.notify(), without the call: a notification takes about as long as four calls.
-        if self._transactions:
-            transaction = self._transactions.get(self._registry.owner())
-            if transaction is not None:
-                transaction.notify(channel, payload)
-                return
-        try:
-            name = channel_cache[channel] if type(channel) is str else encode_channel(channel)
-        except KeyError:
-            name = encode_channel(channel)
-        if type(payload) is bytes:
-            data = payload
-        elif type(payload) is str:
-            data = payload.encode()
-        else:
-            data = encode_payload(payload)
-        result = _pn_notify_cstr(self._handle.native, name, data, len(data))
-        if result:
-            self._sender.went(result, channel, data)
+    def _notify(self, channel: str, payload: str | Buffer = "") -> None:
+        """What `notify` is where it is out of the ordinary."""
+        self._sender.notify(channel, payload)
 
     def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool = True) -> int:
         """Send any number of notifications on one channel, all or none.

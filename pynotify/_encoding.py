@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from pynotify.errors import InvalidChannelName
+from pynotify.errors import InvalidChannelName, PayloadDecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,16 +45,25 @@ def encode_channel(channel: str) -> bytes:
 
 def encode_payload(payload: str | Buffer) -> bytes:
     """The payload as bytes; a str as UTF-8."""
-    if isinstance(payload, str):
-        return payload.encode()
-    if isinstance(payload, bytes):
+    if type(payload) is bytes:
         return payload
+    # A subclass may say otherwise of itself than what it holds, of its length for instance.
+    if isinstance(payload, str):
+        return str.encode(payload)
     try:
         return bytes(memoryview(payload))
     except (TypeError, ValueError):  # ValueError: a numpy type that is in no buffer
         raise TypeError(
             f"payload must be str or bytes-like, not {type(payload).__name__}"
         ) from None
+
+
+def decode_payload(data: bytes) -> str:
+    """The payload as text.  Raises `PayloadDecodeError` when it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise PayloadDecodeError(f"payload is not valid UTF-8: {error.reason}") from error
 
 
 def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:

@@ -1,4 +1,4 @@
-"""The compiled core.  Every call through `lib` releases the GIL.
+"""The compiled core.  Every call through `lib` releases the GIL; see `_hot` for those that do not.
 
 Developer builds hold a second copy of the core with crash points compiled in; a process
 chooses it before the import, because a segment must not be shared with half-armed code.
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 if os.environ.get("PYNOTIFY_CRASHPOINTS") == "1":
+    from pynotify._native_crash import __file__ as native_file
     from pynotify._native_crash import ffi, lib
 else:
+    from pynotify._native import __file__ as native_file
     from pynotify._native import ffi, lib
 
 # What waits in the core comes back in between, for the signal handlers of Python: see `_registry`.
@@ -39,4 +41,4 @@ def again(call: Callable[[], int]) -> int:
     return result
 
 
-__all__ = ["again", "ffi", "lib"]
+__all__ = ["again", "ffi", "lib", "native_file"]

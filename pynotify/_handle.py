@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify import _guest as guest
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import Port
 from pynotify._ownership import CLOSED, adopt, keep, let_go
 from pynotify._process import process
 from pynotify.errors import (
@@ -36,10 +37,10 @@ _NOTICE = lib.PN_NOTICE
 _NOTICE_BYTES = 1024
 
 
-class Handle:
+class Handle(Port):
     """One backend slot: the C connection, and the mapping that it keeps."""
 
-    __slots__ = ("__weakref__", "backend_id", "database", "mapping", "native", "pid")
+    __slots__ = ("__weakref__", "backend_id", "database", "mapping", "pid")
 
     def __init__(self, engine: Any, native: Any, database: str) -> None:
         self.native = native

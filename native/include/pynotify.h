@@ -201,7 +201,8 @@ void pn_remove_spill_files(pn_engine *engine);
  * Whether the calling thread must not wait, neither for the writer lock (-PN_ELOCKBUSY) nor for
  * room in the queue (-PN_EROOMBUSY): what an event loop needs.  After one of these two nothing
  * has happened, and a transaction is as it was: pn_txn_commit() has not ended it.  Returns what
- * it was before.  Receiving waits for nothing but a LISTEN of another thread that commits.
+ * it was before.  pn_poll() waits for nothing but a LISTEN of another thread that commits and for
+ * pages that are in files; with this it returns -PN_ELOCKBUSY, and has received nothing.
  */
 int pn_set_never_wait(int never);
 

@@ -64,17 +64,23 @@ async def returns(receive: Receive, then: Callable[[], object] = bool) -> Any:
     return message
 
 
-def while_reading(conn: pynotify.AsyncConnection, call: Callable[[], object]) -> None:
-    """It is called by the loop as soon as it can after a message was read."""
-    loop, read = asyncio.get_running_loop(), conn.link.receiver.reader._messages
-
+def then_soon(
+    loop: asyncio.AbstractEventLoop, read: Callable[..., Any], call: Callable[[], object]
+) -> Callable[..., Any]:
     def reading(*arguments: Any) -> Any:
         messages = read(*arguments)
         if messages:
             loop.call_soon(call)
         return messages
 
-    conn.link.receiver.reader._messages = reading  # type: ignore[method-assign]
+    return reading
+
+
+def while_reading(conn: pynotify.AsyncConnection, call: Callable[[], object]) -> None:
+    """It is called by the loop as soon as it can after a message was read."""
+    loop, reader = asyncio.get_running_loop(), conn.link.receiver.reader
+    for name in ("read", "read_routed"):
+        setattr(reader, name, then_soon(loop, getattr(reader, name), call))
 
 
 async def test_at_once_or_by_the_loop(
@@ -237,7 +243,8 @@ async def test_time_outs_of_asyncio(
         assert payloads(heard) == [str(number)]
         if how == "next":
             await conn.poll()
-        del conn.link.receiver.reader._messages  # type: ignore[attr-defined]
+        for name in ("read", "read_routed"):
+            delattr(conn.link.receiver.reader, name)
 
 
 async def test_message_and_time_out_of_ours(aconnect: AsyncConnections, connect: Connect) -> None:

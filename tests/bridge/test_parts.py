@@ -10,7 +10,7 @@ from pynotify.bridge._retry import RetryDelay
 
 
 def note(seq: int, payload: bytes, channel: str = "c") -> pynotify.Notify:
-    return pynotify.Notify(channel, payload, ((1,), (seq,), (0,), (0,)), 0)
+    return pynotify.Notify(channel, payload, pid=1, seq=seq)
 
 
 # ---- delays --------------------------------------------------------------------------------------

@@ -471,7 +471,7 @@ def test_an_interrupted_sender(make_engine: EngineFactory, connect: Connect, how
         assert len(engine.stat().backends) == 1
         if not at.reached:
             break
-    assert place > 3
+    assert place > (0 if how == "notify" else 3)  # that is one call of C
     listener.close()
     assert engine.check().ok
 
@@ -559,6 +559,6 @@ def test_no_stack_left_for_the_core(conn: pynotify.Connection) -> None:
         raise RecursionError
 
     with pytest.raises(RecursionError):
-        Interrupting("c_call", "pn_poll", fail).during(conn.poll)
+        Interrupting("c_call", "read", fail).during(conn.poll)
     assert payloads(conn.poll()) == ["2"]
     assert conn.poll() == []

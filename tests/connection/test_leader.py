@@ -41,7 +41,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
 
     count(_thread_receiver, "_pn_wait", "core")
     count(_leader.ThreadWaiter, "sleep", "followers")
-    count(_reader, "_pn_poll", "reads")
+    for name in ("read", "read_routed", "read_columns"):
+        count(_reader.Reader, name, "reads")
     return counted
 
 
@@ -468,15 +469,15 @@ class TestFork:
         sub = conn.subscribe("c")
         conn.notify("c", "x")
         reading, go_on = threading.Event(), threading.Event()
-        pn_poll = _reader._pn_poll
+        read = _reader.Reader.read_routed
 
-        def slowly(*arguments: Any) -> int:
-            result: int = pn_poll(*arguments)
+        def slowly(*arguments: Any) -> Any:
+            result = read(*arguments)
             reading.set()
             assert go_on.wait(PATIENCE)
             return result
 
-        monkeypatch.setattr(_reader, "_pn_poll", slowly)
+        monkeypatch.setattr(_reader.Reader, "read_routed", slowly)
         reader = Call(sub.next)
         assert reading.wait(PATIENCE)
         try:

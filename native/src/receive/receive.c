@@ -310,6 +310,19 @@ static int64_t poll_receiving(struct pn_conn *conn, pn_batch *batch, uint64_t ma
     return rc > 0 ? poll_once(conn, batch, max) : rc;
 }
 
+/* 0 with recv_mutex held.  -PN_ELOCKBUSY: the caller must not wait, neither for another thread that
+ * commits a LISTEN nor for pages that are in files. */
+static int lock_receiving(struct pn_conn *conn)
+{
+    if (!pn_never_wait) {
+        pthread_mutex_lock(&conn->recv_mutex);
+        return 0;
+    }
+    if (pn_load_relaxed(&conn->me->pos) < pn_load_relaxed(&conn->seg->ctl->mem_tail))
+        return -PN_ELOCKBUSY;
+    return pthread_mutex_trylock(&conn->recv_mutex) == 0 ? 0 : -PN_ELOCKBUSY;
+}
+
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
     batch->n = 0;
@@ -317,7 +330,8 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     int64_t n = pn_conn_check_receiver(conn);
     if (n != 0)
         return n;
-    pthread_mutex_lock(&conn->recv_mutex);
+    if ((n = lock_receiving(conn)) != 0)
+        return n;
     if (pn_load_relaxed(&conn->posted) != 0 && pn_exchange(&conn->posted, 0) != 0)
         arm_descriptor_timer(conn);
     if (pn_load_relaxed(&conn->has_fd) != 0)

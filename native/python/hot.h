@@ -1,0 +1,66 @@
+/*
+ * hot.h - what Python calls for every message, in C: the module pynotify._hot.
+ *
+ * 1. It stands in the shared object of the cffi extension, with a PyInit_ of its own (PEP 489), and
+ *    calls the same core by pynotify.h.  cffi stays for everything that is not hot.
+ * 2. The GIL is held while a call cannot wait.  Each call is first made with pn_set_never_wait();
+ *    one that would have to wait comes back, has done nothing, and is made again without the GIL.
+ * 3. Between two bytecodes of the caller a signal handler may raise, also between the return of a
+ *    function of ours and the store of its result.  So what takes messages keeps them until the
+ *    caller, a Python function, has stored the list and says so (Batch.pending).
+ * 4. CPython's limited API of 3.11, one interpreter (pynotify/_interpreter.py).
+ */
+#ifndef PN_PYTHON_HOT_H
+#define PN_PYTHON_HOT_H
+
+#ifndef Py_GIL_DISABLED /* there is no limited API of a free-threaded build yet */
+#define Py_LIMITED_API 0x030b0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <structmember.h>
+
+#include "pynotify.h"
+
+/* pynotify._hot.Notify, immutable.  It refers to str, bytes and numbers only: no cycle. */
+struct pn_py_notify {
+    PyObject head;
+    PyObject *channel; /* str */
+    PyObject *data;    /* bytes */
+    PyObject *payload; /* str, once it was asked for */
+    unsigned long long seq, sender, index;
+    long long sent_ns;
+    int pid;
+};
+
+/* What came to the caller in a batch, beside channel and data. */
+struct pn_py_origin {
+    unsigned long long seq, sender, index;
+    long long sent_ns;
+    int pid;
+};
+
+/* Takes the reference to `data`, also when it returns NULL. */
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin);
+
+/* pynotify._hot.Port, the base of Handle: the C connection. */
+struct pn_py_port {
+    PyObject head;
+    PyObject *native; /* cffi's pointer, which owns a reference to the connection */
+    pn_conn *conn;    /* the same */
+};
+
+/* `port` as what it is; NULL with a TypeError. */
+struct pn_py_port *pn_py_port_of(PyObject *port);
+
+/* Each adds its types to the module.  0 or -1. */
+int pn_py_add_notify(PyObject *module);
+int pn_py_add_port(PyObject *module);
+int pn_py_add_batch(PyObject *module);
+int pn_py_add_sender(PyObject *module);
+
+/* The object `name` of the module pynotify.`module`; a new reference. */
+PyObject *pn_py_import(const char *module, const char *name);
+
+#endif

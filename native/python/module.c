@@ -1,0 +1,31 @@
+/* module.c - see hot.h. */
+#include "hot.h"
+
+PyObject *pn_py_import(const char *module, const char *name)
+{
+    PyObject *found = PyImport_ImportModule(module);
+    if (found == NULL)
+        return NULL;
+    PyObject *object = PyObject_GetAttrString(found, name);
+    Py_DECREF(found);
+    return object;
+}
+
+static int fill(PyObject *module)
+{
+    if (pn_py_add_notify(module) < 0 || pn_py_add_port(module) < 0 || pn_py_add_batch(module) < 0)
+        return -1;
+    return pn_py_add_sender(module);
+}
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+    static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *) fill}, {0, NULL}};
+    static PyModuleDef definition = {
+        PyModuleDef_HEAD_INIT,
+        .m_name = "pynotify._hot",
+        .m_doc = "What is called for every message, in C.",
+        .m_slots = slots,
+    };
+    return PyModuleDef_Init(&definition);
+}

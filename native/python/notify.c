@@ -1,0 +1,313 @@
+/*
+ * notify.c - Notify, a notification as Python sees it.
+ *
+ * It compares, hashes, orders and unpacks as the tuple (channel, payload, pid); where the payload
+ * is not UTF-8, data takes its place in comparisons.
+ */
+#include "hot.h"
+
+#include <stddef.h>
+
+static PyTypeObject *notify_type;
+
+static struct pn_py_notify *self_of(PyObject *self)
+{
+    return (struct pn_py_notify *) self;
+}
+
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin)
+{
+    struct pn_py_notify *n = PyObject_New(struct pn_py_notify, notify_type);
+    if (n == NULL) {
+        Py_DECREF(data);
+        return NULL;
+    }
+    Py_INCREF(channel);
+    n->channel = channel;
+    n->data = data;
+    n->payload = NULL;
+    n->seq = origin->seq;
+    n->sender = origin->sender;
+    n->index = origin->index;
+    n->sent_ns = origin->sent_ns;
+    n->pid = origin->pid;
+    return (PyObject *) n;
+}
+
+static void destroy(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_DECREF(self_of(self)->channel);
+    Py_DECREF(self_of(self)->data);
+    Py_XDECREF(self_of(self)->payload);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* A str or bytes-like object as bytes; a new reference. */
+static PyObject *bytes_of(PyObject *data)
+{
+    if (PyUnicode_Check(data))
+        return PyUnicode_AsUTF8String(data);
+    if (PyObject_CheckBuffer(data))
+        return PyBytes_FromObject(data);
+    PyErr_SetString(PyExc_TypeError, "payload must be str or bytes-like");
+    return NULL;
+}
+
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"channel", "payload", "pid", "seq", "sent_ns", "sender", "index", NULL};
+    PyObject *channel, *payload;
+    struct pn_py_origin origin = {0};
+    (void) type;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKK:Notify", names, &channel, &payload,
+                                     &origin.pid, &origin.seq, &origin.sent_ns, &origin.sender,
+                                     &origin.index))
+        return NULL;
+    PyObject *data = bytes_of(payload);
+    if (data == NULL)
+        return NULL;
+    PyObject *plain = PyUnicode_FromObject(channel); /* an object of a subclass may be in a cycle */
+    if (plain == NULL) {
+        Py_DECREF(data);
+        return NULL;
+    }
+    PyObject *made = pn_py_notify_new(plain, data, &origin);
+    Py_DECREF(plain);
+    return made;
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+/* Borrowed; NULL with a UnicodeDecodeError. */
+static PyObject *text_of(struct pn_py_notify *n)
+{
+    if (n->payload == NULL)
+        n->payload = PyUnicode_DecodeUTF8(PyBytes_AsString(n->data), PyBytes_Size(n->data), NULL);
+    return n->payload;
+}
+
+static PyObject *get_payload(PyObject *self, void *unused)
+{
+    PyObject *text = text_of(self_of(self));
+    (void) unused;
+    if (text != NULL) {
+        Py_INCREF(text);
+        return text;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        return NULL;
+    PyErr_Clear();
+    PyObject *decode = pn_py_import("pynotify._encoding", "decode_payload"); /* raises ours */
+    if (decode == NULL)
+        return NULL;
+    text = PyObject_CallFunctionObjArgs(decode, self_of(self)->data, NULL);
+    Py_DECREF(decode);
+    return text;
+}
+
+static PyObject *get_backend_id(PyObject *self, void *unused)
+{
+    (void) unused;
+    return PyLong_FromUnsignedLong((unsigned long) (self_of(self)->sender & 0xFFFFFFFF));
+}
+
+static PyObject *get_order(PyObject *self, void *unused)
+{
+    (void) unused;
+    return Py_BuildValue("(KK)", self_of(self)->seq, self_of(self)->index);
+}
+
+/* What it compares as with tuples, and hashes as; a new reference. */
+static PyObject *key_of(PyObject *self)
+{
+    PyObject *payload = text_of(self_of(self));
+    if (payload == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+            return NULL;
+        PyErr_Clear();
+        payload = self_of(self)->data;
+    }
+    return Py_BuildValue("(OOi)", self_of(self)->channel, payload, self_of(self)->pid);
+}
+
+/* What it compares as with another: UTF-8 sorts as its characters do.  A new reference. */
+static PyObject *bytes_key_of(PyObject *self)
+{
+    return Py_BuildValue("(OOi)", self_of(self)->channel, self_of(self)->data, self_of(self)->pid);
+}
+
+/* Would bytes be compared with a str?  They differ, and `python -b` would warn. */
+static bool differ_in_type(PyObject *mine, PyObject *theirs)
+{
+    return PyTuple_Size(theirs) == 3 && PyBytes_Check(PyTuple_GetItem(mine, 1)) &&
+           PyUnicode_Check(PyTuple_GetItem(theirs, 1));
+}
+
+/* What it unpacks to; a new reference. */
+static PyObject *fields_of(PyObject *self)
+{
+    PyObject *payload = get_payload(self, NULL);
+    if (payload == NULL)
+        return NULL;
+    return Py_BuildValue("(ONi)", self_of(self)->channel, payload, self_of(self)->pid);
+}
+
+/* ---- as a tuple and a value ------------------------------------------------------------------ */
+
+static PyObject *iterate(PyObject *self)
+{
+    PyObject *fields = fields_of(self);
+    if (fields == NULL)
+        return NULL;
+    PyObject *iterator = PyObject_GetIter(fields);
+    Py_DECREF(fields);
+    return iterator;
+}
+
+static Py_ssize_t length(PyObject *self)
+{
+    (void) self;
+    return 3;
+}
+
+static PyObject *item(PyObject *self, PyObject *index)
+{
+    PyObject *fields = fields_of(self);
+    if (fields == NULL)
+        return NULL;
+    PyObject *found = PyObject_GetItem(fields, index);
+    Py_DECREF(fields);
+    return found;
+}
+
+static PyObject *compare(PyObject *self, PyObject *other, int op)
+{
+    bool is_ours = Py_IS_TYPE(other, notify_type);
+    if (!is_ours && !PyTuple_Check(other))
+        Py_RETURN_NOTIMPLEMENTED;
+    PyObject *mine = is_ours ? bytes_key_of(self) : key_of(self);
+    PyObject *theirs = is_ours ? bytes_key_of(other) : Py_NewRef(other);
+    PyObject *result = NULL;
+    if (mine != NULL && theirs != NULL) {
+        if ((op == Py_EQ || op == Py_NE) && differ_in_type(mine, theirs))
+            result = PyBool_FromLong(op == Py_NE);
+        else
+            result = PyObject_RichCompare(mine, theirs, op);
+    }
+    Py_XDECREF(mine);
+    Py_XDECREF(theirs);
+    return result;
+}
+
+static Py_hash_t hash(PyObject *self)
+{
+    PyObject *key = key_of(self);
+    if (key == NULL)
+        return -1;
+    Py_hash_t value = PyObject_Hash(key);
+    Py_DECREF(key);
+    return value;
+}
+
+static PyObject *represent(PyObject *self)
+{
+    PyObject *key = key_of(self);
+    if (key == NULL)
+        return NULL;
+    PyObject *text =
+        PyUnicode_FromFormat("Notify(channel=%R, payload=%R, pid=%d)", PyTuple_GetItem(key, 0),
+                             PyTuple_GetItem(key, 1), self_of(self)->pid);
+    Py_DECREF(key);
+    return text;
+}
+
+static PyObject *reduce(PyObject *self, PyObject *unused)
+{
+    const struct pn_py_notify *n = self_of(self);
+    (void) unused;
+    return Py_BuildValue("O(OOiKLKK)", notify_type, n->channel, n->data, n->pid, n->seq, n->sent_ns,
+                         n->sender, n->index);
+}
+
+/* ---- the type -------------------------------------------------------------------------------- */
+
+#define AT(field) offsetof(struct pn_py_notify, field)
+
+static PyMemberDef members[] = {
+    {"channel", T_OBJECT_EX, AT(channel), READONLY, "The channel, str."},
+    {"data", T_OBJECT_EX, AT(data), READONLY, "The payload as bytes."},
+    {"pid", T_INT, AT(pid), READONLY, "The sender's process."},
+    {"seq", T_ULONGLONG, AT(seq), READONLY, "Commit sequence number."},
+    {"sent_ns", T_LONGLONG, AT(sent_ns), READONLY,
+     "CLOCK_MONOTONIC at the sender's commit, nanoseconds."},
+    {"sender", T_ULONGLONG, AT(sender), READONLY,
+     "The sender's connection: its slot and which claim of it; never used again."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"payload", get_payload, NULL,
+     "The payload as text.\n\n"
+     "Raises `PayloadDecodeError`, which is also a ValueError, when it is not UTF-8.",
+     NULL},
+    {"backend_id", get_backend_id, NULL, "The sender's backend slot.", NULL},
+    {"order", get_order, NULL,
+     "Sorts the messages that one connection has read in the order of their commits.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"__reduce__", reduce, METH_NOARGS, "How it is pickled."},
+    {NULL, NULL, 0, NULL},
+};
+
+static const char notify_doc[] =
+    "Notify(channel, payload, pid=0, seq=0, sent_ns=0, sender=0, index=0)\n--\n\n"
+    "One notification, as psycopg's `Notify`: unpacks and compares as (channel, payload, pid).\n\n"
+    "* `channel`: str\n"
+    "* `payload`: str; `data`: the same as bytes\n"
+    "* `pid`, `backend_id`: the sender's process and backend slot\n"
+    "* `seq`: commit sequence number, one per commit, common to all databases\n"
+    "* `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds\n\n"
+    "Immutable; it hashes by its contents.";
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *) notify_doc},
+    {Py_tp_new, construct},
+    {Py_tp_dealloc, destroy},
+    {Py_tp_members, members},
+    {Py_tp_getset, properties},
+    {Py_tp_methods, methods},
+    {Py_tp_iter, iterate},
+    {Py_tp_richcompare, compare},
+    {Py_tp_hash, hash},
+    {Py_tp_repr, represent},
+    {Py_sq_length, length},
+    {Py_mp_length, length},
+    {Py_mp_subscript, item},
+    {0, NULL},
+};
+
+int pn_py_add_notify(PyObject *module)
+{
+    static PyType_Spec spec = {
+        .name = "pynotify.Notify",
+        .basicsize = sizeof(struct pn_py_notify),
+        .flags = Py_TPFLAGS_DEFAULT,
+        .slots = slots,
+    };
+    PyObject *type = PyType_FromSpec(&spec);
+    if (type == NULL)
+        return -1;
+    PyObject *names = Py_BuildValue("(sss)", "channel", "payload", "pid");
+    if (names == NULL || PyObject_SetAttrString(type, "__match_args__", names) < 0) {
+        Py_XDECREF(names);
+        Py_DECREF(type);
+        return -1;
+    }
+    Py_DECREF(names);
+    notify_type = (PyTypeObject *) type; /* as long as the process */
+    return PyModule_AddObjectRef(module, "Notify", type);
+}

@@ -1,0 +1,22 @@
+"""What is called for every message, in C: native/python, a module in the extension's file.
+
+One file holds both, so that both call the same core; PEP 489 lets a file have several modules.
+"""
+
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+from pynotify._ffi import native_file
+
+_loader = ExtensionFileLoader(__name__, native_file)
+_spec = spec_from_loader(__name__, _loader)
+assert _spec is not None
+_module = module_from_spec(_spec)
+_loader.exec_module(_module)
+
+Batch = _module.Batch
+Notifier = _module.Notifier
+Notify = _module.Notify
+Port = _module.Port
+messages = _module.messages
+split = _module.split

@@ -1,0 +1,120 @@
+"""What is called for every message, in C: native/python."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, TypeAlias, final, overload
+
+from typing_extensions import Buffer
+
+from pynotify._types import Gap
+
+#: Of n messages seq, sent_ns, pid, sender, channel_index, offsets and the payloads, and the names
+#: of the channels that channel_index means: u64, i64, i32, u64, u32, u64 (n + 1 of them), bytes.
+Columns: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[str]]
+
+@final
+class Notify:
+    """One notification, as psycopg's `Notify`: unpacks and compares as (channel, payload, pid).
+
+    * `channel`: str
+    * `payload`: str; `data`: the same as bytes
+    * `pid`, `backend_id`: the sender's process and backend slot
+    * `seq`: commit sequence number, one per commit, common to all databases
+    * `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds
+
+    Immutable; it hashes by its contents.
+    """
+
+    __match_args__: ClassVar[tuple[str, str, str]]
+    channel: Final[str]
+    data: Final[bytes]
+    pid: Final[int]
+    seq: Final[int]
+    sent_ns: Final[int]
+    sender: Final[int]
+    def __init__(
+        self,
+        channel: str,
+        payload: str | Buffer,
+        pid: int = 0,
+        seq: int = 0,
+        sent_ns: int = 0,
+        sender: int = 0,
+        index: int = 0,
+    ) -> None: ...
+    @property
+    def payload(self) -> str:
+        """The payload as text.
+
+        Raises `PayloadDecodeError`, which is also a ValueError, when it is not UTF-8.
+        """
+
+    @property
+    def backend_id(self) -> int:
+        """The sender's backend slot."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts the messages that one connection has read in the order of their commits."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
+    def __lt__(self, other: Notify | tuple[Any, ...]) -> bool: ...
+    def __le__(self, other: Notify | tuple[Any, ...]) -> bool: ...
+    def __gt__(self, other: Notify | tuple[Any, ...]) -> bool: ...
+    def __ge__(self, other: Notify | tuple[Any, ...]) -> bool: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class Port:
+    """The C connection under a connection of Python."""
+
+    native: Any
+
+class Notifier:
+    """What a connection sends outside of transactions."""
+
+    _handle: Any
+    _transactions: Any
+    def notify(self, channel: str, payload: str | Buffer = "") -> None:
+        """Send a notification; outside a transaction it is committed at once.
+
+        `channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:
+        str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both
+        limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
+        """
+
+class Batch:
+    """Reads for one connection, whose lock the caller holds."""
+
+    channels: Final[list[str]]
+    pending: bool
+    busy: bool
+    def __init__(self, make_gap: Callable[[int, int, str | None], Gap], /) -> None: ...
+    def read(self, handle: Port, limit: int, max_bytes: int, /) -> list[Notify | Gap]: ...
+    def read_routed(
+        self,
+        handle: Port,
+        limit: int,
+        max_bytes: int,
+        sink: deque[tuple[Notify | Gap, int]],
+        /,
+    ) -> list[Notify | Gap]: ...
+    def read_columns(self, handle: Port, limit: int, /) -> Columns | None: ...
+
+def messages(
+    seq: bytes,
+    sent_ns: bytes,
+    pid: bytes,
+    sender: bytes,
+    channel_index: bytes,
+    offsets: bytes,
+    blob: bytes,
+    channels: Sequence[str],
+    /,
+) -> list[Notify]: ...
+def split(blob: bytes, offsets: bytes, /) -> list[bytes]: ...

@@ -1,0 +1,285 @@
+"""What is called for every message, in C (native/python): values, references, memory, the GIL."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pynotify
+from forgetting import assert_forgotten
+from forking import in_child
+from locked import LockHolder
+from receiving import payloads, wait_until
+from sessions import Connect, EngineFactory
+from waiting import Call
+
+_testcapi = pytest.importorskip("_testcapi")
+
+
+@pytest.fixture
+def message(conn: pynotify.Connection) -> pynotify.Notify:
+    conn.listen("c")
+    conn.notify("c", "text")
+    (message,) = conn.poll()
+    assert isinstance(message, pynotify.Notify)
+    return message
+
+
+# ---- a notification is a value -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["channel", "payload", "data", "pid", "seq", "sent_ns", "new"])
+def test_it_cannot_be_changed(message: pynotify.Notify, name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(message, name, 1)
+    with pytest.raises(AttributeError):
+        delattr(message, name)
+
+
+def test_it_has_no_subclass() -> None:
+    with pytest.raises(TypeError, match="not an acceptable base type"):
+        type("Sub", (pynotify.Notify,), {})
+
+
+def test_it_is_in_no_cycle(message: pynotify.Notify) -> None:
+    """It refers to a str, bytes and numbers, so the garbage collector need not know it."""
+    assert not gc.is_tracked(message)
+    text = type("Text", (str,), {})("c")
+    text.cycle = made = pynotify.Notify(text, "x")
+    assert type(made.channel) is str
+
+
+@pytest.mark.parametrize(
+    "make", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_copies_are_equal(message: pynotify.Notify, make: Callable[[Any], Any]) -> None:
+    made = make(message)
+    for name in ("channel", "payload", "data", "pid", "seq", "sent_ns", "sender", "order"):
+        assert getattr(made, name) == getattr(message, name), name
+    assert made == message
+    assert hash(made) == hash(message)
+
+
+def test_it_compares_as_a_tuple() -> None:
+    low, high = pynotify.Notify("c", "a", 1), pynotify.Notify("c", "b", 0)
+    assert low < high and low <= high and high > low and high >= low and low != high
+    assert low < ("c", "b", 0) and high >= ("c", "b", 0)
+    assert low == ("c", "a", 1) and low != ("c", "a")
+    assert sorted([high, low]) == [low, high]
+    assert low not in ("c", ["c", "a", 1])
+    with pytest.raises(TypeError):
+        low < 1  # type: ignore[operator] # noqa: B015
+    assert pynotify.Notify("c", b"\xff") == ("c", b"\xff", 0)
+
+
+def test_it_unpacks_as_a_tuple(message: pynotify.Notify) -> None:
+    channel, payload, pid = message
+    assert (channel, payload, pid) == tuple(message) == message[:] == ("c", "text", message.pid)
+    assert message[-1] == pid and len(message) == 3
+    with pytest.raises(IndexError):
+        message[3]
+    match message:
+        case pynotify.Notify("c", text, sender):
+            assert (text, sender) == ("text", pid)
+        case _:
+            pytest.fail("it does not match")
+
+
+def test_what_is_no_text(conn: pynotify.Connection) -> None:
+    message = pynotify.Notify("c", b"\xff")
+    for use in (lambda: message.payload, lambda: list(message), lambda: message[0]):
+        with pytest.raises(pynotify.PayloadDecodeError, match="not valid UTF-8") as caught:
+            use()
+        assert isinstance(caught.value, ValueError)
+    assert repr(message) == "Notify(channel='c', payload=b'\\xff', pid=0)"
+    assert hash(message) == hash(("c", b"\xff", 0))
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("c",), (b"c", "x"), ("c", 1), ("c", None), ("c", "x", "1")]
+)
+def test_other_arguments(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError):
+        pynotify.Notify(*arguments)
+
+
+# ---- arguments of notify() -----------------------------------------------------------------------
+
+
+def test_arguments_by_name(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    conn.notify(channel="c", payload="1")
+    conn.notify("c", payload=bytearray(b"2"))
+    conn.notify(payload=memoryview(b"3"), channel="c")
+    assert payloads(conn.poll()) == ["1", "2", "3"]
+    for arguments, named in [
+        ((), {}),
+        (("c", "x", 1), {}),
+        (("c",), {"channel": "c"}),
+        ((), {"a": 1}),
+    ]:
+        with pytest.raises(TypeError, match=r"notify\(\)"):
+            conn.notify(*arguments, **named)
+
+
+def test_subclasses_of_str_and_bytes(conn: pynotify.Connection) -> None:
+    """They are sent as what they hold, whatever else they say of themselves."""
+
+    class Loud(str):
+        def encode(self, *_: object) -> bytes:
+            return b"LOUD"
+
+    class Long(bytes):
+        def __len__(self) -> int:
+            return 99
+
+    conn.listen("c")
+    conn.notify(Loud("c"), "1")
+    conn.notify("c", Long(b"2"))
+    conn.notify("c", Loud("3"))
+    with conn.transaction():
+        conn.notify("c", Long(b"4"))
+        conn.notify("c", Loud("5"))
+    conn.notify_many("c", [Long(b"6"), Loud("7")])
+    assert payloads(conn.poll()) == ["1", "2", "3", "4", "5", "6", "7"]
+
+
+@pytest.mark.parametrize("channel", ["\ud800", "a\0b", "", "x" * 64])
+def test_names_that_are_refused(conn: pynotify.Connection, channel: str) -> None:
+    with pytest.raises(pynotify.InvalidChannelName):
+        conn.notify(channel, "x")
+
+
+# ---- references and memory -----------------------------------------------------------------------
+
+
+def test_nothing_is_kept(conn: pynotify.Connection, make_engine: EngineFactory) -> None:
+    conn.listen("c")
+
+    def one(name: str) -> None:
+        conn.notify("c", name)
+        (message,) = conn.poll()
+        assert (list(message), hash(message), repr(message)) is not None
+        conn.notify("c", name.encode())
+        batch = conn.poll_batch()
+        assert (list(batch), batch.payloads(), batch.data(0)) is not None
+        for wrong in (lambda: conn.notify("c", 1), lambda: conn.notify("x" * 64, name)):
+            with pytest.raises((TypeError, pynotify.InvalidChannelName)):
+                wrong()
+        with pytest.raises(pynotify.PayloadDecodeError):
+            assert pynotify.Notify(name, b"\xff").payload
+
+    assert_forgotten(one)
+
+
+def test_references_are_given_back(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    channel, payload = "c", "payload of its own"
+    before = [sys.getrefcount(thing) for thing in (channel, payload, conn, conn._handle)]
+    for _ in range(100):
+        conn.notify(channel, payload)
+        conn.notify(channel=channel, payload=payload)
+        with pytest.raises(TypeError):
+            conn.notify(channel, payload, payload)
+        assert len(conn.poll()) == 2
+    after = [sys.getrefcount(thing) for thing in (channel, payload, conn, conn._handle)]
+    assert [new - old for old, new in zip(before, after, strict=True)] == [0, 0, 0, 0]
+
+
+RECEIVE: dict[str, Callable[[pynotify.Connection], Any]] = {
+    "poll": lambda conn: conn.poll(),
+    "poll_batch": lambda conn: conn.poll_batch(),
+}
+
+
+def without_memory_at(place: int, call: Callable[[], Any]) -> tuple[Any, bool]:
+    """What the call returns when Python's allocation number `place` fails; whether it raised."""
+    _testcapi.set_nomemory(place, place + 1)
+    try:
+        result = call()
+    except MemoryError:
+        return None, True
+    finally:
+        _testcapi.remove_mem_hooks()
+    return result, False
+
+
+@pytest.mark.parametrize("how", RECEIVE)
+def test_no_memory_at_any_place(segment_name: str, engine: pynotify.Engine, how: str) -> None:
+    """Receiving raises MemoryError or not; nothing is lost, and nothing comes twice."""
+
+    def all_places() -> list[str]:
+        wrong: list[str] = []
+        with pynotify.connect(segment_name) as conn:
+            conn.listen("c")
+            failures = 0
+            for place in range(1, 80):
+                conn.notify("c", f"{place} first")
+                conn.notify("c", f"{place} second")
+                got, failed = without_memory_at(place, lambda: RECEIVE[how](conn))
+                failures += failed
+                got = list(got or []) + conn.poll()
+                if payloads(got) != [f"{place} first", f"{place} second"]:
+                    wrong.append(f"{place}: {got}")
+            if failures < 3:
+                wrong.append(f"only {failures} failures")
+        return wrong
+
+    assert in_child(all_places) == []
+
+
+def test_no_memory_for_sending(segment_name: str, engine: pynotify.Engine) -> None:
+    """It is sent once, or not at all, and then it raises."""
+
+    def all_places() -> list[str]:
+        wrong: list[str] = []
+        with pynotify.connect(segment_name) as conn:
+            conn.listen("c")
+            for place in range(1, 20):
+                payload = f"ü {place}"
+                _, failed = without_memory_at(place, lambda text=payload: conn.notify("c", text))
+                got = payloads(conn.poll())
+                if got != ([] if failed else [payload]):
+                    wrong.append(f"{place}: {failed}, {got}")
+        return wrong
+
+    assert in_child(all_places) == []
+
+
+# ---- the GIL -------------------------------------------------------------------------------------
+
+
+def test_other_threads_run_while_one_waits(
+    conn: pynotify.Connection, lock_holder: LockHolder
+) -> None:
+    """notify() for the writer lock, and poll() for a LISTEN that waits for it."""
+    conn.listen("c")
+    lock_holder.hold()
+    try:
+        sender, listener = Call(conn.notify, "c", "x"), Call(conn.listen, "d")
+        reader = Call(conn.poll)
+        wait_until(lambda: not (sender.ended or listener.ended), "they have begun")
+        for _ in range(100):
+            assert sys.getswitchinterval() > 0  # this thread has the GIL
+        assert not sender.ended
+    finally:
+        lock_holder.release()
+    sender.result(), listener.result()
+    assert payloads(reader.result() + conn.poll()) == ["x"]
+
+
+def test_a_handle_that_was_cleared_is_closed(connect: Connect) -> None:
+    """The collector may clear a connection before the __del__ of a program that uses it."""
+    handle = connect()._handle
+    cleared = type(handle).__new__(type(handle))
+    with pytest.raises(AttributeError):
+        assert cleared.native
+    with pytest.raises(TypeError, match="cannot be deleted"):
+        del handle.native
+    assert handle.closed is False
