@@ -50,6 +50,8 @@ static void after_release(struct pn_segment *seg, struct pn_hold *hold)
         pn_consumers_signal(seg, hold->wake, hold->nwakes);
     if ((hold->at_end & PN_SYNC_LOG) != 0)
         pn_durable_sync(seg, &hold->sync);
+    if ((hold->at_end & PN_REMOVE_FILES) != 0)
+        pn_spill_remove(seg, hold->files_end);
     if ((hold->at_end & PN_REPAIR) != 0)
         pn_topics_repair(seg);
 }

@@ -16,7 +16,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg);
 static inline void pn_queue_let_go_locked(struct pn_segment *seg)
 {
     pn_assert_held(seg);
-    if (__builtin_expect(seg->ctl->first_file < seg->ctl->end_file, 0))
+    if (__builtin_expect(pn_load_relaxed(&seg->ctl->first_file) < seg->ctl->end_file, 0))
         pn_queue_advance_tail_locked(seg);
 }
 

@@ -22,9 +22,23 @@
  * 4. Files that may exist have the numbers [first_file, end_file).  end_file is stored before a
  *    file is made and first_file after one was removed, so a SIGKILL in between leaves a file that
  *    a later scan will remove, or a number without a file, which is the same.
- * 5. Files below the tail are removed when the tail is moved; all of them, when nothing is left in
+ * 5. Files below the tail are removed when the tail was moved; all of them, when nothing is left in
  *    files.  A reader that has left a file sees to that (receive.c).  No slot pins what is below
  *    the tail, so only an evicted reader misses them, and it looks at `floor` again (copy.c).
+ *    The thread that moved the tail removes them after it has released the lock, since each takes
+ *    some 30 us:
+ *
+ *        thread (lock held)                    the same, without the lock
+ *          tail = least                          unlink file first_file, first_file + 1 ...
+ *          remove the file of the tail itself,   first_file = max(first_file, number + 1)
+ *            if nothing is left in files           after each
+ *
+ *    However late one of these is, it removes no file that was made since: positions only grow, so
+ *    a page below the tail is never written again, and neither is a file that ends below it.  Only
+ *    the file in which the tail stands can be made once more, so that one is removed under the
+ *    lock, where it would be made.  Two threads that remove the same do no harm.  A SIGKILL before
+ *    the last leaves first_file where it was, for the next move of the tail; the end of the
+ *    killed backend is one (queue.h).
  * 6. A disk that is full is an error of the commit that needed room, before its commit point:
  *    nothing has moved.  A reservation includes its room in the ring (I12), so a prepared commit
  *    never writes a file.
@@ -35,9 +49,11 @@
 #include "queue/spill.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/crashpoint.h"
+#include "base/err.h"
 #include "queue/queue.h"
 #include "segment/lock.h"
 
@@ -46,7 +62,10 @@ _Static_assert(PN_SEGFILE_PAGE == PN_QUEUE_PAGE, "a page of the ring is one of a
 /* Of a page: does an entry begin with its first byte?  0 is what a page that is not there has. */
 enum { TAG_ENTRY = 1, TAG_INSIDE = 2 };
 
-enum { PN_SPILL_REMOVE = 1024 }; /* how many files are removed in one section at the most */
+enum {
+    PN_SPILL_REMOVE = 1024, /* files that are removed after one hold of the lock, at the most */
+    PN_SPILL_LAST = 16      /* and in one hold: there is one, but after a failure or a death */
+};
 
 static int directory_of(const struct pn_segment *seg, struct pn_segfile_dir *dir)
 {
@@ -103,8 +122,10 @@ static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
     struct AsyncQueueControl *ctl = seg->ctl;
     QueuePosition from = begin & ~(QueuePosition) (PN_QUEUE_PAGE - 1);
     uint64_t first = from / PN_SPILL_FILE, large = 0;
-    if (ctl->first_file >= ctl->end_file)
-        ctl->first_file = ctl->end_file = first;
+    if (pn_load_relaxed(&ctl->first_file) >= ctl->end_file) {
+        ctl->end_file = first;
+        pn_store_relaxed(&ctl->first_file, first); /* and no thread raises it beyond the tail's */
+    }
     while (from < end) {
         QueuePosition stop = (from / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
         stop = stop < end ? stop : end;
@@ -145,18 +166,26 @@ int pn_spill_locked(struct pn_segment *seg, QueuePosition end)
 
 /* ---- removing ----------------------------------------------------------------------------- */
 
-static void remove_until(struct pn_segment *seg, uint64_t end)
+/* Files that end below the tail: no other will have their numbers. */
+static uint64_t end_of_old(const struct pn_segment *seg)
 {
+    uint64_t end = pn_load_relaxed(&seg->ctl->tail) / PN_SPILL_FILE;
+    return end < seg->ctl->end_file ? end : seg->ctl->end_file;
+}
+
+/* From the last one on, so that those before it are still known by their numbers. */
+static void remove_last_locked(struct pn_segment *seg, uint64_t first)
+{
+    pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
     struct pn_segfile_dir dir;
-    if (directory_of(seg, &dir) != 0)
+    if (first >= ctl->end_file || directory_of(seg, &dir) != 0)
         return; /* the directory is away; so are the files, or they are removed when it is back */
-    /* a step of bounded length under the lock; the next one goes on */
-    for (int i = 0; i < PN_SPILL_REMOVE && ctl->first_file < end; i++) {
-        if (pn_segfile_remove(&dir, ctl->first_file) != 0)
+    for (int i = 0; i < PN_SPILL_LAST && first < ctl->end_file; i++) {
+        if (pn_segfile_remove(&dir, ctl->end_file - 1) != 0)
             return;
-        PN_CRASH("spill:removed");
-        ctl->first_file++;
+        PN_CRASH("spill:removed-last");
+        ctl->end_file--;
     }
 }
 
@@ -164,12 +193,42 @@ void pn_spill_retire_locked(struct pn_segment *seg)
 {
     pn_assert_held(seg);
     const struct AsyncQueueControl *ctl = seg->ctl;
-    QueuePosition tail = pn_load_relaxed(&ctl->tail);
-    uint64_t end = tail / PN_SPILL_FILE;
-    if (end > ctl->end_file || tail >= pn_load_relaxed(&ctl->mem_tail))
-        end = ctl->end_file;
-    if (ctl->first_file < end)
-        remove_until(seg, end);
+    uint64_t end = end_of_old(seg), first = pn_load_relaxed(&ctl->first_file);
+    if (pn_load_relaxed(&ctl->tail) >= pn_load_relaxed(&ctl->mem_tail))
+        remove_last_locked(seg, end > first ? end : first);
+    if (first >= end)
+        return;
+    struct pn_hold *hold = pn_hold_of(seg);
+    hold->files_end = end;
+    hold->at_end |= PN_REMOVE_FILES;
+}
+
+static void raise_to(pn_atomic_u64 *word, uint64_t value)
+{
+    uint64_t old = pn_load_relaxed(word);
+    while (old < value && !pn_cas_u64(word, &old, value))
+        ;
+}
+
+void pn_spill_remove(struct pn_segment *seg, uint64_t end)
+{
+    pn_atomic_u64 *first = &seg->ctl->first_file;
+    struct pn_segfile_dir dir;
+    char sentence[512]; /* of what the call has to say, which does not fail by a file that stays */
+    snprintf(sentence, sizeof sentence, "%s", pn_error_message());
+    PN_CRASH("spill:released");
+    int rc = directory_of(seg, &dir);
+    for (int i = 0; rc == 0 && i < PN_SPILL_REMOVE; i++) {
+        uint64_t number = pn_load_relaxed(first); /* others may have removed some, too */
+        if (number >= end)
+            break;
+        rc = pn_segfile_remove(&dir, number);
+        PN_CRASH("spill:removed");
+        if (rc == 0)
+            raise_to(first, number + 1);
+    }
+    if (rc != 0)
+        pn_fail(0, "%s", sentence);
 }
 
 void pn_spill_remove_all(struct pn_segment *seg)

@@ -17,8 +17,14 @@
  */
 int pn_spill_locked(struct pn_segment *seg, QueuePosition end);
 
-/* Remove the files that no reader needs any more.  Lock held, after the tail was stored. */
+/*
+ * Files that no reader needs any more are removed, after the hold (PN_REMOVE_FILES).  Lock held,
+ * after the tail was stored.
+ */
 void pn_spill_retire_locked(struct pn_segment *seg);
+
+/* After the release: those below `end`, which pn_spill_retire_locked() has noted in the hold. */
+void pn_spill_remove(struct pn_segment *seg, uint64_t end);
 
 /* Remove the files of this segment, even if a reader has not read them. */
 void pn_spill_remove_all(struct pn_segment *seg);

@@ -150,10 +150,10 @@ static QueuePosition check_files(struct pn_segment *seg, struct report *r, struc
     struct pn_copy copy = {0};
     QueuePosition pos = pn_load_relaxed(&seg->ctl->tail);
     QueuePosition mem_tail = pn_load_relaxed(&seg->ctl->mem_tail);
-    if (pos < mem_tail && (pos / PN_SPILL_FILE < seg->ctl->first_file ||
+    if (pos < mem_tail && (pos / PN_SPILL_FILE < pn_load_relaxed(&seg->ctl->first_file) ||
                            (mem_tail - 1) / PN_SPILL_FILE >= seg->ctl->end_file))
-        problem(r, "I14: files %llu to %llu are not all needed", seg->ctl->first_file + 0ULL,
-                seg->ctl->end_file + 0ULL);
+        problem(r, "I14: files %llu to %llu are not all needed",
+                pn_load_relaxed(&seg->ctl->first_file) + 0ULL, seg->ctl->end_file + 0ULL);
     if (pos < pn_load_relaxed(&seg->ctl->floor))
         pos = pn_load_relaxed(&seg->ctl->floor); /* killed in an eviction */
     while (pos < mem_tail) {

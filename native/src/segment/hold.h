@@ -24,7 +24,8 @@ enum pn_hold_end {
     PN_TELL_BRIDGES = 2,   /* a channel has got its first listener, or lost its last */
     PN_WAKE_CONSUMERS = 4, /* those in `wake` */
     PN_SYNC_LOG = 8,       /* as `sync` says */
-    PN_REPAIR = 16         /* topics were closed: finish what opens them again */
+    PN_REPAIR = 16,        /* topics were closed: finish what opens them again */
+    PN_REMOVE_FILES = 32   /* those below `files_end`, which the tail has left */
 };
 
 /* What was written to the log of topics and is to be synced. */
@@ -40,6 +41,7 @@ struct pn_hold {
     uint32_t nwakes; /* slots with notified consumers; > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
     struct pn_topic_sync sync;
+    uint64_t files_end;           /* of PN_REMOVE_FILES */
     struct pn_topic_notes *notes; /* time-outs, for the holder's latency log; NULL: it has none */
     bool told; /* the log of topics was told before the commit of what is done now */
 };

@@ -187,8 +187,10 @@ struct AsyncQueueControl {
     uint64_t last_ticket;
     struct pn_room_ticket room_ticket[PN_ROOM_TICKETS];
 
-    /* W: holder.  Numbers of spill files: [first_file, end_file) may exist (spill.c) */
-    uint64_t first_file, end_file;
+    /* Numbers of spill files: [first_file, end_file) may exist (spill.c).  W: of end_file the
+     * holder; first_file is raised by each thread that has removed a file */
+    pn_atomic_u64 first_file;
+    uint64_t end_file;
 
     /* W: holder */
     _Alignas(64) uint32_t free_subscription; /* index + 1 of the first free one, 0: none */

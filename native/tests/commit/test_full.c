@@ -470,6 +470,68 @@ static void test_evicted_out_of_files(void)
     done(engine);
 }
 
+static uint64_t send_into_files(pn_conn *conn, uint64_t from, uint64_t to)
+{
+    for (; from < to; from++)
+        CHECK_OK(send_number(conn, "c", from, HALF_PAGE));
+    CHECK(count_files() > 3);
+    return to;
+}
+
+/* The writer lock is held for the one file that can be made once more, and for no other. */
+static void test_files_are_removed_without_the_lock(void)
+{
+    pn_options o = spilling(4096);
+    pn_engine *engine = test_engine(&o);
+    struct pn_segment *seg = test_inside();
+    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    struct heard s = {0};
+    test_listen(slow, "c");
+    send_into_files(conn, 0, 600);
+    int files = count_files();
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    pn_store_release(&slow->me->pos, pn_load_relaxed(&seg->ctl->head)); /* as if it had read all */
+    pn_queue_advance_tail_locked(seg);
+    CHECK_EQ(pn_load_relaxed(&seg->ctl->tail), pn_load_relaxed(&seg->ctl->head));
+    CHECK(count_files() >= files - 1);
+    pn_lock_release(seg);
+    CHECK_EQ(count_files(), 0);
+    CHECK_EQ(pn_load_relaxed(&seg->ctl->first_file), seg->ctl->end_file);
+    CHECK_ENGINE(engine);
+    hear_all(slow, &s, 0);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
+
+/* A thread that was held up before it removed what it was to remove: others have been there. */
+static void test_a_late_removal_harms_no_new_file(void)
+{
+    pn_options o = spilling(4096);
+    pn_engine *engine = test_engine(&o);
+    struct pn_segment *seg = test_inside();
+    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    struct heard s = {0};
+    test_listen(slow, "c");
+    uint64_t sent = send_into_files(conn, 0, 600);
+    uint64_t end = seg->ctl->end_file;
+    hear_all(slow, &s, 0);
+    CHECK_EQ(count_files(), 0);
+    sent = send_into_files(conn, sent, sent + 600);
+    int files = count_files();
+    CHECK(seg->ctl->end_file > end);
+    pn_spill_remove(seg, end);
+    CHECK_EQ(count_files(), files);
+    CHECK_ENGINE(engine);
+    hear_all(slow, &s, 0);
+    CHECK_EQ(s.messages, sent);
+    CHECK_EQ(s.gaps, 0);
+    CHECK_EQ(count_files(), 0);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
+
 static const char *generation_name;
 
 static void spill_and_be_killed(void *arg)
@@ -563,6 +625,8 @@ int main(void)
     RUN(test_a_damaged_page_is_a_gap);
     RUN(test_an_impossible_entry_in_a_file_is_a_gap);
     RUN(test_evicted_out_of_files);
+    RUN(test_files_are_removed_without_the_lock);
+    RUN(test_a_late_removal_harms_no_new_file);
     RUN(test_files_of_a_dead_generation_are_removed);
     RUN(test_bad_directories_are_refused);
     return tests_done();
