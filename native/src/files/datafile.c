@@ -17,6 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/crashpoint.h"
 #include "base/err.h"
 
@@ -131,6 +132,76 @@ int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat
     }
 }
 
+/* ---- closing ------------------------------------------------------------------------------- */
+
+static _Thread_local struct {
+    bool held;
+    pn_atomic_u32 n;
+    struct waiting {
+        int fd;
+        off_t cut; /* -1: not */
+    } of[PN_CLOSE_LATER];
+} later; /* W: the thread, and what interrupts it between two calls of close() */
+
+bool pn_data_files_wait(void)
+{
+    return later.held && pn_load_relaxed(&later.n) < PN_CLOSE_LATER;
+}
+
+static void finish(const struct waiting *w)
+{
+    if (w->cut >= 0 && ftruncate(w->fd, w->cut) != 0)
+        errno = 0; /* then it keeps its room until it is removed */
+    close(w->fd);
+}
+
+void pn_data_file_cut_and_close(int fd, off_t length)
+{
+    const struct waiting one = {fd, length};
+    uint32_t n = pn_load_relaxed(&later.n);
+    if (!pn_data_files_wait()) {
+        finish(&one);
+        return;
+    }
+    later.of[n] = one;
+    pn_store_relaxed(&later.n, n + 1);
+}
+
+void pn_data_file_close(int fd)
+{
+    pn_data_file_cut_and_close(fd, -1);
+}
+
+/* Did that make room, perhaps?  Each is closed once, also where a handler comes in between. */
+static bool close_waiting(void)
+{
+    struct waiting of[PN_CLOSE_LATER];
+    memcpy(of, later.of, sizeof of);
+    uint32_t n = pn_exchange(&later.n, 0);
+    for (uint32_t i = 0; i < n; i++)
+        finish(&of[i]);
+    return n > 0;
+}
+
+void pn_data_files_hold(void)
+{
+    later.held = true;
+}
+
+void pn_data_files_release(void)
+{
+    later.held = false;
+    if (__builtin_expect(pn_load_relaxed(&later.n) > 0, 0))
+        close_waiting();
+}
+
+static bool is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* ---- writing and reading -------------------------------------------------------------------- */
+
 /* Beyond RLIMIT_FSIZE a write raises SIGXFSZ, which kills a program that did not ask for it. */
 static void block_sigxfsz(sigset_t *xfsz, sigset_t *before)
 {
@@ -154,7 +225,7 @@ static int write_all(int fd, struct iovec *iov, int n, off_t at)
 {
     while (n > 0) {
         ssize_t done = pwritev(fd, iov, n, at);
-        if (done < 0 && errno == EINTR)
+        if (done < 0 && (errno == EINTR || (is_full(-errno) && close_waiting())))
             continue;
         if (done <= 0)
             return done < 0 ? -errno : -EIO;
@@ -187,7 +258,7 @@ int pn_data_file_reserve(int fd, uint64_t at, uint64_t n)
     block_sigxfsz(&xfsz, &before);
     do
         rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t) at, (off_t) n) == 0 ? 0 : -errno;
-    while (rc == -EINTR);
+    while (rc == -EINTR || (is_full(rc) && close_waiting()));
     unblock_sigxfsz(&xfsz, &before, rc == -EFBIG);
     return rc == -ENOSYS ? -EOPNOTSUPP : rc;
 }

@@ -7,6 +7,7 @@
 #ifndef PN_DATAFILE_H
 #define PN_DATAFILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -27,6 +28,24 @@ int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat
 
 /* All of it, or -errno: -EFBIG for RLIMIT_FSIZE and never its signal.  Changes iov. */
 int pn_data_file_write(int fd, struct iovec *iov, int n, off_t at);
+
+/*
+ * Close it; while the thread holds the writer lock, when it has released that: the last close of a
+ * file that was removed frees its blocks and what memory has of it, milliseconds for one of 64 MiB.
+ * So a file that is removed under the lock is opened before (pn_segfile_remove()).  The names are
+ * gone at once, and in their order; a SIGKILL closes the rest.  A full disk does not wait: what
+ * finds no room closes them first.  A list has room for PN_CLOSE_LATER; what is beyond is closed
+ * at once.
+ */
+enum { PN_CLOSE_LATER = 16 };
+void pn_data_file_close(int fd);
+/* And cut it before, with the blocks that were reserved behind that. */
+void pn_data_file_cut_and_close(int fd, off_t length);
+/* May one more be closed later? */
+bool pn_data_files_wait(void);
+/* lock.c: the thread has the lock; it has released it. */
+void pn_data_files_hold(void);
+void pn_data_files_release(void);
 
 /* Blocks for [at, at + n), also beyond the file's end, whose length stays: writing there needs no
  * room any more.  -EOPNOTSUPP: not on this file system. */

@@ -321,7 +321,9 @@ void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint
 
 int pn_diskqueue_tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
 {
-    return remove_until(q, files, pn_diskqueue_now(q)->read_file);
+    const uint64_t end = pn_diskqueue_now(q)->read_file;
+    bool all = q->starved != 0 || end - q->first_file <= PN_DISKQUEUE_TIDY;
+    return remove_until(q, files, all ? end : q->first_file + PN_DISKQUEUE_TIDY);
 }
 
 int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,

@@ -100,7 +100,8 @@ int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *f
 void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 /* Forget what stands before a file, which begins with record `seq` and `sum`.  The files stay. */
 void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum);
-/* Remove the files of which nothing is left. */
+/* Remove the files of which nothing is left; some of them, but on a full disk. */
+enum { PN_DISKQUEUE_TIDY = 12 };
 int pn_diskqueue_tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 
 /* 1: it is taken; 0: it stays, as do all behind it; -errno: the same, and that is returned. */

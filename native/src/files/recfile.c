@@ -103,7 +103,7 @@ void pn_recfile_close(struct pn_recfile *file)
 {
     struct stat st;
     if (is_ours(file, &st))
-        close(file->fd);
+        pn_data_file_close(file->fd);
     file->fd = -1;
 }
 
@@ -285,6 +285,14 @@ int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file
     }
     rc = pn_data_file_reserve(file->fd, from, end - from);
     return rc == 0 || rc == -EOPNOTSUPP ? rc : failed(dir, number, "write to", -rc);
+}
+
+void pn_recfile_release_later(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)
+{
+    struct pn_recfile file = PN_RECFILE_NONE;
+    struct stat st;
+    if (ensure(dir, &file, number, &st) == 0)
+        pn_data_file_cut_and_close(file.fd, (off_t) at);
 }
 
 int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)

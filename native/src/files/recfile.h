@@ -97,6 +97,9 @@ int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file
                        uint64_t at, uint64_t from, uint64_t end);
 /* Give back what it has behind `at`, where its records end. */
 int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at);
+/* The same when the lock is released (pn_data_file_close()), of a file that is not written again:
+ * a disk at work takes its time for that. */
+void pn_recfile_release_later(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at);
 
 enum pn_recfile_found {
     PN_RECFILE_END,     /* nothing from `at` to `end` or to the end of the file */

@@ -301,9 +301,14 @@ int pn_segfile_remove(const struct pn_segfile_dir *dir, uint64_t number)
     if (dirfd < 0)
         return dirfd;
     file_name(dir, number, name);
+    int fd = pn_data_files_wait()
+                 ? openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+                 : -1; /* without it, it is freed at once */
     int rc = unlinkat(dirfd, name, 0) == 0 || errno == ENOENT
                  ? 0
                  : pn_data_file_failed(dir->path, name, "remove", errno);
+    if (fd >= 0)
+        pn_data_file_close(fd);
     close(dirfd);
     PN_CRASH("segfile:removed");
     return rc;

@@ -228,7 +228,7 @@ static void release(struct pn_topiclog *log, struct pn_topiclog_files *files,
 {
     if (files->queue.owed != NULL && before->write_at != 0 &&
         pn_diskqueue_now(&log->queue)->write_file != before->write_file)
-        pn_recfile_release(&files->queue.dir, before->write_file, before->write_at);
+        pn_recfile_release_later(&files->queue.dir, before->write_file, before->write_at);
     PN_CRASH("topiclog:released");
 }
 

@@ -32,6 +32,7 @@
 
 #include "base/crashpoint.h"
 #include "base/os.h"
+#include "files/datafile.h"
 
 enum { SPINS = 200 };
 
@@ -88,6 +89,7 @@ static void begin(struct pn_segment *seg, struct pn_hold *hold)
     hold->notes = NULL;
     hold->told = false;
     seg->hold = hold;
+    pn_data_files_hold();
 }
 
 static void end(struct pn_segment *seg, struct pn_hold *hold)
@@ -97,6 +99,7 @@ static void end(struct pn_segment *seg, struct pn_hold *hold)
     seg->hold = NULL;
     note(&held, NULL);
     pthread_mutex_unlock(&seg->lock->mutex);
+    pn_data_files_release();
     if (__builtin_expect(hold->at_end != 0, 0))
         pn_segment_hooks.released(seg, hold);
 }

@@ -581,6 +581,69 @@ static void test_remove_all_takes_the_segments_own_files_only(void)
     CHECK_EQ(files_in(data_dir), others);
 }
 
+/* ---- files that are closed when the lock is released ----------------------------------------- */
+
+/* Of those that this process has open, how many were removed? */
+static unsigned removed_and_open(void)
+{
+    unsigned n = 0;
+    DIR *fds = opendir("/proc/self/fd");
+    CHECK(fds != NULL);
+    for (struct dirent *d; (d = readdir(fds)) != NULL;) {
+        struct stat st;
+        n += fstatat(dirfd(fds), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0;
+    }
+    closedir(fds);
+    return n;
+}
+
+/* Freeing the blocks of a file of 64 MiB takes milliseconds; the lock is not held for that. */
+static void test_what_is_removed_in_a_hold_is_freed_after_it(void)
+{
+    enum { MORE = PN_CLOSE_LATER + 3 };
+    const unsigned before = removed_and_open();
+    for (uint64_t i = 0; i < MORE; i++)
+        CHECK_OK(write_pages(&dir, i, 0, 1));
+    pn_data_files_hold();
+    for (uint64_t i = 0; i < MORE; i++) {
+        CHECK_OK(pn_segfile_remove(&dir, i));
+        path_of(&dir, i, path);
+        CHECK(access(path, F_OK) != 0); /* the name goes at once */
+        CHECK_EQ(removed_and_open(), before + (i + 1 < PN_CLOSE_LATER ? i + 1 : PN_CLOSE_LATER));
+    }
+    pn_data_files_release();
+    CHECK_EQ(removed_and_open(), before);
+    CHECK_OK(write_pages(&dir, 1, 0, 1));
+    CHECK_OK(pn_segfile_remove(&dir, 1)); /* without the lock there is nothing to wait for */
+    CHECK_EQ(removed_and_open(), before);
+}
+
+/* Two files have no room beside each other: the one that waits makes room for the other. */
+static void in_the_room_of_a_removed_file(void *arg)
+{
+    (void) arg;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", data_dir, "tmpfs", MS_NOSUID | MS_NODEV, "size=400k,mode=0700") != 0)
+        _exit(77);
+    CHECK_OK(write_pages(&dir, 1, 0, PAGES));
+    CHECK_EQ(write_pages(&dir, 2, 0, PAGES), -ENOSPC);
+    pn_data_files_hold();
+    CHECK_OK(pn_segfile_remove(&dir, 1));
+    CHECK_EQ(removed_and_open(), 1);
+    CHECK_OK(write_pages(&dir, 2, 0, PAGES));
+    CHECK_EQ(removed_and_open(), 0);
+    pn_data_files_release();
+}
+
+static void test_a_full_disk_does_not_wait_for_the_end_of_a_hold(void)
+{
+    int status = reap(spawn(in_the_room_of_a_removed_file, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        printf("not for us: mounting a small disk\n");
+    else
+        CHECK_EQ(status, 0);
+}
+
 int main(void)
 {
     data_dir_make();
@@ -606,5 +669,7 @@ int main(void)
     RUN(test_a_full_disk_loses_nothing);
     RUN(test_a_removed_file_is_gone_and_removing_it_again_is_no_error);
     RUN(test_remove_all_takes_the_segments_own_files_only);
+    RUN(test_what_is_removed_in_a_hold_is_freed_after_it);
+    RUN(test_a_full_disk_does_not_wait_for_the_end_of_a_hold);
     return tests_done();
 }
