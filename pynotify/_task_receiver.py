@@ -164,7 +164,12 @@ class TaskReceiver(Receiver):
             self._fail(error)
         finally:
             self.turn.woken = None
-            self.turn.resume(woken)
+            try:
+                self.turn.resume(woken)
+            except BaseException:  # Ctrl-C before it has resumed any
+                for waiter in woken:
+                    waiter.wake()
+                raise
 
     def read_ahead(self, limit: int = 0) -> bool:
         """Read what there is, and put it where it belongs.  False: there is no room.

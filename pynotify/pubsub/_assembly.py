@@ -10,6 +10,8 @@
    piece has come: otherwise its rest would be taken for an object.  Parts need none: what begins
    in the middle was given up, or began before we listened, and is skipped.
 4. Sizes are of the contents before base64, without the flag.
+5. What a caller begins between begin() and undo() is undone as a whole, when an exception of a
+   signal handler (Ctrl-C) came in between: what is about to be changed is noted first.
 """
 
 from __future__ import annotations
@@ -86,6 +88,30 @@ class _Unfinished:
         self.touched = 0.0
 
 
+class _Change:
+    """An entry as it was."""
+
+    __slots__ = ("_entry", "_key", "_pieces", "_state", "_touched")
+
+    def __init__(self, key: Key, entry: _Unfinished | None) -> None:
+        self._key = key
+        self._entry = entry
+        self._pieces = None if entry is None else entry.pieces
+        self._touched = 0.0 if entry is None else entry.touched
+        self._state = None if self._pieces is None else self._pieces.state()
+
+    def undo(self, unfinished: OrderedDict[Key, _Unfinished]) -> None:
+        """Put it there again as it was, or nothing if there was none."""
+        entry = self._entry
+        if entry is None:
+            unfinished.pop(self._key, None)
+            return
+        entry.pieces, entry.touched = self._pieces, self._touched
+        if self._pieces is not None and self._state is not None:
+            self._pieces.restore(self._state)
+        unfinished[self._key] = entry
+
+
 class Assembler:
     """`lifetime`: seconds after which an object without new pieces is given up; None: never."""
 
@@ -108,6 +134,25 @@ class Assembler:
         #: The one that has had no piece for longest comes first.
         self._unfinished: OrderedDict[Key, _Unfinished] = OrderedDict()
         self._bytes = self._received = self._malformed = self._dropped = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Whatever is done from here on can be undone."""
+        self._before = self._bytes, self._received, self._malformed, self._dropped
+        self._changes: list[_Change] = []
+
+    def undo(self) -> None:
+        """Leave nothing of what was done since begin(), but for the order of age.  Once."""
+        for change in reversed(self._changes):
+            change.undo(self._unfinished)
+        self._bytes, self._received, self._malformed, self._dropped = self._before
+        self._changes = []
+
+    def _note(self, key: Key) -> _Unfinished | None:
+        """Note an entry that is about to change; the entry."""
+        entry = self._unfinished.get(key)
+        self._changes += (_Change(key, entry),)
+        return entry
 
     def stats(self) -> PubSubStats:
         """Counters since the beginning, and the present state."""
@@ -150,7 +195,8 @@ class Assembler:
     def _take_piece(self, segment: Segment, *, last: bool) -> bytes | None:
         """The whole container, when this was the last piece of it."""
         key = Key(segment.channel, segment.sender)
-        entry = self._unfinished.pop(key, None)
+        entry = self._note(key)
+        self._unfinished.pop(key, None)
         begun = entry is not None
         if entry is None:
             entry = _Unfinished(Pieces(), segment.pid)
@@ -174,7 +220,8 @@ class Assembler:
     def _take_part(self, segment: Segment, part: Part) -> bytes | None:
         """The whole container, when this was the last part of it."""
         key = Key(segment.channel, segment.sender, part.number)
-        entry = self._unfinished.pop(key, None)
+        entry = self._note(key)
+        self._unfinished.pop(key, None)
         if entry is not None and entry.pieces is not None:
             self._bytes -= len(entry.pieces)
         if part.size == 0:
@@ -203,8 +250,10 @@ class Assembler:
         if entry.pieces is not None:
             self._bytes += len(entry.pieces)
         if self._is_too_much():
-            for (channel, *_), oldest in list(self._unfinished.items()):
+            for oldest_key, oldest in list(self._unfinished.items()):
+                channel = oldest_key.channel
                 if oldest.pieces is not None:
+                    self._note(oldest_key)
                     self._bytes -= len(oldest.pieces)
                     oldest.pieces = None
                     self._drop(f"on channel {channel!r}: max_pending is {self._max_pending} bytes")
@@ -225,7 +274,9 @@ class Assembler:
         logger.warning("PubSub: an object was given up, %s", why)
 
     def _forget(self, key: Key, why: str) -> None:
-        entry = self._unfinished.pop(key)
+        entry = self._note(key)
+        assert entry is not None
+        del self._unfinished[key]
         if entry.pieces is not None:
             self._bytes -= len(entry.pieces)
             self._drop(f"on channel {key.channel!r} from process {entry.pid}: {why}")

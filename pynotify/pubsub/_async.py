@@ -143,10 +143,9 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 if not self._ready and not self._closed:
                     await self._receive(left)
             for _ in range(len(self._ready)):
-                if not self._ready:  # another task was faster
+                received = await self._hand_out()
+                if received is None:
                     break
-                received = self._ready.popleft()
-                await self._dispatch(received)
                 yield received
             over = over or self._closed
 
@@ -157,22 +156,38 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         if transport is None:
             return
         try:
-            found = await transport.receive(self._until_expiry(timeout))
-            self._take_in(found, transport.gone())
+            # What is there already was left by a cancelled task, or by Ctrl-C.
+            left = 0.0 if self._came else self._until_expiry(timeout)
+            await transport.receive(left, self._came)
+            self._take_in(transport.gone())
         except ConnectionLost as error:
             await self._lose(transport, error)
         except InterfaceError:
             if not self._closed:
                 raise
 
-    async def _dispatch(self, received: Received) -> None:
-        for handler in self._handlers.of(received):
-            try:
-                result = handler(received.obj)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception:
-                report(handler, received)
+    async def _hand_out(self) -> Received | None:
+        """What is next, after its handlers.
+
+        Ctrl-C before one of them has begun leaves it there.
+        """
+        received, begun = None, False
+        try:
+            received = self._first()
+            if received is not None:
+                for handler in self._handlers.of(received):
+                    begun = True
+                    try:
+                        result = handler(received.obj)
+                        if inspect.isawaitable(result):
+                            await result
+                    except Exception:
+                        report(handler, received)
+        except BaseException:
+            if received is not None and not begun:
+                self._ready.appendleft(received)
+            raise
+        return received
 
     # ---- connections -----------------------------------------------------------------------
 
@@ -279,14 +294,16 @@ class AsyncPubSub(ClosedByAsyncWith, State):
 
         The connection stays open, unless a function made it.
         """
-        if self._closed:
+        transport = self._transport
+        if self._closed and transport is None:
             return
         self._closed = True
         self._ending.set()
-        transport, self._transport = self._transport, None
-        if transport is not None:
+        if transport is not None:  # it stays until it is closed: this may be cancelled
             await transport.close(with_connection=self._make is not None)
+            self._transport = None
         self._ready.clear()
+        self._came.clear()
 
     async def __aenter__(self) -> Self:
         await self._connected()

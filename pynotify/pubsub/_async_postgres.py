@@ -30,10 +30,9 @@ from pynotify.pubsub._postgres import (
 )
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
 
-    from pynotify._types import Gap
-    from pynotify.pubsub._assembly import Segment
     from pynotify.pubsub._postgres import AsyncPostgresConnection
 
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -127,8 +126,8 @@ class AsyncPostgresTransport(BasePostgresTransport):
     def _ring(self) -> None:
         self._bell.set()
 
-    async def receive(self, timeout: float | None) -> list[Segment | Gap]:
-        """Everything that is there, after waiting for something; empty when the time is over."""
+    async def receive(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         deadline = None if timeout is None else self._loop.time() + timeout
         while not self._interrupted:
             self._bell.clear()
@@ -138,7 +137,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
             if self._arrived or self._interrupted or (left is not None and left <= 0):
                 break
             await self._sleep(left)
-        return self._take()
+        self._take(came)
 
     async def _sleep(self, timeout: float | None) -> None:
         """Wait until the socket or the bell has something, or a check is due."""

@@ -100,6 +100,15 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.data)
 
+    def state(self) -> tuple[int, bytes, bool]:
+        """What restore() wants."""
+        return len(self.data), self._rest, self._ended
+
+    def restore(self, state: tuple[int, bytes, bool]) -> None:
+        """Forget what was added since state()."""
+        size, self._rest, self._ended = state
+        del self.data[size:]
+
     def add(self, piece: bytes) -> None:
         """The next one.  Raises `Malformed`, after which no more can be added."""
         if not piece:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pynotify._encoding import encode_channel
 from pynotify._ffi import again, lib
 from pynotify._segments import backend_rows
-from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, check
-from pynotify.pubsub._assembly import LIFETIME, Segment
+from pynotify.pubsub._assembly import LIFETIME
 from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut
 from pynotify.pubsub._parts import Flow, Room
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Hashable
 
     from pynotify._async_connection import AsyncConnection
@@ -101,14 +101,6 @@ def _cut(whole: Any, limit: int, upstream: bool) -> list[bytes]:
     if whole is NOTHING:
         return [b""]
     return cut(whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
-
-
-def segments_of(messages: list[Notify | Gap]) -> list[Segment | Gap]:
-    """Messages as segments of objects."""
-    return [
-        Segment(m.channel, m.sender, m.pid, m.data) if isinstance(m, Notify) else m
-        for m in messages
-    ]
 
 
 def lost(error: SegmentUnlinked) -> ConnectionLost:
@@ -211,17 +203,16 @@ class LocalTransport:
             if receiver.routed:
                 receiver.dispatch()
 
-    def receive(self, timeout: float | None) -> list[Segment | Gap]:
-        """Return everything that is there, after waiting; empty when the time is over."""
+    def receive(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         awaited = self.awaited()
         try:
-            found = segments_of(self._strands.take(self._awaited.bound(timeout, awaited)))
+            self._strands.take(self._awaited.bound(timeout, awaited), came)
             self._gone = set()
-            if self._awaited.is_due(found, awaited):
+            if self._awaited.is_due(came, awaited):
                 self._gone = self._awaited.gone(awaited, _living(self._link.handle))
         except SegmentUnlinked as error:
             raise lost(error) from error
-        return found
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""
@@ -327,19 +318,18 @@ class AsyncLocalTransport:
                     connection.notify_nowait(channel, outgoing.given_up())
             raise
 
-    async def receive(self, timeout: float | None) -> list[Segment | Gap]:
-        """Return everything that is there, after waiting; empty when the time is over."""
+    async def receive(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         awaited = self.awaited()
         try:
             bound = self._awaited.bound(timeout, awaited)
-            found = segments_of(await self._strands.take(bound))
+            await self._strands.take(bound, came)
             self._gone = set()
-            if self._awaited.is_due(found, awaited):
+            if self._awaited.is_due(came, awaited):
                 living = await self._link.off_loop.retry(partial(_living, self._link.handle))
                 self._gone = self._awaited.gone(awaited, living)
         except SegmentUnlinked as error:
             raise lost(error) from error
-        return found
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""

@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -39,8 +40,6 @@ from pynotify.pubsub._format import POSTGRES_LIMIT, segments
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import Any, TypeAlias
-
-    from pynotify._types import Gap
 
     PostgresConnection: TypeAlias = psycopg.Connection[Any]
     AsyncPostgresConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -221,14 +220,14 @@ class BasePostgresTransport:
     def _without(self, channel: str) -> None:
         """Drop what has come on it."""
         others = [segment for segment in self._arrived if segment.channel != channel]
-        self._arrived.clear()
-        self._arrived.extend(others)
+        arrived = self._arrived
+        arrived *= 0
+        arrived += others
 
-    def _take(self) -> list[Segment | Gap]:
-        found: list[Segment | Gap] = []
-        while self._arrived:
-            found.append(self._arrived.popleft())
-        return found
+    def _take(self, came: deque[Any]) -> None:
+        # One call: none can be lost between two of its steps.
+        with contextlib.suppress(IndexError):
+            came.extend(starmap(self._arrived.popleft, repeat(())))
 
     def _is_due(self) -> bool:
         """To be called when it will be checked."""
@@ -366,8 +365,8 @@ class PostgresTransport(BasePostgresTransport):
     def _ring(self) -> None:
         os.eventfd_write(self._bell, 1)
 
-    def receive(self, timeout: float | None) -> list[Segment | Gap]:
-        """Everything that is there, after waiting for something; empty when the time is over."""
+    def receive(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._read(deadline)
@@ -378,7 +377,7 @@ class PostgresTransport(BasePostgresTransport):
             if self._interrupted or (left is not None and left <= 0):
                 break
             self._sleep(left)
-        return self._take()
+        self._take(came)
 
     def _sleep(self, timeout: float | None) -> None:
         """Wait until the socket or the bell has something, or a check is due."""

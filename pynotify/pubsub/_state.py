@@ -6,18 +6,20 @@ import logging
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynotify._types import Gap
+from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
-from pynotify.pubsub._assembly import Assembler
+from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._dispatch import Handlers, Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from pynotify.pubsub._assembly import PubSubStats, Segment
+    from pynotify.pubsub._assembly import PubSubStats
     from pynotify.pubsub._dispatch import Handler
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("pynotify")
 
@@ -37,6 +39,8 @@ class State:
         #: Of the assembler.
         self._assembling = threading.Lock()
         self._handlers = Handlers()
+        #: What the transport has received; it stays until an object was made of it.
+        self._came: deque[Notify | Gap | Segment] = deque()
         #: What has come and was not handed out yet.
         self._ready: deque[Received] = deque()
         #: Those subscribed to, in order.
@@ -67,8 +71,7 @@ class State:
 
     def stats(self) -> PubSubStats:
         """What has been received since the beginning, and what is pending."""
-        with self._assembling:
-            return self._assembler.stats()
+        return self._change(self._assembler.stats)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -76,26 +79,71 @@ class State:
 
     def _unsubscribed(self, channel: str) -> None:
         self._channels.pop(channel, None)
+        self._change(self._assembler.forget_channel, channel)
         with self._assembling:
-            self._assembler.forget_channel(channel)
-            others = [received for received in self._ready if received.channel != channel]
-            self._ready.clear()
-            self._ready.extend(others)
+            ready = self._ready
+            others = [received for received in ready if received.channel != channel]
+            # No call comes in between: Ctrl-C would lose the others.
+            ready *= 0
+            ready += others
 
-    def _take_in(self, segments: Iterable[Segment | Gap], gone: set[Hashable]) -> None:
-        """What has come, in order; `gone`: senders from which nothing more will come."""
+    def _change(self, change: Callable[..., _T], *arguments: Any) -> _T:
+        """Change the assembler; with an exception of a signal handler (Ctrl-C) not at all."""
         with self._assembling:
-            for segment in segments:
-                if isinstance(segment, Gap):
-                    self._assembler.forget_all("something is missing")
-                    self._ready.append(Received(None, segment, None))
-                elif segment.channel in self._channels:
-                    arrived = self._assembler.take(segment)
-                    if arrived is not None:
-                        self._ready.append(Received(segment.channel, arrived.obj, segment.pid))
-            if gone:
-                self._assembler.forget_senders(gone)
-            self._assembler.expire()
+            self._assembler.begin()
+            try:
+                result = change(*arguments)
+            except BaseException:
+                self._assembler.undo()
+                raise
+            self._assembler.begin()  # what was noted need not be kept
+        return result
+
+    def _take_in(self, gone: set[Hashable]) -> None:
+        """Make objects of what came, in order; `gone`: senders from which nothing more will come.
+
+        Ctrl-C leaves what was not taken in, and the next caller does.
+        """
+        came, ready, assembler = self._came, self._ready, self._assembler
+        with self._assembling:
+            while came:
+                assembler.begin()
+                try:
+                    received = self._assembled(came[0])
+                    # From here on no call comes in between.
+                    if received is not None:
+                        ready += (received,)
+                    del came[0]
+                except BaseException:
+                    assembler.undo()
+                    raise
+            assembler.begin()  # what was noted need not be kept
+        if gone:
+            self._change(assembler.forget_senders, gone)
+        self._change(assembler.expire)
+
+    def _first(self) -> Received | None:
+        """Take what is next; None: another thread or task was faster."""
+        try:
+            # A call made by `for`: Ctrl-C cannot come between taking and having it.
+            for received in map(deque.popleft, (self._ready,)):
+                return received
+        except IndexError:
+            pass
+        return None
+
+    def _assembled(self, message: Notify | Gap | Segment) -> Received | None:
+        if isinstance(message, Gap):
+            self._assembler.forget_all("something is missing")
+            return Received(None, message, None)
+        if message.channel not in self._channels:
+            return None
+        if isinstance(message, Notify):
+            message = Segment(message.channel, message.sender, message.pid, message.data)
+        arrived = self._assembler.take(message)
+        if arrived is None:
+            return None
+        return Received(message.channel, arrived.obj, message.pid)
 
     def _until_expiry(self, left: float | None) -> float | None:
         """How long to wait at most: `left` is the caller's time, None without limit."""
@@ -120,8 +168,9 @@ class State:
     def _connected_again(self) -> None:
         """Messages sent while disconnected are lost; discard partial objects."""
         with self._assembling:
-            self._assembler.forget_all("the connection was lost")
-            self._ready.append(Received(None, Gap(0, "reconnected"), None))
+            self._came.clear()  # of the former connection
+        self._change(self._assembler.forget_all, "the connection was lost")
+        self._ready.append(Received(None, Gap(0, "reconnected"), None))
         logger.warning("PubSub: connected again, listening to %s", ", ".join(self._channels))
 
     def __repr__(self) -> str:

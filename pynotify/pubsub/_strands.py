@@ -7,7 +7,9 @@ connection brings at most what the ring holds, and brings it when a caller waits
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from itertools import repeat, starmap
+from typing import TYPE_CHECKING, Any
 
 from pynotify._async_subscription import AsyncSubscription
 from pynotify._inbox import Inbox
@@ -16,6 +18,8 @@ from pynotify._time import nanoseconds
 from pynotify._types import Notify
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from pynotify._link import TaskLink, ThreadLink
     from pynotify._types import Gap
 
@@ -40,9 +44,17 @@ class _PartStream(Inbox):
         """The other channels, and the callers that wait for them, stay."""
         self.closed = True
         self._latest = None
-        others = [m for m in self.messages if m.channel not in self.channels]
-        self.messages.clear()
-        self.messages.extend(others)
+        messages = self.messages
+        others = [m for m in messages if m.channel not in self.channels]
+        # No call comes in between: Ctrl-C would lose the others.
+        messages *= 0
+        messages += others
+
+
+def _move(messages: deque[Any], came: deque[Any]) -> None:
+    """In one call: Ctrl-C cannot come between two of its steps."""
+    with contextlib.suppress(IndexError):
+        came.extend(starmap(messages.popleft, repeat(())))
 
 
 class _MergedStreams:
@@ -82,26 +94,29 @@ class Strands(Subscription):
         self._link.transactions.refuse("subscribe")
         if channel not in self._merged.strands:
             strand = self._merged.strand()
-            self._receiver.subscribe(strand, [channel])
-            self._merged.strands[channel] = strand
+            try:
+                self._receiver.subscribe(strand, [channel])
+                self._merged.strands[channel] = strand
+            except BaseException:  # Ctrl-C may have come after it
+                strand.closed = True  # the connection forgets it with the next that is closed
+                raise
 
     def remove(self, channel: str) -> None:
         """Stop listening to the channel; what was not taken of it is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        strand = self._merged.strands.pop(channel, None)
+        strand = self._merged.strands.get(channel)
         if strand is not None:
             self._receiver.unsubscribe(strand)
+            self._merged.strands.pop(channel, None)
 
-    def take(self, timeout: float | None) -> list[Notify | Gap]:
-        """Return everything that is there, after waiting; empty when the time is over."""
+    def take(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         first = self._receive(self._waiter(), nanoseconds(timeout))
-        if first is None:
-            return []
-        with self._receiver.lock:
-            messages = [first, *self._inbox.messages]
-            self._inbox.messages.clear()
-        return messages
+        if first is not None:
+            came += (first,)  # no call: Ctrl-C cannot come before it
+            with self._receiver.lock:
+                _move(self._inbox.messages, came)
 
     def close(self) -> None:
         """Stop listening."""
@@ -146,25 +161,29 @@ class AsyncStrands(AsyncSubscription):
             self._receiver.subscribe(strand, [channel])
             self._merged.strands[channel] = strand
 
-        await self._link.off_loop.retry(subscribe)
+        try:
+            await self._link.off_loop.retry(subscribe)
+        except BaseException:
+            if self._merged.strands.get(channel) is not strand:
+                strand.closed = True
+            raise
         self._receiver.start_reading()
 
     async def remove(self, channel: str) -> None:
         """Stop listening to the channel; what was not taken of it is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        strand = self._merged.strands.pop(channel, None)
+        strand = self._merged.strands.get(channel)
         if strand is not None:
             await self._receiver.drop(strand)
+            self._merged.strands.pop(channel, None)
 
-    async def take(self, timeout: float | None) -> list[Notify | Gap]:
-        """Return everything that is there, after waiting; empty when the time is over."""
+    async def take(self, timeout: float | None, came: deque[Any]) -> None:
+        """Append everything that is there, after waiting; nothing when the time is over."""
         first = await self._receive(timeout)
-        if first is None:
-            return []
-        messages = [first, *self._inbox.messages]
-        self._inbox.messages.clear()
-        return messages
+        if first is not None:
+            came += (first,)  # no call: Ctrl-C cannot come before it
+            _move(self._inbox.messages, came)
 
     async def close(self) -> None:
         """Stop listening."""

@@ -176,11 +176,9 @@ class PubSub(ClosedByWith, State):
                     self._receive(left)
             # Those that come from now on are for the next turn, or run(0) might never end.
             for _ in range(len(self._ready)):
-                try:
-                    received = self._ready.popleft()
-                except IndexError:  # another thread was faster
+                received = self._hand_out()
+                if received is None:
                     break
-                self._dispatch(received)
                 yield received
             over = over or self._closed
 
@@ -192,20 +190,33 @@ class PubSub(ClosedByWith, State):
         if transport is None:
             return
         try:
-            found = transport.receive(self._until_expiry(timeout))
-            self._take_in(found, transport.gone())
+            # What is there already was left by an exception of a signal handler.
+            left = 0.0 if self._came else self._until_expiry(timeout)
+            transport.receive(left, self._came)
+            self._take_in(transport.gone())
         except ConnectionLost as error:
             self._lose(transport, error)
         except InterfaceError:
             if not self._closed:
                 raise
 
-    def _dispatch(self, received: Received) -> None:
-        for handler in self._handlers.of(received):
-            try:
-                handler(received.obj)
-            except Exception:
-                report(handler, received)
+    def _hand_out(self) -> Received | None:
+        """What is next, after its handlers; Ctrl-C before one of them has begun leaves it there."""
+        received, begun = None, False
+        try:
+            received = self._first()
+            if received is not None:
+                for handler in self._handlers.of(received):
+                    begun = True
+                    try:
+                        handler(received.obj)
+                    except Exception:
+                        report(handler, received)
+        except BaseException:
+            if received is not None and not begun:
+                self._ready.appendleft(received)
+            raise
+        return received
 
     # ---- connections -----------------------------------------------------------------------
 
@@ -281,18 +292,20 @@ class PubSub(ClosedByWith, State):
 
         The connection stays open, unless a function made it.
         """
-        if self._closed:
+        transport = self._transport
+        if self._closed and transport is None:
             return
         self._closed = True
         self._ending.set()
-        transport = self._transport
         if transport is not None:
             transport.interrupt()
         with self._receiving, self._connecting:
-            transport, self._transport = self._transport, None
-            if transport is not None:
+            transport = self._transport
+            if transport is not None:  # it stays until it is closed: Ctrl-C may come before
                 transport.close(with_connection=self._make is not None)
+                self._transport = None
         self._ready.clear()
+        self._came.clear()
 
 
 def _is_psycopg(connection: object) -> bool:

@@ -21,6 +21,9 @@ from receiving import PATIENCE
 from sessions import EngineFactory
 from tasks import turns
 
+# A handler may also raise while a generator is closed, where Python ignores it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 class Loop:
     """A loop, what its tasks use, and a connection of a thread that looks what there is."""
@@ -247,3 +250,146 @@ async def _released(message: pynotify.AsyncMessage) -> None:
 
 async def _awaiting(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return await call()
+
+
+# ---- subscriptions and PubSub --------------------------------------------------------------------
+
+LARGE = "x" * 30_000
+"""It takes several segments."""
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("waits", [False, True], ids=["", "waiting"])
+@pytest.mark.parametrize("how", ["next", "notifies"])
+def test_notifications(ground: Loop, how: str, waits: bool, whole: bool) -> None:
+    """The task has the message, or it is there for the next."""
+
+    async def listen() -> pynotify.AsyncSubscription:
+        await ground.conn.listen("m")
+        return await ground.conn.subscribe("s")
+
+    async def rest() -> list[str]:
+        await ground.conn.poll()
+        return [(await sub.next(0)).payload for _ in range(sub.pending)]
+
+    async def rest_of_main() -> list[str]:
+        return [message.payload for message in await ground.conn.poll()]
+
+    sub = ground.run(listen()) if how == "next" else None
+    if sub is None:
+        ground.run(ground.conn.listen("m"))
+
+    def attempt(at: At) -> None:
+        timer = threading.Timer(
+            0.005 if waits else 0, ground.other.notify, ["s" if sub else "m", "1"]
+        )
+        timer.start()
+        if not waits:
+            timer.join()
+        message = ground.interrupted(at, sub.next() if sub else _first_of(ground.conn))
+        timer.join()
+        left = ground.run(rest() if sub else rest_of_main())
+        assert ([message.payload] if message else []) + left == ["1"]
+
+    at_places(attempt, whole=whole, exception=KeyboardInterrupt)
+
+
+async def _first_of(conn: pynotify.AsyncConnection) -> Any:
+    return await anext(conn.notifies())
+
+
+async def _next_of(pubsub: pynotify.AsyncPubSub, got: list[Any]) -> None:
+    async for received in pubsub:
+        got.append(received.obj)
+        if len(got) == 2:
+            return
+
+
+async def _rest_of(pubsub: pynotify.AsyncPubSub) -> list[Any]:
+    found: list[Any] = []
+    pubsub.on("a", found.append)
+    while await pubsub.run(0):
+        pass
+    pubsub.off("a", found.append)
+    return found
+
+
+async def _new_pubsub(conn: pynotify.AsyncConnection) -> pynotify.AsyncPubSub:
+    pubsub = pynotify.AsyncPubSub(conn)
+    await pubsub.subscribe("a")
+    return pubsub
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("waits", [False, True], ids=["", "waiting"])
+@pytest.mark.parametrize("large", [False, True], ids=["small", "of several segments"])
+def test_pubsub(ground: Loop, large: bool, waits: bool, whole: bool) -> None:
+    """In order, each once."""
+    objects = [LARGE + "1", "2"] if large else ["1", "2"]
+    pubsub = ground.run(_new_pubsub(ground.conn))
+    sender = pynotify.PubSub(ground.other)
+
+    def send() -> None:
+        for obj in objects:
+            sender.publish("a", obj)
+
+    def attempt(at: At) -> None:
+        got: list[Any] = []
+        timer = threading.Timer(0.005 if waits else 0, send)
+        timer.start()
+        if not waits:
+            timer.join()
+        ground.interrupted(at, _next_of(pubsub, got))
+        timer.join()
+        assert got + ground.run(_rest_of(pubsub)) == objects
+        assert pubsub.stats().pending == pubsub.stats().dropped == 0
+
+    at_places(attempt, whole=whole, exception=KeyboardInterrupt)
+    ground.run(pubsub.close())
+    sender.close()
+
+
+@pytest.mark.parametrize("how", ["iterating", "topics"])
+@pytest.mark.parametrize("large", [False, True], ids=["small", "of several segments"])
+def test_cancelled_at_every_turn(ground: Loop, large: bool, how: str) -> None:
+    """Sent before any turn and cancelled after any."""
+    pubsub = ground.run(_new_pubsub(ground.conn))
+    sender = pynotify.PubSub(ground.other)
+    outcomes = set()
+
+    async def get(got: list[Any]) -> None:
+        if how == "topics":
+            got.append((await ground.consumer.get()).body)
+        else:
+            await _next_of(pubsub, got)
+
+    async def attempt(sent_at: int, cancelled_at: int) -> list[Any]:
+        got: list[Any] = []
+        task = asyncio.create_task(get(got))
+        for turn in range(8):
+            if turn == sent_at:
+                if how == "topics":
+                    ground.sender.publish("1")
+                else:
+                    sender.publish("a", LARGE if large else "1")
+            if turn == cancelled_at:
+                task.cancel()
+            await turns(1)
+        await asyncio.gather(task, return_exceptions=True)
+        outcomes.add(len(got))
+        return got
+
+    for sent_at in range(8):
+        for cancelled_at in range(8):
+            got = ground.run(attempt(sent_at, cancelled_at))
+            if how == "topics":
+                if not got:
+                    got = [ground.run(ground.consumer.get(PATIENCE)).body]
+                ground.channel.empty()
+                assert got == [b"1"]
+            else:
+                got += ground.run(_rest_of(pubsub))
+                assert got == [LARGE if large else "1"]
+    assert outcomes == {0, 1}
+    ground.run(pubsub.close())
+    sender.close()
