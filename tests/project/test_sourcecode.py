@@ -352,7 +352,8 @@ def test_what_pairs_with_nothing_is_found() -> None:
 # ---- what the linker sees: calls without an include, and circles -------------------------------
 
 # Files of a folder that call one another in a circle; it goes down.
-CIRCLES = {"topic": 16}
+# (later.c came in, which calls what calls it, as overflow.c and rest.c do.)
+CIRCLES = {"topic": 17}
 LANGUAGE = ["-std=gnu11", "-O0", "-w", "-DNDEBUG"]
 
 

@@ -49,7 +49,8 @@ PN_API int64_t pn_engine_messages(pn_engine *engine)
     for (uint32_t i = 0; pn_topics_ready(seg) && i < seg->topics.max_topics; i++) {
         const struct pn_topic *topic = pn_topic_at(seg, i);
         if (pn_load_relaxed(&topic->state) == PN_RECORD_USED && !pn_is_durable(seg, topic))
-            n += (int64_t) (topic->messages + pn_topic_waits_on_disk(topic));
+            n += (int64_t) (topic->messages + pn_topic_waits_on_disk(topic) +
+                            pn_topic_waits_later(topic));
     }
     pn_lock_release(engine->seg);
     return n;

@@ -29,6 +29,7 @@
 #include "topic/cancel.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
+#include "topic/later.h"
 #include "topic/latency.h"
 #include "topic/message.h"
 #include "topic/pump.h"
@@ -120,6 +121,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         op->on_disk = d.on_disk;
         op->seq = d.seq;
         op->due = d.due;
+        op->later = d.later;
         txn->pending.nops++;
     }
     return rc;
@@ -317,21 +319,36 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     return rc;
 }
 
+/* It was deferred, and is not where it was: it left memory, or was written again. */
+static bool has_gone_later(struct pn_segment *seg, struct pn_topic *topic,
+                           const struct pn_pending_op *op)
+{
+    return pn_topic_later(topic) != 0 &&
+           !(op->on_disk && pn_deferred_on_disk_locked(seg, topic, op->seq)) &&
+           pn_deferred_in_memory_locked(seg, topic, op->id) == 0;
+}
+
 /* Where the message is now.  For a prepared transaction nothing here can fail any more. */
 static int plan_cancel(struct staging *s, struct pn_pending_op *op)
 {
     struct pn_segment *seg = s->conn->seg;
     struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
-    bool kept = pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn);
+    bool kept = pn_tombstone_is_prepared(seg, op->tombstone, s->conn);
     uint32_t tombstone = kept ? op->tombstone : 0;
+    if (kept) /* the record may have moved */
+        op->seq = pn_tombstone_at(seg, tombstone)->seq;
     op->message = op->tombstone = 0;
+    if (topic != NULL && has_gone_later(seg, topic, op))
+        op->on_disk = pn_later_find_locked(seg, topic, op->id, &op->later, &op->seq, &op->due) == 1;
     if (topic != NULL && op->on_disk && op->due > s->now.mono &&
         pn_deferred_on_disk_locked(seg, topic, op->seq)) {
-        if (kept)
+        if (kept) {
+            pn_tombstone_at(seg, tombstone)->seq = op->seq;
             pn_tombstone_stage_locked(seg, tombstone);
-        else if (!s->txn->prepared)
+        } else if (!s->txn->prepared || (op->seq & PN_LATER_SEQ) != 0) {
             tombstone = pn_tombstone_make_locked(
                 seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
+        }
         op->tombstone = tombstone;
         if ((op->seq & PN_REST_SEQ) != 0 && !s->prepare) /* some channels may have it in memory */
             op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
@@ -348,8 +365,7 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
 static void undo_cancel(struct staging *s, struct pn_pending_op *op)
 {
     struct pn_segment *seg = s->conn->seg;
-    if (s->prepare ? pn_tombstone_is_prepared(seg, op->tombstone, op->seq, s->conn)
-                   : op->tombstone != 0)
+    if (s->prepare ? pn_tombstone_is_prepared(seg, op->tombstone, s->conn) : op->tombstone != 0)
         pn_tombstone_free_locked(seg, op->tombstone);
     op->tombstone = 0;
 }

@@ -273,6 +273,18 @@ static void check_topic(struct check *k, uint32_t index)
              (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
 }
 
+/* I28, as far as it can be told without the files. */
+static void check_later(struct check *k, uint32_t index)
+{
+    const struct pn_topic *t = pn_topic_at(k->seg, index);
+    const struct pn_diskqueue_state *s = pn_diskqueue_now(&t->later);
+    if (t->later_turn > s->write_seq || t->later_buried > s->write_seq - s->read_seq)
+        tell(k,
+             "I28: topic %u: a turn ends at record %llu, %llu are buried; there are %llu to %llu",
+             index, (unsigned long long) t->later_turn, (unsigned long long) t->later_buried,
+             (unsigned long long) s->read_seq, (unsigned long long) s->write_seq);
+}
+
 /* I27: what stands on disk for a channel is there. */
 static void check_cursor(struct check *k, uint32_t index)
 {
@@ -296,8 +308,7 @@ static void check_tombstones(struct check *k)
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         uint32_t state = pn_load_relaxed(&tomb->state);
         const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
-        const struct pn_diskqueue_state *s =
-            pn_diskqueue_now((tomb->seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
+        const struct pn_diskqueue_state *s = pn_diskqueue_now(pn_topic_queue_of(topic, tomb->seq));
         if (state != PN_TOMB_FREE && i > seg->topics.ctl->tombstone_end)
             tell(k, "I25: tombstone %u stands beyond the last, %u", i,
                  seg->topics.ctl->tombstone_end);
@@ -307,7 +318,8 @@ static void check_tombstones(struct check *k)
             continue;
         live++;
         if (tomb->topic >= seg->topics.max_topics || tomb->generation != topic->generation ||
-            (tomb->seq & ~PN_REST_SEQ) < s->read_seq || (tomb->seq & ~PN_REST_SEQ) >= s->write_seq)
+            (tomb->seq & ~PN_SEQ_QUEUE) < s->read_seq ||
+            (tomb->seq & ~PN_SEQ_QUEUE) >= s->write_seq)
             tell(k, "I25: tombstone %u is of record %llu of topic %u, which is not on disk", i,
                  (unsigned long long) tomb->seq, tomb->topic);
         for (uint32_t j = 1; j < i; j++)
@@ -317,7 +329,8 @@ static void check_tombstones(struct check *k)
                 tell(k, "I25: tombstones %u and %u are of the same record", j, i);
     }
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
-        buried += pn_topic_at(seg, i)->buried + pn_topic_at(seg, i)->rest_buried;
+        buried += pn_topic_at(seg, i)->buried + pn_topic_at(seg, i)->rest_buried +
+                  pn_topic_at(seg, i)->later_buried;
     if (live != buried)
         tell(k, "I25: %llu tombstones, the topics say %llu", (unsigned long long) live,
              (unsigned long long) buried);
@@ -368,8 +381,10 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
     for (uint32_t i = 0; i < t->max_consumers; i++)
         check_owner(&k, i);
     for (uint32_t i = 0; i < t->max_topics; i++)
-        if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_FREE)
+        if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_FREE) {
             check_topic(&k, i);
+            check_later(&k, i);
+        }
     check_tombstones(&k);
     check_memory(&k);
     free(k.seen);

@@ -37,6 +37,7 @@
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "topic/cancel.h"
+#include "topic/later.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/message.h"
@@ -81,11 +82,12 @@ struct step {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static void clear_topic(struct pn_topic *topic)
+static void clear_topic(const struct pn_segment *seg, struct pn_topic *topic)
 {
     topic->oldest = topic->newest = 0;
     topic->messages = topic->firm = topic->staged = 0;
-    topic->rest_buried = 0;
+    topic->rest_buried = topic->later_buried = 0;
+    pn_later_forget_locked(seg, topic);
     topic->disk_staged = topic->buried = topic->refilling = 0;
     topic->stuck_seq = 0;
     topic->touched = 0;
@@ -108,6 +110,7 @@ static void clear_channel(const struct pn_segment *seg, struct pn_topic_channel 
     ch->first = ch->last = ch->ready = ch->deferred = ch->in_flight = ch->held = 0;
     ch->staged = 0;
     ch->bytes = ch->rest_stuck = 0;
+    ch->later_look = 0;
     if (ch->rest_cursor[pn_load_relaxed(&ch->rests) == 2].seq >=
         pn_diskqueue_now(&topic->rest)->write_seq) /* it never began to, or has all of it */
         pn_store_release(&ch->rests, 0);
@@ -121,7 +124,7 @@ static bool clear_tables(struct step *s)
 {
     struct pn_topics *t = &s->seg->topics;
     for (; s->at->kind == 0 && s->left > 0 && s->at->cursor < t->max_topics; s->left--)
-        clear_topic(&t->topic[s->at->cursor++]);
+        clear_topic(s->seg, &t->topic[s->at->cursor++]);
     if (s->left <= 0)
         return false;
     if (s->at->kind == 0)

@@ -19,6 +19,7 @@
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
 #include "topic/cancel.h"
+#include "topic/later.h"
 #include "topic/message.h"
 #include "topic/overflow.h"
 
@@ -45,11 +46,14 @@ static void redo_record(struct pn_segment *seg)
     if (redo->delivery != 0 && pn_load_relaxed(&d->state) == redo->expected)
         pn_store_release(&d->state,
                          pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(redo->expected)));
-    pn_topic_disk_redo_locked(seg);
+    /* before its queue moves on, which takes back what is staged */
     if (redo->spill != 0 && (redo->rest & PN_REDO_REST) != 0)
         pn_diskqueue_commit(&pn_topic_at(seg, redo->spill - 1)->rest, redo->spill_seq);
+    else if (redo->spill != 0 && (redo->rest & PN_REDO_TO_LATER) != 0)
+        pn_later_redo_locked(seg);
     else if (redo->spill != 0)
         pn_topic_spill_commit_locked(seg, pn_topic_at(seg, redo->spill - 1), redo->spill_seq);
+    pn_topic_disk_redo_locked(seg);
     PN_CRASH("topic-recover:redo");
     pn_store_release(&redo->valid, 0);
     PN_CRASH("topic-recover:redone");

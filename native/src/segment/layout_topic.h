@@ -36,6 +36,9 @@
  *  I27 A channel that rests gets every record of its topic's `rest` from its cursor on, each once,
  *      but for `others` that name other channels only, and no message in memory before those; the
  *      files hold no less than what the cursors say.
+ *  I28 A record of `later` that is not passed is a message that the channels it names have nowhere
+ *      else; none of these is due before `later_next`, if no turn is being made (less what lead()
+ *      and a pause are).
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -196,7 +199,18 @@ struct pn_topic {
     struct pn_topic_limits limits[2];
     pn_atomic_u32 limits_now; /* which of the two counts: the one store that changes them */
     uint32_t pad;
+    /* Deferred messages that left memory (topic/later.c): truth, but for what is staged; buried
+     * records of it; the turn that is being made ends at `later_turn`, 0: none is; the next begins
+     * at `later_next`, none before `later_pause`; what is due so much later comes back in it.  All
+     * of it derived but the queue; `later_recount`: channels are counted again; `later_stuck`:
+     * what is due had no room for so many bytes. */
+    struct pn_diskqueue later;
+    uint64_t later_buried, later_turn;
+    int64_t later_next, later_pause, later_window, later_began;
+    uint32_t later_refused, later_recount, later_stuck, later_pad;
 };
+
+enum pn_later_recount { PN_LATER_COUNTED = 0, PN_LATER_TO_COUNT = 1, PN_LATER_COUNTING = 2 };
 
 /* From where on a channel reads what it has on disk. */
 struct pn_rest_cursor {
@@ -221,12 +235,15 @@ struct pn_topic_channel {
     pn_atomic_u32 defaults_now; /* which of the two counts: the one store that changes them */
     struct pn_channel_defaults defaults[2];
     struct pn_rest_cursor rest_cursor[2];
+    uint64_t later;       /* it has so many in its topic's `later`; a death may make it inexact */
+    uint64_t later_again; /* the same, while it is counted */
     /* from here on derived */
-    uint64_t bytes;       /* of messages that it has in memory, about: pn_message_cost() */
-    uint64_t rest_stuck;  /* bytes of the record at its cursor, which had no room; 0: not known */
-    uint64_t swept_below; /* nothing with a smaller order is in any list */
-    uint32_t sibling;     /* the topic's next channel */
-    uint32_t first, last; /* ready */
+    uint64_t bytes;      /* of messages that it has in memory, about: pn_message_cost() */
+    uint64_t rest_stuck; /* bytes of the record at its cursor, which had no room; 0: not known */
+    uint32_t later_look, later_pad; /* of its timed set so many were looked at (topic/later.c) */
+    uint64_t swept_below;           /* nothing with a smaller order is in any list */
+    uint32_t sibling;               /* the topic's next channel */
+    uint32_t first, last;           /* ready */
     uint32_t ready, deferred, in_flight, held; /* how many */
     uint32_t staged; /* deliveries of messages that are not LIVE yet, none of the above */
     uint32_t first_consumer, consumers, samplers;
@@ -308,7 +325,10 @@ static inline uint64_t pn_handed(uint32_t generation, uint32_t claim)
 
 enum pn_redo_rest {
     PN_REDO_CURSORS = 1, /* what `disk` says is of the channels that `messages` has deliveries of */
-    PN_REDO_REST = 2     /* what `spill` says */
+    PN_REDO_REST = 2,    /* what `spill` says */
+    PN_REDO_FROM_LATER = 4, /* what `disk` says is of the topic's `later` */
+    PN_REDO_TO_LATER = 8,   /* what `spill` says */
+    PN_REDO_AGAIN = 16      /* it is the same record: its tombstone goes with it */
 };
 
 /* What is done together, by the store of `valid`; recovery does it again (recover_topics.c) */
@@ -322,8 +342,11 @@ struct pn_topic_redo {
     uint64_t disk_seq, disk_sum, disk_file, disk_at;
     /* Of that topic (index + 1) the queue on disk goes on to `spill_seq`; 0: of none */
     uint32_t spill;
-    uint32_t rest; /* enum pn_redo_rest: which of the two is its `rest` */
+    uint32_t rest; /* enum pn_redo_rest: which of its queues that is of */
     uint64_t spill_seq;
+    /* with PN_REDO_TO_LATER: this message of that id is no more in memory; 0: none */
+    uint32_t gone, gone_pad;
+    uint64_t gone_id;
     /* messages with ids from void_first on, so many, do not exist: they are being published, all
      * together, by the store of 0 (message.c 2) */
     uint64_t void_first;

@@ -12,12 +12,15 @@
  *    finds none is an error.
  * 4. In a transaction the tombstone is STAGED under the lock, an entry of the queue names it, and
  *    `head` makes it true; applied, it is LIVE (topic_ops.c).  prepare() keeps a PREPARED one, so
- *    that the commit cannot fail for want of a place; the message may come back to memory before
- *    that, and fire.
- * 5. Records have no index: a cancel reads the queue's files from the front, at most PN_TOPIC_STEPS
- *    records or PN_LOOK_BYTES in one hold of the lock.  Messages go from disk to memory only, and
- *    from the queue's front; so a look through the files and then, in the same hold, through memory
- *    misses none.
+ *    that the commit cannot fail for want of a place; the message may come back to memory
+ *    meanwhile, and fire.
+ * 5. Records have no index: a cancel reads the queue's files from the front, at most
+ *    PN_TOPIC_STEPS records or PN_LOOK_BYTES in one hold of the lock.  Messages go from the topic's
+ *    own files or `rest` to memory, from there to the end of `later` (later.c), and from its front
+ *    to memory or to its end; so a process that has looked through the files in that order and
+ *    then, in the hold that reached the end of `later`, through memory, has missed none.
+ *    A transaction that cancels remembers where `later` ended: what has left memory, or was written
+ *    again, before it commits is behind that.
  */
 #define _GNU_SOURCE
 #include "topic/cancel.h"
@@ -84,6 +87,11 @@ uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *t
 
 /* ---- on disk --------------------------------------------------------------------------------- */
 
+static bool has_buried(const struct pn_topic *topic)
+{
+    return topic->buried + topic->rest_buried + topic->later_buried != 0;
+}
+
 static bool is_of(const struct pn_tombstone *tomb, const struct pn_segment *seg,
                   const struct pn_topic *topic, uint64_t seq)
 {
@@ -111,14 +119,15 @@ static bool has_one(const struct pn_segment *seg, const struct pn_topic *topic, 
 /* Has the queue that the number is of not passed the record? */
 static bool is_there(const struct pn_topic *topic, uint64_t seq)
 {
-    const struct pn_diskqueue_state *s =
-        pn_diskqueue_now((seq & PN_REST_SEQ) != 0 ? &topic->rest : &topic->disk);
-    return (seq & ~PN_REST_SEQ) >= s->read_seq && (seq & ~PN_REST_SEQ) < s->write_seq;
+    const struct pn_diskqueue_state *s = pn_diskqueue_now(pn_topic_queue_of(topic, seq));
+    return (seq & ~PN_SEQ_QUEUE) >= s->read_seq && (seq & ~PN_SEQ_QUEUE) < s->write_seq;
 }
 
 static uint64_t *buried_in(struct pn_topic *topic, uint64_t seq)
 {
-    return (seq & PN_REST_SEQ) != 0 ? &topic->rest_buried : &topic->buried;
+    return (seq & PN_REST_SEQ) != 0    ? &topic->rest_buried
+           : (seq & PN_LATER_SEQ) != 0 ? &topic->later_buried
+                                       : &topic->buried;
 }
 
 uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
@@ -126,12 +135,12 @@ uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn
 {
     pn_assert_topics_held(seg);
     uint64_t n = 0;
-    if (topic->buried + topic->rest_buried == 0)
+    if (!has_buried(topic))
         return 0;
     for (uint32_t i = last_tombstone(seg); i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         n += pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && tomb->seq >= seq &&
-             ((tomb->seq ^ seq) & PN_REST_SEQ) == 0 && is_of(tomb, seg, topic, tomb->seq);
+             ((tomb->seq ^ seq) & PN_SEQ_QUEUE) == 0 && is_of(tomb, seg, topic, tomb->seq);
     }
     return n;
 }
@@ -140,8 +149,7 @@ bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_top
                                uint64_t seq)
 {
     pn_assert_topics_held(seg);
-    return __builtin_expect(topic->buried + topic->rest_buried != 0, 0) &&
-           has_one(seg, topic, seq, PN_TOMB_LIVE);
+    return __builtin_expect(has_buried(topic), 0) && has_one(seg, topic, seq, PN_TOMB_LIVE);
 }
 
 bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
@@ -159,8 +167,9 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
     struct pn_topic_on_disk m;
     uint64_t bytes = 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS && bytes < PN_LOOK_BYTES; steps++) {
-        int rc = d->rest ? pn_rest_look_locked(seg, topic, &d->cursor, &m)
-                         : pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
+        int rc = d->queue == PN_REST_SEQ    ? pn_rest_look_locked(seg, topic, &d->cursor, &m)
+                 : d->queue == PN_LATER_SEQ ? pn_later_look_locked(seg, topic, &d->cursor, &m)
+                                            : pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
         if (rc <= 0 && rc != -EAGAIN)
             return rc;
         bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
@@ -180,20 +189,22 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 {
     pn_assert_topics_held(seg);
     bool first = !d->begun;
+    pn_diskqueue_end(&topic->later, false, &d->later);
     if (first && pn_rest_records(topic) == 0 &&
         (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
         return 1;
-    if (first && pn_rest_records(topic) == 0 && pn_topic_on_disk(topic) == 0)
+    if (first && pn_rest_records(topic) == 0 && pn_topic_on_disk(topic) == 0 &&
+        pn_topic_later(topic) == 0)
         return 0;
     d->begun = true;
-    int rc = d->rest ? 0 : find_on_disk(seg, topic, id, d);
-    if (rc == 0 && !d->rest) {
-        d->rest = true;
+    int rc = find_on_disk(seg, topic, id, d);
+    while (rc == 0 && d->queue != PN_LATER_SEQ) {
+        d->queue = d->queue == 0 ? PN_REST_SEQ : PN_LATER_SEQ;
         d->cursor = (struct pn_diskqueue_cursor) {0};
+        if (pn_diskqueue_depth(pn_topic_queue_of(topic, d->queue)) != 0)
+            rc = find_on_disk(seg, topic, id, d);
     }
-    if (rc == 0 && pn_rest_records(topic) != 0)
-        rc = find_on_disk(seg, topic, id, d);
-    if (rc >= 0 && (rc == 0 || d->rest)) /* it may have come back, for some channels at least */
+    if (rc >= 0 && (rc == 0 || d->queue == PN_REST_SEQ)) /* some channels may have it there too */
         d->message = pn_deferred_in_memory_locked(seg, topic, id);
     return d->message != 0 ? 1 : rc;
 }
@@ -234,13 +245,12 @@ uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic
     return i;
 }
 
-bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone, uint64_t seq,
+bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone,
                               const struct pn_conn *owner)
 {
     const struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
     return tombstone != 0 && pn_load_relaxed(&tomb->state) == PN_TOMB_PREPARED &&
-           tomb->seq == seq && tomb->owner == owner->slot &&
-           tomb->owner_generation == owner->generation;
+           tomb->owner == owner->slot && tomb->owner_generation == owner->generation;
 }
 
 void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone)
@@ -278,10 +288,21 @@ void pn_tombstone_free_locked(struct pn_segment *seg, uint32_t tombstone)
     seg->topics.ctl->tombstone_end = end;
 }
 
+void pn_tombstones_moved_locked(struct pn_segment *seg, const struct pn_topic *topic, uint64_t from,
+                                uint64_t to)
+{
+    pn_assert_topics_held(seg);
+    for (uint32_t i = last_tombstone(seg); i > 0; i--) {
+        struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
+        if (pn_load_relaxed(&tomb->state) != PN_TOMB_FREE && is_of(tomb, seg, topic, from))
+            tomb->seq = to;
+    }
+}
+
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
-    for (uint32_t i = last_tombstone(seg); topic->buried + topic->rest_buried != 0 && i > 0; i--) {
+    for (uint32_t i = last_tombstone(seg); has_buried(topic) && i > 0; i--) {
         const struct pn_tombstone *tomb = pn_tombstone_at(seg, i);
         if (pn_load_relaxed(&tomb->state) == PN_TOMB_LIVE && is_of(tomb, seg, topic, tomb->seq) &&
             !is_there(topic, tomb->seq))
@@ -365,6 +386,7 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
     struct pn_segment *seg = conn->seg;
     struct pn_deferred d = {.begun = false};
     struct pn_topic *topic;
+    bool found = false;
     int rc;
     do {
         rc = pn_topic_enter(conn, &hold, ref, &topic);
@@ -379,8 +401,13 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
         for (uint32_t steps = 0; rc == 1 && d.message != 0 && pn_cells_go_on(seg, &steps);
              d.message = pn_deferred_in_memory_locked(seg, topic, id))
             pn_message_discard_locked(seg, d.message);
+        if (rc == 1 && d.queue == PN_REST_SEQ) { /* for other channels it may be there as well */
+            d = (struct pn_deferred) {.begun = true, .queue = PN_LATER_SEQ};
+            found = true;
+            rc = -EAGAIN;
+        }
         pn_topics_end_locked(seg);
         pn_lock_release(seg);
     } while (rc == -EAGAIN);
-    return rc;
+    return rc == 0 ? found : rc;
 }

@@ -11,7 +11,9 @@
 /* Which deferred message is looked for, and where it is.  Begins as zeros. */
 struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
-    bool begun, rest;                  /* that was done; it is of the topic's `rest` by now */
+    bool begun;                        /* that was done */
+    uint64_t queue;                    /* of the topic's: 0, PN_REST_SEQ, then PN_LATER_SEQ */
+    struct pn_diskqueue_cursor later;  /* there it may have gone since: where that ended */
     uint32_t message;                  /* in memory, or 0 */
     bool on_disk; /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
     uint64_t seq;
@@ -43,7 +45,7 @@ bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_to
 uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq,
                                   enum pn_tombstone_state state, const struct pn_conn *owner);
 /* Is it the one that this process keeps for a prepared transaction? */
-bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone, uint64_t seq,
+bool pn_tombstone_is_prepared(const struct pn_segment *seg, uint32_t tombstone,
                               const struct pn_conn *owner);
 /* Then its commit has begun: after a death from here on it was not prepared. */
 void pn_tombstone_stage_locked(struct pn_segment *seg, uint32_t tombstone);
@@ -60,6 +62,9 @@ static inline struct pn_tombstone *pn_tombstone_at(const struct pn_segment *seg,
 /* How many LIVE ones there are of that record of the topic or later ones, in the same queue. */
 uint64_t pn_tombstones_from_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                    uint64_t seq);
+/* The record is another one from now on. */
+void pn_tombstones_moved_locked(struct pn_segment *seg, const struct pn_topic *topic, uint64_t from,
+                                uint64_t to);
 /* LIVE ones whose records the topic's queue has passed go. */
 void pn_tombstones_passed_locked(struct pn_segment *seg, struct pn_topic *topic);
 /* Those of a slot that is no more go. */

@@ -11,7 +11,8 @@
  *    what was published before it committed, and what stands there may be gone the next time.)
  * 3. Those on disk for lack of memory come first, topic by topic, from the front.  A message goes
  *    from disk to memory and never back, and only from the front: one that has gone before its
- *    turn is found in memory afterwards, one that goes after it is carried twice.
+ *    turn is found in memory afterwards, one that goes after it is carried twice.  (What is
+ *    deferred does leave memory, but not meanwhile: later.c 6.)
  * 4. A topic of which channels have rested (rest.c) may have a message in memory for some, on disk
  *    for others, and in memory twice.  So what is carried of it says nothing of channels that it
  *    does not name (PN_LOG_FANNED_TOO); what channels have on disk comes before what is in memory.
@@ -150,6 +151,9 @@ int pn_carry_describe(void *arg, struct pn_diskqueue_writing *w)
     return rc;
 }
 
+/* Of the queues on disk, in this order: what is deferred goes from the topic's own to `later`. */
+enum carried { OWN, LATER, RESTING, QUEUES };
+
 /* The next message in memory that is to be carried, from cell *at on, which moves past it; 0: none
  * among the next cells, or none at all: then *at is 0. */
 static uint32_t next_live(struct pn_segment *seg, uint32_t *at)
@@ -255,13 +259,13 @@ static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topi
     const struct pn_new_message *m = &from->m;
     struct pn_durable *mem = pn_durable_mine(seg);
     const struct pn_moment then = from->then;
-    const bool rest = (from->seq & PN_REST_SEQ) != 0;
+    const bool rest = (from->seq & PN_REST_SEQ) != 0, later = (from->seq & PN_LATER_SEQ) != 0;
     struct pn_log_message what = {.id = m->id,
                                   .published = then.real,
                                   .due = m->delay_ns > 0 ? then.real + m->delay_ns : 0,
                                   .expires = m->ttl_ns > 0 ? then.real + m->ttl_ns : 0,
                                   .topic = (uint32_t) (topic - seg->topics.topic),
-                                  .fanned_out = rest ? PN_LOG_FANNED_TOO : from->given,
+                                  .fanned_out = rest || later ? PN_LOG_FANNED_TOO : from->given,
                                   .headers_len = m->headers_len};
     const size_t given = from->given ? from->deliveries.n : rest ? topic->nchannels : 0;
     size_t most = sizeof what + given * sizeof(struct pn_log_delivery);
@@ -280,13 +284,14 @@ static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topi
     return 1;
 }
 
-static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, bool rest,
+static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, enum carried queue,
                            uint64_t *cursor, struct pn_record_in *record)
 {
     struct pn_diskqueue_cursor at = {cursor[0], cursor[1], cursor[2], cursor[3]};
     struct pn_topic_on_disk from = {.there = false};
-    int rc = rest ? pn_rest_look_locked(seg, topic, &at, &from)
-                  : pn_topic_disk_look_locked(seg, topic, &at, &from);
+    int rc = queue == RESTING ? pn_rest_look_locked(seg, topic, &at, &from)
+             : queue == LATER ? pn_later_look_locked(seg, topic, &at, &from)
+                              : pn_topic_disk_look_locked(seg, topic, &at, &from);
     cursor[0] = at.file;
     cursor[1] = at.at;
     cursor[2] = at.seq;
@@ -296,15 +301,17 @@ static int carry_from_disk(struct pn_segment *seg, struct pn_topic *topic, bool 
     return rc == 1 ? carry_one_on_disk(seg, topic, &from, record) : rc;
 }
 
-/* cursor: which topic's files, and of the two queues that it has there; which cell; where in those
- * files */
+/* cursor: which topic's files, and of the three queues that it has there; which cell; where in
+ * those files */
 int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record)
 {
     struct pn_segment *seg = arg;
-    for (; cursor[0] < 2 * (uint64_t) seg->topics.max_topics; cursor[0]++) {
-        struct pn_topic *topic = &seg->topics.topic[cursor[0] / 2];
-        const bool rest = cursor[0] % 2 != 0;
-        uint64_t there = rest ? pn_rest_records(topic) : pn_topic_on_disk(topic);
+    for (; cursor[0] < QUEUES * (uint64_t) seg->topics.max_topics; cursor[0]++) {
+        struct pn_topic *topic = &seg->topics.topic[cursor[0] / QUEUES];
+        const enum carried rest = (enum carried)(cursor[0] % QUEUES);
+        uint64_t there = rest == RESTING ? pn_rest_records(topic)
+                         : rest == LATER ? pn_topic_later(topic)
+                                         : pn_topic_on_disk(topic);
         int rc = pn_topic_kept(topic) && there != 0
                      ? carry_from_disk(seg, topic, rest, cursor + 2, record)
                      : 0;
@@ -321,7 +328,8 @@ static uint64_t live_bytes(const struct pn_segment *seg)
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
         if (pn_topic_kept(&seg->topics.topic[i]))
             messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]) +
-                        pn_rest_records(&seg->topics.topic[i]);
+                        pn_rest_records(&seg->topics.topic[i]) +
+                        pn_topic_later(&seg->topics.topic[i]);
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     uint64_t records = pn_diskqueue_depth(&log->queue);
     return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
@@ -385,7 +393,8 @@ uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
             continue;
         uint64_t each = 1 + (uint64_t) topic->nchannels;
         names += each;
-        ends += each * (topic->messages + pn_topic_on_disk(topic) + pn_rest_records(topic));
+        ends += each * (topic->messages + pn_topic_on_disk(topic) + pn_rest_records(topic) +
+                        pn_topic_later(topic));
         most = each > most ? each : most;
     }
     *rest = (64 << 10) + 4 * NAME * names;

@@ -39,6 +39,7 @@
 #include "topic/durable.h"
 #include "topic/latency.h"
 #include "topic/message.h"
+#include "topic/overflow.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
 
@@ -659,7 +660,8 @@ int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic
         return 0;
     if (ch->next_deadline != INT64_MAX)
         ch->next_deadline = earliest_deadline(seg, ch);
-    int64_t next = ch->next_deadline;
+    const int64_t later = pn_topic_later_due(pn_topic_of(seg, ch));
+    int64_t next = later < ch->next_deadline ? later : ch->next_deadline;
     if (pn_timedset_first(arena(seg), &ch->timed, &entry) && entry.due < next)
         next = entry.due;
     return next;

@@ -504,6 +504,15 @@ void pn_durable_end_locked(struct pn_segment *seg)
     to_be_synced(seg);
 }
 
+bool pn_durable_compacts_locked(struct pn_segment *seg, const struct pn_topic *topic)
+{
+    pn_assert_topics_held(seg);
+    if (!pn_is_durable(seg, topic) || seg->topics.ctl->log.compact_file == 0)
+        return false;
+    seg->topics.noted |= GROWN;
+    return true;
+}
+
 bool pn_durable_anew_locked(struct pn_segment *seg, bool first)
 {
     pn_assert_topics_held(seg);

@@ -31,6 +31,8 @@ void pn_durable_note_delivery_locked(struct pn_segment *seg, uint32_t kind, uint
 /* The message was given to the channels of this moment. */
 void pn_durable_note_fanned_out_locked(struct pn_segment *seg, const struct pn_message *m);
 /* What is in the channel, or in a backlog what is the topic's own, is forgotten. */
+/* Is the log being compacted, and the topic in it?  Then this operation does a part of that. */
+bool pn_durable_compacts_locked(struct pn_segment *seg, const struct pn_topic *topic);
 void pn_durable_note_emptied_locked(struct pn_segment *seg, const struct pn_topic_channel *ch);
 /* By a commit: what an answer makes of a delivery; the end of a deferred message. */
 void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,

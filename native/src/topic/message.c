@@ -525,11 +525,46 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     }
 }
 
+/* What cannot leave memory is not to fill it with what is deferred (later.c): a part of a share is
+ * for what is for now.  Where the oldest are dropped there is room anyway. */
+static bool leaves_too_little(const struct pn_segment *seg, const struct pn_topic *topic,
+                              const struct pn_new_message *in)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    if (in->delay_ns <= 0 || topic->messages == 0 || topic->overflow == PN_OVERFLOW_DROP_OLDEST ||
+        pn_topic_may_spill(seg, topic))
+        return false;
+    struct pn_arena_need need =
+        pn_message_need(seg, topic, (uint64_t) in->headers_len + in->body_len, true);
+    const uint64_t share = mem->ctl->share;
+    need.pages += (need.most != 0 && need.most < share ? need.most : share) / 4;
+    return !pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
+}
+
+static int refuse(struct pn_segment *seg, struct pn_topic *topic, const char *what)
+{
+    if (all_ephemeral(seg, topic) && topic->paused == 0) {
+        count_without(seg, topic, 1);
+        return 0;
+    }
+    if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
+        count_dropped(seg, topic, 1);
+        return 0;
+    }
+    return what != NULL ? topic_full(topic, what) : memory_full(seg, topic);
+}
+
 int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *topic,
                                     const struct pn_new_message *in, const struct pn_moment *now,
                                     bool backlog, uint32_t *ref)
 {
     pn_assert_topics_held(seg);
+    *ref = 0;
+    if (__builtin_expect(in->delay_ns > 0, 0) && leaves_too_little(seg, topic, in))
+        return refuse(
+            seg, topic,
+            "deferred messages may have no more of its part of topic_memory, as a quarter "
+            "of a share is for what is for now");
     *ref = pn_message_stage_locked(seg, topic, in, now, backlog);
     if (*ref == 0) {
         expire_locked(seg, topic);
@@ -553,17 +588,7 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
         topic->message_bytes += in->body_len;
         return 0;
     }
-    if (*ref != 0)
-        return 0;
-    if (all_ephemeral(seg, topic) && topic->paused == 0) {
-        count_without(seg, topic, 1);
-        return 0;
-    }
-    if (topic->overflow == PN_OVERFLOW_DROP_NEW) {
-        count_dropped(seg, topic, 1);
-        return 0;
-    }
-    return memory_full(seg, topic);
+    return *ref != 0 ? 0 : refuse(seg, topic, NULL);
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */

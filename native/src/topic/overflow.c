@@ -24,7 +24,8 @@
  * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
  * 6. What was cancelled there has a tombstone (cancel.c), and is passed when its turn comes.
- * 7. The files of all topics are read and written through one set of descriptors per process.
+ * 7. What is deferred leaves memory for what has no room there (later.c).
+ * 8. The files of all topics are read and written through one set of descriptors per process.
  */
 #include "topic/overflow.h"
 
@@ -37,10 +38,13 @@
 #include "topic/cancel.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/later.h"
 #include "topic/pump.h"
 #include "topic/rest.h"
 
-#define PN_REST_FILES (1U << 31) /* numbers of a topic's files from there on are of its `rest` */
+/* numbers of a topic's files from there on are of its `later`, or its `rest` */
+#define PN_LATER_FILES (1U << 30)
+#define PN_REST_FILES  (1U << 31)
 
 /* What stands in a record before deliveries, headers and body. */
 struct spilled {
@@ -94,7 +98,10 @@ static int use_files(struct pn_segment *seg, struct pn_topic *topic)
         pn_diskqueue_init(&topic->disk, base, 0);
     if (topic->rest.max_file == 0)
         pn_diskqueue_init(&topic->rest, base + PN_REST_FILES, 0);
+    if (topic->later.max_file == 0)
+        pn_diskqueue_init(&topic->later, base + PN_LATER_FILES, 0);
     if (!pn_diskqueue_possible(&topic->disk, base) ||
+        !pn_diskqueue_possible(&topic->later, base + PN_LATER_FILES) ||
         !pn_diskqueue_possible(&topic->rest, base + PN_REST_FILES))
         return pn_segment_poison(seg, "the queue on disk of topic %u is broken", index);
     if (seg->topics.disk != NULL)
@@ -204,6 +211,14 @@ int pn_rest_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
 {
     pn_assert_topics_held(seg);
     return stage_given(seg, topic, &topic->rest, m, then, given, seq);
+}
+
+int pn_later_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                          const struct pn_new_message *m, const struct pn_moment *then,
+                          const struct pn_spilled_deliveries *given, uint64_t *seq)
+{
+    pn_assert_topics_held(seg);
+    return stage_given(seg, topic, &topic->later, m, then, given, seq);
 }
 
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq)
@@ -344,27 +359,27 @@ static struct pn_spilled_deliveries deliveries_of(const struct pn_record_out *re
     return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
 
-static int look(struct pn_segment *seg, struct pn_topic *topic, bool rest,
+/* `queue`: PN_REST_SEQ, PN_LATER_SEQ, or 0 */
+static int look(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
                 struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     struct pn_record_out record;
     struct spilled head;
     int rc = pn_topic_use_files_locked(seg, topic);
     if (rc == 0)
-        rc = pn_diskqueue_look(rest ? &topic->rest : &topic->disk, seg->topics.disk, cursor,
-                               &record);
+        rc = pn_diskqueue_look(pn_topic_queue(topic, queue), seg->topics.disk, cursor, &record);
     if (rc != 1)
         return rc;
-    *out = (struct pn_topic_on_disk) {.seq = record.seq | (rest ? PN_REST_SEQ : 0),
-                                      .bytes = record.length};
-    if (!parse(seg, &record, &head, &out->m, &out->then) ||
-        pn_topic_is_buried_locked(seg, topic, out->seq))
+    *out = (struct pn_topic_on_disk) {.seq = record.seq | queue, .bytes = record.length};
+    if (!parse(seg, &record, &head, &out->m, &out->then))
+        return 1;
+    out->deliveries = deliveries_of(&record, &head);
+    if (pn_topic_is_buried_locked(seg, topic, out->seq))
         return 1;
     out->there = true;
     out->due = head.due;
     out->expires = head.expires;
     out->given = head.fanned_out != 0;
-    out->deliveries = deliveries_of(&record, &head);
     return 1;
 }
 
@@ -372,14 +387,21 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, false, cursor, out);
+    return look(seg, topic, 0, cursor, out);
 }
 
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, true, cursor, out);
+    return look(seg, topic, PN_REST_SEQ, cursor, out);
+}
+
+int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+{
+    pn_assert_topics_held(seg);
+    return look(seg, topic, PN_LATER_SEQ, cursor, out);
 }
 
 /* Does one of its channels still want it?  If it has `expired`, each of those counts it as
@@ -398,18 +420,19 @@ static bool is_wanted(const struct refill *r, const struct pn_spilled_deliveries
     return wanted != 0;
 }
 
-/* As it was in memory once, for the channels that still want it; 0: there is no room. */
-static uint32_t stage_back(const struct refill *r, const struct pn_new_message *m,
-                           const struct pn_moment *then, const struct pn_spilled_deliveries *given)
+uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                     const struct pn_new_message *m, const struct pn_moment *then,
+                                     const struct pn_spilled_deliveries *given, int64_t now)
 {
+    pn_assert_topics_held(seg);
     struct pn_spilled_delivery d;
-    uint32_t ref = pn_message_restore_begin_locked(r->seg, r->topic, m, then, false, true);
+    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, true);
     for (uint32_t i = 0; ref != 0 && i < given->n; i++) {
-        if (!pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d) ||
-            pn_message_restore_delivery_locked(r->seg, ref, d.channel, d.due > r->now ? d.due : 0,
+        if (!pn_spilled_delivery_locked(seg, topic, given, i, &d) ||
+            pn_message_restore_delivery_locked(seg, ref, d.channel, d.due > now ? d.due : 0,
                                                d.attempts))
             continue;
-        pn_message_unstage_locked(r->seg, ref);
+        pn_message_unstage_locked(seg, ref);
         return 0;
     }
     return ref;
@@ -485,7 +508,7 @@ static int take(void *arg, const struct pn_record_out *record)
     bool over = head.fanned_out != 0 ? !is_wanted(r, &given, expired) || expired : expired;
     uint32_t ref = over ? 0
                    : head.fanned_out != 0
-                       ? stage_back(r, &m, &then, &given)
+                       ? pn_topic_stage_given_locked(seg, topic, &m, &then, &given, r->now)
                        : pn_message_stage_firm_locked(seg, topic, &m, &then, false);
     if (ref == 0 && !over)
         return stay(topic, record, &head);
@@ -509,13 +532,13 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
     uint32_t before = topic->messages;
     int64_t n = -EAGAIN;
-    topic->refilling = 0;
     if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
     for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
         n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
     PN_CRASH("refill:done");
-    topic->refilling = (n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0;
+    if ((n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
+        topic->refilling = 1;
     pn_tombstones_passed_locked(seg, topic);
     /* as many may have been dropped for those that came */
     if (!r.moved && topic->messages == before && topic->refilling == 0)
@@ -523,6 +546,15 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     if (pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready != 0)
         pn_topic_pump_locked(seg, topic);
     pn_topic_settle_locked(seg, topic);
+}
+
+static void refill(struct pn_segment *seg, struct pn_topic *topic)
+{
+    pn_topic_refill_locked(seg, topic);
+    if (pn_rest_records(topic) != 0 && pn_rest_refill_locked(seg, topic))
+        topic->refilling = 1;
+    if (pn_topic_later(topic) != 0)
+        pn_later_turn_locked(seg, topic);
 }
 
 void pn_topics_refill_locked(struct pn_segment *seg)
@@ -536,14 +568,18 @@ void pn_topics_refill_locked(struct pn_segment *seg)
     for (uint32_t k = 0; k < n; k++) {
         struct pn_topic *topic = &seg->topics.topic[first + k < n ? first + k : first + k - n];
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
-            (pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0))
+            (pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0 &&
+             pn_topic_later(topic) == 0))
             continue;
         if (topic->disk_staged == 0) { /* else a commit is on its way, which holds both copies */
-            pn_topic_refill_locked(seg, topic);
-            if (pn_rest_records(topic) != 0 && pn_rest_refill_locked(seg, topic))
-                topic->refilling = 1;
+            uint64_t written = 0;
+            topic->refilling = 0;
+            refill(seg, topic);
+            while (topic->refilling == 0 && pn_later_make_room_locked(seg, topic, &written))
+                refill(seg, topic);
         }
-        more = more || pn_topic_on_disk(topic) != 0 || pn_rest_records(topic) != 0;
+        more = more || pn_topic_on_disk(topic) != 0 || pn_rest_records(topic) != 0 ||
+               pn_topic_later(topic) != 0;
     }
     ctl->spilled = more;
 }
@@ -559,8 +595,13 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg)
         return;
     }
     struct pn_topic *topic = pn_topic_at(seg, redo->disk - 1);
-    pn_diskqueue_pass(&topic->disk, redo->disk_file, redo->disk_at, redo->disk_seq, redo->disk_sum);
+    const uint64_t from = (redo->rest & PN_REDO_FROM_LATER) != 0 ? PN_LATER_SEQ : 0;
+    pn_diskqueue_pass(pn_topic_queue(topic, from), redo->disk_file, redo->disk_at, redo->disk_seq,
+                      redo->disk_sum);
     PN_CRASH("refill:passed");
+    if ((redo->rest & PN_REDO_AGAIN) != 0)
+        pn_tombstones_moved_locked(seg, topic, redo->disk_seq | from,
+                                   (redo->spill_seq - 1) | PN_LATER_SEQ);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -621,6 +662,7 @@ void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)
     if (topic->disk.max_file != 0 && pn_topic_use_files_locked(seg, topic) == 0) {
         forget_all(seg, topic);
         pn_diskqueue_empty(&topic->rest, seg->topics.disk);
+        pn_diskqueue_empty(&topic->later, seg->topics.disk);
         pn_tombstones_passed_locked(seg, topic);
     }
 }
@@ -636,5 +678,6 @@ void pn_topics_remove_files(struct pn_segment *seg)
             continue;
         pn_diskqueue_remove(&topic->disk, seg->topics.disk);
         pn_diskqueue_remove(&topic->rest, seg->topics.disk);
+        pn_diskqueue_remove(&topic->later, seg->topics.disk);
     }
 }

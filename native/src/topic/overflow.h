@@ -24,6 +24,17 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* It is the commit point, or comes after it; again and again if need be. */
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
 
+/* The queue that the number of a record is of (topic/rest.h); `queue`: the bits that say so. */
+static inline const struct pn_diskqueue *pn_topic_queue_of(const struct pn_topic *topic,
+                                                           uint64_t seq)
+{
+    return (seq >> 63) != 0 ? &topic->rest : (seq >> 62) != 0 ? &topic->later : &topic->disk;
+}
+static inline struct pn_diskqueue *pn_topic_queue(struct pn_topic *topic, uint64_t queue)
+{
+    return (queue >> 63) != 0 ? &topic->rest : (queue >> 62) != 0 ? &topic->later : &topic->disk;
+}
+
 /* Records in files; and those of them that are not cancelled. */
 static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
 {
@@ -32,6 +43,23 @@ static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
 static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
 {
     return pn_diskqueue_depth(&topic->disk) - topic->buried;
+}
+
+/* The same of deferred messages that left memory (topic/later.c). */
+static inline uint64_t pn_topic_later(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->later);
+}
+static inline uint64_t pn_topic_waits_later(const struct pn_topic *topic)
+{
+    return pn_diskqueue_depth(&topic->later) - topic->later_buried;
+}
+/* When these are to be looked through. */
+static inline int64_t pn_topic_later_due(const struct pn_topic *topic)
+{
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(&topic->later);
+    return now->read_seq == now->write_seq || now->read_seq < topic->later_turn ? INT64_MAX
+                                                                                : topic->later_next;
 }
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
@@ -103,6 +131,15 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg);
 /* The files of all topics, when the segment is unlinked. */
 void pn_topics_remove_files(struct pn_segment *seg);
 
+int pn_later_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
+                          const struct pn_new_message *m, const struct pn_moment *then,
+                          const struct pn_spilled_deliveries *given, uint64_t *seq);
+/* In memory again, STAGED, for the channels that still want it; 0: there is no room. */
+uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
+                                     const struct pn_new_message *m, const struct pn_moment *then,
+                                     const struct pn_spilled_deliveries *given, int64_t now);
+int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
+                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 

@@ -63,6 +63,8 @@ bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
                  const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record);
 
 /* Numbers of records, as tombstones and cancels have them, are of the one queue or the other. */
-#define PN_REST_SEQ (1ULL << 63)
+#define PN_REST_SEQ  (1ULL << 63)
+#define PN_LATER_SEQ (1ULL << 62)
+#define PN_SEQ_QUEUE (PN_REST_SEQ | PN_LATER_SEQ)
 
 #endif

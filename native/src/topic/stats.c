@@ -32,6 +32,7 @@
 #include "topic/durable.h"
 #include "topic/open.h"
 #include "topic/overflow.h"
+#include "topic/later.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
@@ -332,33 +333,37 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
 {
     uint32_t index = (uint32_t) (t - seg->topics.topic);
     const struct pn_topic_channel *own = pn_topic_channel_at(seg, index);
-    *out = (pn_topic_stats) {
-        .ref = pn_ref_make(index, t->generation),
-        .paused = t->paused,
-        .ephemeral = t->ephemeral,
-        .durable = t->durable,
-        .fsync = t->fsync,
-        .overflow = t->overflow,
-        .channels = t->nchannels,
-        .max_depth = t->max_depth,
-        .default_ttl_ns = pn_topic_limits(t)->default_ttl,
-        .max_memory = pn_topic_limits(t)->max_memory,
-        .memory = pn_topic_memory(seg, t),
-        .depth = own->ready + pn_topic_waits_on_disk(t),
-        .unfinished = t->messages,
-        .message_count =
-            t->message_count + pn_topic_on_disk(t) + pn_diskqueue_now(&t->disk)->corrupt,
-        .message_bytes = published_bytes(t),
-        .on_disk = pn_topic_waits_on_disk(t) + pn_rest_records(t) - t->rest_buried,
-        .corrupt = (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt + t->rest_lost),
-        .dropped = t->dropped,
-        .expired = t->expired + own->expired};
+    *out = (pn_topic_stats) {.ref = pn_ref_make(index, t->generation),
+                             .paused = t->paused,
+                             .ephemeral = t->ephemeral,
+                             .durable = t->durable,
+                             .fsync = t->fsync,
+                             .overflow = t->overflow,
+                             .channels = t->nchannels,
+                             .max_depth = t->max_depth,
+                             .default_ttl_ns = pn_topic_limits(t)->default_ttl,
+                             .max_memory = pn_topic_limits(t)->max_memory,
+                             .memory = pn_topic_memory(seg, t),
+                             .depth = own->ready + pn_topic_waits_on_disk(t),
+                             .unfinished = t->messages,
+                             .message_count = t->message_count + pn_topic_on_disk(t) +
+                                              pn_diskqueue_now(&t->disk)->corrupt,
+                             .message_bytes = published_bytes(t),
+                             .on_disk = pn_topic_waits_on_disk(t) + pn_topic_waits_later(t) +
+                                        pn_rest_records(t) - t->rest_buried,
+                             .corrupt =
+                                 (uint32_t) (pn_diskqueue_now(&t->disk)->corrupt + t->rest_lost +
+                                             pn_diskqueue_now(&t->later)->corrupt),
+                             .dropped = t->dropped,
+                             .expired = t->expired + own->expired};
     const struct pn_topiclog *log = &seg->topics.ctl->log;
     if (t->durable != 0)
         out->corrupt += (uint32_t) pn_diskqueue_now(&log->queue)->corrupt;
     int error = pn_load_relaxed(&t->disk.error);
     if (error == 0)
         error = pn_load_relaxed(&t->rest.error);
+    if (error == 0)
+        error = pn_load_relaxed(&t->later.error);
     if (error == 0 && t->durable != 0)
         error = pn_load_relaxed(&log->queue.error);
     if (error == 0 && t->durable != 0)
@@ -466,7 +471,7 @@ static void fill_queue(const struct pn_segment *seg, const struct pn_topic_chann
         .max_consumers = ch->max_consumers,
         .depth = ch->ready + pn_rest_depth(seg, pn_topic_of(seg, ch), ch),
         .in_flight = ch->in_flight,
-        .deferred = ch->deferred,
+        .deferred = ch->deferred + pn_later_depth(pn_topic_of(seg, ch), ch),
         .message_count = ch->message_count,
         .requeued = ch->requeued,
         .timed_out = ch->timed_out,

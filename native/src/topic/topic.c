@@ -43,6 +43,7 @@
 #include "topic/open.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
+#include "topic/later.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 
@@ -687,6 +688,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             conn->seg->topics.ctl->sweeping = 1;
             ch->void_below = ch->next_order;
             pn_rest_empty_locked(conn->seg, ch);
+            pn_later_emptied_locked(conn->seg, ch);
         }
         marked = true;
         PN_CRASH("topic:emptied");
@@ -825,6 +827,7 @@ static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channe
     struct pn_topic *topic = pn_topic_of(seg, ch);
     delete_queue(seg, ch);
     pn_topics_link_locked(seg);
+    pn_later_emptied_locked(seg, ch);
     if (topic->ephemeral != 0 && topic->nchannels == 0 &&
         pn_load_relaxed(&topic->state) == PN_RECORD_USED)
         delete_topic(seg, topic);

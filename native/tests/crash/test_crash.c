@@ -407,7 +407,7 @@ static bool tested_elsewhere(const char *label)
         "segfile:",     "recfile:",        "diskqueue:",
         "topiclog:", /* test_crash_<module>.c */
         "spilled:",     "refill:",         "durable:",
-        "tombstone:",   "rest:", /* test_crash_topic_*.c, */
+        "tombstone:",   "rest:",           "later:", /* test_crash_topic_*.c, */
         "dirlock:" /* test_crash_topic_durable.c among them */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)

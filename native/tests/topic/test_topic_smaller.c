@@ -31,7 +31,7 @@ static void finish_all(void)
 {
     finish_some(INT32_MAX);
     check_nothing_is_left();
-    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK(topic_stat(conn, topic).on_disk <= count_deferred());
     CHECK_ENGINE(engine);
 }
 

@@ -1,0 +1,33 @@
+/*
+ * later.h - deferred messages that leave memory for what is for now, and come back when due.
+ *
+ * Everything needs the writer lock and, where something changes, `topics_dirty`.
+ */
+#ifndef PN_TOPIC_LATER_H
+#define PN_TOPIC_LATER_H
+
+#include "topic/overflow.h"
+
+/* Something of the topic is on disk for want of memory: deferred ones make room for it.  True: some
+ * did, so it is to be looked at again.  *written: bytes so far, in this hold. */
+bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t *written);
+
+/* What is due soon comes back, in bounded steps, if it is time for that. */
+void pn_later_turn_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* What the channel had there is void by now: empty(), delete(). */
+void pn_later_emptied_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
+
+/* How many the channel has there. */
+uint64_t pn_later_depth(const struct pn_topic *topic, const struct pn_topic_channel *ch);
+
+/* A deferred message that has gone there since its queue ended at *from: 1, and *seq and *due are
+ * its record's; 0: there is none; -errno. */
+int pn_later_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                         const struct pn_diskqueue_cursor *from, uint64_t *seq, int64_t *due);
+
+/* After a death: what a valid redo record says; what was derived is not known. */
+void pn_later_redo_locked(struct pn_segment *seg);
+void pn_later_forget_locked(const struct pn_segment *seg, struct pn_topic *topic);
+
+#endif

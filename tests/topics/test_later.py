@@ -1,0 +1,248 @@
+"""Deferred messages leave memory for what is for now, and come back when they are due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from consuming import PATIENCE, work
+
+import pynotify
+
+MEMORY = 256 * 1024
+MANY = 2000  # several times what memory has room for
+BODY = bytes(400)
+TOMORROW = 86400
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, new_name: Callable[[], str]) -> Iterator[pynotify.Connection]:
+    with pynotify.connect(new_name(), topic_memory=MEMORY, data_dir=str(tmp_path)) as conn:
+        yield conn
+
+
+def put_off(topic: pynotify.Topic, number: int, delay: float = TOMORROW) -> None:
+    for start in range(0, number, 50):
+        topic.publish_many([BODY] * min(50, number - start), delay=delay)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("at_once", [1, 50])
+def test_a_job_for_now_does_not_wait_for_those_of_tomorrow(
+    on_disk: pynotify.Connection, durable: bool, channels: int, at_once: int
+) -> None:
+    topic = on_disk.topic("jobs", durable=durable)
+    queues = [topic.channel(f"c{number}") for number in range(channels)]
+    for _ in range(MANY // at_once):
+        topic.publish_many([BODY] * at_once, delay=TOMORROW)
+    assert topic.stats().on_disk > 0
+    assert [queue.stats().deferred for queue in queues] == [MANY] * channels
+    consumers = [queue.consumer(max_in_flight=5) for queue in queues]
+    for number in range(300):
+        topic.publish(b"%d" % number + BODY)
+        for consumer in consumers:
+            with consumer.get(0 if not durable else PATIENCE) as message:
+                assert message.body == b"%d" % number + BODY
+    for consumer in consumers:
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(0)
+        consumer.close()
+    stats = topic.stats()
+    assert stats.unfinished == MANY > stats.on_disk > 0
+    assert [queue.stats().deferred for queue in queues] == [MANY] * channels
+    assert [queue.stats().depth for queue in queues] == [0] * channels
+
+
+def test_what_is_deferred_comes_when_it_is_due_each_once(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("jobs")
+    channel = topic.channel("c")
+    due = {}
+    begun = time.monotonic()
+    for number in range(100):
+        put_off(topic, 10)
+        delay = 1.5 + number / 100
+        due[topic.publish(b"soon %d" % number, delay=delay)] = time.monotonic() + delay
+        put_off(topic, 10)
+    gone = [topic.publish(b"gone", delay=1.7) for _ in range(20)]
+    put_off(topic, MANY)
+    assert all(topic.cancel(one) for one in gone)
+    assert not any(topic.cancel(one) for one in gone)
+    assert channel.stats().deferred == 2 * MANY + 100
+    late = []
+    came = []
+    with channel.consumer(max_in_flight=3) as consumer:
+        while len(came) < len(due):
+            with consumer.get(PATIENCE) as message:
+                late.append(time.monotonic() - due[message.id])
+                came.append(message.id)
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(0.5)
+    assert sorted(came) == sorted(due)
+    assert min(late) > -0.1
+    print(f"late by {max(late):.3f} s, {time.monotonic() - begun:.1f} s in all")
+    stats = topic.stats()
+    assert stats.unfinished == 2 * MANY > stats.on_disk > 0
+    assert channel.stats().deferred == 2 * MANY
+
+
+def test_those_that_were_requeued_leave_as_well_with_their_attempts(
+    on_disk: pynotify.Connection,
+) -> None:
+    topic = on_disk.topic("jobs")
+    topic.publish_many(b"%d" % number + BODY for number in range(MANY))
+    with topic.channel("c").consumer(max_in_flight=1) as consumer:
+        for _ in range(MANY):
+            message = consumer.get(0)
+            message.requeue(delay=3)
+        topic.publish(b"now")
+        with consumer.get(0) as message:
+            assert message.body == b"now"
+        came = set()
+        while len(came) < MANY:
+            with consumer.get(PATIENCE) as message:
+                assert message.attempts == 2
+                came.add(message.id)
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(0)
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
+
+
+def test_deferred_messages_of_one_channel_leave_its_sibling_room(
+    on_disk: pynotify.Connection,
+) -> None:
+    topic = on_disk.topic("jobs")
+    with topic.channel("a").consumer() as puts_off, topic.channel("b").consumer() as works:
+        for number in range(MANY):
+            topic.publish(b"%d" % number + BODY)
+            puts_off.get(0).requeue(delay=TOMORROW)
+            with works.get(0) as message:
+                assert message.body == b"%d" % number + BODY
+        stats = topic.channel("a").stats(), topic.channel("b").stats()
+        assert (stats[0].deferred, stats[0].depth) == (MANY, 0)
+        assert (stats[1].deferred, stats[1].depth, stats[1].finished) == (0, 0, MANY)
+
+
+def test_a_channel_that_is_made_later_gets_none_of_it(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("jobs")
+    first = topic.channel("first")
+    put_off(topic, MANY, delay=2)
+    late = topic.channel("late")
+    topic.publish(b"now")
+    with first.consumer() as consumer, late.consumer() as other:
+        assert len(work(consumer, MANY + 1)) == MANY + 1
+        assert work(other, 1) == [b"now"]
+        with pytest.raises(pynotify.Timeout):
+            other.get(0.1)
+
+
+@pytest.mark.parametrize("how", ["empty", "delete"])
+def test_a_channel_that_is_emptied_or_deleted_leaves_nothing(
+    on_disk: pynotify.Connection, how: str
+) -> None:
+    topic = on_disk.topic("jobs")
+    channel = topic.channel("c")
+    put_off(topic, MANY)
+    assert topic.stats().on_disk > 0
+    if how == "empty":
+        channel.empty()
+        assert (channel.stats().deferred, channel.stats().depth) == (0, 0)
+    else:
+        channel.delete()
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
+    channel = topic.channel("c")
+    topic.publish(b"more")
+    with channel.consumer() as consumer:
+        assert work(consumer, 1) == [b"more"]
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(0)
+
+
+def test_one_of_two_channels_is_emptied(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("jobs")
+    kept, emptied = topic.channel("kept"), topic.channel("emptied")
+    put_off(topic, MANY, delay=2)
+    emptied.empty()
+    assert (kept.stats().deferred, emptied.stats().deferred) == (MANY, 0)
+    with kept.consumer() as consumer:
+        assert len(work(consumer, MANY)) == MANY
+    assert emptied.stats().depth == emptied.stats().deferred == 0
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
+
+
+def test_it_expires_there(on_disk: pynotify.Connection) -> None:
+    topic = on_disk.topic("jobs")
+    channel = topic.channel("c")
+    for _ in range(MANY):
+        topic.publish(BODY, delay=TOMORROW, ttl=1.5)
+    with channel.consumer() as consumer, pytest.raises(pynotify.Timeout):
+        consumer.get(3)
+    stats = channel.stats()
+    assert (stats.expired, stats.deferred, topic.stats().on_disk) == (MANY, 0, 0)
+
+
+@pytest.mark.parametrize("where", ["memory", "later"])
+def test_a_transaction_cancels_what_leaves_memory_before_it_commits(
+    tmp_path: Path, new_name: Callable[[], str], where: str
+) -> None:
+    name, options = new_name(), {"topic_memory": MEMORY, "data_dir": str(tmp_path)}
+    with pynotify.connect(name, **options) as conn, pynotify.connect(name) as other:
+        topic = conn.topic("jobs")
+        consumer = topic.channel("c").consumer()
+        cancelled = [topic.publish(b"cancelled", delay=TOMORROW) for _ in range(10)]
+        if where == "later":
+            put_off(topic, MANY)
+        with conn.transaction():
+            assert all(topic.cancel(one) for one in cancelled)
+            put_off(other.topic("jobs"), MANY)
+        topic.publish(b"now")
+        assert work(consumer, 1) == [b"now"]
+        wanted = 2 * MANY if where == "later" else MANY
+        assert topic.channel("c").stats().deferred == wanted
+        assert not any(topic.cancel(one) for one in cancelled)
+
+
+def test_it_is_there_after_a_reboot(tmp_path: Path, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    with pynotify.connect(name, topic_memory=MEMORY, data_dir=str(tmp_path)) as conn:
+        topic = conn.topic("jobs", durable=True)
+        channel = topic.channel("c")
+        put_off(topic, MANY)
+        due = topic.publish(b"due", delay=1)
+        put_off(topic, MANY)
+    pynotify.unlink(name)
+    with pynotify.connect(name, topic_memory=MEMORY, data_dir=str(tmp_path)) as conn:
+        topic = conn.topic("jobs")
+        channel = topic.channel("c")
+        topic.publish(b"now")
+        with channel.consumer() as consumer:
+            with consumer.get(PATIENCE) as message:
+                assert message.body == b"now"
+            with consumer.get(PATIENCE) as message:
+                assert message.id == due
+        stats = topic.stats()
+        assert stats.unfinished == 2 * MANY > stats.on_disk > 0
+        assert channel.stats().deferred == 2 * MANY
+
+
+@pytest.mark.parametrize("overflow", ["disk", "error"])
+def test_without_a_data_dir_deferred_messages_leave_room_for_those_for_now(
+    new_name: Callable[[], str], overflow: str
+) -> None:
+    with pynotify.connect(new_name(), topic_memory=MEMORY) as conn:
+        topic = conn.topic("jobs", overflow=overflow)
+        with topic.channel("c").consumer() as consumer:
+            with pytest.raises(pynotify.TopicFull, match="deferred messages may have no more"):
+                put_off(topic, MANY)
+            for number in range(300):
+                topic.publish(b"%d" % number + BODY)
+                with consumer.get(0) as message:
+                    assert message.body == b"%d" % number + BODY
+            with (
+                pytest.raises(pynotify.TopicFull, match="deferred messages may have no more"),
+                conn.transaction(),
+            ):
+                for _ in range(MANY):
+                    topic.publish(BODY, delay=TOMORROW)
