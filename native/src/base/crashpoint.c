@@ -17,8 +17,6 @@
 extern const struct pn_crashpoint *const __start_pn_crash_labels[];
 extern const struct pn_crashpoint *const __stop_pn_crash_labels[];
 
-enum { MAX_LABELS = 256 };
-
 static char armed[64];
 static pn_atomic_u32 hits_left; /* 0: not armed */
 static int armed_action;
@@ -45,31 +43,31 @@ PN_API int pn_crash_arm(const char *label, uint32_t nth, int action)
     return 0;
 }
 
-/* Several places may share a label; each label counts once. */
-static int unique_labels(const char **out)
+/* Several places may share a label; each label counts once, at the first of them. */
+static int is_first(const struct pn_crashpoint *const *point)
 {
-    int n = 0;
-    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
-         p++) {
-        int known = 0;
-        for (int i = 0; i < n; i++)
-            known |= strcmp(out[i], (*p)->label) == 0;
-        if (!known && n < MAX_LABELS)
-            out[n++] = (*p)->label;
-    }
-    return n;
+    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < point; p++)
+        if (strcmp((*p)->label, (*point)->label) == 0)
+            return 0;
+    return 1;
 }
 
 PN_API int pn_crash_label_count(void)
 {
-    const char *labels[MAX_LABELS];
-    return unique_labels(labels);
+    int n = 0;
+    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
+         p++)
+        n += is_first(p);
+    return n;
 }
 
 PN_API const char *pn_crash_label(int i)
 {
-    const char *labels[MAX_LABELS];
-    return i >= 0 && i < unique_labels(labels) ? labels[i] : NULL;
+    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
+         p++)
+        if (is_first(p) && i-- == 0)
+            return (*p)->label;
+    return NULL;
 }
 
 #else
