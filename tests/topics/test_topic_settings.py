@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from consuming import SOON
 
 import pynotify
-from receiving import PATIENCE
+from receiving import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,7 +133,7 @@ def test_default_ttl(conn: pynotify.Connection) -> None:
             message.finish()
         topic.configure(default_ttl=SOON)
         topic.publish("gone")
-        time.sleep(2 * SOON)
+        wait_until(lambda: topic.channel("c").stats().expired == 1, "it has expired")
         with pytest.raises(pynotify.Timeout):
             consumer.get(0)
         topic.configure(default_ttl=None)
