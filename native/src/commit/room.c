@@ -160,6 +160,11 @@ static QueuePosition find_floor(struct pn_segment *seg, QueuePosition target, Qu
 {
     QueuePosition at = pn_load_relaxed(&seg->ctl->tail);
     QueuePosition mem_tail = pn_load_relaxed(&seg->ctl->mem_tail);
+    if (mem_tail > head) {
+        pn_segment_poison(seg, "the queue's memory begins at %llu, behind its head (%llu)",
+                          (unsigned long long) mem_tail, (unsigned long long) head);
+        return 0;
+    }
     if (at < mem_tail)
         at = pn_spill_boundary(seg, target, mem_tail);
     while (at < target) {

@@ -266,6 +266,8 @@ QueuePosition pn_spill_boundary(const struct pn_segment *seg, QueuePosition pos,
     struct pn_segfile_dir dir;
     uint32_t tags[PN_SEGFILE_PAGES];
     pos = pn_page_up(pos);
+    if (pos < mem_tail && mem_tail - pos > seg->capacity)
+        return mem_tail; /* I1: files below that are away, or mem_tail was overwritten */
     int rc = directory_of(seg, &dir);
     while (rc == 0 && pos < mem_tail) {
         QueuePosition stop = (pos / PN_SPILL_FILE + 1) * PN_SPILL_FILE;

@@ -470,6 +470,28 @@ static void test_evicted_out_of_files(void)
     done(engine);
 }
 
+/* mem_tail is overwritten: all files up to there would be asked whether an entry begins in them. */
+static void test_room_below_an_impossible_mem_tail(void)
+{
+    pn_options o = spilling(200);
+    o.on_full = PN_FULL_DROP_SLOWEST;
+    pn_engine *engine = test_engine(&o);
+    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    uint64_t sent = 0;
+    int rc = 0;
+    test_listen(slow, "c");
+    while (count_files() == 0)
+        CHECK_OK(send_number(conn, "c", sent++, HALF_PAGE));
+    pn_fetch_add_relaxed(&test_inside()->ctl->mem_tail, 1ULL << 50);
+    while (rc >= 0 && sent < 1000)
+        rc = send_number(conn, "c", sent++, HALF_PAGE);
+    CHECK_EQ(rc, -PN_ECORRUPT);
+    CHECK(strstr(pn_error_message(), "behind its head") != NULL);
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
+
 static uint64_t send_into_files(pn_conn *conn, uint64_t from, uint64_t to)
 {
     for (; from < to; from++)
@@ -625,6 +647,7 @@ int main(void)
     RUN(test_a_damaged_page_is_a_gap);
     RUN(test_an_impossible_entry_in_a_file_is_a_gap);
     RUN(test_evicted_out_of_files);
+    RUN(test_room_below_an_impossible_mem_tail);
     RUN(test_files_are_removed_without_the_lock);
     RUN(test_a_late_removal_harms_no_new_file);
     RUN(test_files_of_a_dead_generation_are_removed);

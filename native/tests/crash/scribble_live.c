@@ -306,7 +306,6 @@ static void crashed(int signo, siginfo_t *info, void *context)
 static void run_worker(void *arg)
 {
     int i = *(const int *) arg;
-    pn_engine *engine;
 #if !defined(__SANITIZE_ADDRESS__)
     const struct sigaction sa = {.sa_sigaction = crashed, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &sa, NULL);
@@ -317,8 +316,9 @@ static void run_worker(void *arg)
     (void) crashed;
 #endif
     while (!stopped()) {
-        if (!counted(i, pn_open(segment_name, NULL, &engine)))
-            break; /* the name is there for the whole round: it is poisoned */
+        pn_engine *engine = NULL;
+        if (!counted(i, pn_open(segment_name, NULL, &engine)) || engine == NULL)
+            break; /* the name is there for the whole round: the header or a state is overwritten */
         worker[i](i, engine);
         pn_engine_close(engine);
         if (pn_load_relaxed(&round_->errors) > 0)
