@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import pynotify
+from pynotify._ffi import lib
 from receiving import PATIENCE, payloads, readable, receive, wait_until
 from requirement import require
 from sessions import EngineFactory, Worker
@@ -463,16 +464,28 @@ def test_who_only_polls_is_told_too(stage: Stage, label: str) -> None:
     scene.verify()
 
 
+@pytest.fixture
+def lock_timeout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In seconds, of this thread; as short as this, one of the tests is not one that takes long."""
+    usual = lib.pn_set_lock_timeout(-1)
+    lib.pn_set_lock_timeout(request.param * 10**9)
+    yield
+    lib.pn_set_lock_timeout(usual)
+
+
 @pytest.mark.parametrize(
-    "label",
+    ("label", "lock_timeout"),
     [
-        "commit:before-head",
-        pytest.param("lock:acquired", marks=pytest.mark.full),
-        pytest.param(HOLDS_THE_LOCK, marks=pytest.mark.full),
+        ("commit:before-head", 1),
+        pytest.param("commit:before-head", 10, marks=pytest.mark.full),
+        pytest.param("lock:acquired", 10, marks=pytest.mark.full),
+        pytest.param(HOLDS_THE_LOCK, 10, marks=pytest.mark.full),
     ],
+    indirect=["lock_timeout"],
 )
+@pytest.mark.usefixtures("lock_timeout")
 def test_stopped_with_the_lock(stage: Stage, label: str) -> None:
-    """SIGSTOP while it holds the lock: others time out, naming it; nobody steals."""
+    """SIGSTOP while it holds the lock: others time out, naming it; none steals it."""
     if label not in LABELS:
         require("crash-points", f"no label {label}")
     scene = stage()
@@ -481,6 +494,7 @@ def test_stopped_with_the_lock(stage: Stage, label: str) -> None:
     try:
         with pytest.raises(pynotify.LockTimeout) as caught:
             scene.notifier.notify(HEARD, "too late")
+        lib.pn_set_lock_timeout(10 * 10**9)
         assert str(pid) in str(caught.value)
         heard = scene.listener.poll()
         assert heard in ([], [(HEARD, "h", pid)])

@@ -20,6 +20,7 @@ from consuming import PATIENCE
 import pynotify
 from pynotify.cli.doctor import topics
 from pynotify.cli.doctor.finding import Level
+from receiving import wait_until
 from requirement import require
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -135,7 +136,8 @@ def test_a_killed_process_holds_nothing(host: Host, tmp_path: Path, fork: bool) 
         with pytest.raises(pynotify.DataDirInUse, match=f"process {holder.pid} "):
             host.topic()
         holder.kill()
-        holder.join(PATIENCE)
+        # Not join(): it waits for the end of a pipe that the child has, too.
+        wait_until(lambda: holder.exitcode is not None, "the holder is dead")
         assert depth(host.topic()) == 1
     finally:
         holder.kill()

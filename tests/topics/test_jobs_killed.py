@@ -12,7 +12,7 @@ import pynotify
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(8, id="short"), pytest.param(50, id="long", marks=pytest.mark.full)]
+    "seconds", [pytest.param(4, id="short"), pytest.param(50, id="long", marks=pytest.mark.full)]
 )
 def test_nothing_is_lost_beside_an_abandoned_channel(
     seconds: int, segment_name: str, tmp_path: Path

@@ -21,13 +21,13 @@ static const char *label;
 static uint32_t nth;
 static const char *segment;
 
-static void make_journal(void)
+static inline void make_journal(void)
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(shared != MAP_FAILED);
 }
 
-static void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
+static inline void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
 {
     unsigned char bodies[MOST * 4 + 1];
     uint32_t lens[MOST];
@@ -55,7 +55,7 @@ static void publish_some(pn_conn *conn, pn_ref topic, int first, int n)
     atomic_store(&shared->told, first + n - 1);
 }
 
-static void finish_next(pn_conn *conn, pn_consumer *consumer)
+static inline void finish_next(pn_conn *conn, pn_consumer *consumer)
 {
     pn_message_out m;
     char text[16];
@@ -68,7 +68,7 @@ static void finish_next(pn_conn *conn, pn_consumer *consumer)
 }
 
 /* From one number to another without a hole, where only the ends may be in doubt. */
-static void check_range(int first, int last)
+static inline void check_range(int first, int last)
 {
     int begun = atomic_load(&shared->begun), told = atomic_load(&shared->told);
     int finishing = atomic_load(&shared->finishing), finished = atomic_load(&shared->finished);

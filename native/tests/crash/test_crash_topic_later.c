@@ -8,19 +8,12 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <stdatomic.h>
-#include <sys/mman.h>
-
-#include "segfiles.h"
-#include "topics.h"
+#include "crash_three_ways.h"
 
 enum { MESSAGES = 700, LENGTH = 1000 };
 enum { UNTOLD, TELLING, TOLD, FINISHING, FINISHED };
-enum how { IN_MEMORY, DURABLE, GONE };
 
 static _Atomic(unsigned char) *fate; /* of each message; outlives SIGKILL */
-static const char *label, *segment;
-static uint32_t nth;
 
 static void publish_one(pn_conn *conn, pn_ref topic, int i)
 {
@@ -113,78 +106,33 @@ static void check_left(pn_conn *conn, pn_ref topic, pn_ref channel)
     }
 }
 
+static void set_up(void)
+{
+    fate = mmap(NULL, MESSAGES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(fate != MAP_FAILED);
+}
+
 /* arg: enum how */
 static void crash_case(void *arg)
 {
-    const enum how *how = arg;
-    const pn_topic_options to = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC | PN_TOPIC_OVERFLOW,
-                                 .durable = *how != IN_MEMORY,
-                                 .fsync = PN_FSYNC_NONE,
-                                 .overflow = PN_OVERFLOW_DISK};
     pn_options o = test_options();
-    pn_engine *engine;
-    pn_ref topic;
     for (int i = 0; i < MESSAGES; i++)
         atomic_store(&fate[i], UNTOLD);
-    segment = test_segment_name();
     o.topic_memory = 128 << 10;
     o.max_body = 4096;
-    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    CHECK_OK(pn_open(segment, &o, &engine));
-    pn_conn *conn = test_connect(engine);
-    CHECK_OK(pn_topic_open(conn, "t", 1, &to, &topic));
-    if (*how != IN_MEMORY)
-        test_inside()->topics.ctl->log.compact_from = 1000;
-    pn_ref channel = channel_of(conn, topic, "c");
-    int status = reap(spawn(victim, NULL));
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-        FAIL("%s was not reached %u times", label, nth);
-    if (*how == GONE) {
-        test_segment_remove(segment);
-        pn_conn_close(conn);
-        pn_engine_close(engine);
-        CHECK_OK(pn_open(segment, &o, &engine));
-        conn = test_connect(engine);
-        topic = topic_of(conn, "t");
-        channel = channel_of(conn, topic, "c");
-    }
-    CHECK_ENGINE(engine);
+    struct scene s = scene_open(*(const enum how *) arg, &o, 0);
+    channel_of(s.conn, s.topic, "c");
+    scene_dies(&s, victim);
     if (strcmp(label, "later:emptied") != 0)
-        check_left(conn, topic, channel);
-    CHECK_ENGINE(engine);
-    CHECK_EQ(topic_stat(conn, topic).corrupt, 0);
-    CHECK_OK(pn_topic_delete(conn, topic));
-    CHECK_EQ(files_in(data_dir), *how != IN_MEMORY);
-    pn_conn_close(conn);
-    pn_engine_close(engine);
+        check_left(s.conn, s.topic, channel_of(s.conn, s.topic, "c"));
+    scene_close(&s);
 }
 
 int main(void)
 {
     static const char *const modules[] = {"later:", "refill:passed", "diskqueue:c",
-                                          "topic:discarded"};
-    static const uint32_t hits[] = {1, 9};
-    unsigned cases = 0;
-    data_dir_make();
-    test_watchdog(110);
-    fate = mmap(NULL, MESSAGES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(fate != MAP_FAILED);
-    for (int i = 0; i < pn_crash_label_count(); i++) {
-        bool ours = false;
-        label = pn_crash_label(i);
-        for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++)
-            ours |= strncmp(label, modules[k], strlen(modules[k])) == 0;
-        if (!ours)
-            continue;
-        bool rare = strcmp(label, "later:emptied") == 0;
-        for (size_t hit = 0; hit < (rare ? 1 : sizeof hits / sizeof hits[0]); hit++)
-            for (enum how how = IN_MEMORY; how <= GONE; how++, cases++) {
-                nth = hits[hit];
-                data_dir_empty();
-                CHECK_CHILD(spawn(crash_case, &how), 0);
-            }
-    }
-    CHECK(cases >= 45);
-    printf("%u cases\n", cases);
-    return 0;
+                                          "topic:discarded", NULL};
+    static const uint32_t hits[] = {1, 9, 0};
+    const struct cases cases = {modules, hits, "later:emptied", set_up, crash_case};
+    return crash_three_ways(&cases, 45);
 }

@@ -8,10 +8,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "crash_stream.h"
+#include "crash_three_ways.h"
 
 enum { ROUNDS = 60, MAX_DEPTH = 12 };
-enum how { IN_MEMORY, DURABLE, GONE };
 
 /* Of the channel that rests, beside what crash_stream.h has of the other. */
 static struct {
@@ -85,85 +84,40 @@ static void check_slow(int first, int last)
     CHECK(first == finished + 1 || first == finishing + 1);
 }
 
+static void set_up(void)
+{
+    make_journal();
+    slow = mmap(NULL, sizeof *slow, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(slow != MAP_FAILED);
+}
+
 /* arg: enum how */
 static void crash_case(void *arg)
 {
-    const enum how *how = arg;
-    const pn_topic_options to = {.given = PN_TOPIC_DURABLE | PN_TOPIC_MAX_DEPTH | PN_TOPIC_FSYNC |
-                                          PN_TOPIC_OVERFLOW,
-                                 .durable = *how != IN_MEMORY,
-                                 .fsync = PN_FSYNC_NONE,
-                                 .overflow = PN_OVERFLOW_DISK,
-                                 .max_depth = MAX_DEPTH};
-    pn_options o = test_options();
-    pn_engine *engine;
-    pn_ref topic;
+    const pn_options o = test_options();
     int first, last;
     memset(shared, 0, sizeof *shared);
     memset(slow, 0, sizeof *slow);
-    segment = test_segment_name();
-    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    CHECK_OK(pn_open(segment, &o, &engine));
-    pn_conn *conn = test_connect(engine);
-    CHECK_OK(pn_topic_open(conn, "t", 1, &to, &topic));
-    test_inside()->topics.ctl->log.compact_from = 1000;
-    pn_ref fast = channel_of(conn, topic, "fast"), abandoned = channel_of(conn, topic, "slow");
-    int status = reap(spawn(victim, NULL));
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-        FAIL("%s was not reached %u times", label, nth);
-    if (*how == GONE) {
-        test_segment_remove(segment);
-        pn_conn_close(conn);
-        pn_engine_close(engine);
-        CHECK_OK(pn_open(segment, &o, &engine));
-        conn = test_connect(engine);
-        topic = topic_of(conn, "t");
-        fast = channel_of(conn, topic, "fast");
-        abandoned = channel_of(conn, topic, "slow");
-    }
-    CHECK_ENGINE(engine);
-    read_left(conn, fast, &first, &last);
+    struct scene s = scene_open(*(const enum how *) arg, &o, MAX_DEPTH);
+    channel_of(s.conn, s.topic, "fast");
+    channel_of(s.conn, s.topic, "slow");
+    scene_dies(&s, victim);
+    read_left(s.conn, channel_of(s.conn, s.topic, "fast"), &first, &last);
     check_range(first, last);
-    read_left(conn, abandoned, &first, &last);
+    read_left(s.conn, channel_of(s.conn, s.topic, "slow"), &first, &last);
     if (strcmp(label, "rest:emptied") != 0)
         check_slow(first, last);
-    CHECK_ENGINE(engine);
-    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
-    CHECK_EQ(topic_stat(conn, topic).corrupt, 0);
-    CHECK_EQ(topic_stat(conn, topic).unfinished, 0);
-    CHECK_OK(pn_topic_delete(conn, topic));
-    CHECK_EQ(files_in(data_dir), *how != IN_MEMORY);
-    pn_conn_close(conn);
-    pn_engine_close(engine);
+    CHECK_EQ(topic_stat(s.conn, s.topic).on_disk, 0);
+    CHECK_EQ(topic_stat(s.conn, s.topic).unfinished, 0);
+    scene_close(&s);
 }
 
 int main(void)
 {
     static const char *const modules[] = {"rest:",       "diskqueue:c",    "diskqueue:w",
-                                          "diskqueue:s", "publish:redone", "publish:live"};
-    static const uint32_t hits[] = {1, 2, 5, 11, 23};
-    unsigned cases = 0;
-    data_dir_make();
-    test_watchdog(110);
-    make_journal();
-    slow = mmap(NULL, sizeof *slow, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(slow != MAP_FAILED);
-    for (int i = 0; i < pn_crash_label_count(); i++) {
-        bool ours = false;
-        label = pn_crash_label(i);
-        for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++)
-            ours |= strncmp(label, modules[k], strlen(modules[k])) == 0;
-        if (!ours)
-            continue;
-        bool rare = strcmp(label, "rest:emptied") == 0;
-        for (size_t hit = 0; hit < (rare ? 1 : sizeof hits / sizeof hits[0]); hit++)
-            for (enum how how = IN_MEMORY; how <= GONE; how++, cases++) {
-                nth = hits[hit];
-                data_dir_empty();
-                CHECK_CHILD(spawn(crash_case, &how), 0);
-            }
-    }
-    CHECK(cases >= 60);
-    printf("%u cases\n", cases);
-    return 0;
+                                          "diskqueue:s", "publish:redone", "publish:live",
+                                          NULL};
+    static const uint32_t hits[] = {1, 2, 5, 11, 23, 0};
+    const struct cases cases = {modules, hits, "rest:emptied", set_up, crash_case};
+    return crash_three_ways(&cases, 60);
 }

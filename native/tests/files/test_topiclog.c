@@ -106,7 +106,7 @@ static void test_logs_of_before_and_of_later_versions_are_read(void)
 
 /* ---- cut and damaged ------------------------------------------------------------------------- */
 
-enum { SMALL = 40 };
+enum { SMALL = 24 };
 
 static struct op all_ops[SMALL * MOST];
 static struct {
