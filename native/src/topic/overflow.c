@@ -526,19 +526,34 @@ static int take(void *arg, const struct pn_record_out *record)
     return 1;
 }
 
+/* At most *left of them; true: what came has left the backlog, and with that made room for more. */
+static bool refill_once(struct refill *r, uint32_t *left)
+{
+    struct pn_segment *seg = r->seg;
+    struct pn_topic *topic = r->topic;
+    int64_t n = -EAGAIN;
+    for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
+        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, *left, take, r);
+    PN_CRASH("refill:done");
+    *left -= n > 0 ? (uint32_t) n : 0;
+    if ((*left == 0 || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
+        topic->refilling = 1;
+    const uint32_t firm = topic->firm;
+    if (n <= 0 || pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready == 0 ||
+        pn_topic_pump_locked(seg, topic))
+        return false;
+    return topic->firm < firm && topic->refilling == 0 && pn_topic_on_disk(topic) != 0;
+}
+
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
     struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
-    uint32_t before = topic->messages;
-    int64_t n = -EAGAIN;
+    uint32_t before = topic->messages, left = PN_TOPIC_STEPS;
     if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
-    for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
-        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_TOPIC_STEPS, take, &r);
-    PN_CRASH("refill:done");
-    if ((n == PN_TOPIC_STEPS || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
-        topic->refilling = 1;
+    while (refill_once(&r, &left))
+        ;
     pn_tombstones_passed_locked(seg, topic);
     /* as many may have been dropped for those that came */
     if (!r.moved && topic->messages == before && topic->refilling == 0)
