@@ -328,6 +328,17 @@ static bool has_gone_later(struct pn_segment *seg, struct pn_topic *topic,
            pn_deferred_in_memory_locked(seg, topic, op->id) == 0;
 }
 
+/* It is in memory, and may have left it when the prepared transaction commits. */
+static int keep_a_place(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op)
+{
+    struct pn_segment *seg = s->conn->seg;
+    if (!pn_topic_may_spill(seg, topic) || pn_deferred_in_memory_locked(seg, topic, op->id) == 0)
+        return 0;
+    op->tombstone =
+        pn_tombstone_make_locked(seg, topic, PN_TOMB_NOWHERE, PN_TOMB_PREPARED, s->conn);
+    return op->tombstone != 0 ? 0 : -PN_ETOPICFULL;
+}
+
 /* Where the message is now.  For a prepared transaction nothing here can fail any more. */
 static int plan_cancel(struct staging *s, struct pn_pending_op *op)
 {
@@ -356,7 +367,9 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
     }
     if (kept) /* it is in memory by now, or gone */
         pn_tombstone_free_locked(seg, tombstone);
-    if (topic != NULL && !s->prepare)
+    if (topic != NULL && s->prepare)
+        return keep_a_place(s, topic, op);
+    if (topic != NULL)
         op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
     return 0;
 }

@@ -12,8 +12,8 @@
  *    finds none is an error.
  * 4. In a transaction the tombstone is STAGED under the lock, an entry of the queue names it, and
  *    `head` makes it true; applied, it is LIVE (topic_ops.c).  prepare() keeps a PREPARED one, so
- *    that the commit cannot fail for want of a place; the message may come back to memory
- *    meanwhile, and fire.
+ *    that the commit cannot fail for want of a place: also for a message in memory, which may leave
+ *    it (later.c).  The message may come back to memory meanwhile, and fire.
  * 5. Records have no index: a cancel reads the queue's files from the front, at most
  *    PN_TOPIC_STEPS records or PN_LOOK_BYTES in one hold of the lock.  Messages go from the topic's
  *    own files or `rest` to memory, from there to the end of `later` (later.c), and from its front
@@ -222,8 +222,8 @@ uint32_t pn_tombstone_make_locked(struct pn_segment *seg, struct pn_topic *topic
         i++;
     if (i > PN_TOMBSTONES) {
         pn_fail(PN_ETOPICFULL,
-                "topic \"%.*s\": the message is on disk, and %u that are there have been cancelled "
-                "already\n"
+                "topic \"%.*s\": the message is on disk, or may go there before the prepared "
+                "transaction commits, and all %u places for what is cancelled there are taken\n"
                 "Wait until some of them have been passed: consumers have to finish messages, so "
                 "that those on disk come back to memory. Or give the segment more topic_memory.",
                 (int) topic->name_len, topic->name, PN_TOMBSTONES);

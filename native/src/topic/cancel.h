@@ -7,6 +7,7 @@
 #define PN_TOPIC_CANCEL_H
 
 #include "topic/overflow.h"
+#include "topic/rest.h"
 
 /* Which deferred message is looked for, and where it is.  Begins as zeros. */
 struct pn_deferred {
@@ -37,6 +38,9 @@ bool pn_topic_is_buried_locked(const struct pn_segment *seg, const struct pn_top
 /* Is that record on disk still, and no tombstone on it but a prepared transaction's? */
 bool pn_deferred_on_disk_locked(const struct pn_segment *seg, const struct pn_topic *topic,
                                 uint64_t seq);
+
+/* A place that is kept for a message in memory has this: no record. */
+#define PN_TOMB_NOWHERE (~PN_SEQ_QUEUE)
 
 /*
  * A tombstone in that state, of a PREPARED one the slot of `owner`; its index + 1.  0: there is no

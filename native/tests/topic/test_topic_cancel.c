@@ -460,6 +460,120 @@ static void test_a_consumer_gets_what_stands_behind_many_that_are_no_more(void)
     close_scene();
 }
 
+/* ---- deferred messages that leave memory ------------------------------------------------------ */
+
+static void open_with_little_memory(void)
+{
+    pn_options o = test_options();
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 256 << 10;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    topic = topic_of(conn, "t");
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 2);
+}
+
+static struct pn_topic *topic_locked(void)
+{
+    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
+    return pn_topic_named_locked(test_inside(), topic);
+}
+
+static bool is_in_memory(uint64_t id)
+{
+    struct pn_topic *t = topic_locked();
+    bool found = pn_deferred_in_memory_locked(test_inside(), t, id) != 0;
+    pn_lock_release(test_inside());
+    return found;
+}
+
+/* By others, that are due earlier. */
+static void make_it_leave(uint64_t id)
+{
+    char body[401];
+    memset(body, 'x', 400);
+    body[400] = '\0';
+    for (int i = 0; i < 3000 && is_in_memory(id); i++)
+        publish_in_an_hour(body);
+    CHECK(!is_in_memory(id));
+    CHECK(topic_stat(conn, topic).on_disk > 0);
+}
+
+static uint32_t places[PN_TOMBSTONES + 1];
+
+/* All that are left. */
+static uint32_t take_places(void)
+{
+    uint32_t n = 0;
+    struct pn_topic *t = topic_locked();
+    while ((places[n] = pn_tombstone_make_locked(test_inside(), t, PN_TOMB_NOWHERE,
+                                                 PN_TOMB_PREPARED, conn)) != 0)
+        n++;
+    pn_lock_release(test_inside());
+    return n;
+}
+
+static void free_places(uint32_t n)
+{
+    topic_locked();
+    while (n > 0)
+        pn_tombstone_free_locked(test_inside(), places[--n]);
+    pn_lock_release(test_inside());
+}
+
+static void empty_it(void)
+{
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    check_counts(0, 0);
+    close_scene();
+}
+
+/* All places are taken between prepare and commit, and the message has left memory. */
+static void test_what_leaves_memory_after_prepare_is_cancelled_all_the_same(void)
+{
+    open_with_little_memory();
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS);
+    pn_txn *txn = test_begin(conn);
+    CANCEL(txn, id, 1);
+    CHECK_OK(pn_txn_prepare(txn));
+    make_it_leave(id);
+    uint32_t taken = take_places();
+    uint64_t before = channel_stat(conn, channel).deferred;
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(channel_stat(conn, channel).deferred, before - 1);
+    CANCEL(NULL, id, 0);
+    CHECK_ENGINE(engine);
+    free_places(taken);
+    empty_it();
+}
+
+static void test_prepare_says_that_there_is_no_place_for_what_may_leave_memory(void)
+{
+    open_with_little_memory();
+    uint64_t id = publish_later("kept", 2 * HOUR * 1000 * MS);
+    CHECK_EQ(take_places(), PN_TOMBSTONES);
+    pn_txn *txn = test_begin(conn);
+    CANCEL(txn, id, 1);
+    CHECK_EQ(pn_txn_prepare(txn), -PN_ETOPICFULL);
+    CHECK(strstr(pn_error_message(), "2048") != NULL);
+    pn_txn_abort(txn);
+    free_places(PN_TOMBSTONES);
+    txn = test_begin(conn); /* its place goes with it, and with a commit that does not need it */
+    CANCEL(txn, id, 1);
+    CHECK_OK(pn_txn_prepare(txn));
+    pn_txn_abort(txn);
+    CHECK_EQ(test_inside()->topics.ctl->tombstone_end, 0);
+    txn = test_begin(conn);
+    CANCEL(txn, id, 1);
+    CHECK_OK(pn_txn_prepare(txn));
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(test_inside()->topics.ctl->tombstone_end, 0);
+    CANCEL(NULL, id, 0);
+    empty_it();
+}
+
 int main(void)
 {
     data_dir_make();
@@ -477,5 +591,7 @@ int main(void)
     RUN(test_a_cancelled_record_that_is_damaged_is_counted_once);
     RUN(test_consumers_of_other_processes_do_not_see_it);
     RUN(test_a_consumer_gets_what_stands_behind_many_that_are_no_more);
+    RUN(test_what_leaves_memory_after_prepare_is_cancelled_all_the_same);
+    RUN(test_prepare_says_that_there_is_no_place_for_what_may_leave_memory);
     return tests_done();
 }
