@@ -359,8 +359,11 @@ int pn_carry_all_locked(struct pn_segment *seg)
 void pn_carry_some_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    pn_topiclog_compact(&seg->topics.ctl->log, &pn_durable_mine(seg)->files, live_bytes(seg),
-                        PN_CARRY_MESSAGES);
+    struct pn_topiclog *log = &seg->topics.ctl->log;
+    int rc = pn_topiclog_compact(log, &pn_durable_mine(seg)->files, live_bytes(seg),
+                                 PN_CARRY_MESSAGES);
+    if (rc < 0 && pn_load_relaxed(&log->queue.error) == 0) /* it could not be read, or the like */
+        pn_store_relaxed(&log->queue.error, -rc < PN_EQUEUEFULL ? -rc : EIO);
 }
 
 int pn_carry_step_locked(struct pn_segment *seg)

@@ -17,7 +17,8 @@
  *      - brings back what is due within `later_window`, while half a share is free.  The window
  *        doubles when all such had room, and is halved when some had not;
  *      - passes what is void, expired or cancelled;
- *      - writes everything else again, behind the others.
+ *      - writes everything else again, behind the others; on a full disk it comes back as well,
+ *        as far as memory has room.
  *    It begins so much before the earliest is due as it may take (lead()), and some time after the
  *    last one, so that turns take half of the time at most.
  *    Between turns the first ones come back, whenever they are due, while half a share is free.
@@ -321,7 +322,8 @@ bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic, u
         pn_topic_use_files_locked(seg, topic) != 0)
         return false;
     if (pn_durable_compacts_locked(seg, topic)) {
-        topic->refilling = 1; /* each operation does a part of it (6) */
+        /* each operation does a part of it (6); on a full disk none is hurried to */
+        topic->refilling = pn_load_relaxed(&seg->topics.ctl->log.queue.error) == 0;
         return false;
     }
     if (*written >= PN_LATER_BYTES) {
@@ -475,7 +477,9 @@ static int take(struct turn *t, const struct record *r)
         if (soon && is_roomy(t->seg, topic, bytes, HALF) && come_back(t, r) == 1)
             return 1;
         topic->later_refused |= soon;
-        return write_again(t, r);
+        const int rc = write_again(t, r);
+        /* on a full disk what is due may stand behind it */
+        return rc < 0 && is_roomy(t->seg, topic, bytes, SOME) ? come_back(t, r) : rc;
     }
     bool full = topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth;
     const int rc = full ? 0 : come_back(t, r);

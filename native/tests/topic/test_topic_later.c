@@ -1,0 +1,160 @@
+/*
+ * test_topic_later.c - deferred messages that leave memory (topic/later.c): on a full disk, with
+ * max_depth, as dead letters, emptied; tests/topics/test_later.py has the promises to users.
+ */
+#include <sys/resource.h>
+
+#include "segfiles.h"
+#include "topic/delivery.h"
+#include "topic/carry.h"
+#include "topic/overflow.h"
+#include "topics.h"
+
+enum { LENGTH = 400, HOUR = 3600 };
+
+static pn_engine *engine;
+static pn_conn *conn;
+static pn_ref topic, channel;
+
+static void open_with(pn_topic_options *to)
+{
+    pn_options o = test_options();
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 256 << 10;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    to->given |= PN_TOPIC_OVERFLOW;
+    to->overflow = PN_OVERFLOW_DISK;
+    CHECK_OK(pn_topic_open(conn, "t", 1, to, &topic));
+    channel = channel_of(conn, topic, "c");
+}
+
+static void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_remove_spill_files(engine);
+    pn_engine_close(engine);
+}
+
+static void publish_later(int n, int64_t delay_ns)
+{
+    static unsigned char bodies[50 * LENGTH];
+    static uint32_t lens[50];
+    const pn_message_in common = {.delay_ns = delay_ns};
+    uint64_t first;
+    for (int i = 0; i < 50; i++)
+        lens[i] = LENGTH;
+    for (int i = 0; i < n; i += 50)
+        CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies, lens,
+                                       (size_t) (n - i < 50 ? n - i : 50), &common, &first));
+}
+
+static struct pn_topic *topic_locked(void)
+{
+    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
+    return pn_topic_named_locked(test_inside(), topic);
+}
+
+static void set_file_size(rlim_t most)
+{
+    struct rlimit limit;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* ---- a full disk ----------------------------------------------------------------------------- */
+
+/* Memory full of what is deferred, and more of it in the topic's files, as the log is compacted. */
+static void fill_while_compacting(void)
+{
+    for (int i = 0; i < 200; i++) {
+        struct pn_topic *t = topic_locked();
+        struct pn_topiclog *log = &test_inside()->topics.ctl->log;
+        const bool full = t->refilling != 0 && pn_topic_on_disk(t) != 0;
+        if (!full && log->compact_file == 0)
+            CHECK_EQ(pn_topiclog_begin_anew(log, &pn_durable_mine(test_inside())->files), 1);
+        pn_lock_release(test_inside());
+        if (full)
+            return;
+        publish_later(10, HOUR * 1000 * MS);
+    }
+    FAIL("memory was never full while the log was compacted");
+}
+
+/* What cannot go on is not tried again by each consumer that waits, at once. */
+static void test_consumers_sleep_while_a_full_disk_stops_compaction(void)
+{
+    pn_topic_options to = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
+                           .durable = 1,
+                           .fsync = PN_FSYNC_NONE};
+    pn_message_out m;
+    open_with(&to);
+    pn_consumer *consumer = consumer_of(conn, channel, 2);
+    publish_later(200, HOUR * 1000 * MS);
+    fill_while_compacting();
+    set_file_size(1);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pn_consumer_get(consumer, 0, &m), 0);
+    struct pn_topic *t = topic_locked();
+    struct pn_topic_channel *ch =
+        pn_topic_channel_named_locked(test_inside(), channel);
+    CHECK(test_inside()->topics.ctl->log.compact_file != 0);
+    CHECK(pn_topic_on_disk(t) != 0);
+    CHECK(pn_topic_channel_next_due_locked(test_inside(), ch) > test_now_ns());
+    pn_lock_release(test_inside());
+    set_file_size(RLIM_INFINITY);
+    publish(conn, topic, "now");
+    CHECK_SOON(pn_consumer_get(consumer, 10 * MS, &m) == 1);
+    FINISH(conn, &m);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+}
+
+/* Get and finish n of them. */
+static void finish_all(int n)
+{
+    pn_consumer *consumer = consumer_of(conn, channel, 10);
+    pn_message_out m;
+    const int64_t until = test_now_ns() + TEST_PATIENCE_MS * MS;
+    while (n > 0 && test_now_ns() < until) {
+        int rc = pn_consumer_get(consumer, 100 * MS, &m);
+        CHECK(rc >= 0 || rc == -EINTR);
+        if (rc != 1)
+            continue;
+        FINISH(conn, &m);
+        n--;
+    }
+    CHECK_EQ(n, 0);
+    CHECK_OK(pn_consumer_close(consumer));
+}
+
+/* What is not due stands before what is, and cannot be written again behind it. */
+static void test_what_is_due_comes_on_a_full_disk(void)
+{
+    enum { TOMORROW = 100, SOON = 600 };
+    pn_topic_options to = {0};
+    open_with(&to);
+    publish_later(TOMORROW, 24 * HOUR * 1000 * MS);
+    publish_later(SOON, 700 * MS);
+    struct pn_topic *t = topic_locked();
+    CHECK(pn_topic_later(t) > TOMORROW);
+    pn_lock_release(test_inside());
+    set_file_size(1);
+    finish_all(SOON);
+    CHECK_EQ(channel_stat(conn, channel).deferred, TOMORROW);
+    set_file_size(RLIM_INFINITY);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    close_scene();
+}
+
+int main(void)
+{
+    data_dir_make();
+    test_watchdog(100);
+    RUN(test_what_is_due_comes_on_a_full_disk);
+    RUN(test_consumers_sleep_while_a_full_disk_stops_compaction);
+    return tests_done();
+}
