@@ -99,6 +99,14 @@ static bool take(struct topic_model *m, int topic)
     return true;
 }
 
+/* What came has left the backlog for ephemeral channels, and made room for more by that. */
+static bool pump_makes_room(struct topic_model *m, int topic)
+{
+    uint64_t firm = tm_firm_messages(m, topic);
+    tm_pump(m, topic);
+    return tm_firm_messages(m, topic) < firm;
+}
+
 void tm_refill(struct topic_model *m)
 {
     for (int topic = 0; topic < TM_TOPICS; topic++) {
@@ -108,8 +116,10 @@ void tm_refill(struct topic_model *m)
             t->refilling = false;
             continue;
         }
-        while (steps < TM_STEPS && t->ndisk != 0 && take(m, topic))
-            steps++;
+        do {
+            while (steps < TM_STEPS && t->ndisk != 0 && take(m, topic))
+                steps++;
+        } while (pump_makes_room(m, topic) && steps < TM_STEPS && t->ndisk != 0);
         t->refilling = steps == TM_STEPS && t->ndisk != 0;
         tm_pump(m, topic);
     }

@@ -277,8 +277,9 @@ int tm_stage(struct topic_model *m, const struct tm_publish *p, uint32_t i, bool
     struct tm_topic *t = &m->topic[p->topic];
     int message = new_message(m, p, i), n = 0;
     int64_t due = p->delay > 0 ? since(m, p) + p->delay : 0;
-    keeps |= t->paused || tm_channels_of(m, p->topic) == 0 ||
-             tm_count(m, p->topic, TM_OWN, TM_READY) != 0;
+    keeps |=
+        t->paused || tm_channels_of(m, p->topic) == 0 ||
+        tm_count(m, p->topic, TM_OWN, TM_READY) + tm_count(m, p->topic, TM_OWN, TM_STAGED) != 0;
     if (keeps) {
         deliver(m, message, p->topic, TM_OWN, due);
         return message;

@@ -360,8 +360,8 @@ void pn_carry_some_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
     struct pn_topiclog *log = &seg->topics.ctl->log;
-    int rc = pn_topiclog_compact(log, &pn_durable_mine(seg)->files, live_bytes(seg),
-                                 PN_CARRY_MESSAGES);
+    int rc =
+        pn_topiclog_compact(log, &pn_durable_mine(seg)->files, live_bytes(seg), PN_CARRY_MESSAGES);
     if (rc < 0 && pn_load_relaxed(&log->queue.error) == 0) /* it could not be read, or the like */
         pn_store_relaxed(&log->queue.error, -rc < PN_EQUEUEFULL ? -rc : EIO);
 }

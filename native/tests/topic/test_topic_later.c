@@ -87,9 +87,8 @@ static void fill_while_compacting(void)
 /* What cannot go on is not tried again by each consumer that waits, at once. */
 static void test_consumers_sleep_while_a_full_disk_stops_compaction(void)
 {
-    pn_topic_options to = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC,
-                           .durable = 1,
-                           .fsync = PN_FSYNC_NONE};
+    pn_topic_options to = {
+        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = 1, .fsync = PN_FSYNC_NONE};
     pn_message_out m;
     open_with(&to);
     pn_consumer *consumer = consumer_of(conn, channel, 2);
@@ -99,8 +98,7 @@ static void test_consumers_sleep_while_a_full_disk_stops_compaction(void)
     for (int i = 0; i < 3; i++)
         CHECK_EQ(pn_consumer_get(consumer, 0, &m), 0);
     struct pn_topic *t = topic_locked();
-    struct pn_topic_channel *ch =
-        pn_topic_channel_named_locked(test_inside(), channel);
+    struct pn_topic_channel *ch = pn_topic_channel_named_locked(test_inside(), channel);
     CHECK(test_inside()->topics.ctl->log.compact_file != 0);
     CHECK(pn_topic_on_disk(t) != 0);
     CHECK(pn_topic_channel_next_due_locked(test_inside(), ch) > test_now_ns());
