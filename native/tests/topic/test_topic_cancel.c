@@ -460,7 +460,7 @@ static void test_a_consumer_gets_what_stands_behind_many_that_are_no_more(void)
     close_scene();
 }
 
-/* ---- deferred messages that leave memory ------------------------------------------------------ */
+/* ---- deferred messages that leave memory ---------------------------------------------------- */
 
 static void open_with_little_memory(void)
 {
