@@ -66,12 +66,8 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         """What `notify` is where it is out of the ordinary."""
         self._sender.notify(channel, payload)
 
-    def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool = True) -> int:
-        """Send any number of notifications on one channel, all or none.
-
-        Outside a transaction they are one of their own.  `dedup=False` keeps duplicates among
-        them.  Returns how many are left after collapsing, heard or not.  Errors as `notify`.
-        """
+    def _notify_many(self, channel: str, payloads: Payloads, dedup: bool) -> int:
+        """What `notify_many` is where it is out of the ordinary."""
         transaction = self._registry.current()
         if transaction is not None:
             return transaction.notify_many(channel, payloads, dedup=dedup)

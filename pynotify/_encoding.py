@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pynotify._hot import join
 from pynotify.errors import InvalidChannelName, PayloadDecodeError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 #: Encoded names of the channels used lately.  Emptied when full: cheaper than ordering it.
 channel_cache: dict[str, bytes] = {}
 _CHANNEL_CACHE_SIZE = 4096
-_FLAT = frozenset((bytes, bytearray))
 
 
 def encode_channel(channel: str) -> bytes:
@@ -70,9 +70,11 @@ def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     """The payloads one after the other, and their lengths."""
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         raise TypeError("payloads must be an iterable of payloads, not one payload")
-    # Mostly they are of one type, and then no Python code runs for each.
-    items: list[Any] | tuple[Any, ...]
     items = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
-    if not _FLAT.issuperset(map(type, items)):  # else their len() is that in bytes
-        items = [encode_payload(item) for item in items]
-    return b"".join(items), array("I", map(len, items))
+    joined = join(items)
+    if joined is None:
+        encoded = [encode_payload(item) for item in items]
+        return b"".join(encoded), array("I", map(len, encoded))
+    lengths = array("I")
+    lengths.frombytes(joined[1])
+    return joined[0], lengths

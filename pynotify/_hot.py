@@ -18,5 +18,7 @@ Batch = _module.Batch
 Notifier = _module.Notifier
 Notify = _module.Notify
 Port = _module.Port
+Publisher = _module.Publisher
+join = _module.join
 messages = _module.messages
 split = _module.split

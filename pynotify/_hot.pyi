@@ -1,7 +1,7 @@
 """What is called for every message, in C: native/python."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, final, overload
 
 from typing_extensions import Buffer
@@ -88,6 +88,39 @@ class Notifier:
         limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
         """
 
+    def notify_many(
+        self, channel: str, payloads: Iterable[str | Buffer], *, dedup: bool = True
+    ) -> int:
+        """Send any number of notifications on one channel, all or none.
+
+        Outside a transaction they are one of their own.  `dedup=False` keeps duplicates among
+        them.  Returns how many are left after collapsing, heard or not.  Errors as `notify`.
+        """
+
+class Publisher:
+    """What a topic publishes outside of transactions."""
+
+    _handle: Any
+    _open: Any
+    _ref: int
+    _in_memory: bool
+    def publish(
+        self,
+        body: str | Buffer,
+        *,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Publish a message and return its id, 16 hex digits.
+
+        `body`: str (published as UTF-8) or bytes-like, 1 byte to the segment's `max_body`, else
+        `ProgrammingError` or `PayloadTooLong`.  `delay`: seconds before it is delivered; `ttl`:
+        seconds after which it no longer is; both from the commit on.  `headers`: str to str.
+        Raises `TopicFull`, at commit inside a transaction; `SyncFailed` of a topic with
+        `fsync="always"`: the message is published, but not known to be on the disk.
+        """
+
 class Batch:
     """Reads for one connection, whose lock the caller holds."""
 
@@ -106,6 +139,7 @@ class Batch:
     ) -> list[Notify | Gap]: ...
     def read_columns(self, handle: Port, limit: int, /) -> Columns | None: ...
 
+def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...
 def messages(
     seq: bytes,
     sent_ns: bytes,

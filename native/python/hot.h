@@ -54,11 +54,33 @@ struct pn_py_port {
 /* `port` as what it is; NULL with a TypeError. */
 struct pn_py_port *pn_py_port_of(PyObject *port);
 
+/* The bytes of a str or bytes. */
+struct pn_py_text {
+    const char *at;
+    Py_ssize_t len;
+};
+
+/* Of an exact str or bytes, which has to stay; false without an exception: another object. */
+bool pn_py_text_of(PyObject *object, struct pn_py_text *text);
+
+/* Payloads one after the other. */
+struct pn_py_joined {
+    char *bytes;
+    uint32_t *lens;
+    size_t n, size;
+};
+
+/* 1: joined, to be freed; 0: not here, without an exception; -1 with one. */
+int pn_py_join(PyObject *sequence, struct pn_py_joined *joined);
+void pn_py_join_free(struct pn_py_joined *joined);
+
 /* Each adds its types to the module.  0 or -1. */
 int pn_py_add_notify(PyObject *module);
 int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
+int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);
+int pn_py_add_topic(PyObject *module);
 
 /* The object `name` of the module pynotify.`module`; a new reference. */
 PyObject *pn_py_import(const char *module, const char *name);

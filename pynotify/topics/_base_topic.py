@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from pynotify._encoding import join_payloads
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import Publisher
 from pynotify.topics._content import MessageIds, MessageIn, encode_body, parse_id
 from pynotify.topics._options import (
     ChannelOptions,
@@ -30,16 +31,19 @@ _pn_topic_publish_body = lib.pn_topic_publish_body
 _EINTR = -errno.EINTR
 
 
-class BaseTopic:
+class BaseTopic(Publisher):
     """A topic of one database: what `Topic` and `AsyncTopic` have in common."""
 
-    __slots__ = ("__weakref__", "_handle", "_link", "_made", "_name", "_open", "_ref")
+    __slots__ = ("__weakref__", "_link", "_made", "_name")
 
     def __init__(self, link: Link, name: str, ref: int) -> None:
         self._link = link
         self._handle, self._open = link.handle, link.transactions.by_owner
         self._name = name
         self._ref = ref
+        row = ffi.new("pn_topic_stats *")
+        link.transactions.run_at_once(lib.pn_topic_stat, ref, row)
+        self._in_memory = not row.durable
         #: The same object for the same channel, as long as a reference to it exists.
         self._made: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
@@ -47,6 +51,18 @@ class BaseTopic:
     def name(self) -> str:
         """The topic's name in the connection's database."""
         return self._name
+
+    def _publish_otherwise(
+        self,
+        body: str | Buffer,
+        delay: float,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> str:
+        """What `publish` is where it is out of the ordinary."""
+        if delay or ttl is not None or headers is not None or self._open:
+            return self._publish(body, delay, ttl, headers)
+        return self._publish_body(body)
 
     def _publish(
         self,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
-from pynotify.topics._content import encode_body
 from pynotify.topics._options import (
     OMITTED,
     UNCHANGED,
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from pynotify._link import Link, TaskLink, ThreadLink
     from pynotify.topics._stats import TopicStats
 
-_pn_topic_publish_body = lib.pn_topic_publish_body
-_EINTR = -errno.EINTR
-
 
 class Topic(BaseTopic):
     """Where messages are published, made by `Connection.topic`.
@@ -42,34 +37,6 @@ class Topic(BaseTopic):
     __slots__ = ()
     _link: ThreadLink
     _made: WeakValueDictionary[int, Channel]
-
-    def publish(
-        self,
-        body: str | Buffer,
-        *,
-        delay: float = 0.0,
-        ttl: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> str:
-        """Publish a message and return its id, 16 hex digits.
-
-        `body`: str (published as UTF-8) or bytes-like, 1 byte to the segment's `max_body`, else
-        `ProgrammingError` or `PayloadTooLong`.  `delay`: seconds before it is delivered; `ttl`:
-        seconds after which it no longer is; both from the commit on.  `headers`: str to str.
-        Raises `TopicFull`, at commit inside a transaction; `SyncFailed` of a topic with
-        `fsync="always"`: the message is published, but not known to be on the disk.
-        """
-        if delay or ttl is not None or headers is not None or self._open:
-            return self._publish(body, delay, ttl, headers)
-        # As _publish_body(), without the call.
-        data = body if type(body) is bytes else encode_body(body)
-        handle = self._handle
-        number = _pn_topic_publish_body(handle.native, self._ref, data, len(data))
-        if number == _EINTR:
-            return self._publish_body(data)
-        if number < 0:
-            handle.check(number)
-        return f"{number:016x}"
 
     def publish_many(
         self,
@@ -165,7 +132,7 @@ class AsyncTopic(BaseTopic):
     _link: TaskLink
     _made: WeakValueDictionary[int, AsyncChannel]
 
-    async def publish(
+    async def publish(  # type: ignore[override]
         self,
         body: str | Buffer,
         *,

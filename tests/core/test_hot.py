@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pynotify
 from forgetting import assert_forgotten
 from forking import in_child
 from locked import LockHolder
+from pynotify.topics import Topic
 from receiving import payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
@@ -154,6 +156,156 @@ def test_subclasses_of_str_and_bytes(conn: pynotify.Connection) -> None:
 def test_names_that_are_refused(conn: pynotify.Connection, channel: str) -> None:
     with pytest.raises(pynotify.InvalidChannelName):
         conn.notify(channel, "x")
+    with pytest.raises(pynotify.InvalidChannelName):
+        conn.notify_many(channel, ["x"])
+
+
+# ---- arguments of notify_many() ------------------------------------------------------------------
+
+
+MANY: dict[str, tuple[Any, list[str]]] = {
+    "a list": (["a", b"b", "\u00fc", b"\xc3\xb6", ""], ["a", "b", "\u00fc", "\u00f6", ""]),
+    "a tuple": (("a", "b"), ["a", "b"]),
+    "other bytes": ([bytearray(b"a"), memoryview(b"b"), "c"], ["a", "b", "c"]),
+    "a generator": ((str(i) for i in range(3)), ["0", "1", "2"]),
+    "a subclass": (type("Two", (list,), {})(["a", "b"]), ["a", "b"]),
+    "duplicates": (["a", b"a", "a"], ["a"]),
+    "none": ([], []),
+    "hundreds": ([f"{i % 300}" for i in range(700)], [str(i) for i in range(300)]),
+    "so many that other threads run": (
+        [f"{i:0500}" for i in range(2_000)],
+        [f"{i:0500}" for i in range(2_000)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many(conn: pynotify.Connection, name: str) -> None:
+    given, expected = MANY[name]
+    conn.listen("c")
+    assert conn.notify_many("c", given) == len(expected)
+    assert payloads(conn.poll()) == expected
+
+
+def test_arguments_of_many_by_name(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    assert conn.notify_many(payloads=["x", "x"], channel="c", dedup=False) == 2
+    assert conn.notify_many("c", ["y", "y"], dedup=1) == 1  # type: ignore[arg-type]
+    assert payloads(conn.poll()) == ["x", "x", "y"]
+    for arguments, named in [((), {}), (("c",), {}), (("c", [], True), {}), (("c", []), {"a": 1})]:
+        with pytest.raises(TypeError, match=r"notify_many\(\)"):
+            conn.notify_many(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("abc", TypeError),
+        (b"abc", TypeError),
+        (1, TypeError),
+        (["a", 1], TypeError),
+        (["a", "\ud800"], UnicodeEncodeError),
+        (["a", "x" * 8000], pynotify.PayloadTooLong),
+    ],
+)
+def test_of_many_that_are_refused_none_is_sent(
+    conn: pynotify.Connection, given: Any, error: type[Exception]
+) -> None:
+    conn.listen("c")
+    with pytest.raises(error):
+        conn.notify_many("c", given)
+    assert conn.poll() == []
+
+
+def test_many_in_a_transaction_and_of_a_closed_connection(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    with conn.transaction():
+        assert conn.notify_many("c", ["a", "b", "a"]) == 2
+        assert conn.notify_many("c", ["b", "c"]) == 1
+        assert conn.poll() == []
+    assert payloads(conn.poll()) == ["a", "b", "c"]
+    conn.close()
+    with pytest.raises(pynotify.InterfaceError, match="closed"):
+        conn.notify_many("c", ["a"])
+
+
+# ---- publish() of topics -------------------------------------------------------------------------
+
+
+def bodies(topic: Topic) -> list[bytes]:
+    """What is in the channel, finished."""
+    found = []
+    with topic.channel("k").consumer(max_in_flight=100) as consumer:
+        while True:
+            try:
+                message = consumer.get(0)
+            except pynotify.Timeout:
+                return found
+            found.append(message.body)
+            message.finish()
+
+
+def test_published_bodies_and_ids(conn: pynotify.Connection) -> None:
+    topic = conn.topic("t")
+    topic.channel("k")
+    given = [b"a", "\u00fc", bytearray(b"c"), memoryview(b"d"), type("B", (bytes,), {})(b"e")]
+    ids = [topic.publish(body) for body in given]
+    ids += [topic.publish(body="f"), topic.publish("g", headers={"h": "i"}, ttl=60)]
+    assert all(len(i) == 16 and i == f"{int(i, 16):016x}" for i in ids)
+    assert len(set(ids)) == 7 and ids == sorted(ids)
+    assert bodies(topic) == [b"a", "\u00fc".encode(), b"c", b"d", b"e", b"f", b"g"]
+
+
+def test_bodies_that_are_refused(conn: pynotify.Connection) -> None:
+    topic = conn.topic("t")
+    topic.channel("k")
+    for body, error in [
+        (b"", pynotify.ProgrammingError),
+        (b"x" * (2 << 20), pynotify.PayloadTooLong),
+        ("\ud800", UnicodeEncodeError),
+        (1, TypeError),
+        (None, TypeError),
+    ]:
+        with pytest.raises(error):
+            topic.publish(body)  # type: ignore[arg-type]
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    wrong = [((), {}), (("a", 1), {}), (("a",), {"body": "b"}), (("a",), {"other": 1})]
+    for arguments, named in wrong:
+        with pytest.raises(TypeError, match=r"publish\(\)"):
+            topic.publish(*arguments, **named)
+    assert bodies(topic) == []
+    topic.delete()
+    with pytest.raises(pynotify.TopicDeleted):
+        topic.publish("a")
+    other = conn.topic("t")
+    conn.close()
+    with pytest.raises(pynotify.InterfaceError, match="closed"):
+        other.publish("a")
+
+
+def test_publishing_belongs_to_the_transaction(conn: pynotify.Connection) -> None:
+    topic = conn.topic("t")
+    topic.channel("k")
+    with pytest.raises(ZeroDivisionError), conn.transaction():
+        topic.publish("never")
+        raise ZeroDivisionError
+    with conn.transaction():
+        topic.publish("then")
+        assert topic.channel("k").stats().depth == 0
+    assert bodies(topic) == [b"then"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_topic_on_disk_is_published_to_without_the_gil(
+    make_engine: EngineFactory, tmp_path: Path, durable: bool
+) -> None:
+    with make_engine(data_dir=tmp_path).connect() as conn:
+        topic = conn.topic("t", durable=durable)
+        assert topic._in_memory is not durable
+        assert conn.topic("t") is topic
+        topic.channel("k")
+        topic.publish("a")
+        assert bodies(topic) == [b"a"]
 
 
 # ---- references and memory -----------------------------------------------------------------------
@@ -167,9 +319,16 @@ def test_nothing_is_kept(conn: pynotify.Connection, make_engine: EngineFactory) 
         (message,) = conn.poll()
         assert (list(message), hash(message), repr(message)) is not None
         conn.notify("c", name.encode())
+        assert conn.notify_many("c", [name, name.encode(), f"{name}s"]) == 2
+        assert conn.notify_many("c", [name] * 400, dedup=False) == 400
         batch = conn.poll_batch()
         assert (list(batch), batch.payloads(), batch.data(0)) is not None
-        for wrong in (lambda: conn.notify("c", 1), lambda: conn.notify("x" * 64, name)):
+        for wrong in (
+            lambda: conn.notify("c", 1),
+            lambda: conn.notify("x" * 64, name),
+            lambda: conn.notify_many("c", [name, 1]),
+            lambda: conn.notify_many("x" * 64, [name]),
+        ):
             with pytest.raises((TypeError, pynotify.InvalidChannelName)):
                 wrong()
         with pytest.raises(pynotify.PayloadDecodeError):
@@ -187,7 +346,10 @@ def test_references_are_given_back(conn: pynotify.Connection) -> None:
         conn.notify(channel=channel, payload=payload)
         with pytest.raises(TypeError):
             conn.notify(channel, payload, payload)
-        assert len(conn.poll()) == 2
+        conn.notify_many(channel, [payload])
+        with pytest.raises(TypeError):
+            conn.notify_many(channel, [payload, 1])
+        assert len(conn.poll()) == 3
     after = [sys.getrefcount(thing) for thing in (channel, payload, conn, conn._handle)]
     assert [new - old for old, new in zip(before, after, strict=True)] == [0, 0, 0, 0]
 
@@ -196,6 +358,32 @@ RECEIVE: dict[str, Callable[[pynotify.Connection], Any]] = {
     "poll": lambda conn: conn.poll(),
     "poll_batch": lambda conn: conn.poll_batch(),
 }
+
+
+def test_nothing_is_kept_of_what_is_published(
+    conn: pynotify.Connection, make_engine: EngineFactory
+) -> None:
+    topic = conn.topic("t")
+    topic.channel("k")
+
+    def one(name: str) -> None:
+        topic.publish(name)
+        topic.publish(name.encode(), delay=0)
+        topic.publish_many([name, name.encode()])
+        with pytest.raises(TypeError):
+            topic.publish(1)  # type: ignore[arg-type]
+        with pytest.raises(pynotify.ProgrammingError):
+            topic.publish("")
+        assert len(bodies(topic)) == 4
+
+    assert_forgotten(one)
+    payload = "payload of its own"
+    before = [sys.getrefcount(thing) for thing in (payload, topic, conn._handle)]
+    for _ in range(100):
+        topic.publish(payload)
+        topic.publish(body=payload)
+    after = [sys.getrefcount(thing) for thing in (payload, topic, conn._handle)]
+    assert after == before
 
 
 def without_memory_at(place: int, call: Callable[[], Any]) -> tuple[Any, bool]:
@@ -234,8 +422,16 @@ def test_no_memory_at_any_place(segment_name: str, engine: pynotify.Engine, how:
     assert in_child(all_places) == []
 
 
-def test_no_memory_for_sending(segment_name: str, engine: pynotify.Engine) -> None:
+SEND: dict[str, Callable[[pynotify.Connection, str], object]] = {
+    "notify": lambda conn, text: conn.notify("c", text),
+    "notify_many": lambda conn, text: conn.notify_many("c", [text]),
+}
+
+
+@pytest.mark.parametrize("how", SEND)
+def test_no_memory_for_sending(segment_name: str, engine: pynotify.Engine, how: str) -> None:
     """It is sent once, or not at all, and then it raises."""
+    send = SEND[how]
 
     def all_places() -> list[str]:
         wrong: list[str] = []
@@ -243,9 +439,28 @@ def test_no_memory_for_sending(segment_name: str, engine: pynotify.Engine) -> No
             conn.listen("c")
             for place in range(1, 20):
                 payload = f"ü {place}"
-                _, failed = without_memory_at(place, lambda text=payload: conn.notify("c", text))
+                _, failed = without_memory_at(place, lambda text=payload: send(conn, text))
                 got = payloads(conn.poll())
                 if got != ([] if failed else [payload]):
+                    wrong.append(f"{place}: {failed}, {got}")
+        return wrong
+
+    assert in_child(all_places) == []
+
+
+def test_no_memory_for_publishing(segment_name: str, engine: pynotify.Engine) -> None:
+    """What raises may have been published: its id had no memory.  It is there once at most."""
+
+    def all_places() -> list[str]:
+        wrong: list[str] = []
+        with pynotify.connect(segment_name) as conn:
+            topic = conn.topic("t")
+            topic.channel("k")
+            for place in range(1, 12):
+                body = f"{place}"
+                _, failed = without_memory_at(place, lambda text=body: topic.publish(text))
+                got = bodies(topic)
+                if got != [body.encode()] and not (failed and got == []):
                     wrong.append(f"{place}: {failed}, {got}")
         return wrong
 
@@ -258,20 +473,26 @@ def test_no_memory_for_sending(segment_name: str, engine: pynotify.Engine) -> No
 def test_other_threads_run_while_one_waits(
     conn: pynotify.Connection, lock_holder: LockHolder
 ) -> None:
-    """notify() for the writer lock, and poll() for a LISTEN that waits for it."""
+    """What sends waits for the writer lock, and poll() for a LISTEN that waits for it."""
     conn.listen("c")
+    topic = conn.topic("t")
+    topic.channel("k")
     lock_holder.hold()
     try:
         sender, listener = Call(conn.notify, "c", "x"), Call(conn.listen, "d")
+        many = Call(conn.notify_many, "c", ["x", "x"])
+        publisher = Call(topic.publish, "body")
         reader = Call(conn.poll)
         wait_until(lambda: not (sender.ended or listener.ended), "they have begun")
         for _ in range(100):
             assert sys.getswitchinterval() > 0  # this thread has the GIL
-        assert not sender.ended
+        assert not (sender.ended or many.ended or publisher.ended)
     finally:
         lock_holder.release()
     sender.result(), listener.result()
-    assert payloads(reader.result() + conn.poll()) == ["x"]
+    assert many.result() == 1
+    assert len(publisher.result()) == 16
+    assert payloads(reader.result() + conn.poll()) == ["x", "x"]
 
 
 def test_a_handle_that_was_cleared_is_closed(connect: Connect) -> None:

@@ -58,24 +58,20 @@ static int new_txn(pn_conn *conn, pn_txn **out)
     return 0;
 }
 
-static int notify_many(pn_txn *txn, const char *channel, size_t channel_len, const char *payloads,
-                       const uint32_t *lens, size_t n, int dedup, uint64_t *queued)
+static int notify_many(pn_txn *txn, const char *channel, size_t channel_len,
+                       const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
 {
     int rc = pn_check_channel(txn->conn, channel, channel_len);
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = pn_check_payload(txn->conn, lens[i]);
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        int one = pn_bridge_refuse(txn->conn, channel, channel_len, payloads, lens[i]);
-        if (one == 0)
-            one = pn_pending_notify(&txn->pending, channel, channel_len, payloads, lens[i],
-                                    dedup != 0);
-        payloads += lens[i];
-        if (one < 0)
-            rc = one;
-        else
-            *queued += (uint64_t) one;
+    const char *payload = payloads->bytes;
+    for (size_t i = 0; rc == 0 && i < payloads->n; i++) {
+        rc = pn_check_payload(txn->conn, payloads->lens[i]);
+        if (rc == 0)
+            rc = pn_bridge_refuse(txn->conn, channel, channel_len, payload, payloads->lens[i]);
+        payload += payloads->lens[i];
     }
-    return rc;
+    return rc != 0 ? rc
+                   : pn_pending_notify_many(&txn->pending, channel, channel_len, payloads, dedup,
+                                            queued);
 }
 
 static int check_open(const pn_txn *txn)
@@ -92,16 +88,16 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
                           uint64_t *queued)
 {
     pn_txn *own = NULL;
+    const struct pn_payloads many = {.bytes = payloads, .lens = lens, .n = n};
     *queued = 0;
     if (txn != NULL) {
         int rc = check_open(txn);
-        return rc != 0 ? rc
-                       : notify_many(txn, channel, channel_len, payloads, lens, n, dedup, queued);
+        return rc != 0 ? rc : notify_many(txn, channel, channel_len, &many, dedup != 0, queued);
     }
     int rc = new_txn(conn, &own);
     if (rc != 0)
         return rc;
-    rc = notify_many(own, channel, channel_len, payloads, lens, n, dedup, queued);
+    rc = notify_many(own, channel, channel_len, &many, dedup != 0, queued);
     if (rc == 0)
         rc = pn_async_commit(own);
     free_txn(own);

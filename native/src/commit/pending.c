@@ -102,9 +102,9 @@ static int index_channels(struct pn_pending *p)
     return rc;
 }
 
-static int index_events(struct pn_pending *p)
+static int index_events(struct pn_pending *p, size_t n)
 {
-    int rc = index_reset(&p->event_index, p->nevents);
+    int rc = index_reset(&p->event_index, n);
     for (uint32_t i = 0; rc == 0 && i < p->nevents; i++)
         index_put(&p->event_index, p->events[i].hash, i);
     return rc;
@@ -182,20 +182,29 @@ static int intern_channel(struct pn_pending *p, const char *name, size_t len, ui
     return 0;
 }
 
-int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_len,
-                      const void *payload, size_t payload_len, bool dedup)
+/* Room for n more events with so many bytes of payload, at once. */
+static int expect(struct pn_pending *p, size_t n, size_t size)
 {
-    uint32_t c;
-    int rc = intern_channel(p, channel, channel_len, &c);
-    if (rc != 0)
-        return rc;
+    int rc = GROW(p, events, events_cap, p->nevents + n);
+    if (rc == 0)
+        rc = GROW(p, arena, arena_cap, p->arena_used + size);
+    if (rc == 0 && p->nevents + n > MIN_HASHABLE_NOTIFIES &&
+        2 * (p->nevents + n) > p->event_index.size)
+        rc = index_events(p, p->nevents + n);
+    return rc;
+}
+
+/* The same as pn_pending_notify(), on channel c of the transaction. */
+static int add_event(struct pn_pending *p, uint32_t c, const void *payload, size_t payload_len,
+                     bool dedup)
+{
     uint64_t hash = pn_channel_hash(c, payload, payload_len);
     if (dedup && have_event(p, hash, c, payload, payload_len)) {
         p->collapsed++;
         return 0;
     }
     struct pn_pending_event e = {.hash = hash, .payload_len = (uint32_t) payload_len, .channel = c};
-    rc = GROW(p, events, events_cap, p->nevents + 1);
+    int rc = GROW(p, events, events_cap, p->nevents + 1);
     if (rc == 0)
         rc = keep_bytes(p, payload, payload_len, &e.payload_off);
     if (rc != 0)
@@ -204,12 +213,41 @@ int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_
     p->events[p->nevents++] = e;
     if (p->event_index.slots == NULL ? p->nevents > MIN_HASHABLE_NOTIFIES
                                      : 2 * p->nevents > p->event_index.size)
-        rc = index_events(p);
+        rc = index_events(p, p->nevents);
     else if (p->event_index.slots != NULL)
         index_put(&p->event_index, hash, at);
     if (rc < 0)
         p->nevents--; /* not queued, so not to be committed either */
     return rc < 0 ? rc : 1;
+}
+
+int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_len,
+                      const void *payload, size_t payload_len, bool dedup)
+{
+    uint32_t c;
+    int rc = intern_channel(p, channel, channel_len, &c);
+    return rc != 0 ? rc : add_event(p, c, payload, payload_len, dedup);
+}
+
+int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,
+                           const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
+{
+    uint32_t c;
+    size_t size = 0;
+    if (payloads->n == 0)
+        return 0;
+    for (size_t i = 0; i < payloads->n; i++)
+        size += payloads->lens[i];
+    int rc = intern_channel(p, channel, channel_len, &c);
+    if (rc == 0)
+        rc = expect(p, payloads->n, size);
+    const char *payload = payloads->bytes;
+    for (size_t i = 0; rc >= 0 && i < payloads->n; i++) {
+        rc = add_event(p, c, payload, payloads->lens[i], dedup);
+        payload += payloads->lens[i];
+        *queued += rc > 0;
+    }
+    return rc < 0 ? rc : 0;
 }
 
 int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
@@ -351,7 +389,7 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     p->collapsed = mark->collapsed;
     p->nmarks = level - 1;
     /* the indices name what is gone; without memory for new ones the lists are scanned */
-    if (p->event_index.slots != NULL && index_events(p) != 0) {
+    if (p->event_index.slots != NULL && index_events(p, p->nevents) != 0) {
         free(p->event_index.slots);
         p->event_index = (struct pn_index) {0};
     }

@@ -119,6 +119,17 @@ void pn_pending_free(struct pn_pending *p);
 /* 1: queued, 0: collapsed with an equal one, or -ENOMEM. */
 int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_len,
                       const void *payload, size_t payload_len, bool dedup);
+
+/* n payloads, one after the other. */
+struct pn_payloads {
+    const char *bytes;
+    const uint32_t *lens;
+    size_t n;
+};
+
+/* All of them; *queued is raised by how many did not collapse.  0 or -ENOMEM, after some. */
+int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,
+                           const struct pn_payloads *payloads, bool dedup, uint64_t *queued);
 int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
                       size_t channel_len);
 

@@ -149,6 +149,34 @@ static void test_arena_growth(void)
     pn_pending_free(&list);
 }
 
+/* The list and its index are made for all of them, before the first is added. */
+static void test_many_find_room_at_once(void)
+{
+    char bytes[1000];
+    uint32_t lens[1000];
+    const struct pn_payloads many = {.bytes = bytes, .lens = lens, .n = 1000};
+    uint64_t queued = 0;
+    for (int i = 0; i < 1000; i++) {
+        bytes[i] = (char) (i % 200);
+        lens[i] = 1;
+    }
+    CHECK_EQ(notify("c", ""), 1);
+    CHECK_EQ(pn_pending_notify_many(&list, "c", 1, &many, true, &queued), 0);
+    CHECK_EQ(queued, 200);
+    CHECK_EQ(list.nevents, 201);
+    CHECK_EQ(list.collapsed, 800);
+    CHECK_EQ(list.event_index.size, 4096);
+    CHECK_EQ(list.events_cap, 1024);
+    CHECK_EQ(pn_pending_notify_many(&list, "c", 1, &many, false, &queued), 0);
+    CHECK_EQ(queued, 1200);
+    CHECK_EQ(list.nevents, 1201);
+    CHECK_EQ(pn_pending_notify(&list, "c", 1, "\x05", 1, true), 0);
+    const struct pn_payloads none = {.bytes = bytes, .lens = lens, .n = 0};
+    CHECK_EQ(pn_pending_notify_many(&list, "d", 1, &none, true, &queued), 0);
+    CHECK_EQ(list.nchannels, 1);
+    pn_pending_free(&list);
+}
+
 /* ---- against a model ------------------------------------------------------------------------- */
 
 enum { MAX = 4000, LEVELS = 10 };
@@ -171,6 +199,25 @@ static bool model_notify(uint32_t key)
             return false;
     model.key[model.n++] = key;
     return true;
+}
+
+/* Up to 40 of one channel at once, as pn_notify_many() has them. */
+static void notify_many(uint64_t r, uint32_t range)
+{
+    char bytes[40 * 32], channel[16], *end = bytes;
+    uint32_t lens[40], of = (uint32_t) (r >> 8) % 37;
+    struct pn_payloads many = {.bytes = bytes, .lens = lens, .n = (r >> 20) % 40};
+    uint64_t queued = 0, expected = 0;
+    sprintf(channel, "c%u", of);
+    for (size_t i = 0; i < many.n; i++) {
+        uint32_t key = of + 37 * ((uint32_t) test_random(&r) % (range / 30));
+        text_of(key, channel, end);
+        lens[i] = (uint32_t) strlen(end);
+        end += lens[i];
+        expected += model_notify(key);
+    }
+    CHECK_EQ(pn_pending_notify_many(&list, channel, strlen(channel), &many, true, &queued), 0);
+    CHECK_EQ(queued, expected);
 }
 
 static void compare(void)
@@ -203,7 +250,9 @@ static void test_random_transactions_against_a_model(void)
             } else if (r % 16 == 2 && model.levels > 0) {
                 model.levels = (r >> 8) % model.levels;
                 pn_pending_release(&list, model.levels + 1);
-            } else {
+            } else if (r % 16 == 3 && model.n < MAX - 40) {
+                notify_many(r, range);
+            } else if (model.n < MAX) {
                 uint32_t key = (uint32_t) (r >> 8) % range;
                 text_of(key, channel, payload);
                 CHECK_EQ(notify(channel, payload), model_notify(key));
@@ -224,6 +273,7 @@ int main(void)
     RUN(test_rollback_over_the_threshold);
     RUN(test_nested_levels);
     RUN(test_arena_growth);
+    RUN(test_many_find_room_at_once);
     RUN(test_random_transactions_against_a_model);
     return tests_done();
 }
