@@ -160,11 +160,6 @@ static QueuePosition find_floor(struct pn_segment *seg, QueuePosition target, Qu
 {
     QueuePosition at = pn_load_relaxed(&seg->ctl->tail);
     QueuePosition mem_tail = pn_load_relaxed(&seg->ctl->mem_tail);
-    if (mem_tail > head) {
-        pn_segment_poison(seg, "the queue's memory begins at %llu, behind its head (%llu)",
-                          (unsigned long long) mem_tail, (unsigned long long) head);
-        return 0;
-    }
     if (at < mem_tail)
         at = pn_spill_boundary(seg, target, mem_tail);
     while (at < target) {
@@ -204,11 +199,25 @@ static bool evict_locked(struct pn_conn *conn, QueuePosition target, int32_t hol
 
 /* ---- making it ---------------------------------------------------------------------------- */
 
+/* I1, I19: what moves the tail goes from page to page, and so do readers. */
+static int check_ends(struct pn_segment *seg)
+{
+    QueuePosition head = pn_load_relaxed(&seg->ctl->head), tail = pn_load_relaxed(&seg->ctl->tail);
+    QueuePosition mem_tail = pn_load_relaxed(&seg->ctl->mem_tail);
+    if (tail <= mem_tail && mem_tail <= head && head - tail <= seg->capacity)
+        return 0;
+    return pn_segment_poison(
+        seg, "the queue cannot have its tail at %llu, %llu and its head at %llu",
+        (unsigned long long) tail, (unsigned long long) mem_tail, (unsigned long long) head);
+}
+
 /* -EAGAIN: another process has to. */
 static int make_room(struct pn_conn *conn, const struct append *a, int32_t *holder)
 {
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
+    if (check_ends(seg) != 0)
+        return -PN_ECORRUPT;
     *holder = pn_queue_advance_tail_locked(seg);
     *holder = reap_room_holders(seg, a, *holder);
     QueuePosition end = end_of(seg, a);

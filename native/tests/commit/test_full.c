@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include "commit/room.h"
 #include "queue/queue.h"
 #include "files/segfile.h"
 #include "queue/spill.h"
@@ -470,26 +471,34 @@ static void test_evicted_out_of_files(void)
     done(engine);
 }
 
-/* mem_tail is overwritten: all files up to there would be asked whether an entry begins in them. */
-static void test_room_below_an_impossible_mem_tail(void)
+/* A writer that needs room would go from page to page, or from file to file, up to there. */
+static void make_room_below(int which)
 {
     pn_options o = spilling(200);
     o.on_full = PN_FULL_DROP_SLOWEST;
     pn_engine *engine = test_engine(&o);
+    struct pn_segment *seg = test_inside();
     pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    struct pn_room_wait wait = {0};
     uint64_t sent = 0;
-    int rc = 0;
     test_listen(slow, "c");
     while (count_files() == 0)
         CHECK_OK(send_number(conn, "c", sent++, HALF_PAGE));
-    pn_fetch_add_relaxed(&test_inside()->ctl->mem_tail, 1ULL << 50);
-    while (rc >= 0 && sent < 1000)
-        rc = send_number(conn, "c", sent++, HALF_PAGE);
-    CHECK_EQ(rc, -PN_ECORRUPT);
-    CHECK(strstr(pn_error_message(), "behind its head") != NULL);
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    pn_fetch_add_relaxed(which == 0 ? &seg->ctl->head : &seg->ctl->mem_tail, 1ULL << 50);
+    QueuePosition end = pn_load_relaxed(&seg->ctl->head) + seg->capacity;
+    CHECK_EQ(pn_queue_make_room_locked(conn, end, 0, &wait), -PN_ECORRUPT);
+    CHECK(strstr(pn_error_message(), "the queue cannot have its tail at") != NULL);
+    pn_lock_release(seg);
     pn_conn_close(slow);
     pn_conn_close(conn);
     done(engine);
+}
+
+static void test_room_below_an_impossible_position(void)
+{
+    make_room_below(0);
+    make_room_below(1);
 }
 
 static uint64_t send_into_files(pn_conn *conn, uint64_t from, uint64_t to)
@@ -647,7 +656,7 @@ int main(void)
     RUN(test_a_damaged_page_is_a_gap);
     RUN(test_an_impossible_entry_in_a_file_is_a_gap);
     RUN(test_evicted_out_of_files);
-    RUN(test_room_below_an_impossible_mem_tail);
+    RUN(test_room_below_an_impossible_position);
     RUN(test_files_are_removed_without_the_lock);
     RUN(test_a_late_removal_harms_no_new_file);
     RUN(test_files_of_a_dead_generation_are_removed);
