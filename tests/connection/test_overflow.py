@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 import pynotify
+from pynotify._inbox import Inbox
 from pynotify._leader import ThreadWaiter
 from receiving import payloads, readable, wait_until
 from sessions import Connect, EngineFactory
@@ -59,6 +60,21 @@ def test_drop_newest(conn: pynotify.Connection) -> None:
     send(conn, "5", "6")
     assert (sub.pending, sub.dropped) == (2, 3)
     assert shown(drain(sub)) == ["2", 2, "5", 1]
+
+
+def test_gaps_of_other_reasons_stay_apart() -> None:
+    """Those of one reason are joined: their bytes are added, how many messages is not known."""
+    inbox = Inbox(1, "drop-oldest", None)
+    inbox.open(0)
+    reasons = pynotify.Gap.EVICTED, pynotify.Gap.DAMAGED
+    for missed, reason in (1, 0), (2, 0), (4, 1), (8, 0), (16, 0):
+        inbox.put(pynotify.Gap(missed, reasons[reason]))
+    assert list(inbox.messages) == [
+        pynotify.Gap(3, pynotify.Gap.EVICTED),
+        pynotify.Gap(4, pynotify.Gap.DAMAGED),
+        pynotify.Gap(24, pynotify.Gap.EVICTED),
+    ]
+    assert inbox.held == 0
 
 
 @pytest.mark.parametrize("overflow", DROPPING)

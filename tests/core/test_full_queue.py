@@ -114,6 +114,27 @@ class TestDropSlowest:
             conn.notify("d", page(1001))
             assert shown([d.next(PATIENCE)]) == [1001]
 
+    def test_one_after_the_other_are_one(self, connect: Connect) -> None:
+        """Where nothing stands between them: a subscription that gets nothing keeps one Gap."""
+        slow, conn = connect(), connect()
+        slow.listen("c")
+        with slow.subscribe("d") as d:
+            missed = []
+            for number in (1000, 1001):
+                for _ in range(3):
+                    send(conn, range(150))
+                    gap = slow.poll()[0]
+                    assert isinstance(gap, pynotify.Gap)
+                    missed.append(gap.missed_bytes)
+                conn.notify("d", page(number))
+                slow.poll()
+            first, one, second, two = (d.next(PATIENCE) for _ in range(4))
+            assert shown([first, one, second, two]) == ["evicted", 1000, "evicted", 1001]
+            assert isinstance(first, pynotify.Gap) and isinstance(second, pynotify.Gap)
+            assert first.missed_bytes == sum(missed[:3])
+            assert second.missed_bytes == sum(missed[3:])
+            assert first.missed is None
+
     def test_poll_and_a_subscription_both_get_it(self, connect: Connect) -> None:
         slow, conn = connect(), connect()
         slow.listen("c")
