@@ -39,6 +39,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections import Counter
@@ -50,13 +51,26 @@ from typing import Any
 from mutate_map import Map, native, python
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("native/src/*/*.c", "pynotify/**/*.py", "spark_jobs/**/*.py")
+SOURCES = ("native/src/*/*.c", "native/python/*.c", "pynotify/**/*.py", "spark_jobs/**/*.py")
 WANTED = 0.95
 COMPILE = "cc -std=gnu11 -O2 -DPN_CRASHPOINTS=1 -UNDEBUG -I native/include -I native/src -c"
+BINDING = Path("native/python")  # C that needs an interpreter: a part of the extension alone
 WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror"  # as CMakeLists.txt has them
 # Against mutants that hang; the slowest test of an unchanged copy takes a fifth of it.
 TEST_LIMIT_S, NEAR_LIMIT_S, STEP_LIMIT_S = 240, 45, 1800
 PLAIN = "not spark and not full"
+BOUND = {  # what the binding has of its own: what is sent, received, and kept of it
+    f"tests/{name}.py"
+    for name in (
+        "core/test_delivery",
+        "core/test_notify",
+        "core/test_full_queue",
+        "connection/test_receiving",
+        "connection/test_interrupts",
+        "connection/test_subscriptions",
+        "segment/test_bad_input",
+    )
+}
 LEFT_OUT = ("test_sourcecode.py", "test_packaging.py")  # of style, and of what is built
 APART = "--pid --fork --kill-child --mount-proc --mount"
 FUNCTION = r"^(?:PN_API )?[a-z][\w *]*?\b(\w+)\("
@@ -174,7 +188,7 @@ def differs(path: Path, mutant: Path, scratch: Path) -> bool:
         # Both under one name, so that __FILE__ is the same.
         shutil.copy(source, scratch / path.name)
         command = [*f"{COMPILE} {WARNINGS}".split(), str(scratch / path.name)]
-        command += ["-o", str(objects[name])]
+        command += ["-o", str(objects[name]), "-isystem", sysconfig.get_path("include")]
         if subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode:
             return False
     if filecmp.cmp(objects["original"], objects["mutant"], shallow=False):
@@ -378,6 +392,14 @@ def declared(path: Path) -> set[str]:
 
 def near(copy: Copy, mutant: Mutant, tests: Map | None) -> Iterator[Step]:
     """The steps that are likely to catch it: the tests that execute or name what was mutated."""
+    if mutant.file.parent == BINDING:
+        yield "the extension's build", lambda: copy.extension(str(mutant.file))
+        for these in (["tests/core/test_hot.py"], sorted(BOUND)):
+            yield (
+                "pytest",
+                lambda these=these: copy.pytest("-m", PLAIN, *these, limit_s=NEAR_LIMIT_S),
+            )
+        return
     executing = tests.tests(mutant.file, mutant.line, NEAR_S) if tests else []
     if mutant.file.suffix == ".c":
         named = [path.stem for path in naming(mutant, "native/tests/**/test_*.c", 8)]
@@ -416,6 +438,7 @@ def everything(copy: Copy, mutant: Mutant) -> Iterator[Step]:
     is_native = mutant.file.suffix == ".c"
     if is_native:
         yield "the compiler", copy.build
+    if is_native and mutant.file.parent != BINDING:
         yield "ctest", lambda: copy.ctest("-LE", "long")
     yield "the extension's build", lambda: copy.extension(str(mutant.file) if is_native else None)
     rest = [] if marks(mutant) == PLAIN else ["tests/spark", "tests/demo"]
@@ -492,7 +515,8 @@ class Run:
         for number in sorted(range(len(self.mutants)), key=self._cost):
             self.judge(copy, "near", number, near(copy, self.mutants[number], tests))
         for number in self.survivors():
-            if self.mutants[number].file.suffix == ".c":
+            file = self.mutants[number].file
+            if file.suffix == ".c" and file.parent != BINDING:
                 self.judge(copy, "above", number, above(copy, self.mutants[number]))
         for number in [] if only_near else self.survivors():
             self.judge(copy, "all", number, everything(copy, self.mutants[number]))

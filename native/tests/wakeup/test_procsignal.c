@@ -662,6 +662,100 @@ static void test_a_reused_pid_is_not_signalled(void)
     end();
 }
 
+/* ---- the stack ------------------------------------------------------------------------------- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose frames are larger */
+/*
+ * Rust's runtime gives its threads 8 KiB for handlers.  The kernel's frame, with the processor's
+ * registers, takes some 3 KiB of it; ours has to do with 2.
+ */
+enum { ALTERNATE = 64 << 10, PATTERN = 0xAA, MOST = 2048 };
+static unsigned char alternate[ALTERNATE];
+
+static void clean_stack(void)
+{
+    memset(alternate, PATTERN, sizeof alternate);
+}
+
+static int stack_used(void)
+{
+    int left = 0;
+    while (left < ALTERNATE && alternate[left] == PATTERN)
+        left++;
+    return ALTERNATE - left;
+}
+
+/* What the kernel puts there for any handler. */
+static int kernels_frame(void)
+{
+    struct sigaction sa = {.sa_flags = SA_SIGINFO | SA_ONSTACK, .sa_sigaction = host_action};
+    CHECK_EQ(sigaction(SIGUSR2, &sa, NULL), 0);
+    clean_stack();
+    raise(SIGUSR2);
+    CHECK_EQ(host_calls, 1);
+    return stack_used();
+}
+
+static void with_a_stack_for_handlers(void *arg)
+{
+    const stack_t given = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    (void) arg;
+    CHECK_EQ(sigaltstack(&given, NULL), 0);
+    int frame = kernels_frame(), ours = 0;
+    pn_conn *conn = listening(0);
+    for (int round = 0; round < 2; round++) { /* in the first the linker looks functions up */
+        clean_stack();
+        test_tell(up);
+        CHECK_EQ(test_wait(conn, -1), -EINTR);
+        test_hear(down);
+        ours = stack_used() - frame;
+    }
+    CHECK(ours > 0);
+    if (ours > MOST)
+        FAIL("the handler has taken %d bytes of stack", ours);
+    pn_conn_close(conn);
+}
+
+static void asleep_for_good(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = listening(0);
+    test_tell(up);
+    for (;;)
+        test_wait(conn, -1);
+}
+
+/* Also where it passes the wake-up on: it opens a pidfd, and asks locks and /proc of the other. */
+static void test_the_handler_needs_little_stack(void)
+{
+    enum { FIRST = 1, NEXT = 2 };
+    begin();
+    struct pn_segment *seg = test_inside();
+    pid_t first = spawn(with_a_stack_for_handlers, NULL);
+    test_hear(up);
+    pid_t next = spawn(asleep_for_good, NULL);
+    test_hear(up);
+    for (int round = 0; round < 2; round++) {
+        if (round > 0)
+            test_hear(up);
+        uint64_t sent = test_stat(engine).signals_sent;
+        pn_store_relaxed(&seg->backend[NEXT].caught_at, 0);
+        pn_fetch_or(&seg->owed[0], 1U << NEXT);
+        pn_fetch_or(&seg->deferred[0], 1U << NEXT);
+        pn_store_release(&seg->ctl->deferred_at, (uint64_t) test_now_ns());
+        CHECK(pn_procsignal_send(seg, FIRST, PROCSIG_NOTIFY_INTERRUPT));
+        CHECK_SOON(test_stat(engine).signals_sent == sent + 2);
+        CHECK_EQ(pn_load_relaxed(&seg->deferred[0]), 0);
+        CHECK(pn_load_relaxed(&seg->backend[NEXT].caught_at) != 0);
+        test_tell(down);
+    }
+    CHECK_CHILD(first, 0);
+    kill(next, SIGKILL);
+    CHECK_KILLED(next, SIGKILL);
+    end();
+}
+#endif
+
 int main(void)
 {
     test_watchdog(115);
@@ -681,5 +775,8 @@ int main(void)
     RUN(test_a_stopped_listener_gets_all_when_continued);
     RUN(test_lost_locks_are_taken_again);
     RUN(test_a_reused_pid_is_not_signalled);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    RUN(test_the_handler_needs_little_stack);
+#endif
     return tests_done();
 }
