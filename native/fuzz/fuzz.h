@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "pynotify.h"
+#include "scratch.h"
 #include "segment/layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -69,6 +70,8 @@ static inline pn_options fuzz_options(void)
 static inline const char *fuzz_name(void)
 {
     static char name[32];
+    if (name[0] == '\0')
+        scratch_sweep_segments("fuzz-", SCRATCH_OLD_S);
     snprintf(name, sizeof name, "fuzz-%d", (int) getpid());
     return name;
 }

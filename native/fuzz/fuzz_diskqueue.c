@@ -22,7 +22,7 @@ static struct pn_diskqueue q;
 static struct pn_diskqueue_files files;
 static struct pn_topiclog tlog;
 static struct pn_topiclog_files tfiles;
-static char path[] = "/dev/shm/pynotify-fuzz-XXXXXX";
+static char path[40];
 static char log_path[sizeof path + 8];
 
 static uint32_t length_of(uint32_t i)
@@ -71,17 +71,13 @@ static void remove_files(const struct pn_segfile_dir *dir)
 
 static void tidy(void)
 {
-    remove_files(&files.dir);
-    remove_files(&tfiles.queue.dir);
-    rmdir(log_path);
-    rmdir(path);
+    scratch_remove(path);
 }
 
 static void make(void)
 {
     struct pn_segfile_dir dir;
-    if (mkdtemp(path) == NULL)
-        abort();
+    FUZZ_CHECK(scratch_make("/dev/shm", path, sizeof path), "%s", strerror(errno));
     snprintf(log_path, sizeof log_path, "%s/log", path);
     FUZZ_OK(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'd'));
     FUZZ_OK(pn_diskqueue_open(&files, &dir, LONGEST));

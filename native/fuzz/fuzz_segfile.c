@@ -18,7 +18,7 @@
 enum { WRITTEN = 7, NUMBER = 5, INSTANCE = 77 };
 
 static struct pn_segfile_dir dir;
-static char path[] = "/dev/shm/pynotify-fuzz-XXXXXX";
+static char path[40];
 static char file[sizeof dir.path + sizeof dir.prefix + 32];
 static uint8_t out[PN_SEGFILE_PAGES * PN_QUEUE_PAGE];
 
@@ -39,14 +39,12 @@ static int write_page(uint32_t number, uint32_t version)
 
 static void tidy(void)
 {
-    unlink(file);
-    rmdir(path);
+    scratch_remove(path);
 }
 
 static void make(void)
 {
-    if (mkdtemp(path) == NULL)
-        abort();
+    FUZZ_CHECK(scratch_make("/dev/shm", path, sizeof path), "%s", strerror(errno));
     FUZZ_OK(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'q'));
     snprintf(file, sizeof file, "%s/%s%016llx", dir.path, dir.prefix, (unsigned long long) NUMBER);
     atexit(tidy);

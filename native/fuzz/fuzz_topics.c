@@ -539,13 +539,12 @@ static void make_call(const struct call *call)
 
 static void remove_data_dir(void)
 {
-    rmdir(data_dir);
+    scratch_remove(data_dir);
 }
 
 static void make_data_dir(void)
 {
-    snprintf(data_dir, sizeof data_dir, "/dev/shm/pynotify-fuzz-topics-XXXXXX");
-    FUZZ_CHECK(mkdtemp(data_dir) != NULL, "%s: %s", data_dir, strerror(errno));
+    FUZZ_CHECK(scratch_make("/dev/shm", data_dir, sizeof data_dir), "%s", strerror(errno));
     atexit(remove_data_dir);
 }
 

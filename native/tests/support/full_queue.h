@@ -9,7 +9,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include "queue/queue.h"
 
@@ -26,20 +25,14 @@ static inline void remove_data_dir(void)
 {
     if (test_segments.owner != getpid())
         return;
-    DIR *dir = opendir(data_dir);
-    for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir))
-        if (e->d_name[0] != '.')
-            unlinkat(dirfd(dir), e->d_name, 0);
-    closedir(dir);
-    rmdir(data_dir);
+    scratch_remove(data_dir);
 }
 
 static inline const char *test_data_dir(void)
 {
     if (data_dir[0] == '\0') {
         test_segment_name(); /* registers the clean-up that comes last */
-        snprintf(data_dir, sizeof data_dir, "/tmp/pynotify-test-full.%d", (int) getpid());
-        CHECK_EQ(mkdir(data_dir, 0700), 0);
+        CHECK(scratch_make("/tmp", data_dir, sizeof data_dir));
         atexit(remove_data_dir);
     }
     return data_dir;

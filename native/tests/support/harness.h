@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "pynotify.h"
+#include "scratch.h"
 
 /*
  * PYNOTIFY_TIME_FACTOR (1) multiplies every time limit, here, of ctest and of pytest: for a busy or
@@ -196,6 +197,8 @@ static inline void test_segments_remove(void)
  */
 static inline const char *test_segment_name(void)
 {
+    if (test_segments.owner == 0)
+        scratch_sweep_segments("ctest.", SCRATCH_OLD_S);
     if (test_segments.owner != getpid()) { /* the first, or the first of a forked child */
         test_segments.owner = getpid();
         test_segments.n = 0;

@@ -20,22 +20,6 @@ enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_SEGFILE_PAGES, INSTANCE = 0xabcdef };
 static char data_dir[64];
 static pid_t data_dir_owner;
 
-/* And closed.  Logs of durable topics stand in directories of their own. */
-static inline void directory_empty(int fd)
-{
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL)
-        return;
-    for (struct dirent *d; (d = readdir(dir)) != NULL;) {
-        if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0 ||
-            unlinkat(dirfd(dir), d->d_name, 0) == 0)
-            continue;
-        directory_empty(openat(dirfd(dir), d->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-        unlinkat(dirfd(dir), d->d_name, AT_REMOVEDIR);
-    }
-    closedir(dir);
-}
-
 static inline void data_dir_empty(void)
 {
     directory_empty(open(data_dir, O_RDONLY | O_DIRECTORY));
@@ -45,14 +29,12 @@ static inline void data_dir_remove(void)
 {
     if (data_dir_owner != getpid())
         return; /* a forked child */
-    data_dir_empty();
-    rmdir(data_dir);
+    scratch_remove(data_dir);
 }
 
 static inline void data_dir_make(void)
 {
-    snprintf(data_dir, sizeof data_dir, "/tmp/ctest.segfile.XXXXXX");
-    CHECK(mkdtemp(data_dir) != NULL);
+    CHECK(scratch_make("/tmp", data_dir, sizeof data_dir));
     data_dir_owner = getpid();
     atexit(data_dir_remove);
 }
