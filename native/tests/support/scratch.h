@@ -3,11 +3,11 @@
  * begins after it.  For tests and fuzz targets.
  *
  * 1. A test locks its directory (flock) for as long as it lives.  Its children inherit the lock.
- * 2. A test that is killed leaves the directory, but nothing that locks it.  The next that makes one
- *    removes those that it can lock itself.  A process ID in the name would not do: in another name
- *    space it is another's, and in time as well.
- * 3. A segment may lie unused for a moment while its test lives.  So one is removed when the process
- *    that its name names is dead, and it is older than any test becomes.
+ * 2. A test that is killed leaves the directory, but nothing that locks it.  The next that makes
+ *    one removes those that it can lock itself.  A process ID in the name would not do: in another
+ *    name space it is another's, and in time as well.
+ * 3. A segment may lie unused for a moment while its test lives.  So one is removed when the
+ *    process that its name names is dead, and it is older than any test becomes.
  */
 #ifndef PN_TESTS_SCRATCH_H
 #define PN_TESTS_SCRATCH_H
