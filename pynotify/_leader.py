@@ -14,9 +14,9 @@ The handover:
 At least one of the two sees the other.  A waiter that is called stays among the followers until it
 acts on it; a follower that gives up calls the next one, since it may have been called itself.
 
-A thread that reads something for the leader kicks it out of the core: pn_conn_kick() is not lost,
-whether it comes before the leader's sleep or in it.  For that no other thread may be in the core:
-a second one would take the kick.
+A thread that reads something for the leader kicks it out of the core: pn_conn_interrupt_wait() is
+not lost, whether it comes before the leader's sleep or in it.  For that no other thread may be in
+the core: a second one would take the kick.
 
 A signal handler of Python can interrupt a wait and wait itself.  The interrupted wait can
 do nothing until that has returned, so it follows no leader until then, and when it leads the
@@ -140,7 +140,7 @@ class LeaderElection:
     def kick(self) -> None:
         """Interrupt the leader's wait, in C or in Python."""
         if not self._handle.is_foreign:
-            lib.pn_conn_kick(self._handle.native)
+            lib.pn_conn_interrupt_wait(self._handle.native)
 
     def enter(self, waiter: ThreadWaiter) -> None:
         """Make the calling thread wait; the lock is held, and the `finally` around it leaves."""

@@ -253,7 +253,7 @@ class Receiver:
             self._dispatching = False
         if self.watched and room == 0:
             self._muted = True
-            self.handle.check(lib.pn_conn_hush(self.handle.native))
+            self.handle.check(lib.pn_conn_mute_fd(self.handle.native))
         if post and self.watched:
             self.post()
         return room != 0
@@ -295,12 +295,12 @@ class Receiver:
         """Go on reading: a message was taken out of a subscription that may have been full."""
         if self._muted:
             self._muted = False
-            lib.pn_conn_post(self.handle.native)
+            lib.pn_conn_mark_readable(self.handle.native)
 
     def post(self) -> None:
         """Make the descriptor readable for the backlog, of which the core knows nothing."""
         if self.watched and self.backlog:
-            lib.pn_conn_post(self.handle.native)
+            lib.pn_conn_mark_readable(self.handle.native)
 
     # ---- subscriptions -------------------------------------------------------------------
 

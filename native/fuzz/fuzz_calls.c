@@ -138,9 +138,9 @@ static void hush_or_post(const struct call *call)
 {
     f.hushed[call->c] = (call->argument & 1) != 0;
     if (f.hushed[call->c])
-        expect(call, pn_conn_hush(f.conn[call->c]), 0);
+        expect(call, pn_conn_mute_fd(f.conn[call->c]), 0);
     else
-        pn_conn_post(f.conn[call->c]);
+        pn_conn_mark_readable(f.conn[call->c]);
 }
 
 static void check_listening(const struct call *call)

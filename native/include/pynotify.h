@@ -434,17 +434,17 @@ int pn_wait(pn_conn *conn, int64_t timeout_ns);
 
 /* Make the descriptor readable until the next pn_poll(): for callers that keep what they have read
  * ahead. */
-void pn_conn_post(pn_conn *conn);
+void pn_conn_mark_readable(pn_conn *conn);
 
 /*
  * The reverse, for callers that must not read now: what is unread does not make the descriptor
- * readable until pn_conn_post().  Until then no process signals it either, since the backend counts
- * as awake.
+ * readable until pn_conn_mark_readable().  Until then no process signals it either, since the
+ * backend counts as awake.
  */
-int pn_conn_hush(pn_conn *conn);
+int pn_conn_mute_fd(pn_conn *conn);
 
 /* Make one pn_wait(), now or the next, return 1: this thread has read what another waits for. */
-void pn_conn_kick(pn_conn *conn);
+void pn_conn_interrupt_wait(pn_conn *conn);
 
 /*
  * Make pn_wait() in all threads return -PN_ECLOSED, now and later, and refuse every other call on

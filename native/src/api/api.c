@@ -582,20 +582,20 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
     return pn_receive_wait(conn, timeout_ns);
 }
 
-PN_API void pn_conn_post(pn_conn *conn)
+PN_API void pn_conn_mark_readable(pn_conn *conn)
 {
-    pn_receive_post(conn);
+    pn_receive_mark_readable(conn);
 }
 
-PN_API int pn_conn_hush(pn_conn *conn)
+PN_API int pn_conn_mute_fd(pn_conn *conn)
 {
-    return pn_receive_hush(conn);
+    return pn_receive_mute_fd(conn);
 }
 
-PN_API void pn_conn_kick(pn_conn *conn)
+PN_API void pn_conn_interrupt_wait(pn_conn *conn)
 {
     if (conn != &pn_conn_that_is_closed)
-        pn_receive_kick(conn);
+        pn_receive_interrupt_wait(conn);
 }
 
 PN_API void pn_conn_interrupt(pn_conn *conn)

@@ -175,7 +175,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     conn->src_generation = conn->generation;
     conn->dboid = me->dboid;
     seg->ctl->slot_hint = slot + 1;
-    pn_members_changed_locked(seg);
+    pn_watch_lengthened_locked(seg);
     return 0;
 }
 
@@ -237,7 +237,7 @@ void pn_backend_release_locked(struct pn_conn *conn)
     pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     if (pn_load_relaxed(&conn->me->watches) != 0)
-        pn_members_changed_locked(seg);
+        pn_watch_lengthened_locked(seg);
     free_slot_locked(seg, conn->slot);
     PN_CRASH("release:bits");
     pn_store_release(&conn->me->state, PN_SLOT_FREE);

@@ -40,7 +40,7 @@ int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold);
  * A watch walk may need more slots: one was claimed, or is no walk's end any more (watch.c 3).
  * Release: a process that sees the new number sees the slot.  Writer lock held.
  */
-static inline void pn_members_changed_locked(struct pn_segment *seg)
+static inline void pn_watch_lengthened_locked(struct pn_segment *seg)
 {
     pn_assert_held(seg);
     pn_store_release(&seg->ctl->members, pn_load_relaxed(&seg->ctl->members) + 1);

@@ -72,9 +72,9 @@ struct pn_conn {
     pn_atomic_u32 waiters;  /* threads in wait() */
     int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */
     pn_atomic_u32 has_fd;
-    pn_atomic_u32 posted; /* tfd is to be readable.  W: pn_conn_post(), and pn_poll() clears it */
+    pn_atomic_u32 posted; /* W: pn_conn_mark_readable(), so is tfd to be; pn_poll() clears it */
     int64_t tfd_due;      /* else when it is, CLOCK_MONOTONIC ns.  recv_mutex held */
-    pn_atomic_u32 kicked; /* pn_conn_kick() was called, and no pn_wait() has returned for it */
+    pn_atomic_u32 kicked; /* by pn_conn_interrupt_wait(), for which no pn_wait() has returned */
     pn_atomic_u64 next_timer_ns; /* when this connection's slow timer is due; INT64_MAX: never */
     pn_atomic_u32 timer_step;    /* how often it came since anything was read: it doubles */
     pn_atomic_u64 next_keep_ns;  /* when the liveness locks are due to be taken again */

@@ -309,7 +309,7 @@ static void rest_locked(struct pn_commit *c)
     pn_room_wake(c->conn->seg);
     if (pn_load_relaxed(&c->conn->me->watches) != 0 && pn_load_relaxed(&c->conn->nconsumers) == 0) {
         pn_store_relaxed(&c->conn->me->watches, 0);
-        pn_members_changed_locked(c->conn->seg);
+        pn_watch_lengthened_locked(c->conn->seg);
         c->leaves = true;
     }
 }

@@ -179,7 +179,7 @@ struct staging {
 };
 
 /* PREPARED: its owner, a slot and the slot's generation, stands where the links will be. */
-static void keep(struct staging *s, uint32_t ref)
+static void link_staged(struct staging *s, uint32_t ref)
 {
     struct pn_segment *seg = s->conn->seg;
     struct pn_message *m = pn_message_at(seg, ref);
@@ -246,7 +246,7 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
     if (rc == -PN_ETOPICFULL && !s->prepare && pn_topic_may_spill(seg, topic))
         return stage_on_disk(s, topic, op, &m);
     if (rc == 0 && op->message != 0)
-        keep(s, op->message);
+        link_staged(s, op->message);
     return rc;
 }
 
@@ -258,7 +258,7 @@ static int plan_dead_letter(struct staging *s, struct pn_pending_op *op)
                                          s->prepare, false, &copy);
     op->message = copy.ref;
     if (rc == 0 && op->message != 0)
-        keep(s, op->message);
+        link_staged(s, op->message);
     return rc;
 }
 

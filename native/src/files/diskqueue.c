@@ -341,7 +341,7 @@ int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
 /* ---- getting -------------------------------------------------------------------------------- */
 
 /* Everything up to that record is got or lost; `sum` of what is lost is not known before. */
-static void pass(struct pn_diskqueue_state *s, uint64_t seq, uint64_t sum)
+static void advance_read_mark(struct pn_diskqueue_state *s, uint64_t seq, uint64_t sum)
 {
     s->corrupt += seq - s->read_seq;
     s->read_seq = seq;
@@ -354,7 +354,7 @@ void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint6
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);
     if (next.read_seq > seq)
         return;
-    pass(&next, seq, sum);
+    advance_read_mark(&next, seq, sum);
     next.read_seq++;
     next.read_file = file;
     next.read_at = at;
@@ -385,16 +385,16 @@ static int next_record(struct pn_diskqueue_files *files, struct pn_recfile_reade
         if (rc < 0 && rc != -ENOENT)
             return rc;
         if (rc == PN_RECFILE_RECORD && is_due(s, record)) {
-            pass(s, record->seq, record->sum);
+            advance_read_mark(s, record->seq, record->sum);
             s->read_at = record->at;
             return 1;
         }
         if (rc == PN_RECFILE_SEARCH || rc == PN_RECFILE_RECORD || rc == PN_RECFILE_DAMAGED) {
             s->read_at = record->next;
             if (rc == PN_RECFILE_DAMAGED && is_due(s, record))
-                pass(s, record->seq + 1, record->sum + record->length);
+                advance_read_mark(s, record->seq + 1, record->sum + record->length);
         } else if (last) {
-            pass(s, s->write_seq, s->write_sum);
+            advance_read_mark(s, s->write_seq, s->write_sum);
             s->read_at = s->write_at;
         } else {
             s->read_file++;

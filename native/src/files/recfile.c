@@ -107,7 +107,7 @@ void pn_recfile_close(struct pn_recfile *file)
     file->fd = -1;
 }
 
-static void keep(struct pn_recfile *file, int fd, uint64_t number, const struct stat *st)
+static void take_file(struct pn_recfile *file, int fd, uint64_t number, const struct stat *st)
 {
     *file = (struct pn_recfile) {fd, number, st->st_dev, st->st_ino};
 }
@@ -128,7 +128,7 @@ static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uin
     close(dirfd);
     if (fd < 0)
         return fd;
-    keep(file, fd, number, st);
+    take_file(file, fd, number, st);
     return 0;
 }
 
@@ -160,7 +160,7 @@ int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t 
         rc = pn_data_file_write(fd, &one, 1, 0);
     PN_CRASH("recfile:header");
     if (rc == 0) {
-        keep(file, fd, number, &st);
+        take_file(file, fd, number, &st);
     } else if (fd >= 0) {
         unlinkat(dirfd, name, 0); /* a full disk has better uses for it */
         close(fd);

@@ -87,9 +87,10 @@ static void count_wake(struct pn_conn *conn, bool useful)
 }
 
 /*
- * Drain the latch, but for what is meant for waiting threads: pn_conn_interrupt(), _kick().  Where
- * no flag is set and the program watches no descriptor it is left: if it was written in the very
- * moment, that costs the next wait() a look in vain, and no poll() two system calls.
+ * Drain the latch, but for what is meant for waiting threads (pn_conn_interrupt() and
+ * pn_conn_interrupt_wait()).  Where no flag is set and the program watches no descriptor it is
+ * left: if it was written in the very moment, that costs the next wait() a look in vain, and no
+ * poll() two system calls.
  */
 static uint32_t drain(struct pn_conn *conn)
 {
@@ -157,7 +158,7 @@ static void pass_files_on(struct pn_conn *conn)
 }
 
 /* One look at the queue; recv_mutex held.  True: something was taken, or an error occurred. */
-static bool look(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
+static bool read_available(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
 {
     struct pn_segment *seg = conn->seg;
     pn_clear_owed(conn);
@@ -241,7 +242,7 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
 
 int64_t pn_slow_timer_max_ns = PN_TIMER_MAX_NS;
 
-static int look_after(struct pn_conn *conn);
+static int slow_timer_checks(struct pn_conn *conn);
 static void set_descriptor_timer(struct pn_conn *conn);
 static void arm_descriptor_timer(struct pn_conn *conn);
 
@@ -253,7 +254,7 @@ static int serve_timer(struct pn_conn *conn)
         !pn_is_anonymous(conn->tfd) ||
         read(conn->tfd, &expired, sizeof expired) != (ssize_t) sizeof expired)
         return 0;
-    int rc = look_after(conn); /* clears `owed`, so the caller must look again */
+    int rc = slow_timer_checks(conn); /* clears `owed`, so the caller must look again */
     set_descriptor_timer(conn);
     return rc != 0 ? rc : 1;
 }
@@ -269,7 +270,7 @@ static void serve_neighbours(struct pn_conn *conn)
 static int64_t poll_once(struct pn_conn *conn, pn_batch *batch, uint64_t max)
 {
     int error = 0;
-    if (look(conn, batch, max, &error)) {
+    if (read_available(conn, batch, max, &error)) {
         if (error != 0)
             return error;
         hand_over(conn, batch);
@@ -285,7 +286,7 @@ static int64_t poll_once(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     if (why == 0 && error == 0)
         return 0;
     PN_CRASH("wake:drained");
-    if (look(conn, batch, max, &error)) {
+    if (read_available(conn, batch, max, &error)) {
         if (error != 0)
             return error;
         if ((why & PN_FD_SIGNALLED) != 0)
@@ -401,7 +402,7 @@ static void quicken_timer(struct pn_conn *conn)
         set_descriptor_timer(conn);
 }
 
-static int look_after(struct pn_conn *conn)
+static int slow_timer_checks(struct pn_conn *conn)
 {
     struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
@@ -430,7 +431,7 @@ static int look_after(struct pn_conn *conn)
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Go to sleep where we stand.  False: something is wanted. */
-static bool settle(struct pn_conn *conn)
+static bool prepare_to_sleep(struct pn_conn *conn)
 {
     bool asleep = true;
     pthread_mutex_lock(&conn->recv_mutex); /* a poll() may be moving pos */
@@ -495,7 +496,7 @@ static int before_blocking(struct pn_conn *conn, int64_t now)
 }
 
 /* Another thread read what this one waits for.  Set before the latch, taken after its reset. */
-static bool take_kick(struct pn_conn *conn)
+static bool take_interrupt(struct pn_conn *conn)
 {
     return pn_load_relaxed(&conn->kicked) != 0 && pn_exchange(&conn->kicked, 0) != 0;
 }
@@ -549,8 +550,9 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
         pn_watch_arm(conn);
-        /* settle() takes recv_mutex: an earlier drain() has left us `kicked`, a later sees us */
-        if (!settle(conn) || take_kick(conn))
+        /* prepare_to_sleep() takes recv_mutex: after an earlier drain() `kicked` is set for us, a
+         * later one sees us */
+        if (!prepare_to_sleep(conn) || take_interrupt(conn))
             return 1 | pn_conn_notice_bit(conn);
         int64_t now = pn_now_ns();
         if (first) {
@@ -562,7 +564,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         }
         int64_t timer_at = timer_due(conn, now);
         if (rc == 0 && now >= timer_at) {
-            rc = look_after(conn);
+            rc = slow_timer_checks(conn);
             return rc != 0 ? rc : -EINTR; /* the caller may have signals of its own to handle */
         }
         if (rc != 0)
@@ -573,7 +575,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         rc = block(conn, &sleeper, now, timer_at < deadline ? timer_at : deadline);
         if (pn_load_acquire(&conn->closing) != 0)
             return interrupted(conn);
-        if (woken(conn, &sleeper, start) || take_kick(conn))
+        if (woken(conn, &sleeper, start) || take_interrupt(conn))
             return 1 | pn_conn_notice_bit(conn);
         bool timed_out = rc == 0 && sleeper.signalled == 0;
         rc = rc < 0 && rc != -EINTR ? could_not_wait(-rc) : pn_conn_check_receiver(conn);
@@ -588,13 +590,13 @@ int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns)
     int rc = pn_conn_check_receiver(conn);
     if (rc != 0)
         return rc;
-    if (take_kick(conn))
+    if (take_interrupt(conn))
         return 1 | pn_conn_notice_bit(conn);
     if (pn_receive_wanted(conn) || (timeout_ns != 0 && pn_linger(conn))) {
         pn_linger_note_gap(conn, 0);
         return 1 | pn_conn_notice_bit(conn);
     }
-    /* ordered against a poll() of another thread by recv_mutex, which settle() takes */
+    /* ordered against a poll() of another thread by recv_mutex, which prepare_to_sleep() takes */
     pn_fetch_add_relaxed(&conn->waiters, 1);
     rc = sleep_until_wanted(conn, timeout_ns);
     pn_fetch_add_relaxed(&conn->waiters, (uint32_t) -1);
@@ -607,7 +609,7 @@ void pn_receive_interrupt(struct pn_conn *conn)
     pn_latch_set(conn, PN_FD_POSTED);
 }
 
-void pn_receive_kick(struct pn_conn *conn)
+void pn_receive_interrupt_wait(struct pn_conn *conn)
 {
     pn_store_release(&conn->kicked, 1);
     pn_latch_set(conn, PN_FD_POSTED);
@@ -617,7 +619,7 @@ void pn_receive_kick(struct pn_conn *conn)
  * Not the latch: a thread in wait() would drain that, and find nothing.  The flag goes first:
  * a thread that sets the timer for later looks at it afterwards.
  */
-void pn_receive_post(struct pn_conn *conn)
+void pn_receive_mark_readable(struct pn_conn *conn)
 {
     if (pn_load_acquire(&conn->has_fd) == 0)
         return;
@@ -627,7 +629,7 @@ void pn_receive_post(struct pn_conn *conn)
 
 /* ---- one descriptor for any event loop ------------------------------------------------------- */
 
-int pn_receive_hush(struct pn_conn *conn)
+int pn_receive_mute_fd(struct pn_conn *conn)
 {
     int rc = pn_conn_check_receiver(conn);
     if (rc != 0)

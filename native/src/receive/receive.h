@@ -16,13 +16,13 @@ extern int64_t pn_slow_timer_max_ns;
 void pn_receive_interrupt(struct pn_conn *conn);
 
 /* Make the descriptor readable until the next poll(). */
-void pn_receive_post(struct pn_conn *conn);
+void pn_receive_mark_readable(struct pn_conn *conn);
 
 /* Make it unreadable until a post, whatever is unread. */
-int pn_receive_hush(struct pn_conn *conn);
+int pn_receive_mute_fd(struct pn_conn *conn);
 
 /* Make one wait(), now or the next, return 1. */
-void pn_receive_kick(struct pn_conn *conn);
+void pn_receive_interrupt_wait(struct pn_conn *conn);
 
 /* Free what reading has allocated. */
 /* Its descriptors, each once. */

@@ -31,8 +31,8 @@ struct check {
     uint32_t limit; /* of a walk */
 };
 
-static void tell(struct check *k, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void tell(struct check *k, const char *format, ...)
+static void report(struct check *k, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void report(struct check *k, const char *format, ...)
 {
     char text[200];
     va_list args;
@@ -60,8 +60,8 @@ static void check_delivery(struct check *k, uint32_t ref)
     k->used.deliveries++;
     if (kind == PN_KIND_FREE || kind > PN_KIND_HELD || d->channel >= seg->topics.max_channels ||
         !pn_arena_taken(&seg->topics.arena, d->message, PN_PAGE_BODY)) {
-        tell(k, "I20: delivery %u has the kind %d, channel %u, message %u", ref, (int) kind,
-             d->channel, d->message);
+        report(k, "I20: delivery %u has the kind %d, channel %u, message %u", ref, (int) kind,
+               d->channel, d->message);
         return;
     }
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
@@ -71,24 +71,24 @@ static void check_delivery(struct check *k, uint32_t ref)
     seen->lent += d->lent;
     seen->bytes += pn_message_cost(m);
     if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
-        tell(k, "I26: delivery %u does not lie in a page of topic %u", ref, m->topic);
+        report(k, "I26: delivery %u does not lie in a page of topic %u", ref, m->topic);
     if (d->order >= ch->next_order)
-        tell(k, "I20: delivery %u has an order beyond its channel's next", ref);
+        report(k, "I20: delivery %u has an order beyond its channel's next", ref);
     if (pn_load_relaxed(&ch->state) == PN_RECORD_FREE)
-        tell(k, "I20: delivery %u is in channel %u, which is free", ref, d->channel);
+        report(k, "I20: delivery %u is in channel %u, which is free", ref, d->channel);
     seen->staged += life == PN_MSG_PREPARED;
     if (life == PN_MSG_PREPARED)
         return; /* in no list yet */
     if (life != PN_MSG_LIVE)
-        tell(k, "I20: delivery %u is of a message in state %u", ref, life);
+        report(k, "I20: delivery %u is of a message in state %u", ref, life);
     seen->ready += kind == PN_KIND_READY;
     seen->deferred += kind == PN_KIND_DEFERRED;
     seen->in_flight += kind == PN_KIND_IN_FLIGHT || kind == PN_KIND_HELD;
     seen->held += kind == PN_KIND_HELD;
     bool timed = (kind == PN_KIND_READY && m->expires != 0) || kind == PN_KIND_DEFERRED;
     if (timed != (d->timed != 0))
-        tell(k, "I22: delivery %u, kind %d, stands in the timed set at %u", ref, (int) kind,
-             d->timed);
+        report(k, "I22: delivery %u, kind %d, stands in the timed set at %u", ref, (int) kind,
+               d->timed);
 }
 
 /* I21 and the second half of I22. */
@@ -98,12 +98,12 @@ static void check_message(struct check *k, uint32_t ref)
     const struct pn_message *m = pn_message_at(seg, ref);
     uint32_t refs = 0, firm = 0, own = 0;
     if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
-        tell(k, "I26: message %u does not lie in a page of topic %u", ref, m->topic);
+        report(k, "I26: message %u does not lie in a page of topic %u", ref, m->topic);
     for (uint32_t at = m->first; at != 0 && refs <= k->limit; refs++) {
         const struct pn_delivery *d = pn_delivery_at(seg, at);
         if (!pn_arena_taken(&seg->topics.arena, at, PN_PAGE_DELIVERY) || d->message != ref) {
-            tell(k, "I21: message %016llx has delivery %u, which is not its own",
-                 (unsigned long long) m->id, at);
+            report(k, "I21: message %016llx has delivery %u, which is not its own",
+                   (unsigned long long) m->id, at);
             return;
         }
         firm += pn_topic_channel_at(seg, d->channel)->ephemeral == 0;
@@ -111,8 +111,8 @@ static void check_message(struct check *k, uint32_t ref)
         at = d->of_message;
     }
     if (refs == 0 || refs != m->refs || firm != m->firm || own > 1 || (own == 1 && refs > 1))
-        tell(k, "I21: message %016llx has %u deliveries, %u firm, %u in the backlog; says %u, %u",
-             (unsigned long long) m->id, refs, firm, own, m->refs, m->firm);
+        report(k, "I21: message %016llx has %u deliveries, %u firm, %u in the backlog; says %u, %u",
+               (unsigned long long) m->id, refs, firm, own, m->refs, m->firm);
     pn_arena_need_body(&k->used, sizeof *m, (uint64_t) m->body_len + m->headers_len, 1);
 }
 
@@ -126,7 +126,7 @@ static void check_cells(struct check *k)
     while ((ref = pn_arena_next_cell(mem, PN_PAGE_BODY, ref)) != 0) {
         uint16_t life = pn_load_relaxed(&pn_message_at(k->seg, ref)->state);
         if (pn_arena_taken(mem, ref, PN_PAGE_BODY) && life == PN_MSG_STAGED)
-            tell(k, "message %u is staged while the lock is free", ref);
+            report(k, "message %u is staged while the lock is free", ref);
         else if (pn_arena_taken(mem, ref, PN_PAGE_BODY) &&
                  (life == PN_MSG_LIVE || life == PN_MSG_PREPARED))
             check_message(k, ref);
@@ -144,7 +144,7 @@ static void check_ready(struct check *k, uint32_t index)
         const struct pn_delivery *d = pn_delivery_at(k->seg, at);
         if (d->channel != index || kind_of(k, at) != PN_KIND_READY || d->prev != last ||
             d->order < order) {
-            tell(k, "I22: the ready list of channel %u is wrong at delivery %u", index, at);
+            report(k, "I22: the ready list of channel %u is wrong at delivery %u", index, at);
             return;
         }
         order = d->order;
@@ -153,23 +153,23 @@ static void check_ready(struct check *k, uint32_t index)
     }
     const struct seen *seen = &k->seen[index];
     if (ch->last != last || n != ch->ready)
-        tell(k, "I22: the ready list of channel %u has %u, says %u", index, n, ch->ready);
+        report(k, "I22: the ready list of channel %u has %u, says %u", index, n, ch->ready);
     if (seen->ready != ch->ready || seen->deferred != ch->deferred ||
         seen->in_flight != ch->in_flight || seen->held != ch->held)
-        tell(k,
-             "I23: channel %u has %u ready, %u deferred, %u in flight, %u held; "
-             "says %u, %u, %u, %u",
-             index, seen->ready, seen->deferred, seen->in_flight, seen->held, ch->ready,
-             ch->deferred, ch->in_flight, ch->held);
+        report(k,
+               "I23: channel %u has %u ready, %u deferred, %u in flight, %u held; "
+               "says %u, %u, %u, %u",
+               index, seen->ready, seen->deferred, seen->in_flight, seen->held, ch->ready,
+               ch->deferred, ch->in_flight, ch->held);
     if (seen->staged != ch->staged)
-        tell(k, "I23: channel %u has %u that are prepared, says %u", index, seen->staged,
-             ch->staged);
+        report(k, "I23: channel %u has %u that are prepared, says %u", index, seen->staged,
+               ch->staged);
     if (seen->bytes != ch->bytes)
-        tell(k, "I23: channel %u has %llu bytes in memory, says %llu", index,
-             (unsigned long long) seen->bytes, (unsigned long long) ch->bytes);
+        report(k, "I23: channel %u has %llu bytes in memory, says %llu", index,
+               (unsigned long long) seen->bytes, (unsigned long long) ch->bytes);
     if (seen->lent != ch->timed.reserved)
-        tell(k, "I23: channel %u has lent %u entries of its timed set, %u are reserved", index,
-             seen->lent, ch->timed.reserved);
+        report(k, "I23: channel %u has lent %u entries of its timed set, %u are reserved", index,
+               seen->lent, ch->timed.reserved);
 }
 
 static uint32_t check_flights(struct check *k, uint32_t ci)
@@ -181,7 +181,7 @@ static uint32_t check_flights(struct check *k, uint32_t ci)
         const struct pn_delivery *d = pn_delivery_at(k->seg, at);
         if (kind_of(k, at) != PN_KIND_IN_FLIGHT || d->prev != last || d->due < due ||
             d->channel != c->channel || pn_state_consumer(pn_load_relaxed(&d->state)) != ci) {
-            tell(k, "I22: the list of consumer %u is wrong at delivery %u", ci, at);
+            report(k, "I22: the list of consumer %u is wrong at delivery %u", ci, at);
             return n;
         }
         due = d->due;
@@ -189,10 +189,10 @@ static uint32_t check_flights(struct check *k, uint32_t ci)
         at = d->next;
     }
     if (n != c->in_flight || last != c->last)
-        tell(k, "I22: consumer %u has %u in flight, says %u", ci, n, c->in_flight);
+        report(k, "I22: consumer %u has %u in flight, says %u", ci, n, c->in_flight);
     if (c->first != 0 && pn_delivery_at(k->seg, c->first)->due <
                              pn_topic_channel_at(k->seg, c->channel)->next_deadline)
-        tell(k, "I24: consumer %u has an earlier deadline than its channel knows", ci);
+        report(k, "I24: consumer %u has an earlier deadline than its channel knows", ci);
     return n;
 }
 
@@ -203,10 +203,10 @@ static void check_waiting(struct check *k, uint32_t index, bool in_time)
     if (ch->waiting == 0 || ch->samplers != 0)
         return;
     if (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified)
-        tell(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified", ch->waiting,
-             index, ch->ready, ch->notified);
+        report(k, "I24: %u of channel %u wait, %u messages are ready, %u were notified",
+               ch->waiting, index, ch->ready, ch->notified);
     if (ch->notified == 0 && !in_time)
-        tell(k, "I24: no consumer that waits in channel %u keeps its time", index);
+        report(k, "I24: no consumer that waits in channel %u keeps its time", index);
 }
 
 /* A consumer goes with the slot that it is of: no other slot's claim may find it there. */
@@ -219,7 +219,7 @@ static void check_owner(struct check *k, uint32_t ci)
         c->slot < k->seg->max_backends ? &k->seg->backend[c->slot] : NULL;
     if (b == NULL || pn_load_relaxed(&b->state) != PN_SLOT_CLAIMED ||
         pn_load_relaxed(&b->generation) != c->slot_generation)
-        tell(k, "I23: consumer %u is of backend %u, which is gone", ci, c->slot);
+        report(k, "I23: consumer %u is of backend %u, which is gone", ci, c->slot);
 }
 
 static void check_consumers(struct check *k, uint32_t index)
@@ -232,7 +232,7 @@ static void check_consumers(struct check *k, uint32_t index)
         const struct pn_consumer_slot *c = pn_consumer_at(k->seg, i - 1);
         uint32_t wait = pn_load_relaxed(&c->wait);
         if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->channel != index)
-            tell(k, "consumer %u stands in the list of channel %u", i - 1, index);
+            report(k, "consumer %u stands in the list of channel %u", i - 1, index);
         waiting += wait == PN_CONSUMER_WAITING;
         notified += wait == PN_CONSUMER_NOTIFIED;
         samplers += c->sample_rate != 0;
@@ -243,10 +243,10 @@ static void check_consumers(struct check *k, uint32_t index)
     }
     if (n != ch->consumers || waiting != ch->waiting || notified != ch->notified ||
         samplers != ch->samplers)
-        tell(k, "I23: channel %u has %u consumers, %u wait, %u notified; says %u, %u, %u", index, n,
-             waiting, notified, ch->consumers, ch->waiting, ch->notified);
+        report(k, "I23: channel %u has %u consumers, %u wait, %u notified; says %u, %u, %u", index,
+               n, waiting, notified, ch->consumers, ch->waiting, ch->notified);
     if (flying + ch->held != ch->in_flight)
-        tell(k, "I23: %u in the lists of channel %u, %u in flight", flying, index, ch->in_flight);
+        report(k, "I23: %u in the lists of channel %u, %u in flight", flying, index, ch->in_flight);
     check_waiting(k, index, in_time);
 }
 
@@ -257,7 +257,7 @@ static void check_topic(struct check *k, uint32_t index)
     for (uint32_t at = t->oldest; at != 0 && n <= k->limit; n++) {
         const struct pn_message *m = pn_message_at(k->seg, at);
         if (pn_load_relaxed(&m->state) != PN_MSG_LIVE || m->topic != index || m->prev != last) {
-            tell(k, "I22: the list of topic %u is wrong at message %u", index, at);
+            report(k, "I22: the list of topic %u is wrong at message %u", index, at);
             return;
         }
         firm += m->firm != 0;
@@ -265,12 +265,12 @@ static void check_topic(struct check *k, uint32_t index)
         at = m->next;
     }
     if (n != t->messages || firm != t->firm || last != t->newest)
-        tell(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm, t->messages,
-             t->firm);
+        report(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm,
+               t->messages, t->firm);
     if (t->disk_given > pn_diskqueue_now(&t->disk)->write_seq)
-        tell(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
-             (unsigned long long) t->disk_given,
-             (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
+        report(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
+               (unsigned long long) t->disk_given,
+               (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
 }
 
 /* I28, as far as it can be told without the files. */
@@ -279,10 +279,10 @@ static void check_later(struct check *k, uint32_t index)
     const struct pn_topic *t = pn_topic_at(k->seg, index);
     const struct pn_diskqueue_state *s = pn_diskqueue_now(&t->later);
     if (t->later_turn > s->write_seq || t->later_buried > s->write_seq - s->read_seq)
-        tell(k,
-             "I28: topic %u: a turn ends at record %llu, %llu are buried; there are %llu to %llu",
-             index, (unsigned long long) t->later_turn, (unsigned long long) t->later_buried,
-             (unsigned long long) s->read_seq, (unsigned long long) s->write_seq);
+        report(k,
+               "I28: topic %u: a turn ends at record %llu, %llu are buried; there are %llu to %llu",
+               index, (unsigned long long) t->later_turn, (unsigned long long) t->later_buried,
+               (unsigned long long) s->read_seq, (unsigned long long) s->write_seq);
 }
 
 /* I27: what stands on disk for a channel is there. */
@@ -294,9 +294,9 @@ static void check_cursor(struct check *k, uint32_t index)
     const uint32_t rests = pn_load_relaxed(&ch->rests);
     const uint64_t seq = ch->rest_cursor[rests == 2].seq;
     if (rests > 2 || (rests != 0 && (seq < s->read_seq || seq > s->write_seq)))
-        tell(k, "I27: channel %u rests (%u) at record %llu, there are %llu to %llu", index, rests,
-             (unsigned long long) seq, (unsigned long long) s->read_seq,
-             (unsigned long long) s->write_seq);
+        report(k, "I27: channel %u rests (%u) at record %llu, there are %llu to %llu", index, rests,
+               (unsigned long long) seq, (unsigned long long) s->read_seq,
+               (unsigned long long) s->write_seq);
 }
 
 /* I25 */
@@ -310,30 +310,30 @@ static void check_tombstones(struct check *k)
         const struct pn_topic *topic = pn_topic_at(seg, tomb->topic);
         const struct pn_diskqueue_state *s = pn_diskqueue_now(pn_topic_queue_of(topic, tomb->seq));
         if (state != PN_TOMB_FREE && i > seg->topics.ctl->tombstone_end)
-            tell(k, "I25: tombstone %u stands beyond the last, %u", i,
-                 seg->topics.ctl->tombstone_end);
+            report(k, "I25: tombstone %u stands beyond the last, %u", i,
+                   seg->topics.ctl->tombstone_end);
         if (state == PN_TOMB_STAGED || state > PN_TOMB_PREPARED)
-            tell(k, "tombstone %u is in state %u while the lock is free", i, state);
+            report(k, "tombstone %u is in state %u while the lock is free", i, state);
         if (state != PN_TOMB_LIVE)
             continue;
         live++;
         if (tomb->topic >= seg->topics.max_topics || tomb->generation != topic->generation ||
             (tomb->seq & ~PN_SEQ_QUEUE) < s->read_seq ||
             (tomb->seq & ~PN_SEQ_QUEUE) >= s->write_seq)
-            tell(k, "I25: tombstone %u is of record %llu of topic %u, which is not on disk", i,
-                 (unsigned long long) tomb->seq, tomb->topic);
+            report(k, "I25: tombstone %u is of record %llu of topic %u, which is not on disk", i,
+                   (unsigned long long) tomb->seq, tomb->topic);
         for (uint32_t j = 1; j < i; j++)
             if (pn_load_relaxed(&pn_tombstone_at(seg, j)->state) == PN_TOMB_LIVE &&
                 pn_tombstone_at(seg, j)->topic == tomb->topic &&
                 pn_tombstone_at(seg, j)->seq == tomb->seq)
-                tell(k, "I25: tombstones %u and %u are of the same record", j, i);
+                report(k, "I25: tombstones %u and %u are of the same record", j, i);
     }
     for (uint32_t i = 0; i < seg->topics.max_topics; i++)
         buried += pn_topic_at(seg, i)->buried + pn_topic_at(seg, i)->rest_buried +
                   pn_topic_at(seg, i)->later_buried;
     if (live != buried)
-        tell(k, "I25: %llu tombstones, the topics say %llu", (unsigned long long) live,
-             (unsigned long long) buried);
+        report(k, "I25: %llu tombstones, the topics say %llu", (unsigned long long) live,
+               (unsigned long long) buried);
 }
 
 /* Every allocated cell is reachable from exactly one owner. */
@@ -345,9 +345,9 @@ static void check_memory(struct check *k)
         k->used.pages += pn_timedset_pages(&t->channel[i].timed) + (t->channel[i].histogram != 0);
     if (used[PN_PAGE_DELIVERY] != k->used.deliveries || used[PN_PAGE_BODY] != k->used.bodies ||
         used[PN_PAGE_WHOLE] != k->used.pages)
-        tell(k, "I23: cells taken %u, %u, %u; in use %llu, %llu, %llu", used[PN_PAGE_DELIVERY],
-             used[PN_PAGE_BODY], used[PN_PAGE_WHOLE], (unsigned long long) k->used.deliveries,
-             (unsigned long long) k->used.bodies, (unsigned long long) k->used.pages);
+        report(k, "I23: cells taken %u, %u, %u; in use %llu, %llu, %llu", used[PN_PAGE_DELIVERY],
+               used[PN_PAGE_BODY], used[PN_PAGE_WHOLE], (unsigned long long) k->used.deliveries,
+               (unsigned long long) k->used.bodies, (unsigned long long) k->used.pages);
 }
 
 void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, const char *text),
@@ -360,13 +360,13 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
         return;
     if (pn_load_relaxed(&seg->ctl->topics_dirty) != 0 ||
         pn_load_relaxed(&t->ctl->redo.valid) != 0 || pn_load_relaxed(&t->ctl->redo.void_n) != 0)
-        tell(&k, "the topics are marked as being changed");
+        report(&k, "the topics are marked as being changed");
     if (pn_arena_check(&t->arena, problem, arg) != 0)
         return;
     k.limit = t->arena.pages * PN_ARENA_GRANULES;
     k.seen = calloc(t->max_channels, sizeof *k.seen);
     if (k.seen == NULL) {
-        tell(&k, "out of memory while checking");
+        report(&k, "out of memory while checking");
         return;
     }
     check_cells(&k);

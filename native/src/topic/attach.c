@@ -286,7 +286,7 @@ static bool leave_watch_locked(struct pn_conn *conn)
         pn_load_relaxed(&conn->me->watches) == 0 || !pn_owns_slot(conn))
         return false;
     pn_store_relaxed(&conn->me->watches, 0);
-    pn_members_changed_locked(conn->seg);
+    pn_watch_lengthened_locked(conn->seg);
     return true;
 }
 

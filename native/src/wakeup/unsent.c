@@ -54,7 +54,7 @@ static bool is_refused(int error)
     return error == ENOSYS || error == EPERM;
 }
 
-static void tell(struct pn_segment *seg, int32_t pid, int rc)
+static void note_reason(struct pn_segment *seg, int32_t pid, int rc)
 {
     struct pn_unsent *unsent = &seg->unsent;
     int64_t now = pn_now_ns();
@@ -81,7 +81,7 @@ void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc)
     seg->unsent.count++;
     pn_unsent_count(seg, rc);
     if (pn_load_relaxed(&seg->other_user) == 0)
-        tell(seg, pid, rc);
+        note_reason(seg, pid, rc);
 }
 
 void pn_unsent_probe(struct pn_segment *seg)
@@ -94,7 +94,7 @@ void pn_unsent_probe(struct pn_segment *seg)
     if (fd >= 0)
         close(fd);
     if (is_refused(-rc))
-        tell(seg, pn_my_pid, rc);
+        note_reason(seg, pn_my_pid, rc);
 }
 
 int pn_unsent_text(struct pn_segment *seg, char *buf, size_t cap)

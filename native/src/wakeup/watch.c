@@ -177,7 +177,7 @@ static void try_again(struct pn_watch *w)
 }
 
 /* Those that we watched, and that are dead. */
-static void bury(struct pn_conn *conn)
+static void reap_dead(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
     struct epoll_event dead[PN_NEIGHBOURS];
@@ -256,14 +256,14 @@ static bool is_passed(const struct pn_watch *w, uint32_t slot, uint32_t generati
 }
 
 /* With another generation it is another slot: that one was reaped and claimed again. */
-static void pass(struct pn_watch *w, uint32_t slot, uint32_t generation)
+static void pass_over(struct pn_watch *w, uint32_t slot, uint32_t generation)
 {
     w->passed[w->npassed % PN_PASSED].slot = slot + 1;
     w->passed[w->npassed % PN_PASSED].generation = generation;
     w->npassed++;
 }
 
-static void look_around(struct pn_conn *conn)
+static void extend_watch(struct pn_conn *conn)
 {
     struct pn_segment *seg = conn->seg;
     struct pn_watch *w = &conn->watch;
@@ -282,7 +282,7 @@ static void look_around(struct pn_conn *conn)
                 try_again(w);
                 return;
             }
-            pass(w, slot, generation);
+            pass_over(w, slot, generation);
             i--; /* it is free, passed, or another process's by now */
         } else if (pn_load_acquire(&backend->watches) != 0 && spanned(&span, pid)) {
             return;
@@ -312,11 +312,11 @@ static bool walk_once(struct pn_conn *conn)
     pn_exchange(&w->stale, 0);
     pn_store_relaxed(&w->retry_at, 0);
     pn_store_relaxed(&w->seen, pn_load_acquire(&conn->seg->ctl->members));
-    bury(conn);
+    reap_dead(conn);
     pn_store_relaxed(&w->complete, 1);
     for (uint32_t k = 0; k < w->n; k++)
         w->neighbour[k].keep = false;
-    look_around(conn);
+    extend_watch(conn);
     if (pn_load_relaxed(&w->retry_at) != 0)
         return false; /* an incomplete walk: keep those that we have */
     w->pause_ns = 0;

@@ -21,7 +21,7 @@ void pn_watch_look_receiving(struct pn_conn *conn);
  */
 int pn_watch_look_at_commit(struct pn_conn *conn);
 
-/* After pn_members_changed_locked() and the release of the lock: wake those whose walk it is. */
+/* After pn_watch_lengthened_locked() and the release of the lock: wake those whose walk it is. */
 void pn_watch_tell(struct pn_segment *seg, uint32_t slot);
 
 /* Make conn->watch.epfd; recv_mutex held.  0; 1: enough of this process watch; -errno. */

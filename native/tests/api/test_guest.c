@@ -219,7 +219,7 @@ static void test_a_kick_ends_one_wait(void)
 {
     two_connections(NULL);
     test_listen(a, "c");
-    pn_conn_kick(a); /* before it waits: not lost, by a poll() neither */
+    pn_conn_interrupt_wait(a); /* before it waits: not lost, by a poll() neither */
     CHECK_POLL(a, "");
     CHECK_EQ(test_wait(a, -1), 1);
     CHECK_EQ(test_wait(a, 0), 0);
@@ -228,12 +228,12 @@ static void test_a_kick_ends_one_wait(void)
         CHECK_EQ(pthread_create(&thread, NULL, waiter, a), 0);
         if (round % 2 == 0)
             CHECK_SOON(pn_load_acquire(&a->waiters) != 0);
-        pn_conn_kick(a);
+        pn_conn_interrupt_wait(a);
         CHECK_POLL(a, ""); /* drains the latch */
         CHECK_EQ(pthread_join(thread, NULL), 0);
     }
     struct pollfd p = {.fd = pn_fileno(a), .events = POLLIN};
-    pn_conn_kick(a); /* whom it was meant for has left by himself */
+    pn_conn_interrupt_wait(a); /* whom it was meant for has left by himself */
     CHECK_POLL(a, "");
     CHECK_EQ(poll(&p, 1, 0), 0);
     CHECK_EQ(pn_wait(a, -1) & ~PN_NOTICE, 1);
@@ -251,8 +251,8 @@ static void test_a_post_lasts_until_the_next_poll(void)
     CHECK_EQ(poll(&p, 1, 0), 0);
     CHECK_EQ(pthread_create(&thread, NULL, waiter, a), 0);
     CHECK_SOON(pn_load_acquire(&a->waiters) != 0);
-    pn_conn_post(a);
-    pn_conn_kick(a); /* its wait() drains the latch */
+    pn_conn_mark_readable(a);
+    pn_conn_interrupt_wait(a); /* its wait() drains the latch */
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_EQ(poll(&p, 1, 0), 1);
     CHECK_POLL(a, "");
@@ -263,9 +263,9 @@ static void test_a_post_lasts_until_the_next_poll(void)
     CHECK_EQ(poll(&p, 1, 0), 0);
     CHECK_OK(test_notify(b, "c", "2"));
     CHECK_EQ(poll(&p, 1, TEST_PATIENCE_MS), 1);
-    CHECK_OK(pn_conn_hush(a)); /* and now it must not be read */
+    CHECK_OK(pn_conn_mute_fd(a)); /* and now it must not be read */
     CHECK_EQ(poll(&p, 1, 0), 0);
-    pn_conn_post(a);
+    pn_conn_mark_readable(a);
     CHECK_EQ(poll(&p, 1, 0), 1);
     CHECK_POLL(a, "2");
     CHECK_EQ(poll(&p, 1, 0), 0);

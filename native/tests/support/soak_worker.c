@@ -598,11 +598,11 @@ static bool act(struct connection *c)
     else if (what < 900)
         notify_many(c);
     else if (what < 910)
-        pn_conn_post(c->conn);
+        pn_conn_mark_readable(c->conn);
     else if (what < 915)
-        pn_conn_kick(c->conn);
-    else if (what < 920 && pn_conn_hush(c->conn) == 0)
-        pn_conn_post(c->conn);
+        pn_conn_interrupt_wait(c->conn);
+    else if (what < 920 && pn_conn_mute_fd(c->conn) == 0)
+        pn_conn_mark_readable(c->conn);
     else if (what < 930)
         usleep(below(3000));
     else if (what < 932) {

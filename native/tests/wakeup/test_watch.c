@@ -250,7 +250,7 @@ static void test_the_descriptor_is_readable_until_the_dead_is_taken_over(void)
     CHECK(sees(conn, pid));
     end_process(pid);
     CHECK(readable(conn));
-    CHECK_OK(pn_conn_hush(conn));
+    CHECK_OK(pn_conn_mute_fd(conn));
     CHECK(!readable(conn));
     pn_conn_close(conn);
     end();
@@ -290,7 +290,7 @@ static void test_a_takeover_that_cannot_have_the_lock_is_tried_again(void)
     }
     test_tell(down);
     CHECK_CHILD(holder, 0);
-    CHECK_SOON((readable(conn) ? pn_conn_hush(conn) : 0, !claimed(0)));
+    CHECK_SOON((readable(conn) ? pn_conn_mute_fd(conn) : 0, !claimed(0)));
     CHECK_EQ(conn->watch.retry_at, 0);
     CHECK_EQ(conn->watch.pause_ns, 0);
     pn_conn_close(conn);
