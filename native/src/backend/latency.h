@@ -31,7 +31,7 @@ void pn_log_listening(struct pn_conn *conn, const struct pn_log_listen *what, ui
 /* Messages that pn_poll() hands over at `now`.  recv_mutex held. */
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,
                      int64_t now, uint64_t behind);
-/* `at`: when the sleep ended, before anybody looked for messages. */
+/* `at`: when the sleep ended, before any look for messages. */
 void pn_log_wake(struct pn_conn *conn, uint8_t why, bool useful, uint64_t drained, int64_t at);
 
 #endif

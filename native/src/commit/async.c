@@ -653,7 +653,7 @@ static void abort_prepared(struct pn_txn *txn)
     struct pn_hold hold;
     struct pn_conn *conn = txn->conn;
     bool never_wait = pn_never_wait;
-    pn_never_wait = false; /* what is given back here is kept from everybody until then */
+    pn_never_wait = false; /* what is given back here is kept from all others until then */
     int rc = pn_lock_topics(conn->seg, &hold, PN_LOCK_FOREVER);
     pn_never_wait = never_wait;
     if (rc != 0)

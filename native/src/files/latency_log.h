@@ -100,7 +100,7 @@ struct pn_latlog_anchor {
     uint32_t crc, number;
 };
 
-/* W: the writing connection only. R: anybody. */
+/* W: the writing connection only. R: any process. */
 struct pn_latlog_header {
     char magic[8];
     uint32_t endian, header_len, record_len;

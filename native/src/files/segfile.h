@@ -36,7 +36,7 @@ struct pn_segfile_dir {
 
 /*
  * May `path` hold our files?  It has to be absolute, a directory and no symbolic link, belong to
- * the effective user, and not be writable by anybody else.
+ * the effective user, and not be writable by any other.
  */
 int pn_segfile_check_dir(const char *path);
 

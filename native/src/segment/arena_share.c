@@ -22,7 +22,7 @@
 #include "segment/lock.h"
 #include "segment/arena_share.h"
 
-/* Without what is no page of anybody's. */
+/* Without what is no owner's page. */
 static uint32_t usable(const struct pn_arena *mem)
 {
     return mem->pages - mem->first;

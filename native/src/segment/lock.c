@@ -3,7 +3,7 @@
  *
  * 1. A robust, process-shared, error-checking pthread mutex.  When its holder dies, the kernel
  *    gives it to exactly one successor, with EOWNERDEAD; that one repairs (recover.c) before
- *    anybody else looks, and only then makes it consistent.  A crash inside the repair is the
+ *    another process looks, and only then makes it consistent.  A crash inside the repair is the
  *    same event again.
  * 2. Spin shortly, since the section is about 100 ns long, and only where another processor
  *    could release it.  Then sleep, bounded; after the bound the caller gets the holder's pid in

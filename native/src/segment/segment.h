@@ -96,7 +96,7 @@ struct pn_segment {
     uint32_t pidfds_open, pidfd_hand;
     int spare[PN_SPARES]; /* descriptors in reserve, or -1.  Under signal_mutex */
     struct pn_unsent {
-        pn_atomic_i32 error; /* to be told, or 0.  R: anybody */
+        pn_atomic_i32 error; /* to be told, or 0.  R: any process */
         int32_t pid;
         uint32_t count;
         int64_t told_at;

@@ -33,7 +33,7 @@ static void broken(const struct pn_arena *mem, uint32_t what)
 
 static inline bool less(const struct pn_timed *a, const struct pn_timed *b)
 {
-    /* without branches: which of two children is less is anybody's guess */
+    /* without branches: which of two children is less cannot be foreseen */
     return (a->due < b->due) | ((a->due == b->due) & (a->low < b->low));
 }
 

@@ -23,7 +23,7 @@ void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
 
-/* Of what a slot says, too, which anybody may have scribbled over: no other is ever sent. */
+/* Of what a slot says, too, which may be scribbled over: no other is ever sent. */
 static inline bool pn_may_wake(int signo)
 {
     return signo == SIGUSR1 || (signo >= SIGRTMIN && signo <= SIGRTMAX);

@@ -66,7 +66,7 @@
 #include "segment/lockfile.h"
 #include "wakeup/procsignal.h"
 
-#define PN_WATCHERS     3U /* processes that watch everybody */
+#define PN_WATCHERS     3U /* processes that watch all others */
 #define PN_SPAN_SLOTS   8U /* no walk is longer than that many slots that watch */
 #define PN_TAKEOVER_NS  2000000LL
 #define PN_RETRY_MIN_NS 5000000LL

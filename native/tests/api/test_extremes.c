@@ -1,6 +1,6 @@
 /*
  * What would take years, or a reckless neighbour: positions and numbers near their ends, a file
- * that somebody makes shorter.
+ * that is made shorter.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -102,7 +102,7 @@ static void notify_once(void *arg)
 }
 
 /* A mapping of its own. */
-static void attach_anew(void *arg)
+static void attach_again(void *arg)
 {
     pn_engine *again;
     int rc;
@@ -114,7 +114,7 @@ static void attach_anew(void *arg)
         FAIL("attaching to a file that was cut: %d: %s", rc, pn_error_message());
 }
 
-/* Who touches what is not there any more dies by SIGBUS; who comes then is refused. */
+/* A process that touches what is not there any more dies by SIGBUS; one that comes is refused. */
 static void test_a_file_made_shorter(void)
 {
     char path[128];
@@ -128,7 +128,7 @@ static void test_a_file_made_shorter(void)
     close(fd);
     int status = reap(spawn(notify_once, NULL));
     CHECK_EQ(status & 0x7f, SIGBUS);
-    CHECK_CHILD(spawn(attach_anew, NULL), 0);
+    CHECK_CHILD(spawn(attach_again, NULL), 0);
     pn_engine_close(shared);
 }
 

@@ -118,7 +118,7 @@ static void test_changing_the_route(void)
     CHECK_OK(pn_txn_commit(txn));
     CHECK_OK(test_notify(b, "c", "2"));
     CHECK_ROUTES(a, "22");
-    txn = test_begin(a); /* prepared: every LISTEN is staged, whoever comes first */
+    txn = test_begin(a); /* prepared: every LISTEN is staged, whichever comes first */
     CHECK_OK(pn_txn_listen(txn, "c", 1));
     CHECK_OK(pn_txn_unsubscribe(txn, "c", 1));
     CHECK_OK(pn_txn_listen(txn, "d", 1));
@@ -215,7 +215,7 @@ static void *waiter(void *arg)
     return NULL;
 }
 
-static void test_a_kick_ends_one_wait(void)
+static void test_an_interruption_ends_one_wait(void)
 {
     two_connections(NULL);
     test_listen(a, "c");
@@ -233,14 +233,15 @@ static void test_a_kick_ends_one_wait(void)
         CHECK_EQ(pthread_join(thread, NULL), 0);
     }
     struct pollfd p = {.fd = pn_fileno(a), .events = POLLIN};
-    pn_conn_interrupt_wait(a); /* whom it was meant for has left by himself */
+    pn_conn_interrupt_wait(a); /* the wait that it was meant for has ended by itself */
     CHECK_POLL(a, "");
     CHECK_EQ(poll(&p, 1, 0), 0);
     CHECK_EQ(pn_wait(a, -1) & ~PN_NOTICE, 1);
     done();
 }
 
-/* A post is for who polls: a thread that sleeps in pn_wait() meanwhile does not take it away. */
+/* What is marked readable is for the thread that polls: one that sleeps in pn_wait() meanwhile does
+ * not take it away. */
 static void test_a_post_lasts_until_the_next_poll(void)
 {
     pthread_t thread;
@@ -389,7 +390,7 @@ int main(void)
     RUN(test_changing_the_route);
     RUN(test_never_waiting_for_the_lock);
     RUN(test_never_waiting_for_room);
-    RUN(test_a_kick_ends_one_wait);
+    RUN(test_an_interruption_ends_one_wait);
     RUN(test_a_post_lasts_until_the_next_poll);
     RUN(test_no_other_signal_is_sent_than_one_that_wakes);
     RUN(test_a_forked_child_does_not_wait_for_a_lock_of_its_parent);

@@ -38,7 +38,7 @@ void *__wrap_realloc(void *old, size_t size)
 
 /*
  * What the call returns, made once more if there was no memory.  That of a durable topic may have
- * happened without being in the log, which the next operation writes anew (-PN_ESYNC).
+ * happened without being in the log, which the next operation writes again (-PN_ESYNC).
  */
 #define AGAIN(call)                                                                                \
     ({                                                                                             \

@@ -133,7 +133,7 @@ static void test_eight_threads_on_one_connection(void)
     pn_batch_free(batch);
 }
 
-/* Some wait, some write; every message is taken by one of them, and nobody waits for the timer. */
+/* Some wait, some write; every message is taken by one of them, and none waits for the timer. */
 static void *waiters_and_writers(void *arg)
 {
     int me = (int) (intptr_t) arg;
@@ -194,14 +194,14 @@ static void *one_each(void *arg)
         CHECK(rc >= 0 || rc == -EINTR);
         CHECK_OK(pn_poll(conn, batch, 0));
         for (size_t i = 0; i < batch->n; i++) {
-            int who, number;
+            int sender, number;
             char text[32] = "";
             size_t len = (size_t) (batch->offset[i + 1] - batch->offset[i]);
             memcpy(text, batch->data + batch->offset[i], len < 31 ? len : 31);
-            if (sscanf(text, "%d %d", &who, &number) != 2)
+            if (sscanf(text, "%d %d", &sender, &number) != 2)
                 continue;
-            CHECK(who >= 0 && who < THREADS && number > last[who]);
-            last[who] = number;
+            CHECK(sender >= 0 && sender < THREADS && number > last[sender]);
+            last[sender] = number;
         }
         got += count_all(conn, batch);
     }
@@ -227,7 +227,7 @@ static void test_eight_connections_in_one_process(void)
     pn_engine_close(engine);
 }
 
-/* ---- opening and closing among others who send ----------------------------------------------- */
+/* ---- opening and closing among others that send ---------------------------------------------- */
 
 static const char *name;
 

@@ -1,4 +1,4 @@
-/* What a bridge needs of the core: one to a database, who listens, refusals, gaps, senders. */
+/* What a bridge needs of the core: one to a database, which listens, refusals, gaps, senders. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

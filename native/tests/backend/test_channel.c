@@ -11,13 +11,13 @@ static void check_tables(struct pn_segment *seg)
 {
     char problems[4096];
     CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
-    int n = pn_check_locked(seg, problems, sizeof problems); /* without reaping: nobody is real */
+    int n = pn_check_locked(seg, problems, sizeof problems); /* no reaping: no backend is real */
     pn_lock_release(seg);
     if (n != 0)
         FAIL("%d problems:\n%s", n, problems);
 }
 
-/* Backends that are nobody's: the table does not ask. */
+/* Backends that are no process's: the table does not ask. */
 static void pretend_backends(struct pn_segment *seg)
 {
     seg->database[0].dboid = 1;
@@ -27,7 +27,7 @@ static void pretend_backends(struct pn_segment *seg)
     }
 }
 
-static void nobody_is_there(struct pn_segment *seg)
+static void no_backend_is_there(struct pn_segment *seg)
 {
     for (uint32_t i = 0; i < seg->max_backends; i++) {
         CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
@@ -138,7 +138,7 @@ static void test_chains(void)
             CHECK(find(seg, names[k]) != NULL);
         check_tables(seg);
     }
-    nobody_is_there(seg);
+    no_backend_is_there(seg);
     pn_engine_close(engine);
 }
 
@@ -164,7 +164,7 @@ static void test_subscriptions_run_out_and_come_back(void)
         check_tables(seg);
         CHECK_EQ(seg->ctl->subscriptions_used, 0);
     }
-    nobody_is_there(seg);
+    no_backend_is_there(seg);
     pn_engine_close(engine);
 }
 
@@ -214,7 +214,7 @@ static void test_chan_seq(void)
     CHECK_EQ(pn_txn_commit(txn), -PN_ECHANNELS);
     test_unlisten(conn, "e");
     test_listen(other, "c");
-    CHECK(next_chan_seq("c") > 14); /* anew, but no number twice: audits would be misled */
+    CHECK(next_chan_seq("c") > 14); /* again, but no number twice: audits would be misled */
     CHECK_EQ(test_stat(engine).channels, 3);
     CHECK_ENGINE(engine);
     pn_conn_close(conn);
@@ -352,7 +352,7 @@ static void random_listening(uint32_t backends, uint32_t channels, int steps)
         }
     }
     CHECK_EQ(seg->ctl->subscriptions_used, n);
-    nobody_is_there(seg);
+    no_backend_is_there(seg);
     check_tables(seg);
     CHECK_EQ(seg->ctl->subscriptions_used, 0);
     pn_engine_close(engine);
@@ -395,7 +395,7 @@ static void test_summary_bits(void)
         check_tables(seg);
     }
     CHECK(find(seg, "c")->words[0] == 0 && find(seg, "c")->words[2] == 0);
-    nobody_is_there(seg);
+    no_backend_is_there(seg);
     pn_engine_close(engine);
 }
 
@@ -437,7 +437,7 @@ static void test_unlisten_does_not_walk(void)
     }
     uint32_t whole = seg->subscription[subs[3]].next;
     CHECK_EQ(whole, subs[2] + 1);
-    seg->subscription[subs[3]].next = 0x7fffffff; /* who walks comes by here */
+    seg->subscription[subs[3]].next = 0x7fffffff; /* a walk comes by here */
     test_unlisten(conn, "a");
     CHECK_EQ(seg->subscription[subs[1]].next, 0);
     seg->subscription[subs[3]].next = whole;
@@ -457,7 +457,7 @@ static void test_unlisten_does_not_walk(void)
     pn_engine_close(engine);
 }
 
-/* As after a death: `prev` is made anew with the rest of the index. */
+/* As after a death: `prev` is made again with the rest of the index. */
 static void test_rebuilding_makes_the_list_whole(void)
 {
     pn_engine *engine = test_engine(NULL);

@@ -1,4 +1,4 @@
-/* Shared generation counters: what a bump is worth, and who may read it when. */
+/* Shared generation counters: what a bump is worth, and which reader may see it when. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -109,7 +109,7 @@ static void test_databases_do_not_share_them(void)
     done();
 }
 
-/* To the last entry, and whoever is there already is found still. */
+/* To the last entry, and what is there already is found still. */
 static void test_full_table(void)
 {
     enum { N = 37 };
@@ -137,7 +137,7 @@ static void test_full_table(void)
     done();
 }
 
-/* The number of a database stands in its counters, so it keeps its row though nobody is there. */
+/* The number of a database stands in its counters, so it keeps its row without a backend. */
 static void test_a_database_with_counters_is_not_forgotten(void)
 {
     enum { ROWS = 64 };
@@ -410,8 +410,8 @@ static void test_too_large(void)
     done();
 }
 
-/* Nobody is woken for a bump alone, whatever the signaling; and it pins nothing. */
-static void test_a_bump_alone_concerns_nobody(void)
+/* A bump alone wakes no process, whatever the signaling; and it pins nothing. */
+static void test_a_bump_alone_concerns_no_process(void)
 {
     for (uint32_t signaling = PN_SIGNAL_TARGETED; signaling <= PN_SIGNAL_BROADCAST; signaling++) {
         pn_options o = test_options();
@@ -673,7 +673,7 @@ int main(void)
     RUN(test_full_queue);
     RUN(test_prepared_bumps_fit);
     RUN(test_too_large);
-    RUN(test_a_bump_alone_concerns_nobody);
+    RUN(test_a_bump_alone_concerns_no_process);
     RUN(test_reading_around_bumps);
     RUN(test_readers_and_writers_at_once);
     RUN(test_made_by_several_at_once);

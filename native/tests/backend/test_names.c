@@ -62,7 +62,7 @@ static void test_a_channel_for_each_request(void)
         CHECK_OK(test_notify(b, name, name));
         CHECK_EQ(pn_poll(a, batch, 0), 1);
         CHECK_READ(batch, name, name);
-        CHECK_EQ(batch->nrenamed, 1); /* whoever keeps names by number is told each time */
+        CHECK_EQ(batch->nrenamed, 1); /* a reader that keeps names by number is told each time */
         test_unlisten(a, name);
     }
     CHECK(a->local.n <= 3 && a->local.table_size <= 16 && a->local.cap <= 8);
@@ -133,7 +133,7 @@ static void test_a_batch_keeps_its_names(void)
     CHECK_READ(other, "second", "2");
     test_unlisten(a, "second");
     CHECK_EQ(named(a), 1);
-    pn_batch_free(other); /* nor has this one, which nobody need say */
+    pn_batch_free(other); /* nor has this one, which need not be said */
     CHECK_EQ(pn_poll(a, one, 0), 0);
     CHECK_EQ(named(a), 0);
     done();

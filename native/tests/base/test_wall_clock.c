@@ -1,5 +1,5 @@
 /* The lock with a time-out as it is where there is no pthread_mutex_clocklock(): musl, old glibc.
- * os.c is compiled anew here, so that the whole core of this program waits so. */
+ * os.c is compiled once more here, so that the whole core of this program waits so. */
 #define PN_WITHOUT_CLOCKLOCK 1
 #include "base/os.c"
 

@@ -116,7 +116,7 @@ static void test_the_last_action_wins(void)
 }
 
 /* UNLISTEN and LISTEN in one transaction leave the subscription as it is: what was unread is
- * still owed.  In two, the second subscription starts anew. */
+ * still owed.  In two, the second subscription starts again. */
 static void test_relisten(void)
 {
     two_connections();
@@ -376,7 +376,7 @@ static void test_notify_many(void)
     done();
 }
 
-/* More listeners than a commit's list of whom to wake, in both ways of signalling. */
+/* More listeners than a commit's list of those to wake, in both ways of signalling. */
 static void test_more_listeners_than_the_wake_list(void)
 {
     enum { N = 300 };

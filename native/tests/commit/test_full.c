@@ -92,7 +92,7 @@ static void test_what_is_copied_is_not_copied_again(void)
     pn_engine_close(engine);
 }
 
-/* Asleep, never signalled anew: it wakes to the gap, then to the rest. */
+/* Asleep, never signalled again: it wakes to the gap, then to the rest. */
 static void test_a_sleeper_is_evicted_as_well(void)
 {
     pn_engine *engine = dropping_engine();
@@ -149,7 +149,7 @@ static void test_delivered_and_lost_make_up_what_was_committed(void)
     pn_engine_close(engine);
 }
 
-/* A reservation is kept free by evicting, and its commit evicts nobody. */
+/* A reservation is kept free by evicting, and its commit evicts no reader. */
 static void test_a_reservation_evicts_and_its_commit_does_not(void)
 {
     pn_engine *engine = dropping_engine();
@@ -273,7 +273,7 @@ static void test_the_capacity_is_max_queue_pages(void)
 }
 
 /* The laggard goes away: what only it needed goes with it. */
-static void test_files_go_with_who_needed_them(void)
+static void test_files_go_with_the_reader_that_needed_them(void)
 {
     pn_options o = spilling(512);
     pn_engine *engine = test_engine(&o);
@@ -632,7 +632,7 @@ static void test_bad_directories_are_refused(void)
     snprintf(o.data_dir, sizeof o.data_dir, "%s/nowhere", test_data_dir());
     CHECK_EQ(pn_open(name, &o, &engine), -ENOENT);
     CHECK(strstr(pn_error_message(), o.data_dir) != NULL);
-    snprintf(o.data_dir, sizeof o.data_dir, "/tmp"); /* anybody's */
+    snprintf(o.data_dir, sizeof o.data_dir, "/tmp"); /* of any user */
     CHECK_EQ(pn_open(name, &o, &engine), -EACCES);
     o.data_dir[0] = '\0';
     CHECK_EQ(pn_open(name, &o, &engine), -EINVAL);
@@ -650,7 +650,7 @@ int main(void)
     RUN(test_a_reservation_evicts_and_its_commit_does_not);
     RUN(test_spilled_pages_come_back_in_order_once);
     RUN(test_the_capacity_is_max_queue_pages);
-    RUN(test_files_go_with_who_needed_them);
+    RUN(test_files_go_with_the_reader_that_needed_them);
     RUN(test_a_full_disk_is_queue_full);
     RUN(test_a_prepared_commit_writes_no_file);
     RUN(test_a_damaged_page_is_a_gap);

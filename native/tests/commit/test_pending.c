@@ -36,7 +36,7 @@ static void test_equal_ones_collapse(void)
     CHECK_EQ(pn_pending_notify(&list, "a", 1, "x\0z", 3, true), 1);
     CHECK_EQ(pn_pending_notify(&list, "a", 1, "x\0y", 3, true), 0);
     CHECK_EQ(pn_pending_notify(&list, "a", 1, NULL, 0, true), 0);
-    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x", 1, false), 1); /* who does not want that */
+    CHECK_EQ(pn_pending_notify(&list, "a", 1, "x", 1, false), 1); /* it does not want that */
     CHECK_EQ(list.nevents, 8);
     CHECK_EQ(list.nchannels, 3);
     CHECK_EQ(list.collapsed, 4);

@@ -23,7 +23,7 @@ static void send_large(void *arg)
     pn_conn_close(conn);
 }
 
-/* The queue is full, and somebody waits for 20 pages of it. */
+/* The queue is full, and a writer waits for 20 pages of it. */
 static void begin_block(uint64_t timeout_ns)
 {
     pn_options o = test_options();
@@ -66,7 +66,7 @@ static int try_small(void)
     return rc;
 }
 
-/* What is read in small pieces is kept for who came first, but not from who has reserved. */
+/* What is read in small pieces is kept for the first, but not from one that has reserved. */
 static void test_a_large_commit_is_not_overtaken(void)
 {
     begin_block(60000000000ULL);
@@ -111,7 +111,7 @@ static void test_a_read_wakes_the_writers_that_wait(void)
 }
 
 /* Stopped, it does not renew its ticket: the others go on, and it does when it is continued. */
-static void test_a_stopped_writer_holds_nobody_up(void)
+static void test_a_stopped_writer_holds_no_other_up(void)
 {
     begin_block(100000000000ULL);
     kill(blocked.large, SIGSTOP);
@@ -145,7 +145,7 @@ static void test_small_commits_survive_a_stuck_one(void)
     end_block();
 }
 
-/* Nobody is held up for longer than half of full_timeout by one who waits. */
+/* No writer is held up for longer than half of full_timeout by one that waits. */
 static void test_an_exclusion_is_bounded(void)
 {
     begin_block(3000000000ULL);
@@ -158,7 +158,7 @@ static void test_an_exclusion_is_bounded(void)
     end_block();
 }
 
-/* Whoever stands behind others to the end takes what room there is. */
+/* A writer that stands behind others to the end takes what room there is. */
 static void test_what_fits_is_not_refused_at_the_deadline(void)
 {
     pn_options o = test_options();
@@ -178,7 +178,7 @@ static void test_what_fits_is_not_refused_at_the_deadline(void)
 }
 
 /* A ticket that is valid for longer than any was ever made is overwritten memory. */
-static void test_a_scribbled_ticket_holds_nobody_up(void)
+static void test_a_scribbled_ticket_holds_no_writer_up(void)
 {
     pn_options o = test_options();
     o.on_full = PN_FULL_BLOCK;
@@ -240,7 +240,7 @@ static void test_a_wait_that_is_left(void)
     done(engine);
 }
 
-/* The warning and the error name who holds everybody up. */
+/* The warning and the error name the process that holds all others up. */
 static void test_block_names_the_laggard(void)
 {
     pn_options o = test_options();
@@ -269,11 +269,11 @@ int main(void)
     test_watchdog(110);
     RUN(test_a_large_commit_is_not_overtaken);
     RUN(test_a_read_wakes_the_writers_that_wait);
-    RUN(test_a_stopped_writer_holds_nobody_up);
+    RUN(test_a_stopped_writer_holds_no_other_up);
     RUN(test_small_commits_survive_a_stuck_one);
     RUN(test_an_exclusion_is_bounded);
     RUN(test_what_fits_is_not_refused_at_the_deadline);
-    RUN(test_a_scribbled_ticket_holds_nobody_up);
+    RUN(test_a_scribbled_ticket_holds_no_writer_up);
     RUN(test_a_wait_that_is_left);
     RUN(test_block_names_the_laggard);
     return tests_done();

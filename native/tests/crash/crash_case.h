@@ -29,7 +29,7 @@ static void victim(void *arg)
 /* Of the test, which takes the writer lock itself. */
 static struct pn_hold test_hold;
 
-/* The lock; -EBUSY if the victim has it, or somebody else does not let it go. */
+/* The lock; -EBUSY if the victim has it, or another process does not let it go. */
 static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
 {
     int64_t until = test_now_ns() + PROGRESS_MS * INT64_C(1000000);
@@ -42,7 +42,7 @@ static int try_beside_the_stopped(struct pn_segment *seg, bool alone)
     return rc;
 }
 
-/* Stopped is not dead: who has the lock keeps it.  True: it has not, and is in nobody's way. */
+/* Stopped is not dead: the holder keeps the lock.  True: it has not, and is in no other's way. */
 static bool lock_is_free_beside_the_stopped(bool alone)
 {
     struct pn_segment *seg = inside();

@@ -1,6 +1,6 @@
 /*
- * crash_topic_unhelped.h - deaths after which nobody ever comes again: no later publisher, and the
- * slow timers of consumers put off.  A part of test_crash_topic.c.
+ * crash_topic_unhelped.h - deaths after which no process ever comes again: no later publisher,
+ * and the slow timers of consumers put off.  A part of test_crash_topic.c.
  */
 #ifndef PN_CRASH_TOPIC_UNHELPED_H
 #define PN_CRASH_TOPIC_UNHELPED_H
@@ -8,20 +8,20 @@
 /* Sleeps in get(), or (kind 1) on its descriptor.  It never ends by itself. */
 static void endless_consumer(void *arg)
 {
-    uintptr_t kind = (uintptr_t) arg & 1, who = (uintptr_t) arg >> 1;
+    uintptr_t kind = (uintptr_t) arg & 1, writer = (uintptr_t) arg >> 1;
     pn_consumer_slow_ns = INT64_C(3600000000000);
     pn_conn *conn = connect_with(0);
     pn_consumer *consumer = consumer_of(conn, work_a, 1, 0);
     struct pollfd fd = {.fd = kind == 1 ? pn_consumer_fileno(consumer) : -1, .events = POLLIN};
     struct held h;
-    if (who == HELPER)
+    if (writer == HELPER)
         CHECK_OK(pn_crash_arm(now.label, now.nth, PN_CRASH_KILL));
     CHECK_EQ(write(heard_from[0][1], "r", 1), 1);
     for (;;) {
         if (kind == 1 && poll(&fd, 1, -1) < 0)
             CHECK_EQ(errno, EINTR);
-        if (take(consumer, (uint32_t) who, WORK, 0, kind == 1 ? 0 : -1, &h))
-            finish(conn, &h, (uint32_t) who);
+        if (take(consumer, (uint32_t) writer, WORK, 0, kind == 1 ? 0 : -1, &h))
+            finish(conn, &h, (uint32_t) writer);
     }
 }
 
@@ -36,9 +36,9 @@ static bool waits(uint32_t n)
     return waiting == n;
 }
 
-static pid_t start_endless(enum writer who, uintptr_t kind)
+static pid_t start_endless(enum writer writer, uintptr_t kind)
 {
-    pid_t pid = spawn(endless_consumer, (void *) ((uintptr_t) who << 1 | kind));
+    pid_t pid = spawn(endless_consumer, (void *) ((uintptr_t) writer << 1 | kind));
     REQUIRE(hear(0, 1, TEST_PATIENCE_MS), "a consumer did not start");
     return pid;
 }
@@ -53,7 +53,7 @@ static void begin_unhelped(void)
     work_a = channel_named(mine, work, "a");
 }
 
-/* Nobody touches the segment meanwhile. */
+/* No process touches the segment meanwhile. */
 static void await_all(void)
 {
     int64_t began = test_now_ns();
@@ -90,7 +90,7 @@ static void last_words(void *arg)
             publish(conn, HELPER, WORK, work, &(struct manner) {.size = 40});
 }
 
-/* One sleeping consumer, a publisher that dies, and nobody else at all. */
+/* One sleeping consumer, a publisher that dies, and no other process at all. */
 static void run_last_words(void *arg)
 {
     begin_unhelped();
@@ -127,7 +127,7 @@ static void run_heir(void *arg)
     end_unhelped(heir);
 }
 
-/* Whoever watches the time for the others dies in its sleep. */
+/* The consumer that watches the time for the others dies in its sleep. */
 static void run_timekeeper(void *arg)
 {
     begin_unhelped();
@@ -151,7 +151,7 @@ static void first_channel(void *arg)
     channel_named(conn, topic_named(conn, "own"), "x");
 }
 
-/* Emptied, then two kept messages; who makes the first channel dies in handing them over. */
+/* Emptied, then two kept messages; the maker of the first channel dies in handing them over. */
 static void run_late_channel(void *arg)
 {
     (void) arg;

@@ -1,5 +1,5 @@
 /*
- * crash_topic_victims.h - the processes of test_crash_topic.c: who consumes, and who is killed.
+ * crash_topic_victims.h - the processes of test_crash_topic.c: consumers, and victims.
  * Included once.
  */
 #ifndef PN_CRASH_TOPIC_VICTIMS_H

@@ -1,5 +1,5 @@
 /*
- * crash_unhelped.h - deaths after which nobody ever comes again: no later notifier, no timer.
+ * crash_unhelped.h - deaths after which no process ever comes again: no later notifier, no timer.
  * A part of test_crash.c, which includes it behind the checks that it uses.
  */
 #ifndef CRASH_UNHELPED_H
@@ -12,7 +12,7 @@ static void last_words(void)
         notify(conn, VICTIM, PLAIN, 40);
 }
 
-/* Everything that was begun has come to the only listener, who has no timer. */
+/* Everything that was begun has come to the only listener, which has no timer. */
 static void await_all(const struct listener_log *log)
 {
     int64_t start = test_now_ns();
@@ -24,7 +24,7 @@ static void await_all(const struct listener_log *log)
     }
 }
 
-/* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and nobody else at all. */
+/* One sleeping listener (`arg`: 0 or 2), a notifier that dies, and no other process at all. */
 static void run_without_help(void *arg)
 {
     uintptr_t kind = (uintptr_t) arg;
@@ -71,7 +71,7 @@ static void notifier_that_dies(void *arg)
     last_words();
 }
 
-/* Whoever takes over dies of it, too: one sleeper is left of three, and a dead notifier. */
+/* What takes over dies of it, too: one sleeper is left of three, and a dead notifier. */
 static void run_chain_of_deaths(void *arg)
 {
     static const char *const last_label[] = {"commit:want", "commit:unslept", "commit:unlocked"};
@@ -95,7 +95,7 @@ static void run_chain_of_deaths(void *arg)
     CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);
     await_all(&j->log[kind]);
     for (int i = 0; i < 2; i++) {
-        kill(watchers[i], SIGKILL); /* who was not the first to come to the label may live */
+        kill(watchers[i], SIGKILL); /* one that was not the first at the label may live */
         CHECK_KILLED(watchers[i], SIGKILL);
     }
     mine = connect_with(0);
@@ -108,7 +108,7 @@ static void run_chain_of_deaths(void *arg)
     _exit(HIT);
 }
 
-/* Too far in front of the notifier to watch it: woken by those who do. */
+/* Too far in front of the notifier to watch it: woken by those that do. */
 static void run_far_away(void *arg)
 {
     pid_t others[3], pid;

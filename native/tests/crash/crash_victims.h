@@ -1,5 +1,5 @@
 /*
- * crash_victims.h - the processes of test_crash.c: who listens, who is killed, and the journal in
+ * crash_victims.h - the processes of test_crash.c: listeners, victims, and the journal in
  * which a victim writes what it is about to commit and what it has committed.  Included once.
  */
 #ifndef PN_CRASH_VICTIMS_H
@@ -35,7 +35,7 @@ static struct shared {
     _Atomic(uint32_t) next_txn;
     _Atomic(uint32_t) stop, ready;
     _Atomic(uint32_t) scripted;      /* the victim's next stop is a part of its scenario */
-    _Atomic(uint32_t) stray_signals; /* to who listens to nothing */
+    _Atomic(uint32_t) stray_signals; /* to a process that listens to nothing */
     struct journal_txn txn[MAX_TXNS];
     struct listener_log log[3];
 } *j;
@@ -68,7 +68,7 @@ static struct crash_case {
     uint32_t nth;
     scenario *victim;
     int action;          /* enum pn_crash_action */
-    uint32_t recoverers; /* who die in the recovery before the victim does */
+    uint32_t recoverers; /* that die in the recovery before the victim does */
 } now;
 
 static bool going_on(void)
@@ -553,7 +553,7 @@ static void waking_myself(void)
     }
 }
 
-/* One of many sleepers, who signal each other on: dies in the handler, a claimed bit in hand. */
+/* One of many sleepers, which signal each other on: dies in the handler, a claimed bit in hand. */
 enum { CHAINED = 4 };
 static pid_t chained_pid[CHAINED];
 

@@ -5,7 +5,7 @@
  *
  * Five processes listen, notify, LISTEN and UNLISTEN, publish and consume, look and connect; the
  * parent waits until they have done a little, overwrites a word, and so on, and then makes a new
- * segment: after a few words, so that what nobody can notice, as a time far ahead, stays small.
+ * segment: after a few words, so that what cannot be noticed, as a time far ahead, stays small.
  * Each process has to end by itself: any error will do, a crash or a hang won't.  Every message has
  * a checksum of its own, which the engine knows nothing of.  One that is wrong is allowed in a
  * segment of which the ring or the arena was overwritten, since the engine does not look at
@@ -13,7 +13,7 @@
  *
  * Which words: fields that steer (positions, links, lengths, generations, states), and anywhere.
  * -lock: also the words of the two robust mutexes, but for the pointers of their lists, which glibc
- * follows before anybody can look at them.
+ * follows before any process can look at them.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -185,7 +185,7 @@ static void reads(int worker, pn_engine *engine)
 
 static void notifies(int worker, pn_engine *engine)
 {
-    static const char *const names[] = {"a", "b", "nobody listens"};
+    static const char *const names[] = {"a", "b", "not heard"};
     struct body b;
     for (pn_conn *conn; (conn = connected(worker, engine)) != NULL; pn_conn_close(conn)) {
         bool goes_on = true;
@@ -450,7 +450,7 @@ static uint64_t done_by_all(void)
     return sum;
 }
 
-/* They do a little.  False: nobody does anything any more. */
+/* They do a little.  False: none does anything any more. */
 static bool let_them_work(uint64_t calls)
 {
     uint64_t until = done_by_all() + calls;

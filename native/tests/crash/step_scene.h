@@ -1,8 +1,8 @@
 /*
- * step_scene.h - who is there while a process is killed step by step, and what has to hold after
+ * step_scene.h - what is there while a process is killed step by step, and what has to hold after
  * each kill.  Included once.
  *
- * One segment serves thousands of kills, as long as all is well with it.  Those who stay:
+ * One segment serves thousands of kills, as long as all is well with it.  Those that stay:
  *
  *     mine       a connection of this process, which notifies
  *     ear        a connection of this process, which listens to "all"
@@ -87,7 +87,7 @@ static struct note note_at(const pn_batch *b, size_t i)
     return note;
 }
 
-/* ---- those who stay -------------------------------------------------------------------------- */
+/* ---- those that stay ------------------------------------------------------------------------- */
 
 static void sleeper(void *arg)
 {
@@ -298,7 +298,7 @@ static uint32_t heard_by_sleeper(void)
     return count_notes("the sleeper", common->log, atomic_load(&common->heard));
 }
 
-/* Everything that is not used by those who stay can be had. */
+/* Everything that is not used by those that stay can be had. */
 static void check_all_is_to_be_had(void)
 {
     pn_conn *more[BACKENDS - OTHERS];
@@ -319,7 +319,7 @@ static void check_all_is_to_be_had(void)
         pn_conn_close(more[i]);
 }
 
-/* Who repairs has to wake the sleeper as well; the next notification would hide it if not. */
+/* A repairer has to wake the sleeper as well; the next notification would hide it if not. */
 static void recover_without_notifying(void)
 {
     uint64_t recoveries = pn_load_relaxed(&seg->ctl->locked.recoveries);

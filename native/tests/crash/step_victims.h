@@ -106,7 +106,7 @@ static int sleep_through(pn_conn *conn, int64_t timeout_ns)
     return rc;
 }
 
-/* Who has slept, was woken and has read: awake, and with a latch that is not set any more. */
+/* A process that has slept, was woken and has read: awake, with a latch that is not set. */
 static pn_conn *awake_listener(void)
 {
     pn_conn *conn = test_connect(engine);
@@ -226,7 +226,7 @@ static void create(void)
     step_end();
 }
 
-/* Whole or not there; and nobody is in the way of who makes it then. */
+/* Whole or not there; and nothing is in the way of the process that makes it then. */
 static void check_created(void)
 {
     pn_options o = test_options();
@@ -267,7 +267,7 @@ static void die_listening(void *arg)
     raise(SIGKILL);
 }
 
-/* Short of room: all of it is held by who has read since, and by a dead process. */
+/* Short of room: all of it is held by a process that has read since, and by a dead one. */
 static void fill_the_ring(void)
 {
     CHECK_KILLED(spawn(die_listening, NULL), SIGKILL);
@@ -317,7 +317,7 @@ static const struct scene {
     void (*ready)(void);   /* in the parent, when the victim stands at the beginning */
     void (*body)(void);
     void (*check)(void);
-    void (*holder)(void);      /* who dies before the victim, behind the store... */
+    void (*holder)(void);      /* dies before the victim, behind the store... */
     bool (*holder_dies)(void); /* ...that makes this true, */
     size_t stored;             /* to this word of struct AsyncQueueControl, */
     size_t stored_size;        /* of so many bytes */

@@ -3,7 +3,7 @@
  * exits there, or that is stopped there and continued.
  *
  * A case is a label, which time it is reached, and what happens then.  In each case three listeners
- * and a notifier survive; a victim works until it dies.  One that is stopped holds up nobody,
+ * and a notifier survive; a victim works until it dies.  One that is stopped holds up no other,
  * unless it has the lock; continued, it comes to its end.  Afterwards, without any further help:
  *
  *     progress     the notifier's next notification reaches every listener within PROGRESS_MS
@@ -13,13 +13,13 @@
  *     counters     the generation counters are what the received transactions have bumped, exactly;
  *                  every listener, after every poll, has read at least what it was told of, and
  *                  was told at least of what it had read before
- *     silence      who listens to nothing was not signalled
+ *     silence      a process that listens to nothing was not signalled
  *     repair       pn_check() is clean; the slots, subscriptions, channel entries and
  *                  reservations of the dead can be had again; a tail scan reaches head
  *
  * The labels come from the program itself (pn_crash_label), so a new one is tested, or fails the
- * run because no victim has reached it (job_of() says who goes where).  The journal of who
- * committed what is in anonymous shared memory: it outlives SIGKILL.
+ * run because no victim has reached it (job_of() says which goes where).  The journal of
+ * what each committed is in anonymous shared memory: it outlives SIGKILL.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -287,9 +287,9 @@ static void check_end(void)
     for (int i = 0; i < 3; i++)
         CHECK_CHILD(listeners[i], 0);
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
-    REQUIRE(stat.tail == stat.head, "nobody listens and the tail does not reach head");
+    REQUIRE(stat.tail == stat.head, "no process listens and the tail does not reach head");
     check_segment();
-    REQUIRE(atomic_load(&j->stray_signals) == 0, "who listens to nothing was signalled");
+    REQUIRE(atomic_load(&j->stray_signals) == 0, "a process that listens to nothing was signalled");
     check_sequences();
     check_journal();
     check_counters();
@@ -392,7 +392,7 @@ static void run_creation(void *arg)
     _exit(hit ? HIT : NOT_HIT);
 }
 
-/* ---- nobody ever comes again ----------------------------------------------------------------- */
+/* ---- no process ever comes again ------------------------------------------------------------- */
 
 #include "crash_unhelped.h" /* it uses what stands above */
 

@@ -2,7 +2,7 @@
  * A process that puts, gets, replaces and empties is killed at each label of diskqueue.c and
  * recfile.c, at its first and at later hits.  Its successor finds every record that was put, each
  * once, but that one whose taker was killed before the queue had moved on is given again; so does
- * who finds nothing but the files.
+ * one that finds nothing but the files.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 /*
  * Full queues under SIGKILL and SIGSTOP: every label of copy.c, room.c and spill.c is reached by
- * somebody who is killed there, and the others are owed what they were.
+ * a process that is killed there, and the others are owed what they were.
  *
  *   test_crash_full            all
  */
@@ -98,7 +98,7 @@ static void copy_that_goes_stale(bool spill, size_t size)
     uint64_t missed = atomic_load(&journal->about) & 0xffffffff;
     if (spill)
         CHECK_EQ(missed, 0);
-    else /* it stood at 0, and goes on where the eviction ended; nobody has evicted it since */
+    else /* it stood at 0, and goes on where the eviction ended; no process has evicted it since */
         CHECK_EQ(missed, pn_load_relaxed(&test_inside()->ctl->floor));
     CHECK_ENGINE(engine);
     pn_conn_close(conn);
@@ -235,7 +235,7 @@ static void test_writers_killed_while_they_make_room(void)
     }
 }
 
-/* ---- whoever removes files or repairs ------------------------------------------------------ */
+/* ---- the process that removes files or repairs ---------------------------------------------- */
 
 static void read_until_killed(void *arg)
 {
@@ -362,7 +362,7 @@ static void block_until_killed(void *arg)
     pn_conn_close(conn);
 }
 
-/* A writer that stands in the queue for room, or leaves it, dies: nobody waits for it long. */
+/* A writer that stands in the queue for room, or leaves it, dies: no other waits for it long. */
 static void test_writers_killed_with_a_ticket(void)
 {
     static const char *const labels[] = {"block:ticket", "block:passed-on", "block:armed"};

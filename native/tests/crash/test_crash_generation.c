@@ -1,8 +1,8 @@
 /*
- * A committer that is stopped, or dies, between the steps in which his bumps become visible; the
+ * A committer that is stopped, or dies, between the steps in which its bumps become visible; the
  * readers meet the real thing, at the crash points of a real commit.
  *
- * Nobody waits for a stopped committer, and nobody spins: poll() returns what there is to return,
+ * No process waits for a stopped committer, and none spins: poll() returns what there is to return,
  * the slot is asleep, the descriptor is not readable, and the slow timer, which could hide a lost
  * wake-up, is put off for ever.
  */
@@ -151,7 +151,7 @@ static void test_no_value_without_its_commit(void)
     end();
 }
 
-/* Committed, but nobody was told: a reader that is at it for another's sake stops in front. */
+/* Committed, but no process was told: a reader that is at it for another's sake stops in front. */
 static void test_the_first_is_told_and_the_second_not(void)
 {
     for (int awake = 0; awake <= 1; awake++) {
@@ -170,7 +170,7 @@ static void test_the_first_is_told_and_the_second_not(void)
     }
 }
 
-/* The committer un-sleeps whom he has held back, by signal... */
+/* The committer un-sleeps the reader that it has held back, by signal... */
 static void test_held_back_in_wait(void)
 {
     for (uint32_t signaling = PN_SIGNAL_TARGETED; signaling <= PN_SIGNAL_BROADCAST; signaling++) {
@@ -235,7 +235,7 @@ static void test_what_lies_before_is_returned(void)
     end();
 }
 
-/* Whoever has read the first counter finds the message, and then reads the second one, too. */
+/* One that has read the first counter finds the message, and then reads the second one, too. */
 static void test_stopped_between_two_counters(void)
 {
     for (int awake = 0; awake <= 1; awake++) {
@@ -254,8 +254,8 @@ static void test_stopped_between_two_counters(void)
     }
 }
 
-/* Nobody is un-slept before he can see the counters: he might fall asleep again, held back. */
-static void test_counters_are_stored_before_anybody_is_woken(void)
+/* No reader is un-slept before it can see the counters: it might fall asleep again, held back. */
+static void test_counters_are_stored_before_a_reader_is_woken(void)
 {
     static const char *const labels[] = {"commit:owed", "commit:unslept"};
     for (int i = 0; i < 2; i++) {
@@ -286,7 +286,7 @@ static void test_stopped_after_the_counters(void)
     }
 }
 
-/* Nobody but a reader that only polls: it repairs itself. */
+/* Only a reader that polls is there: it repairs itself. */
 static void test_a_dead_committer_does_not_hold_back(void)
 {
     static const char *const labels[] = {"commit:want", "commit:want", "commit:generation"};
@@ -304,7 +304,7 @@ static void test_a_dead_committer_does_not_hold_back(void)
     }
 }
 
-/* Held back by a living one, who dies then: the next poll() finds out. */
+/* Held back by a living one, which dies then: the next poll() finds out. */
 static void test_the_stopped_committer_dies(void)
 {
     begin(PN_SIGNAL_TARGETED);
@@ -320,7 +320,7 @@ static void test_the_stopped_committer_dies(void)
     end();
 }
 
-/* As in a commit: whoever sees a value in the middle of a repair is wanted already. */
+/* As in a commit: a process that sees a value in the middle of a repair is wanted already. */
 static void repair_and_stop(void *arg)
 {
     pn_stat stat;
@@ -382,7 +382,7 @@ int main(void)
     RUN(test_held_back_by_descriptor);
     RUN(test_what_lies_before_is_returned);
     RUN(test_stopped_between_two_counters);
-    RUN(test_counters_are_stored_before_anybody_is_woken);
+    RUN(test_counters_are_stored_before_a_reader_is_woken);
     RUN(test_stopped_after_the_counters);
     RUN(test_a_dead_committer_does_not_hold_back);
     RUN(test_the_stopped_committer_dies);

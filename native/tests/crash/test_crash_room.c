@@ -1,10 +1,10 @@
 /*
- * Whoever makes room in a full queue is killed, exits or is stopped there: every label of copy.c,
- * room.c, spill.c and segfile.c, at its first and at a later hit, in each kind of full queue that
- * comes by it.  test_crash_full.c looks at single cases more closely.
+ * A process that makes room in a full queue is killed, exits or is stopped there: every label of
+ * copy.c, room.c, spill.c and segfile.c, at its first and at a later hit, in each kind of full
+ * queue that comes by it.  test_crash_full.c looks at single cases more closely.
  *
- * In a case a listener sleeps, another one reads little (it is who the queue is full of), and a
- * victim notifies and reads until it reaches the label.  Afterwards:
+ * In a case a listener sleeps, another one reads little (the queue is full of what it has not
+ * read), and a victim notifies and reads until it reaches the label.  Afterwards:
  *
  *     progress   the next notification reaches the sleeper within PROGRESS_MS
  *     exactness  what the victim committed comes once and in order to both, but for what a Gap
@@ -14,8 +14,8 @@
  *
  * The same once more where two successors die in the recovery.
  *
- * Stopped with the lock it holds everybody up, and nothing else happens; stopped without it,
- * nobody notices.  Continued, it goes on as if nothing had been.
+ * Stopped with the lock it holds all others up, and nothing else happens; stopped without it,
+ * none of them notices.  Continued, it goes on as if nothing had been.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -229,7 +229,7 @@ static void open_case(void)
     CHECK_EQ(pipe(heard_ping), 0);
 }
 
-/* Stopped: who holds the lock holds everybody up; who does not holds nobody up. */
+/* Stopped: the holder of the lock holds all others up; another process holds none up. */
 static void look_at_the_stopped(pn_conn *conn, uint64_t *number)
 {
     struct pn_segment *seg = test_inside();

@@ -12,7 +12,7 @@
 #include <grp.h>
 #include <stdatomic.h>
 
-enum { FILES = 3, STEP = 12, NOBODY = 65534 };
+enum { FILES = 3, STEP = 12, OTHER_USER = 65534 };
 
 static struct pn_segfile_dir dir;
 static _Atomic(uint32_t) *told; /* pages; outlives SIGKILL */
@@ -58,9 +58,9 @@ static void crash_case(void *arg)
 {
     (void) arg;
     if (geteuid() == 0) {
-        CHECK_EQ(chown(data_dir, NOBODY, NOBODY), 0);
-        if (setgroups(0, NULL) != 0 || setresgid(NOBODY, NOBODY, NOBODY) != 0 ||
-            setresuid(NOBODY, NOBODY, NOBODY) != 0)
+        CHECK_EQ(chown(data_dir, OTHER_USER, OTHER_USER), 0);
+        if (setgroups(0, NULL) != 0 || setresgid(OTHER_USER, OTHER_USER, OTHER_USER) != 0 ||
+            setresuid(OTHER_USER, OTHER_USER, OTHER_USER) != 0)
             CHECK_EQ(chown(data_dir, geteuid(), getegid()), 0);
     }
     CHECK_OK(pn_segfile_open_dir(&dir, data_dir, geteuid(), "seg", INSTANCE, 'q'));

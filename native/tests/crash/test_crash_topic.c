@@ -3,21 +3,21 @@
  * exits there, or that is stopped there and continued.
  *
  * A case is a label, which time it is reached, and what happens then.  Three consumers survive, two
- * of one channel and one of another, and one who publishes; a victim works until it dies.  One
- * that is stopped holds up nobody, unless it has the lock.  Afterwards, without any further help:
+ * of one channel and one of another, and a publisher; a victim works until it dies.  One
+ * that is stopped holds up no other, unless it has the lock.  Afterwards, without any further help:
  *
  *     progress     a message reaches both channels within PROGRESS_MS
  *     exactness    what was published was finished once in each channel, or is a dead letter, once;
  *                  what was refused, rolled back or never begun was never seen; what the victim
  *                  died in happened to all or to none of it: its messages, in both channels, its
  *                  answer, its notification
- *     one state    nobody is returned what somebody else has in flight, or has finished
+ *     one state    none is returned what another has in flight, or has finished
  *     attempts     are the deliveries, each counted once
  *     repair       pn_check() is clean, what the dead had in flight is there at once (all time-outs
  *                  are a minute), and in the end nothing is in any channel
  *
  * The labels come from the program itself, so a new one is tested, or fails the run because no
- * victim has reached it (job_of() says who goes where).  The journal is in anonymous shared
+ * victim has reached it (job_of() says which goes where).  The journal is in anonymous shared
  * memory: it outlives SIGKILL.
  */
 #ifndef _GNU_SOURCE
@@ -218,7 +218,7 @@ static void run_first_use(void *arg)
     pid_t pid = spawn(first_user, NULL);
     CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
     bool hit = !WIFEXITED(status) || WEXITSTATUS(status) == EXITED;
-    if (WIFSTOPPED(status)) { /* who wants topics waits for it */
+    if (WIFSTOPPED(status)) { /* a process that wants topics waits for it */
         kill(pid, SIGCONT);
         CHECK_CHILD(pid, 0);
     }
@@ -236,7 +236,7 @@ static void run_first_use(void *arg)
     _exit(hit ? HIT : NOT_HIT);
 }
 
-/* ---- nobody ever comes again ----------------------------------------------------------------- */
+/* ---- no process ever comes again ------------------------------------------------------------- */
 
 #include "crash_topic_unhelped.h" /* it uses what stands above */
 
@@ -256,7 +256,7 @@ static struct job job_of(const char *label, uint32_t nth, int action)
     return job;
 }
 
-/* Whom a death may interrupt in the middle of something. */
+/* Those that a death may interrupt in the middle of something. */
 static void doom(void)
 {
     atomic_store(&j->doomed[VICTIM], 1);
@@ -266,7 +266,7 @@ static void doom(void)
 
 static size_t add_label(struct job *jobs, size_t n, const char *label)
 {
-    /* happen once: in a segment, or after the death of whoever had the lock */
+    /* happen once: in a segment, or after the death of the lock's holder */
     bool again = !is_first_use(label), once = strcmp(label, "topic-recover:clean") == 0 ||
                                               strcmp(label, "topic-recover:redone") == 0 ||
                                               strcmp(label, "topic-recover:opened") == 0 ||

@@ -151,7 +151,7 @@ static void crash_case(void *arg)
             FAIL("%s, hit %u: half of transaction %d has happened", label, nth, group);
         CHECK_ENGINE(engine);
     }
-    uint64_t counted = s.unfinished + s.on_disk; /* one may be there that nobody was told of */
+    uint64_t counted = s.unfinished + s.on_disk; /* one may be there that was told to no process */
     CHECK(counted == there || counted == there + 1);
     s = topic_stat(conn, topic);
     CHECK_EQ(s.unfinished + s.on_disk, counted - there);

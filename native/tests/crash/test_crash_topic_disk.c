@@ -1,7 +1,7 @@
 /*
  * A process that publishes to a topic that overflows to disk, in batches and in transactions, and
- * consumes from it, is killed at each label on that way, at its first and at later hits.  Who
- * comes next gets every message that was published and not finished, once and in order; of what the
+ * consumes from it, is killed at each label on that way, at its first and at later hits.  The
+ * next one gets every message that was published and not finished, once and in order; of what the
  * victim died in, all or none.
  */
 #ifndef _GNU_SOURCE

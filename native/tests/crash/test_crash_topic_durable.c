@@ -1,6 +1,6 @@
 /*
  * A process that publishes to a durable topic, alone, in batches and in transactions, and consumes
- * from it, is killed at each label of the log.  Who comes next, in the segment or after a reboot
+ * from it, is killed at each label of the log.  The next one, in the segment or after a reboot
  * with nothing but the files, gets every message that was published and not finished, in order; of
  * what the victim died in, all or none, and what it had in flight once more.
  */

@@ -1,7 +1,7 @@
 /*
  * The topic area is made without the writer lock: beside a process that is stopped while it
- * allocates or reads the log, others send, and who wants topics is told whom it waits for; of one
- * that is killed there nothing counts, and the next one finds everything.
+ * allocates or reads the log, others send, and a process that wants topics is told which one it
+ * waits for; of one that is killed there nothing counts, and the next one finds everything.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -125,7 +125,7 @@ static pid_t stopped_opener(void)
     return pid;
 }
 
-/* The error names it: in vain with a limit, at once for who never waits. */
+/* The error names it: in vain with a limit, at once for a caller that never waits. */
 static void check_others_wait_for(pn_conn *conn, pid_t pid)
 {
     char name[16];
@@ -176,7 +176,7 @@ static void test_beside_a_stopped_opener(void *arg)
     clean_up(engine, conn);
 }
 
-/* Who waits for one that dies makes the area itself. */
+/* A process that waits for one that dies makes the area itself. */
 static void test_the_awaited_dies(void *arg)
 {
     int began[2];

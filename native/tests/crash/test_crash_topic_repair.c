@@ -91,7 +91,7 @@ static bool is_closed(void)
     return pn_topics_closed(conn->seg);
 }
 
-/* The one who finds the death goes no further: it could have died right after its release. */
+/* The process that finds the death goes no further: it could have died right after its release. */
 static void find_the_death(void)
 {
     struct pn_hold hold;
@@ -162,7 +162,7 @@ static void make_and_die(void *arg)
 }
 
 /* A process that has no file of the log open, and wants nothing of topics. */
-static void who_notifies_opens_no_log(void)
+static void a_notifier_opens_no_log(void)
 {
     pn_options o = test_options();
     durable = true;
@@ -301,7 +301,7 @@ static void goes_on_where_it_stopped(void)
     close_all();
 }
 
-/* ---- who sleeps ------------------------------------------------------------------------------ */
+/* ---- sleepers -------------------------------------------------------------------------------- */
 
 static void sleep_for_one(void *arg)
 {
@@ -349,9 +349,9 @@ static void a_sleeper_is_woken(bool second_death)
     pid_t sleeper = spawn(sleep_for_one, NULL);
     CHECK_SOON(sleeps());
     CHECK_KILLED(spawn(publish_and_die, NULL), SIGKILL);
-    if (second_death) /* and who was repairing it: the sleeper itself may have done it by then */
+    if (second_death) /* and its repairer: the sleeper itself may have done it by then */
         reap(spawn(repair_and_die, &at));
-    CHECK_CHILD(sleeper, 0); /* nobody here calls anything */
+    CHECK_CHILD(sleeper, 0); /* this process calls nothing */
     pn_rebuild_units = PN_REBUILD_UNITS;
     close_all();
 }
@@ -532,7 +532,7 @@ int main(void)
     test_watchdog(110);
     notified_beside_a_repair();
     notified_beside_a_repair_with_a_log();
-    who_notifies_opens_no_log();
+    a_notifier_opens_no_log();
     calls_meanwhile();
     killed_in_steps();
     goes_on_where_it_stopped();

@@ -1,7 +1,7 @@
 /*
  * A process that opens a durable topic, of one channel or of two, with less memory than it had, so
  * that much of what was given to its channels goes to disk, and then works with it, is killed at
- * each label of restoring and of coming back.  Who comes next, in the segment or after another
+ * each label of restoring and of coming back.  The next one, in the segment or after another
  * reboot, gets for each channel what that has not finished: nothing less, nothing twice, in order,
  * with its attempts.
  */
@@ -40,7 +40,7 @@ static void victim(void *arg)
     finish_some(INT32_MAX);
 }
 
-/* The segment that fill() has made goes, and nobody comes yet. */
+/* The segment that fill() has made goes, and no process comes yet. */
 static void leave(void)
 {
     test_segment_remove(name);

@@ -1,8 +1,8 @@
 /*
  * A process that writes the log of durable topics, syncs and compacts it is killed at each label of
- * topic_log.c and of what it stands on, at its first and at later hits.  Whoever goes on in the
- * segment, and whoever finds nothing but the files, has every batch that was told to be written,
- * the one that was being written whole or not at all, and nothing else.
+ * topic_log.c and of what it stands on, at its first and at later hits.  A process that goes on
+ * in the segment, and one that finds nothing but the files, has every batch that was told to be
+ * written, the one that was being written whole or not at all, and nothing else.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

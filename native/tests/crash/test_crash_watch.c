@@ -1,5 +1,5 @@
 /*
- * Who comes while somebody walks for the first time is not told by it, and is watched all the
+ * A process that comes during another's first walk is not told by it, and is watched all the
  * same: the walker is stopped in the middle of its walk, behind the slot that is then taken.
  */
 #include "engine.h"
@@ -54,7 +54,7 @@ static void walker(void *arg)
         test_wait(conn, -1);
 }
 
-static void test_who_comes_during_a_first_walk_is_watched(void)
+static void test_a_process_that_comes_during_a_first_walk_is_watched(void)
 {
     int status;
     CHECK_EQ(pipe(up), 0);
@@ -77,7 +77,7 @@ static void test_who_comes_during_a_first_walk_is_watched(void)
     kill(walks, SIGCONT);
     CHECK_SOON(pn_load_acquire(&slot(0)->watches) != 0);
     end_process(comes);
-    CHECK_SOON(!claimed(1)); /* nobody else is there to reap it */
+    CHECK_SOON(!claimed(1)); /* no other process is there to reap it */
     end_process(walks);
     CHECK_ENGINE(engine);
     pn_engine_close(engine);
@@ -89,6 +89,6 @@ static void test_who_comes_during_a_first_walk_is_watched(void)
 
 int main(void)
 {
-    RUN(test_who_comes_during_a_first_walk_is_watched);
+    RUN(test_a_process_that_comes_during_a_first_walk_is_watched);
     return tests_done();
 }

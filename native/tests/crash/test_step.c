@@ -5,12 +5,12 @@
  * Each scene is an operation, gone through step by step once; then it is done again and again by
  * new processes, and each is killed one instruction later than the one before.  After each kill,
  * the others go on at once, what was committed has reached all of them once and in order and what
- * was not nobody, pn_check() is clean, and no slot, subscription, channel, counter or byte is left
+ * was not none, pn_check() is clean, and no slot, subscription, channel, counter or byte is left
  * with the dead (step_scene.h).  A recovery is killed while it repairs what another dead process
  * has left, and a third one again.
  *
- * In a race nobody dies: a notifier commits between two instructions of a listener that goes to
- * sleep, who has to hear of it without any timer.
+ * In a race no process dies: a notifier commits between two instructions of a listener that goes to
+ * sleep, which has to hear of it without any timer.
  *
  *     test_step              a sample: every so-manieth instruction, beginning at a random one
  *     test_step full         every instruction
@@ -312,7 +312,7 @@ static void report(const char *name, const struct result *r)
     fflush(stdout);
 }
 
-/* Half of a scene or race; who ends the second half reports.  A sample is one job. */
+/* Half of a scene or race; the process that ends the second half reports.  A sample is one job. */
 static void run_job(uint32_t job, const char *only)
 {
     uint32_t i = job / 2, half = job % 2;

@@ -239,7 +239,7 @@ static void TestDiskQueueResize(void)
     queue_end();
 }
 
-/* Read right after each write, by who has read to the end of the file that the writer leaves. */
+/* Read right after each write, by a reader at the end of the file that the writer leaves. */
 static void roll_sizes(uint32_t from, uint32_t to, uint32_t ahead)
 {
     for (uint32_t size = from; size <= to; size++) {
@@ -341,7 +341,7 @@ static void test_each_byte_that_is_flipped_costs_its_record_alone(void)
     queue_end();
 }
 
-/* Without the segment the last record has nobody behind it that would tell of it. */
+/* Without the segment the last record has none behind it that would tell of it. */
 static void test_each_byte_that_is_flipped_costs_its_record_without_the_segment(void)
 {
     off_t end = few_records();

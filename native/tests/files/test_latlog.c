@@ -593,7 +593,7 @@ static void test_directory_errors(void)
     pn_latlog_abandon(NULL);
 }
 
-/* Somebody closed our descriptors and opened his own under their numbers. */
+/* The program closed our descriptors and opened its own under their numbers. */
 static void test_foreign_descriptors_are_not_touched(void)
 {
     char *dir = a_dir("fds"), other[128];

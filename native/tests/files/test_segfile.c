@@ -472,7 +472,7 @@ static void test_a_file_size_limit_is_an_error_and_no_signal(void)
     CHECK_CHILD(spawn(limited, NULL), 0);
 }
 
-/* Instead of libc's: somebody else sends the signal meanwhile. */
+/* Instead of libc's: another process sends the signal meanwhile. */
 static bool signal_comes;
 int fallocate(int fd, int mode, off_t at, off_t n)
 {
@@ -544,7 +544,7 @@ static void test_a_removed_file_is_gone_and_removing_it_again_is_no_error(void)
     CHECK_OK(pn_segfile_remove(&dir, 9));
     CHECK_OK(pn_segfile_remove(&dir, 9));
     CHECK_EQ(pn_segfile_open_read(&dir, 9), -ENOENT);
-    CHECK_OK(read_pages(fd, 9, 0, 2)); /* whoever has it open reads on */
+    CHECK_OK(read_pages(fd, 9, 0, 2)); /* a process that has it open reads on */
     close(fd);
     CHECK_EQ(readable(10), 3);
 }

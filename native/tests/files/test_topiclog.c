@@ -290,7 +290,7 @@ static void test_a_flipped_byte_costs_its_batch(void)
     free(want);
 }
 
-/* Who still writes to a segment that was unlinked and made again. */
+/* A process that still writes to a segment that was unlinked and made again. */
 static void test_what_an_unlinked_segment_writes_does_not_count(void)
 {
     static struct pn_topiclog_files zombie;
@@ -425,7 +425,7 @@ struct compacted {
     uint64_t ids;               /* messages up to that one were published before */
 };
 
-/* Without the ends of channels: see docs/reliability.md on one that is made anew. */
+/* Without the ends of channels: see docs/reliability.md on one that is made again. */
 static void work_on_messages(void)
 {
     struct op ops[MOST];
@@ -609,7 +609,7 @@ static void test_an_interval_is_synced_by_one_after_it_has_passed(void)
     set_up();
     publish_one(&seq);
     CHECK(pn_topiclog_sync_due(tlog, now));
-    CHECK(!pn_topiclog_sync_due(tlog, now)); /* somebody does it */
+    CHECK(!pn_topiclog_sync_due(tlog, now)); /* another process does it */
     CHECK_OK(pn_topiclog_sync(tlog, &tfiles, UINT64_MAX, NULL));
     CHECK(!pn_topiclog_sync_due(tlog, now + 10 * PN_TOPICLOG_INTERVAL)); /* nothing to be done */
     publish_one(&seq);

@@ -1,4 +1,4 @@
-/* How full the queue may be, who holds it, and what happens then. */
+/* How full the queue may be, which process holds it, and what happens then. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -111,7 +111,7 @@ static void test_quiet_listeners_hold_nothing(void)
         CHECK_EQ(pn_poll(reader, batch, 0), 64);
         CHECK_EQ(pn_poll(reader, batch, 0), 0);
     }
-    CHECK_OK(pn_notify(conn, "nobody", 6, payload, 200)); /* takes no room at all */
+    CHECK_OK(pn_notify(conn, "unheard", 7, payload, 200)); /* takes no room at all */
     CHECK_EQ(test_stat(engine).tail, test_stat(engine).head);
     CHECK_OK(test_notify(conn, "other", "late"));
     CHECK_POLL(quiet, "late");
@@ -190,7 +190,7 @@ static void test_a_dead_laggard_is_reaped_when_full(void)
 
 /* Whether a backend lives is a system call under the lock: only the first of those that pin
  * decides, and the dead behind it are left alone until they are the first. */
-static void test_only_who_holds_the_tail_is_looked_at(void)
+static void test_only_the_holder_of_the_tail_is_looked_at(void)
 {
     pn_engine *engine = test_engine(NULL);
     pn_conn *slow = laggard(engine), *conn = test_connect(engine);
@@ -220,7 +220,7 @@ static void test_only_who_holds_the_tail_is_looked_at(void)
 
 static int pipe_down[2];
 
-/* As recovery leaves who died in the middle of an UNLISTEN while the kernel still had his locks. */
+/* As recovery leaves a slot whose process died in an UNLISTEN while the kernel had its locks. */
 static void lag_unlisten_and_die(void *arg)
 {
     pn_conn *conn = laggard(arg);
@@ -426,7 +426,7 @@ static void preparer_of_room(void *arg)
         pause();
 }
 
-/* Reserved room is nobody else's; it comes back by abort, and by the death of who reserved it. */
+/* Reserved room is no other's; it comes back by abort, and by the death of its process. */
 static void test_reservations_are_respected_and_reaped(void)
 {
     pn_engine *engine = test_engine(NULL);
@@ -531,25 +531,25 @@ static void test_prepared_ones_in_any_order(void)
     for (int i = 0; i < PEOPLE; i++)
         conn[i] = test_connect(engine);
     for (int i = 0; i < 20000; i++) {
-        uint64_t r = test_random(&seed), who = (r >> 8) % PEOPLE;
+        uint64_t r = test_random(&seed), sender = (r >> 8) % PEOPLE;
         if (r % 4 == 0) {
-            int rc = send_bytes(conn[who], random_size(&seed));
+            int rc = send_bytes(conn[sender], random_size(&seed));
             CHECK(rc >= 0 || rc == -PN_EQUEUEFULL);
         } else if (r % 16 == 1) {
             CHECK_OK(pn_poll(slow, batch, 1 + (r >> 16) % 20));
-        } else if (txn[who] == NULL) {
-            txn[who] = random_txn(conn[who], &seed);
-            int rc = pn_txn_prepare(txn[who]);
+        } else if (txn[sender] == NULL) {
+            txn[sender] = random_txn(conn[sender], &seed);
+            int rc = pn_txn_prepare(txn[sender]);
             CHECK(rc == 0 || rc == -PN_EQUEUEFULL || rc == -PN_ETOOBIG);
             if (rc != 0)
-                pn_txn_abort(txn[who]);
-            txn[who] = rc != 0 ? NULL : txn[who];
+                pn_txn_abort(txn[sender]);
+            txn[sender] = rc != 0 ? NULL : txn[sender];
         } else if (r % 16 == 2) {
-            pn_txn_abort(txn[who]);
-            txn[who] = NULL;
+            pn_txn_abort(txn[sender]);
+            txn[sender] = NULL;
         } else {
-            CHECK_EQ(pn_txn_commit(txn[who]) & ~PN_NOTICE, 0);
-            txn[who] = NULL;
+            CHECK_EQ(pn_txn_commit(txn[sender]) & ~PN_NOTICE, 0);
+            txn[sender] = NULL;
             commits++;
         }
         if (i % 64 == 0)
@@ -576,7 +576,7 @@ int main(void)
     RUN(test_quiet_listeners_hold_nothing);
     RUN(test_an_awake_listener_that_has_read_all_holds_nothing);
     RUN(test_a_dead_laggard_is_reaped_when_full);
-    RUN(test_only_who_holds_the_tail_is_looked_at);
+    RUN(test_only_the_holder_of_the_tail_is_looked_at);
     RUN(test_a_dead_laggard_without_channels_is_reaped_when_full);
     RUN(test_warning_at_half_once_in_five_seconds);
     RUN(test_too_big_is_refused_before_the_lock);

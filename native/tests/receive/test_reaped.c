@@ -90,14 +90,14 @@ static void calls_everything(void *arg)
     pn_txn_abort(txn);
     pn_txn_abort(early);
     raise(SIGUSR1);      /* its handler takes no flags of the new owner's */
-    pn_conn_close(conn); /* nor does it free his slot */
+    pn_conn_close(conn); /* nor does it free the other's slot */
     pn_batch_free(batch);
 }
 
-static void test_the_loser_is_told_and_hurts_nobody(void)
+static void test_the_loser_is_told_and_hurts_no_other(void)
 {
     begin();
-    signal(SIGUSR1, SIG_IGN); /* what the loser raises is nobody's */
+    signal(SIGUSR1, SIG_IGN); /* what the loser raises is for no process */
     pid_t pid = spawn(calls_everything, NULL);
     test_hear(up);
     CHECK_EQ(test_stat(engine).backends, 1); /* this reaps it */
@@ -269,7 +269,7 @@ static void test_the_loser_buries_its_heir(void)
 int main(void)
 {
     test_watchdog(100);
-    RUN(test_the_loser_is_told_and_hurts_nobody);
+    RUN(test_the_loser_is_told_and_hurts_no_other);
     RUN(test_a_reader_that_pins_nothing_does_not_poison);
     RUN(test_put_to_sleep_by_an_earlier_owner);
     RUN(test_positions_of_a_later_owner_stay);

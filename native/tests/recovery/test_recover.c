@@ -1,4 +1,4 @@
-/* The writer lock: whoever dies with it, whatever he left, and whoever merely keeps it. */
+/* The writer lock: a process that dies with it, whatever it left, and one that only keeps it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -134,13 +134,13 @@ static void test_what_was_committed_is_announced(void)
     announced = pn_load_relaxed(&seg->ctl->head);
     for (int i = 0; i < 3; i++)
         CHECK_OK(test_notify(other, "c", "x"));
-    pn_store_relaxed(&conn->me->want, announced); /* nobody was told: as if asleep and quiet */
+    pn_store_relaxed(&conn->me->want, announced); /* told to no process: as if asleep and quiet */
     pn_store_relaxed(&conn->me->from, announced);
     pn_store_relaxed(&conn->me->pos, announced | PN_ASLEEP);
     uint64_t xid = seg->ctl->last_xid;
     left_by_the_dead(unannounced);
-    CHECK_EQ(test_wait(conn, 0), 0); /* nobody has recovered yet */
-    CHECK_OK(test_notify(other, "nobody", "recovers"));
+    CHECK_EQ(test_wait(conn, 0), 0); /* no process has recovered yet */
+    CHECK_OK(test_notify(other, "unheard", "recovers"));
     CHECK_EQ(test_wait(conn, 0), 1);
     CHECK_POLL(conn, "x x x");
     CHECK_EQ(seg->ctl->last_xid, xid);
@@ -157,7 +157,7 @@ static void test_what_was_committed_is_announced(void)
     end();
 }
 
-/* ---- those who wait for it ------------------------------------------------------------------- */
+/* ---- those that wait for it ------------------------------------------------------------------ */
 
 static void keep_the_lock(void *arg)
 {
@@ -211,7 +211,7 @@ static void test_the_holder_dies_with_none_one_and_many_waiting(void)
     with_waiters(8);
 }
 
-/* Stopped is not dead: an error that names him, never a theft; and all is well when he goes on. */
+/* Stopped is not dead: an error that names it, never a theft; and all is well when it goes on. */
 static void test_a_stopped_holder_is_named(void)
 {
     char pid_text[32];
@@ -307,7 +307,7 @@ static void test_impossible_states_poison(void)
     CHECK_CHILD(spawn(poisoned, &leave), 0);
 }
 
-/* A sleeper is told that the segment was poisoned, at the latest by his slow timer. */
+/* A sleeper is told that the segment was poisoned, at the latest by its slow timer. */
 static void sleep_until_poisoned(void *arg)
 {
     int rc;
@@ -347,7 +347,7 @@ static uint64_t mapped_bytes(void)
     return pages * (uint64_t) sysconf(_SC_PAGESIZE);
 }
 
-/* Whoever has no memory for the repair must not let anybody else see the segment unrepaired. */
+/* A process without memory for the repair must not let another see the segment unrepaired. */
 static void recover_without_memory(void *arg)
 {
     struct rlimit limit, before;

@@ -1,6 +1,7 @@
 /*
- * Words by which a process goes on are overwritten: ends of the queue, lists, sets.  Who follows
- * them comes to an end, and poisons the segment; what it makes room for it has measured once.
+ * Words by which a process goes on are overwritten: ends of the queue, lists, sets.  One that
+ * follows them comes to an end, and poisons the segment; what it makes room for it has measured
+ * once.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

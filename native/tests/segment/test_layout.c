@@ -113,7 +113,7 @@ static void test_placement_of_anything(void)
     }
 }
 
-/* Put an empty queue somewhere else, before anybody is connected. */
+/* Put an empty queue somewhere else, before any process is connected. */
 static void move_queue(struct pn_segment *seg, QueuePosition pos)
 {
     pn_store_relaxed(&seg->ctl->tail, pos);
@@ -216,7 +216,7 @@ static void scribbled_length(void *arg)
     AsyncQueueEntry *qe = (void *) pn_ring_at(seg, 0);
     qe->length = length;
     CHECK_EQ(pn_poll(conn, batch, 0), -PN_ECORRUPT);
-    CHECK_EQ(pn_notify(conn, "c", 1, "x", 1), -PN_ECORRUPT); /* poisoned for everybody */
+    CHECK_EQ(pn_notify(conn, "c", 1, "x", 1), -PN_ECORRUPT); /* poisoned for all */
     CHECK_EQ(pn_wait(conn, -1), -PN_ECORRUPT);
     pn_conn_close(conn);
     pn_engine_close(engine);

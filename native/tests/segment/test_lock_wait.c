@@ -94,7 +94,7 @@ static void test_one_that_is_not_made_again(void)
     end();
 }
 
-/* A handler's own calls, for something else or elsewhere, begin anew; and then it goes on. */
+/* A handler's own calls, for something else or elsewhere, begin again; and then it goes on. */
 static void test_others_in_between(void)
 {
     begin();

@@ -1,6 +1,6 @@
 /*
- * Single words of the segment are overwritten by a process with a bug.  Who meets them poisons the
- * segment; nobody crashes, hangs, or keeps the lock.
+ * Single words of the segment are overwritten by a process with a bug.  One that meets them
+ * poisons the segment; none crashes, hangs, or keeps the lock.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@ static void check_poisoned(pn_engine *engine)
 {
     pn_conn *conn;
     CHECK_EQ(pn_connect(engine, "db", 2, 0, NULL, &conn), -PN_ECORRUPT);
-    /* nobody keeps the lock: it would be a time-out */
+    /* none keeps the lock: it would be a time-out */
     CHECK_EQ(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER), -PN_ECORRUPT);
 }
 

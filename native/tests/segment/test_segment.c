@@ -150,8 +150,8 @@ static void test_create_and_open(void)
     path_of(name, path, sizeof path);
     CHECK_EQ(stat(path, &st), 0);
     CHECK_EQ(st.st_mode & 07777, 0600);
-    CHECK_OK(pn_open(name, NULL, &engine)); /* the options of who made it */
-    /* allocated, so that nobody gets a SIGBUS; but for the topics, which nobody has used yet */
+    CHECK_OK(pn_open(name, NULL, &engine)); /* the options of its maker */
+    /* allocated, so that no process gets a SIGBUS; but for the topics, which are not used yet */
     CHECK((uint64_t) st.st_blocks * 512 >= test_inside()->topics.offset);
     CHECK((uint64_t) st.st_blocks * 512 < (uint64_t) st.st_size);
     pn_engine_options(engine, &got);
@@ -409,7 +409,7 @@ static void attached(void *arg)
     pn_engine_close(engine);
 }
 
-/* Unlinked while somebody sleeps in it: announced, he knows at once; not announced (rm), soon. */
+/* Unlinked while a process sleeps in it: announced, it knows at once; not announced (rm), soon. */
 static void test_unlink_under_a_sleeper(void)
 {
     CHECK_EQ(pipe(up), 0);
@@ -604,7 +604,7 @@ static void test_database_rows_are_used_again(void)
     CHECK_EQ(second->dboid, seg->database[2].dboid);
     pn_conn_close(before);
     CHECK(seg->database[0].dboid != 0 && first->dboid == seg->database[0].dboid);
-    seg->database[1].dboid = 0; /* somebody died while he used row 1 again */
+    seg->database[1].dboid = 0; /* a process died while it used row 1 again */
     pn_conn *third;
     CHECK_OK(pn_connect(engine, "last", 4, 0, NULL, &third));
     CHECK_EQ(third->dboid, second->dboid);

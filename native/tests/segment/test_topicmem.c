@@ -80,7 +80,7 @@ static void test_a_page_that_was_something_else_is_formatted(void)
     arena_free(&mem);
 }
 
-/* Pages that nobody needs are not written, not even zeroed: the area is a file with a hole. */
+/* Pages that are not needed are not written, not even zeroed: the area is a file with a hole. */
 static void test_untouched_pages_stay_untouched(void)
 {
     struct pn_arena mem = arena_make(PAGES);
@@ -370,7 +370,7 @@ static void test_rebuild_from_what_is_true(void)
         spoil_what_is_derived(&mem, &seed);
         rebuild_begin(&mem);
         model_mark(&mem, nlive / 2);
-        if (i % 2 == 0) /* who rebuilt was killed too */
+        if (i % 2 == 0) /* the rebuilder was killed too */
             spoil_what_is_derived(&mem, &seed);
         rebuild_begin(&mem);
         model_mark(&mem, nlive);

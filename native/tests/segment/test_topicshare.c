@@ -1,4 +1,4 @@
-/* What of the arena each owner may have: nobody takes another's share, and newcomers find some. */
+/* What of the arena each owner may have: none takes another's share, and newcomers find some. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -59,7 +59,7 @@ static void test_a_share_cannot_be_taken_by_others(void)
     close_scene();
 }
 
-/* What the first has left in each page, pinned, is in nobody else's way. */
+/* What the first has left in each page, pinned, is in no other's way. */
 static void test_pages_are_not_shared(void)
 {
     static uint32_t refs[PAGES * PN_BODY_CELLS];
@@ -117,7 +117,7 @@ static void test_an_owner_that_is_bound_has_no_more_but_its_first_message(void)
     close_scene();
 }
 
-static void test_whoever_counts_no_more_has_no_share(void)
+static void test_an_owner_that_counts_no_more_has_no_share(void)
 {
     open_scene(2);
     uint32_t share = mem.ctl->share;
@@ -129,7 +129,7 @@ static void test_whoever_counts_no_more_has_no_share(void)
     close_scene();
 }
 
-/* Whatever is taken and given, by whom, the count of what is reserved is right (arena_check). */
+/* Whatever is taken and given, by any owner, the count of what is reserved is right. */
 static void test_the_account_is_exact(void)
 {
     static uint32_t refs[PAGES * 64];
@@ -164,7 +164,7 @@ int main(void)
     RUN(test_pages_are_not_shared);
     RUN(test_a_first_message_may_be_larger_than_a_share);
     RUN(test_an_owner_that_is_bound_has_no_more_but_its_first_message);
-    RUN(test_whoever_counts_no_more_has_no_share);
+    RUN(test_an_owner_that_counts_no_more_has_no_share);
     RUN(test_the_account_is_exact);
     return tests_done();
 }

@@ -6,7 +6,7 @@
  *
  * A failed CHECK prints where and what and ends the process with status 1; in a child made by
  * spawn() it ends the child, and CHECK_CHILD() in the parent reports it.  Nothing waits without a
- * bound: whoever is late is killed and reported.
+ * bound: a process that is late is killed and reported.
  */
 #ifndef PN_TESTS_HARNESS_H
 #define PN_TESTS_HARNESS_H
@@ -192,7 +192,7 @@ static inline void test_segments_remove(void)
 }
 
 /*
- * A name nobody else uses; the segment is unlinked when the program ends.  What has that name was
+ * A name of its own; the segment is unlinked when the program ends.  What has that name was
  * left behind by a killed test whose process ID this one has now.
  */
 static inline const char *test_segment_name(void)

@@ -41,7 +41,7 @@ struct journal_record {
 };
 _Static_assert(sizeof(struct journal_record) == 32, "a page holds a whole number of them");
 
-/* Channels: "c0" to "c7" are everybody's, "end" is the supervisor's, "me.<number>" one's own. */
+/* Channels: "c0" to "c7" are for all, "end" is the supervisor's, "me.<number>" one's own. */
 enum { SHARED_CHANNELS = 8, CHANNEL_END = 100, CHANNEL_OWN = 200 };
 
 /* The front of each payload; the rest follows from `sum`. */
@@ -49,7 +49,7 @@ struct soak_payload {
     uint32_t connection, txn;
     uint16_t index, channel;
     uint32_t length;  /* of the whole payload */
-    uint64_t counter; /* what the sender's counter is at least, for who reads this */
+    uint64_t counter; /* what the sender's counter is at least when this is read */
     uint32_t owner;   /* the number of that counter */
     uint32_t sum;     /* of the above */
 };

@@ -9,7 +9,7 @@
  *    LISTEN or UNLISTEN notifies there: from what it receives the judge knows exactly where in
  *    the order of commits the LISTEN stands.
  * 3. The end is two messages on channel "end".  After the first nothing new is begun, and a byte
- *    goes to FD; the second comes after everything else, so who has it has everything.
+ *    goes to FD; the second comes after everything else, so a process that has it has everything.
  * 4. With CRASH it ends or stops itself at a random crash point, in the middle of the engine,
  *    where signals from outside seldom hit.
  */
@@ -62,7 +62,7 @@ static struct {
     uint32_t number, used, place;
     uint64_t seed;
     int told;
-    bool hermit; /* listens to nobody but itself, and sleeps long: the tail passes it by */
+    bool hermit; /* listens to itself only, and sleeps long: the tail passes it by */
     pn_engine *engine;
     uint32_t counter[WORKERS]; /* of each worker's place */
     uint32_t max_payload;

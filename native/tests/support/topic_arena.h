@@ -31,7 +31,7 @@ static inline void arena_hold(void)
     CHECK_OK(pn_lock_acquire(&arena_segment, &test_hold, 0));
 }
 
-/* Control, owners, page array, pages; zero, as new pages are.  Nobody gets beyond either end. */
+/* Control, owners, page array, pages; zero, as new pages are.  Nothing gets beyond either end. */
 static inline struct pn_arena arena_make(uint32_t pages)
 {
     size_t before = sizeof(struct pn_arena_control) + ARENA_OWNERS * sizeof(struct pn_arena_owner);

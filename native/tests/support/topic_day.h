@@ -83,7 +83,7 @@ static void answering(struct mortal *v)
         if (how[i] == PN_ANSWER_DEAD_LETTER)
             about_to_answer(&h, v->me, how[i]);
         else if (how[i] == PN_ANSWER_REQUEUE || how[i] == PN_ANSWER_RELEASE)
-            atomic_store(&h.entry->holder, NOBODY);
+            atomic_store(&h.entry->holder, NO_WRITER);
         if (how[i] != PN_ANSWER_FINISH)
             CHECK_OK(answer(v->conn, &h, how[i], i == 2 ? MS : 0));
         if (how[i] == PN_ANSWER_DEAD_LETTER)
@@ -221,7 +221,7 @@ static void configuring(struct mortal *v, pn_ref topic, pn_ref channel)
     }
 }
 
-/* What is in them is nobody's, and only pn_check() says whether it is in order. */
+/* What is in them is of no process, and only pn_check() says whether it is in order. */
 static void deleting(struct mortal *v, int round)
 {
     char name[24];
@@ -274,7 +274,7 @@ static void close_mortal(struct mortal *v)
 {
     struct held h;
     if (take(v->cx, v->me, OWN, 0, 0, &h)) /* in flight when it is closed */
-        atomic_store(&h.entry->holder, NOBODY);
+        atomic_store(&h.entry->holder, NO_WRITER);
     CHECK_OK(pn_consumer_close(v->cx));
     CHECK_OK(pn_consumer_close(v->cy));
     pn_conn_close(v->conn);

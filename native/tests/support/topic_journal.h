@@ -1,16 +1,22 @@
 /*
  * topic_journal.h - what was about to be published, returned and answered, and what was: in memory
- * that outlives SIGKILL, and the judge who compares it with what came.  For test_crash_topic.c and
+ * that outlives SIGKILL, and the judge that compares it with what came.  For test_crash_topic.c and
  * test_topic_stress.c, each of which includes it once.
  *
  * Topic "work" has the channels a and b, topic "own" x and y; "dead" has the dead letters of x.
- * A message is named by its serial number.  Whoever is doomed may die anywhere: what it died in
+ * A message is named by its serial number.  A doomed process may die anywhere: what it died in
  * happened to all of it or to nothing.
  */
 #ifndef PN_TOPIC_JOURNAL_H
 #define PN_TOPIC_JOURNAL_H
 
-enum writer { NOBODY = 0, VICTIM = 1, PARENT = 2, CONSUMER = 3, HELPER = 16 /* and above, both */ };
+enum writer {
+    NO_WRITER = 0,
+    VICTIM = 1,
+    PARENT = 2,
+    CONSUMER = 3,
+    HELPER = 16 /* and above, both */
+};
 enum { MS = 1000000, MAX_WRITERS = 4096 };
 static bool many;    /* several mortals at a time */
 static bool on_disk; /* there is a data_dir */
@@ -36,7 +42,7 @@ struct message_log {
     struct entry in[2];
 };
 
-/* Transaction t of somebody: publishes `first` and three more, answers `answered` - 1 in x. */
+/* Transaction t of a process: publishes `first` and three more, answers `answered` - 1 in x. */
 struct txn_log {
     _Atomic(uint32_t) fate;
     uint32_t first, answered, heard;
@@ -64,9 +70,9 @@ static struct shared {
     struct txn_log txn[MAX_TXNS];
 } *j;
 
-static bool mortal(uint32_t who)
+static bool mortal(uint32_t writer)
 {
-    return who < MAX_WRITERS && atomic_load(&j->doomed[who]) != 0;
+    return writer < MAX_WRITERS && atomic_load(&j->doomed[writer]) != 0;
 }
 
 static const char *segment;
@@ -236,12 +242,12 @@ static void check_attempts(struct held *h, uint32_t before, uint32_t me, bool lo
         return;
     REQUIRE(h->out.attempts == attempts + 1 && before != me, "message %u: attempt %u is the %u.",
             h->serial, h->out.attempts, attempts);
-    atomic_fetch_add(&e->claims, 1); /* whoever died in the get: returned, and not noted */
+    atomic_fetch_add(&e->claims, 1); /* its process died in the get: returned, not noted */
     REQUIRE(atomic_fetch_add(&j->doubts, 1) < atomic_load(&j->deaths) + 1,
             "message %u: attempt %u is the %u.", h->serial, h->out.attempts, attempts);
 }
 
-/* What a get has returned: it was published, nobody else has it, and it was not finished. */
+/* What a get has returned: it was published, no other has it, and it was not finished. */
 static void was_returned(struct held *h, uint32_t me, int which, enum topic_no topic)
 {
     struct body b;
@@ -256,7 +262,7 @@ static void was_returned(struct held *h, uint32_t me, int which, enum topic_no t
     REQUIRE(m->topic == topic, "message %u of another topic", b.serial);
     REQUIRE(atomic_load(&m->fate) != ABORTED, "message %u was never published", b.serial);
     uint32_t before = atomic_exchange(&e->holder, me);
-    REQUIRE(before == NOBODY || mortal(before) || times_out(topic, which),
+    REQUIRE(before == NO_WRITER || mortal(before) || times_out(topic, which),
             "message %u is with %u and with %u", b.serial, before, me);
     bool late = many && times_out(topic, which); /* we may have been asleep since the get */
     REQUIRE(late || atomic_load(&e->finished) + atomic_load(&e->died) == 0,
@@ -285,7 +291,7 @@ static void about_to_answer(struct held *h, uint32_t me, int how)
     i->which = (uint32_t) h->which;
     i->how = how;
     atomic_store(&i->serial, h->serial + 1);
-    atomic_store(&h->entry->holder, NOBODY);
+    atomic_store(&h->entry->holder, NO_WRITER);
 }
 
 static void was_answered(struct held *h, uint32_t me, int how)
@@ -302,7 +308,7 @@ static int answer(pn_conn *conn, struct held *h, int how, int64_t delay_ns)
                              "because", 7);
 }
 
-/* Too late, perhaps: then somebody else has it, or will. */
+/* Too late, perhaps: then another process has it, or will. */
 static void finish_perhaps(pn_conn *conn, struct held *h, uint32_t me)
 {
     about_to_answer(h, me, PN_ANSWER_FINISH);

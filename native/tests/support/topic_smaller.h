@@ -85,7 +85,7 @@ static inline void detach(void)
     pn_engine_close(engine);
 }
 
-/* Everything goes but the files; nobody closes anything before. */
+/* Everything goes but the files; nothing is closed before. */
 static inline void reboot(uint64_t memory)
 {
     pn_engine *old_engine = engine;
@@ -183,7 +183,7 @@ static inline int finish_some(int most)
     return n;
 }
 
-/* How many messages somebody still has; their bytes. */
+/* How many messages some channel still has; their bytes. */
 static inline uint64_t count_left(uint64_t *bytes)
 {
     uint64_t n = 0;

@@ -195,7 +195,7 @@ static void test_random_use_against_a_sorted_array(void)
     arena_free(&mem);
 }
 
-/* Sweeping: from the end, and again the place of what was removed; nobody is passed over. */
+/* Sweeping: from the end, and again the place of what was removed; none is passed over. */
 /* Each that is due by then once, and no other; it does not look at all of them. */
 static void test_those_that_are_due(void)
 {
@@ -346,7 +346,7 @@ static void test_to_and_fro(void)
     arena_free(&mem);
 }
 
-/* Who is lent keeps its room, whatever others do meanwhile. */
+/* What is lent keeps its room, whatever others do meanwhile. */
 static void test_what_is_lent_can_come_back(void)
 {
     struct pn_arena mem = arena_with(1000, 10);
@@ -399,7 +399,7 @@ static void test_contradictions_poison(void)
     struct pn_arena mem = arena_with(100, 10);
     struct pn_timedset set = {0};
     struct pn_timed entry;
-    pn_timedset_add_locked(&mem, &set, (struct pn_timed) {1, ref_of[0], 0}); /* nobody promised */
+    pn_timedset_add_locked(&mem, &set, (struct pn_timed) {1, ref_of[0], 0}); /* unpromised */
     CHECK(arena_was_poisoned());
     pn_timedset_unreserve_locked(&mem, &set, 1);
     CHECK(arena_was_poisoned());

@@ -505,11 +505,11 @@ static void test_dead_letters(void)
     close_scene();
 }
 
-/* ---- what is void makes room, whoever began to sweep it ------------------------------------- */
+/* ---- what is void makes room, whichever process began to sweep it --------------------------- */
 
 enum { VOID_MESSAGES = 6000 };
 
-/* Memory full of what channel `name` alone has, and another topic that nobody opens any more. */
+/* Memory full of what channel `name` alone has, and another topic that is not opened any more. */
 static void open_crowded(const char *channel_name, pn_ref *crowded, pn_ref *other)
 {
     pn_options o = test_options();
@@ -546,7 +546,7 @@ static void test_an_emptied_channel_whose_emptier_has_died_makes_room(void)
 {
     pn_ref crowded, other;
     open_crowded("c", &crowded, &other);
-    struct pn_topics *all = &test_inside()->topics; /* what one leaves who dies after his store */
+    struct pn_topics *all = &test_inside()->topics; /* as a process leaves it that dies here */
     struct pn_topic_channel *ch = &all->channel[(uint32_t) crowded - 1];
     all->ctl->sweeping = 1;
     ch->void_below = ch->next_order;

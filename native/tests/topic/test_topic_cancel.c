@@ -242,7 +242,7 @@ static void test_what_a_dead_process_had_prepared_is_as_before(void)
     publish(conn, topic, "first");
     uint64_t a = publish_in_an_hour("a");
     CHECK_KILLED(spawn(die_prepared, &a), SIGKILL);
-    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0)); /* who comes by reaps it */
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0)); /* the caller reaps it */
     CHECK_EQ(test_inside()->topics.ctl->tombstone_end, 0);
     check_counts(1, 1);
     CANCEL(NULL, a, 1);
@@ -303,7 +303,7 @@ static void test_when_there_is_no_place_it_is_said(void)
     finish_one("first");
     check_counts(1, 2);
     CANCEL(NULL, front, 1); /* in memory by now: all that were cancelled behind it are passed, */
-    CHECK_SOON(topic_stat(conn, topic).on_disk == 1); /* some by each who comes */
+    CHECK_SOON(topic_stat(conn, topic).on_disk == 1); /* some by each caller */
     check_counts(1, 1);
     CANCEL(NULL, id[PN_TOMBSTONES], 1);
     CANCEL(NULL, id[PN_TOMBSTONES + 1], 1);
@@ -429,13 +429,13 @@ static void get_first_and_last(void *arg)
     CHECK_EQ(write(ready, "r", 1), 1);
     GET(c, &m, "first");
     FINISH(mine, &m);
-    GET(c, &m, "last"); /* nobody else does anything meanwhile */
+    GET(c, &m, "last"); /* no other does anything meanwhile */
     FINISH(mine, &m);
     CHECK_OK(pn_consumer_close(c));
     pn_conn_close(mine);
 }
 
-/* No hold of the lock passes all of them, and nobody but the one that waits comes by. */
+/* No hold of the lock passes all of them, and only the one that waits comes by. */
 static void test_a_consumer_gets_what_stands_behind_many_that_are_no_more(void)
 {
     int pipes[2];

@@ -181,7 +181,7 @@ static void test_a_pause_takes_back_what_is_ahead(void)
         next = consumer_of(conn, channel, 10);
         for (int i = 0; i < 4; i++) {
             GET(next, &m, bodies[i]);
-            CHECK_EQ(m.attempts, i < 3 ? 2 : 1); /* whoever has seen it counts */
+            CHECK_EQ(m.attempts, i < 3 ? 2 : 1); /* a consumer that has seen it counts */
         }
         CHECK_OK(pn_consumer_close(next));
         close_scene();
@@ -460,7 +460,7 @@ static void test_every_time_out_is_logged(void)
     CHECK_EQ(time_outs_in(dir), LATE);
 }
 
-/* Also when nobody looks for messages: what was fetched ahead is passed over, it has expired. */
+/* Also when none looks for messages: what was fetched ahead is passed over, it has expired. */
 static void test_a_time_out_noticed_by_the_way_is_logged(void)
 {
     char dir[] = "/dev/shm/pynotify-test-log-XXXXXX";

@@ -50,7 +50,7 @@ static void open_with(uint64_t max_depth)
     consumer = consumer_of(conn, channel, 5);
 }
 
-/* Nobody closes anything before; what he writes afterwards does not count. */
+/* Nothing is closed before; what the process writes afterwards does not count. */
 static void reboot(void)
 {
     pn_engine *old_engine = engine;
@@ -252,7 +252,7 @@ static void test_after_a_reboot_the_order_is_that_of_publishing(void)
 }
 
 /* It has a lower id than what was given to the channels before it, when there was one less. */
-static void test_what_was_committed_late_is_given_to_who_was_there_then(void)
+static void test_what_was_committed_late_is_given_to_those_there_then(void)
 {
     pn_message_out m;
     open_with(2);
@@ -296,7 +296,7 @@ static void test_an_emptied_channel_stays_empty(void)
     close_scene();
 }
 
-static void test_topics_are_listed_before_anybody_opens_one(void)
+static void test_topics_are_listed_before_one_is_opened(void)
 {
     pn_topic_stats rows[4];
     open_with(0);
@@ -376,7 +376,7 @@ static void test_a_sync_that_keeps_failing_is_told(void)
     CHECK(strstr(pn_error_message(), strerror(EIO)) != NULL);
     CHECK_EQ(topic_stat(conn, topic).unfinished, 2); /* it has happened */
     CHECK(strcmp(topic_stat(conn, topic).error, strerror(EIO)) == 0);
-    GET(consumer, &m, "a"); /* who gets was promised nothing */
+    GET(consumer, &m, "a"); /* the consumer was promised nothing */
     CHECK_EQ(answer(conn, NULL, &m, PN_ANSWER_FINISH, 0), -PN_ESYNC);
     GET(consumer, &m, "b");
     pn_txn *txn = test_begin(conn);
@@ -395,18 +395,18 @@ static void test_a_sync_that_keeps_failing_is_told(void)
 }
 
 /* What another process does between its failed sync, which takes the error away, and ours. */
-static void somebody_elses_fails(void)
+static void that_of_another_fails(void)
 {
     while_syncing = NULL;
     pn_store_relaxed(&the_log()->failed, EIO);
     pn_fetch_add_relaxed(&the_log()->failures, 1);
 }
 
-static void test_a_sync_that_failed_for_somebody_else_has_failed(void)
+static void test_a_sync_that_failed_for_another_has_failed(void)
 {
     open_synced();
     uint64_t compactions = the_log()->compactions;
-    while_syncing = somebody_elses_fails;
+    while_syncing = that_of_another_fails;
     publish(conn, topic, "b");
     CHECK(while_syncing == NULL);
     CHECK_EQ(the_log()->compactions, compactions + 1);
@@ -614,12 +614,12 @@ int main(void)
     RUN(test_transactions_survive_whole);
     RUN(test_what_is_on_disk_for_lack_of_memory_survives);
     RUN(test_after_a_reboot_the_order_is_that_of_publishing);
-    RUN(test_what_was_committed_late_is_given_to_who_was_there_then);
+    RUN(test_what_was_committed_late_is_given_to_those_there_then);
     RUN(test_an_emptied_channel_stays_empty);
-    RUN(test_topics_are_listed_before_anybody_opens_one);
+    RUN(test_topics_are_listed_before_one_is_opened);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
-    RUN(test_a_sync_that_failed_for_somebody_else_has_failed);
+    RUN(test_a_sync_that_failed_for_another_has_failed);
     RUN(test_what_was_committed_late_is_in_the_new_log);
     RUN(test_compaction_removes_nothing_before_its_copy_is_synced);
     RUN(test_without_syncs_the_old_log_is_removed_at_once);

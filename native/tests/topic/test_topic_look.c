@@ -55,7 +55,7 @@ static pn_topic_channel_stats look_at(pn_ref topic)
     return row;
 }
 
-static void test_topics_of_databases_that_nobody_is_connected_to(void)
+static void test_topics_of_databases_without_a_connection(void)
 {
     pn_topic_stats rows[3];
     pn_consumer_stats consumer;
@@ -173,7 +173,7 @@ static void test_latencies_of_every_length(void)
     close_scene();
 }
 
-/* Nobody comes by, and still the figures are those of now. */
+/* No process comes by, and still the figures are those of now. */
 static void test_what_fell_due_counts_where_it_goes_to(void)
 {
     pn_message_out m;
@@ -239,7 +239,7 @@ static void test_the_age_of_the_first_in_line(void)
     close_scene();
 }
 
-/* What was emptied and is not swept yet is nobody's first. */
+/* What was emptied and is not swept yet is no channel's first. */
 static void test_what_is_void_is_passed_over(void)
 {
     open_scene();
@@ -289,7 +289,7 @@ static void test_a_look_counts_so_many_and_no_more(void)
 int main(void)
 {
     test_watchdog(60);
-    RUN(test_topics_of_databases_that_nobody_is_connected_to);
+    RUN(test_topics_of_databases_without_a_connection);
     RUN(test_what_is_deleted_is_said_to_be);
     RUN(test_consumers_and_latencies);
     RUN(test_latencies_of_every_length);

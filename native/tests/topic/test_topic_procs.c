@@ -1,4 +1,4 @@
-/* test_topic_procs.c - topics between processes: who gets what, who is woken, who dies. */
+/* test_topic_procs.c - topics between processes: which gets what, which is woken, which dies. */
 #include "topics.h"
 
 #include <sched.h>
@@ -233,7 +233,7 @@ static void test_a_sleeper_notices_a_death(void)
     CHECK_SOON(sleeps());
     kill(victim, SIGKILL);
     CHECK_KILLED(victim, SIGKILL);
-    CHECK_CHILD(pid, 0); /* nobody else looks */
+    CHECK_CHILD(pid, 0); /* no other looks */
     close_scene();
 }
 
@@ -375,7 +375,7 @@ static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
 }
 
 /* It looks every few milliseconds, and a signal may come in between. */
-static void test_who_polls_returns_now_and_then(void)
+static void test_a_poller_returns_now_and_then(void)
 {
     open_scene();
     shared->options = (pn_consumer_options) {.max_in_flight = 1};
@@ -403,6 +403,6 @@ int main(void)
     RUN(test_what_a_dead_one_held_of_ours_is_ours_again);
     RUN(test_a_limit_of_consumers_does_not_count_the_dead);
     RUN(test_a_signal_that_comes_with_one_of_ours_is_not_lost);
-    RUN(test_who_polls_returns_now_and_then);
+    RUN(test_a_poller_returns_now_and_then);
     return tests_done();
 }

@@ -1,6 +1,6 @@
 /*
  * test_topic_rest.c - channels of one topic that do not keep up: the others go on, and each gets
- * every message once and in order, whoever has it in memory and whoever on disk.
+ * every message once and in order, whether it has it in memory or on disk.
  */
 #include "segfiles.h"
 #include "topics.h"
@@ -180,7 +180,7 @@ static void test_a_deferred_message_is_cancelled_wherever_it_is(void)
 
 /* ---- durable topics -------------------------------------------------------------------------- */
 
-/* All processes are gone, and the segment; nobody closes anything before. */
+/* All processes are gone, and the segment; nothing is closed before. */
 static void reboot(void)
 {
     pn_engine *old_engine = engine;

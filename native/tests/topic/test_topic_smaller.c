@@ -74,7 +74,7 @@ static void test_again_and_again(void)
 }
 
 /* As after a death under the lock, or a sync that failed. */
-static void test_a_log_written_anew_says_the_same(void)
+static void test_a_log_written_again_says_the_same(void)
 {
     open_with_little();
     CHECK_EQ(finish_some(2), 2);
@@ -115,14 +115,14 @@ static void empty_and_delete(bool then_reboot)
     close_scene();
 }
 
-static void test_who_was_emptied_or_deleted_gets_none_of_them(void)
+static void test_a_channel_emptied_or_deleted_gets_none_of_them(void)
 {
     empty_and_delete(false);
     empty_and_delete(true);
 }
 
 /* With its record, while others keep what was its own on disk. */
-static void test_a_channel_made_anew_is_another_one(void)
+static void test_a_channel_made_again_is_another_one(void)
 {
     open_with_little();
     uint64_t given = topic_stat(conn, topic).on_disk;
@@ -281,9 +281,9 @@ int main(void)
     make_left();
     RUN(test_each_channel_gets_what_it_had_with_its_attempts);
     RUN(test_again_and_again);
-    RUN(test_a_log_written_anew_says_the_same);
-    RUN(test_who_was_emptied_or_deleted_gets_none_of_them);
-    RUN(test_a_channel_made_anew_is_another_one);
+    RUN(test_a_log_written_again_says_the_same);
+    RUN(test_a_channel_emptied_or_deleted_gets_none_of_them);
+    RUN(test_a_channel_made_again_is_another_one);
     RUN(test_emptying_the_topic_leaves_them);
     RUN(test_what_expires_on_disk_expires_for_its_channels);
     RUN(test_a_time_to_live_is_kept);

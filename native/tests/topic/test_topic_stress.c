@@ -9,7 +9,7 @@
  *
  * In every other round topics have a small max_depth, and what is more goes to disk.
  *
- * Under ThreadSanitizer the workers are threads, and nobody dies.
+ * Under ThreadSanitizer the workers are threads, and none dies.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -37,7 +37,7 @@ enum {
 static const bool with_threads = true;
 
 /* A body is read without the lock, and believed if the state word is the same before and after
- * (consume.c 2): whoever has been too slow may read what is being overwritten. */
+ * (consume.c 2): a reader that was too slow may read what is being overwritten. */
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
@@ -210,7 +210,7 @@ static void begin_round(void)
     CHECK_OK(pn_txn_commit(txn));
 }
 
-/* What those have left who died while they had a topic of their own. */
+/* What workers have left that died while they had a topic of their own. */
 static void delete_all(void)
 {
     static pn_topic_stats rows[1024];

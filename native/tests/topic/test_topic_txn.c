@@ -226,7 +226,7 @@ static void test_a_consumer_closed_while_its_message_is_held(void)
     close_scene();
 }
 
-/* Who is opened next has the record of the one that was closed, and nothing else of it. */
+/* The next one has the record of the one that was closed, and nothing else of it. */
 static void test_a_held_message_is_not_inherited(void)
 {
     open_scene();

@@ -1,6 +1,6 @@
 /*
  * Sleep and wake across processes.  The slow timer, which would hide a lost wake-up, is put off
- * for ever: whoever is not woken hangs, and the test fails.
+ * for ever: a process that is not woken hangs, and the test fails.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -169,7 +169,7 @@ static void test_bursts_by_descriptor(void)
     bursts(BY_DESCRIPTOR_ONE_BY_ONE);
 }
 
-/* ---- who is signalled ------------------------------------------------------------------------ */
+/* ---- which process is signalled -------------------------------------------------------------- */
 
 /* Sleeps, says that it is awake, and does not read until told. */
 static void sleeper(void *arg)
@@ -237,7 +237,7 @@ static void idler(void *arg)
     }
 }
 
-/* Whom a commit does not interest is neither read nor written nor woken, however often. */
+/* A slot that a commit does not concern is neither read nor written nor woken, however often. */
 static void test_the_uninterested_are_left_alone(void)
 {
     enum { IDLERS = 5 };
@@ -259,7 +259,7 @@ static void test_the_uninterested_are_left_alone(void)
     memcpy((void *) before, (const void *) seg->backend, sizeof before);
     pn_stat was = test_stat(engine);
     for (int i = 0; i < 20000; i++) { /* many times around the ring, so the tail moves too */
-        CHECK_OK(test_notify(conn, "c", "for the reader, who reads it now and then"));
+        CHECK_OK(test_notify(conn, "c", "for the reader, which reads it now and then"));
         if (i % 500 == 0) {
             pn_batch *batch = pn_batch_new();
             CHECK_OK(pn_poll(reader, batch, 0));
@@ -333,8 +333,8 @@ static void test_falling_asleep_looks_again(void)
     pn_engine_close(engine);
 }
 
-/* And its mirror: `want` is raised and the notifier has not looked yet.  Who looks wakes himself,
- * at `from`, behind the tail's reach; the notifier then finds him awake. */
+/* And its mirror: `want` is raised and the notifier has not looked yet.  A reader that looks wakes
+ * itself, at `from`, behind the tail's reach; the notifier then finds it awake. */
 static void test_waking_oneself_starts_at_from(void)
 {
     engine = test_engine(NULL);
@@ -388,7 +388,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     pn_stat before = test_stat(engine);
     for (int i = 0; i < 101; i++)
         CHECK_OK(test_notify(conn, "c", "x"));
-    test_hear(to_parent); /* it woke, though nobody un-slept it now */
+    test_hear(to_parent); /* it woke, though no process un-slept it now */
     CHECK(test_stat(engine).signals_sent > before.signals_sent);
     test_tell(to_child);
     test_hear(to_parent);
@@ -409,7 +409,7 @@ static void idle(void *arg)
         pause();
 }
 
-/* Nobody commits any more: the slow timer of any listener sends it. */
+/* No process commits any more: the slow timer of any listener sends it. */
 static void test_owed_signals_are_sent_by_the_slow_timer(void)
 {
     engine = test_engine(NULL);
@@ -479,8 +479,8 @@ static void one_of_many(void *arg)
 
 /*
  * Those that are woken first (the lowest slots) may be dead, or never signalled, or stopped:
- * nobody else may have to wait for his slow timer because of that.  Only the broadcast that
- * un-sleeps the stopped ones may be late: nobody can know yet.
+ * no other may have to wait for its slow timer because of that.  Only the broadcast that
+ * un-sleeps the stopped ones may be late: it cannot be known yet.
  */
 static void broadcast_past(enum trouble trouble, int burst)
 {

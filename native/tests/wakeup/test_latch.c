@@ -1,5 +1,5 @@
 /*
- * What wait() blocks on: a set of the latch and of those who are watched; ppoll() where there is
+ * What wait() blocks on: a set of the latch and of those that are watched; ppoll() where there is
  * no epoll_pwait2(), or no descriptor for the set.  In each way of blocking a sleep is ended by a
  * signal, by another thread and by a death, without the slow timer.
  */
@@ -135,7 +135,7 @@ static void check_way(enum way way)
     test_hear(up);
     kill(dies, SIGKILL);
     CHECK_KILLED(dies, SIGKILL);
-    CHECK_SOON(!claimed(0)); /* nobody else is there to reap it */
+    CHECK_SOON(!claimed(0)); /* no other process is there to reap it */
     pn_conn *conn = test_connect(engine);
     CHECK_SOON((pn_load_acquire(&slot(1)->pos) & PN_ASLEEP) != 0);
     CHECK_OK(test_notify(conn, "c", "x"));
@@ -160,9 +160,9 @@ static void test_a_sleep_without_a_descriptor_for_the_set(void)
     check_way(NO_DESCRIPTORS);
 }
 
-/* ---- who has a set, and who shares one ------------------------------------------------------- */
+/* ---- which connection has a set, and which shares one ---------------------------------------- */
 
-static void test_who_uses_the_descriptor_only_pays_for_no_set(void)
+static void test_a_user_of_the_descriptor_pays_for_no_set(void)
 {
     begin();
     pn_conn *conn = test_connect(engine);
@@ -219,7 +219,7 @@ int main(void)
     RUN(test_a_sleep_on_the_set);
     RUN(test_a_sleep_where_epoll_pwait2_is_refused);
     RUN(test_a_sleep_without_a_descriptor_for_the_set);
-    RUN(test_who_uses_the_descriptor_only_pays_for_no_set);
+    RUN(test_a_user_of_the_descriptor_pays_for_no_set);
     RUN(test_threads_on_one_set_are_all_woken);
     return tests_done();
 }

@@ -1,4 +1,4 @@
-/* Real signals in somebody else's process: whose they are, and who must not be signalled. */
+/* Real signals in a program's own process: whose they are, and which must not be signalled. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -282,7 +282,7 @@ static void test_a_replaced_handler_is_found_by_the_slow_timer(void)
     end();
 }
 
-/* Nobody signals a process that does not catch it, even for a moment; its own timer finds it. */
+/* A process that does not catch it, even for a moment, is not signalled; its timer finds it. */
 static void careless(void *arg)
 {
     (void) arg;
@@ -297,7 +297,7 @@ static void careless(void *arg)
     pn_conn_close(conn);
 }
 
-static void test_who_does_not_catch_it_is_not_signalled(void)
+static void test_a_process_that_does_not_catch_it_is_not_signalled(void)
 {
     begin();
     pid_t pid = spawn(careless, NULL);
@@ -382,7 +382,7 @@ static void no_pending(void *arg)
     pn_conn *conn = listening(0);
     test_tell(up);
     wait_for(conn, "x");
-    /* the flag was taken by an earlier run of the handler: this one looks like nobody's */
+    /* the flag was taken by an earlier run of the handler: this one looks like a foreign one */
     int pidfd = pn_os_pidfd_open(getpid());
     CHECK_EQ(pn_os_pidfd_signal(pidfd, SIGUSR1, 0), 0);
     CHECK_EQ(pn_os_pidfd_signal(pidfd, SIGUSR1, 0), 0);
@@ -408,7 +408,7 @@ static void test_without_room_for_pending_signals(void)
     end();
 }
 
-/* ---- who is not, or not any more, that backend ----------------------------------------------- */
+/* ---- a process that is not, or not any more, that backend ------------------------------------ */
 
 static void execs(void *arg)
 {
@@ -506,7 +506,7 @@ static void listen_and_stay(void *arg)
         pause();
 }
 
-/* A dead listener that nobody has waited for takes no signal and no room. */
+/* A dead listener that was not waited for takes no signal and no room. */
 static void test_zombies_are_dead(void)
 {
     static char payload[8000];
@@ -542,7 +542,7 @@ static void test_a_stopped_listener_gets_all_when_continued(void)
     end();
 }
 
-/* The process lost its locks (somebody's open+close of the file): neither signalled nor reaped. */
+/* The process lost its locks (an open+close of the file): neither signalled nor reaped. */
 static void loses_its_locks(void *arg)
 {
     char path[320];
@@ -582,7 +582,7 @@ static void test_lost_locks_are_taken_again(void)
     end();
 }
 
-/* ---- a pid that belongs to somebody else by now ---------------------------------------------- */
+/* ---- a pid that belongs to another process by now -------------------------------------------- */
 
 static pid_t wanted_pid;
 
@@ -765,7 +765,7 @@ int main(void)
     RUN(test_after_the_last_close_a_late_signal_does_not_kill);
     RUN(test_a_replaced_handler_is_installed_again);
     RUN(test_a_replaced_handler_is_found_by_the_slow_timer);
-    RUN(test_who_does_not_catch_it_is_not_signalled);
+    RUN(test_a_process_that_does_not_catch_it_is_not_signalled);
     RUN(test_real_time_and_blocked_signals);
     RUN(test_a_listener_without_a_signal_polls);
     RUN(test_without_room_for_pending_signals);

@@ -1,6 +1,7 @@
 /*
- * Who watches whom: the walk, who is told when it changes, takeover without the slow timer, and
- * what must not happen meanwhile: a descriptor that stays readable, a signal to a stranger.
+ * Which process watches which: the walk, which are told when it changes, takeover without the slow
+ * timer, and what must not happen meanwhile: a descriptor that stays readable, a signal to a
+ * stranger.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -256,7 +257,7 @@ static void test_the_descriptor_is_readable_until_the_dead_is_taken_over(void)
     end();
 }
 
-/* The lock is held by somebody who does not go on: tried again, and quiet in between. */
+/* The lock is held by a process that does not go on: tried again, and quiet in between. */
 static void hold_the_lock(void *arg)
 {
     char c;
@@ -340,7 +341,7 @@ static void test_a_forked_child_does_not_keep_the_dead_readable(void)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static void test_who_goes_or_unlistens_hands_over_those_behind_it(void)
+static void test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it(void)
 {
     begin();
     pn_conn *first = watcher(); /* slot 0: the one whose walk becomes longer */
@@ -391,7 +392,7 @@ static void test_a_sleeper_walks_on_when_the_end_of_its_walk_goes(void)
         test_tell(down);
         test_hear(up);
     }
-    end_process(last); /* nobody but the sleeper could see it */
+    end_process(last); /* only the sleeper could see it */
     CHECK_SOON(!claimed(4));
     for (int i = 0; i < 3; i++)
         end_process(go[i]);
@@ -427,7 +428,7 @@ static void listens_and_never_sleeps(void *arg)
 }
 
 /* Stopped, so that the flag stays as it was left. */
-static void test_only_who_watches_is_told(void)
+static void test_only_watchers_are_told(void)
 {
     begin();
     pid_t busy = spawn(listens_and_never_sleeps, NULL);
@@ -552,10 +553,10 @@ int main(void)
     RUN(test_a_takeover_that_cannot_have_the_lock_is_tried_again);
     RUN(test_a_sleeper_tries_again);
     RUN(test_a_forked_child_does_not_keep_the_dead_readable);
-    RUN(test_who_goes_or_unlistens_hands_over_those_behind_it);
+    RUN(test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it);
     RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
     RUN(test_telling_is_not_counted_as_a_wake_up);
-    RUN(test_only_who_watches_is_told);
+    RUN(test_only_watchers_are_told);
     RUN(test_a_signal_that_comes_with_one_of_ours_is_not_lost);
     RUN(test_the_timer_slows_down_and_starts_again_with_a_message);
     RUN(test_so_does_that_of_the_descriptor);
