@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -73,24 +74,32 @@ class TestOpening:
         """What it gets is the end of what was sent, without a hole."""
         other = connect()
         stop = threading.Event()
+        sent = 0
 
         def read() -> None:
             while not stop.is_set():
                 conn.wait(0)
 
-        def send() -> int:
-            number = 0
+        def send() -> None:
+            nonlocal sent
             while not stop.is_set():
                 with contextlib.suppress(pynotify.QueueFull):  # the reader gets few turns
-                    other.notify("c", str(number))
-                    number += 1
-            return number
+                    other.notify("c", str(sent))
+                    sent += 1
+                if sent % 16 == 0:
+                    time.sleep(0)  # a turn of 5 ms would be 40,000 messages, for each of them
+
+        def subscribe_amid() -> pynotify.Subscription:
+            before = sent
+            while sent == before:
+                time.sleep(0)
+            return conn.subscribe("c", maxlen=None)
 
         earlier = conn.subscribe("c", maxlen=1)
         reader, sender = Call(read), Call(send)
-        subs = [conn.subscribe("c", maxlen=None) for _ in range(100)]
+        subs = [subscribe_amid() for _ in range(100)]
         stop.set()
-        sent = sender.result()
+        sender.result()
         reader.result()
         conn.poll()
         assert earlier.dropped == sent - 1
