@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import inspect
 import random
 import sys
@@ -79,8 +80,15 @@ class At:
         return look
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """What it returns; None when it was interrupted."""
-        sys.settrace(self._trace)
+        """What it returns; None when it was interrupted.
+
+        The collector does not run meanwhile.  What a `__del__` raises is only reported; and one
+        that takes the trace function away, while CPython is about to call it, frees it there.
+        """
+        trace = self._trace  # held, for a `__del__` without the collector
+        collecting = gc.isenabled()
+        gc.disable()
+        sys.settrace(trace)
         sys.setprofile(self)
         try:
             return call()
@@ -89,6 +97,8 @@ class At:
         finally:
             sys.setprofile(None)
             sys.settrace(None)
+            if collecting:
+                gc.enable()
 
 
 def _comes_back_from_await(frame: FrameType) -> bool:
