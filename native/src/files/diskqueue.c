@@ -47,8 +47,9 @@
 #include "base/err.h"
 
 enum {
-    SHORT_FILE = 1 << 20, /* a file that was read to its end goes on up to here */
-    ROOM_STEP = 256 << 10 /* bytes that are reserved at a time */
+    SHORT_FILE = 1 << 20,  /* a file that was read to its end goes on up to here */
+    ROOM_STEP = 256 << 10, /* bytes that are reserved at a time */
+    FILES = 1 << 16 /* of one queue, between what is read and what is written: no more of them */
 };
 
 static struct pn_diskqueue_state *spare(struct pn_diskqueue *q)
@@ -378,7 +379,7 @@ static int next_record(struct pn_diskqueue_files *files, struct pn_recfile_reade
     for (unsigned steps = 0; steps < 16; steps++) {
         if (s->read_seq == s->write_seq)
             return 0;
-        bool last = s->read_file == s->write_file;
+        bool last = s->read_file >= s->write_file; /* greater: none was written */
         uint64_t end = last ? s->write_at : UINT64_MAX;
         s->read_at = s->read_at > PN_RECFILE_START ? s->read_at : PN_RECFILE_START;
         int rc = pn_recfile_next(&files->dir, reader, s->read_file, s->read_at, end, record);
@@ -396,6 +397,9 @@ static int next_record(struct pn_diskqueue_files *files, struct pn_recfile_reade
         } else if (last) {
             advance_read_mark(s, s->write_seq, s->write_sum);
             s->read_at = s->write_at;
+        } else if (rc == -ENOENT && s->write_file - s->read_file > FILES) {
+            s->read_file = s->write_file; /* overwritten memory: files have numbers in a row */
+            s->read_at = PN_RECFILE_START;
         } else {
             s->read_file++;
             s->read_at = PN_RECFILE_START;
