@@ -150,14 +150,18 @@ test-full: test ## also what takes long: TSan, single steps, fuzzing, the full m
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 	$(call step,a thousand power cuts,build/release/native/tests/test_power_cut 1000 4000)
-	$(call step,a hundred thousand words overwritten,build/release/native/tests/scribble_live \
-	    -scribbles=100000 -seed=0)
+	$(call step,twenty-five thousand words overwritten,build/release/native/tests/scribble_live \
+	    -scribbles=25000 -seed=0)
 	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)
 ifneq ($(FULL_TESTS),)
 	$(call step,full python tests and models,$(PYTEST) -n 2 $(SLOWEST) -m full \
 	    $(FULL_TESTS) $(call again,-m full $(FULL_TESTS)))
 endif
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
+
+# Each run overwrites other words: to look for what no run has found yet, give it more of them.
+scribble: build ## random words overwritten beside processes at work; WORDS=1000000 for more
+	build/release/native/tests/scribble_live -scribbles=$(or $(WORDS),100000) -seed=0
 
 asan: setup ## the native tests under ASan and UBSan
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN)))
@@ -243,5 +247,5 @@ clean: ## everything that was built; .venv and its packages stay
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: help setup node-peer build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
-.PHONY: mutate wheel docs spark-zip clean
+.PHONY: mutate scribble wheel docs spark-zip clean
 .DELETE_ON_ERROR:
