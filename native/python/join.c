@@ -14,7 +14,7 @@ bool pn_py_text_of(PyObject *object, struct pn_py_text *text)
     if (PyUnicode_CheckExact(object)) {
         text->at = PyUnicode_AsUTF8AndSize(object, &text->len);
         if (text->at == NULL)
-            PyErr_Clear(); /* a lone surrogate: told by who encodes it again */
+            PyErr_Clear(); /* a lone surrogate: encoding it again tells so */
         return text->at != NULL;
     }
     if (!PyBytes_CheckExact(object))

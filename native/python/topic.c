@@ -14,7 +14,7 @@ struct publisher {
     PyObject *handle;       /* Handle; NULL before it is stored */
     PyObject *transactions; /* dict: those that are open, of any thread */
     unsigned long long ref; /* the core's reference to the topic */
-    char in_memory;         /* publishing writes to no disk */
+    char in_memory;         /* not durable: at most a full memory's overflow is written */
 };
 
 /* Whether it was published, and the id; or the core's error. */

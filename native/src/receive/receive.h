@@ -24,9 +24,10 @@ int pn_receive_mute_fd(struct pn_conn *conn);
 /* Make one wait(), now or the next, return 1. */
 void pn_receive_interrupt_wait(struct pn_conn *conn);
 
-/* Free what reading has allocated. */
-/* Its descriptors, each once. */
+/* Close its descriptors, each once. */
 void pn_receive_close_files(struct pn_conn *conn);
+
+/* Free what reading has allocated. */
 void pn_receive_free(struct pn_conn *conn);
 
 #endif
