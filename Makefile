@@ -11,7 +11,9 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 PY     := $(VENV)/bin/python
 CMAKE  := env -u MAKEFLAGS -u MAKELEVEL PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake
 CTEST  := env PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ctest
-PYTEST := $(PY) -m pytest -q
+# A test has its own limit; this one is for pytest itself, which can wait for a worker that is gone.
+LIMIT  := timeout --foreground --kill-after=30 $$((2400 * $${PYNOTIFY_TIME_FACTOR:-1}))
+PYTEST := $(LIMIT) $(PY) -m pytest -q
 SLOWEST := --durations=12 --durations-min=3
 # The lint tests need nothing of the package, and so report even where it does not import.
 LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
@@ -137,7 +139,7 @@ test: ## everything that has to pass before a commit; under ten minutes on two c
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN),-LE long))
 	$(call step,sources: ruff and mypy and style,$(LINT))
 ifneq ($(SPARK_TESTS),)
-	$(call step,spark tests,$(PYTEST) -n 2 --dist loadfile $(SLOWEST) -m "spark and not full" \
+	$(call step,spark tests,$(PYTEST) -n 2 --dist worksteal $(SLOWEST) -m "spark and not full" \
 	    $(SPARK_TESTS) $(call again,-m "spark and not full" $(SPARK_TESTS)))
 endif
 	$(call step,python tests,$(PYTEST) -n 2 $(SLOWEST) -m "not spark and not full" \

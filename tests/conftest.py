@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import itertools
 import os
 import signal
@@ -36,9 +37,11 @@ from sessions import (
 SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}-"
 _numbers = itertools.count(1)
+_terminal_fd = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_terminal_fd] = os.dup(2)  # pytest captures nothing yet
     config.addinivalue_line("markers", "full: takes long; what a quick run may leave out")
     config.addinivalue_line("markers", "spark: needs Spark and a Java virtual machine")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -55,12 +58,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(limit * TIME_FACTOR), append=False)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Ends the process with the stacks of its threads on stderr.
+
+    The plugin's own thread needs the GIL for that, and under xdist its report goes nowhere.
+    """
+    limit = settings.timeout
+    faulthandler.dump_traceback_later(limit, file=item.config.stash[_terminal_fd], exit=True)
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer() -> bool:
+    faulthandler.cancel_dump_traceback_later()
+    return True
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)]
     names = missing(reasons)
     if names:
         terminalreporter.write_line(f"not tested, as it was missing: {', '.join(names)}")
+
+
+@pytest.fixture(scope="session")
+def terminal_fd(request: pytest.FixtureRequest) -> int:
+    """The real stderr, which pytest does not capture."""
+    return request.config.stash[_terminal_fd]
 
 
 def _end_helpers_of_multiprocessing() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from receiving import TIME_FACTOR
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,14 +32,38 @@ def _end_java() -> None:
     SparkContext._gateway = SparkContext._jvm = None
 
 
+def _report_children(fd: int) -> None:
+    """What this process's children do, and what they wait for."""
+    from spark_jobs.spark.jvm_start import children
+
+    for pid in children(os.getpid()):
+        for file in ("cmdline", "status", "wchan", "stack"):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/{file}").read_bytes().replace(b"\0", b" ")
+                os.write(
+                    fd, b"Spark does not start: child %d, %s: %s\n" % (pid, file.encode(), text)
+                )
+
+
+@contextlib.contextmanager
+def _reported_when_slow(fd: int) -> Iterator[None]:
+    """A start that hangs is ended by the test's limit, which shows only this process's stacks."""
+    timer = threading.Timer(120 * TIME_FACTOR, _report_children, (fd,))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(terminal_fd: int) -> Iterator[Any]:
     pytest.importorskip("pyspark")
     from spark_jobs.spark.java import JavaNotFoundError
     from spark_jobs.spark.session import create_session
 
     # Compiling well takes longer than these jobs do.
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, _reported_when_slow(terminal_fd):
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
         try:
             session = create_session("tests", "local[2]")
