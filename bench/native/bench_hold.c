@@ -13,6 +13,7 @@
  */
 #include "measure.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 
 #include "backend/channel.h"
@@ -102,6 +103,7 @@ static void stand_by(int socket, void *arg)
 {
     pn_conn *own = connect_to(arg);
     tell(socket, 1);
+    hear(socket);
     while (atomic_load(&shared->stop) == 0 && shared->n < SAMPLES) {
         int64_t began = now_ns();
         (void) pn_notify(own, "c", 1, "x", 1); /* the queue may be full */
@@ -116,18 +118,27 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void begin_watching(pn_conn *conn, pn_engine *of)
+/* Where a process dies: before its death, since connecting repairs what it left. */
+static void place_bystander(pn_engine *of)
 {
-    watched = &conn->seg->lock->mutex;
-    shared->longest_ns = shared->longest_cpu_ns = 0;
-    shared->stop = 0;
-    shared->n = 0;
     bystander = start_child(stand_by, of);
     hear(bystander.socket);
 }
 
+static void begin_watching(pn_conn *conn, pn_engine *of)
+{
+    if (bystander.pid == 0)
+        place_bystander(of);
+    watched = &conn->seg->lock->mutex;
+    shared->longest_ns = shared->longest_cpu_ns = 0;
+    shared->stop = 0;
+    shared->n = 0;
+    tell(bystander.socket, 1);
+}
+
 struct result {
     double ms, cpu_ms, bystander_ms;
+    uint32_t bystander_calls;
 };
 
 static struct result end_watching(void)
@@ -135,10 +146,12 @@ static struct result end_watching(void)
     atomic_store(&shared->stop, 1);
     watched = NULL;
     wait_for_death(bystander);
+    bystander = (child) {.pid = 0};
     qsort(shared->took_ns, shared->n, sizeof *shared->took_ns, by_size);
     uint32_t at = (uint32_t) ((double) shared->n * 0.999);
     return (struct result) {.ms = (double) shared->longest_ns / 1e6,
                             .cpu_ms = (double) shared->longest_cpu_ns / 1e6,
+                            .bystander_calls = shared->n,
                             .bystander_ms =
                                 shared->n == 0 ? 0 : (double) shared->took_ns[at] / 1e6};
 }
@@ -249,6 +262,7 @@ static struct result reaping_a_listener(void)
 {
     pn_stat stat;
     open_for_channels();
+    place_bystander(engine);
     wait_for_death(start_child(listen_and_die, engine));
     begin_watching(conn, engine);
     must(pn_engine_stat(engine, &stat, NULL, 0), "stat"); /* it looks which backends are dead */
@@ -275,6 +289,7 @@ static struct result recovery_of_the_table(void)
 {
     open_for_channels();
     listen_to_channels(conn);
+    place_bystander(engine);
     wait_for_death(start_child(die_in_listen, engine));
     begin_watching(conn, engine);
     must(pn_notify(conn, "c1", 2, "x", 1), "notify");
@@ -492,6 +507,7 @@ static struct result recovery_of_a_commit(void)
     hear(listeners.socket);
     while (asleep() < LAGGARDS)
         usleep(1000);
+    place_bystander(engine);
     wait_for_death(start_child(die_in_commit, engine));
     uint64_t before = pn_load_relaxed(&conn->seg->ctl->locked.recoveries);
     begin_watching(conn, engine);
@@ -585,6 +601,7 @@ static struct result reaping(void)
     pn_stat stat;
     open_topic(false, false);
     publish_batches(IN_FLIGHT);
+    place_bystander(engine);
     wait_for_death(start_child(take_and_die, engine));
     begin_watching(conn, engine);
     must(pn_engine_stat(engine, &stat, NULL, 0), "stat");
@@ -606,6 +623,7 @@ static struct result repairing(int messages)
 {
     open_topic(true, false);
     publish_batches(messages);
+    place_bystander(engine);
     wait_for_death(start_child(die_with_the_lock, engine));
     begin_watching(conn, engine);
     (void) pn_notify(conn, "c", 1, "x", 1);
@@ -730,11 +748,13 @@ int main(int argc, char **argv)
     make_directory(NULL, "/tmp");
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
         double cpu_ms[MAX_PASSES];
+        uint32_t calls = UINT32_MAX;
         for (int pass = 0; pass < n; pass++) {
             struct result r = scenarios[i].run();
             ms[pass] = r.ms;
             bystander_ms[pass] = r.bystander_ms;
             cpu_ms[pass] = r.cpu_ms;
+            calls = r.bystander_calls < calls ? r.bystander_calls : calls;
         }
         snprintf(names[0], sizeof names[0], "%.3g to %.3g ms of processor time",
                  spread_of(cpu_ms, n).min, spread_of(cpu_ms, n).max);
@@ -750,7 +770,8 @@ int main(int argc, char **argv)
         f.name = names[1];
         f.ours = bystander_ms;
         f.bar = BYSTANDER_MS;
-        f.note = NULL;
+        /* of fewer than a thousand it is the longest one */
+        snprintf(names[0], sizeof names[0], "of %" PRIu32 " calls or more a pass", calls);
         print_figure(&f);
     }
     return 0;
