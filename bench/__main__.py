@@ -11,6 +11,7 @@ from pathlib import Path
 from bench import (
     abandoned,
     bridge,
+    calls,
     fanout,
     generation,
     guest,
@@ -28,6 +29,7 @@ from bench.settings import Settings
 _TOPICS = {
     module.TOPIC: module.run
     for module in (
+        calls,
         throughput,
         fanout,
         idle,

@@ -21,13 +21,20 @@ def find(directory: Path | None = None) -> list[Path]:
     """The programs that have been built, in `directory` or in the newest build/*/bench."""
     names = sorted(source.stem for source in (_ROOT / "bench" / "native").glob("*.c"))
     if directory is None:
-        builds = [path for path in (_ROOT / "build").glob("**/bench") if path.is_dir()]
-        builds = [path for path in builds if (path / names[0]).exists()]
-        if not builds:
+        newest = find_one(names[0])
+        if newest is None:
             raise SystemExit(f"no native benchmarks under build/: `{COMMAND}` builds them")
-        # A sanitizer build is of no use here, and `make bench-native` has just built the newest.
-        directory = max(builds, key=lambda path: (path / names[0]).stat().st_mtime)
+        directory = newest.parent
     return [directory / name for name in names if (directory / name).exists()]
+
+
+def find_one(name: str) -> Path | None:
+    """The newest program of that name in build/*/bench.
+
+    A sanitizer build is of no use here, and `make bench-native` has just built the newest.
+    """
+    built = (_ROOT / "build").glob(f"**/bench/{name}")
+    return max(built, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def run(settings: Settings, programs: Sequence[Path]) -> None:

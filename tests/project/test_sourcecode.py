@@ -473,3 +473,16 @@ def test_each_native_benchmark_takes_the_options_that_all_take() -> None:
     sources = sorted((ROOT / "bench" / "native").glob("bench_*.c"))
     assert sources
     assert [s.name for s in sources if "parse_arguments(argc, argv)" not in s.read_text()] == []
+
+
+def test_calls_are_measured_from_python_and_from_c() -> None:
+    """`python -m bench --only calls` asks the program for each of its calls by name."""
+    python, c = (
+        re.findall(pattern, (ROOT / "bench" / path).read_text(encoding="utf-8"))
+        for pattern, path in [
+            (r'_Call\(\s*"([a-z-]+)", *\s*"([^"]+)"', "calls.py"),
+            (r'\n    \{"([a-z-]+)", "([^"]+)"', "native/bench_calls.c"),
+        ]
+    )
+    assert len(python) > 5
+    assert python == c
