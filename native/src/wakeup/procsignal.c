@@ -75,6 +75,7 @@ enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
 /* Entries are set and cleared under the process lock; the handler only loads them. */
 static _Atomic(struct pn_conn *) local[MAX_LOCAL];
 static pn_atomic_u32 local_used; /* one above the highest index ever used */
+static uint32_t local_free;      /* none below it is free.  Process lock */
 static pn_atomic_u32 in_handler; /* handlers that may hold a pointer out of local[] */
 
 /* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
@@ -342,6 +343,7 @@ static void reset_in_child(void)
         pn_store_relaxed(&local[i], NULL);
     }
     pn_store_relaxed(&local_used, 0);
+    local_free = 0;
     pn_store_relaxed(&in_handler, 0);
     memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; no signal comes yet */
 }
@@ -354,22 +356,26 @@ static void initialise_process(void)
 
 int pn_procsignal_register(struct pn_conn *conn)
 {
-    int rc = -ENOSPC;
     pn_process_lock();
-    for (uint32_t i = 0; i < MAX_LOCAL && rc != 0; i++) {
-        if (pn_load_relaxed(&local[i]) != NULL)
-            continue;
-        conn->local_index = i;
+    uint32_t i = local_free;
+    while (i < MAX_LOCAL && pn_load_relaxed(&local[i]) != NULL)
+        i++;
+    local_free = conn->local_index = i;
+    if (i < MAX_LOCAL) {
         pn_store_release(&local[i], conn);
         if (i >= pn_load_relaxed(&local_used))
             pn_store_release(&local_used, i + 1);
-        rc = 0;
     }
     pn_process_unlock();
+    if (i == MAX_LOCAL)
+        return pn_fail(PN_EBACKENDS,
+                       "too many connections in this process\n"
+                       "It has %d. Close some, or connect from another process.",
+                       MAX_LOCAL);
     pthread_mutex_lock(&conn->seg->signal_mutex);
     conn->seg->own[conn->slot] = conn;
     pthread_mutex_unlock(&conn->seg->signal_mutex);
-    return rc;
+    return 0;
 }
 
 void pn_procsignal_disown(struct pn_conn *conn)
@@ -383,7 +389,11 @@ void pn_procsignal_disown(struct pn_conn *conn)
 void pn_procsignal_unregister(struct pn_conn *conn)
 {
     pn_process_lock();
-    pn_store_release(&local[conn->local_index], NULL);
+    if (conn->local_index < MAX_LOCAL) { /* else there was no room for it */
+        pn_store_release(&local[conn->local_index], NULL);
+        if (conn->local_index < local_free)
+            local_free = conn->local_index;
+    }
     disarm(conn);
     pn_process_unlock();
     pn_procsignal_quiesce();
