@@ -265,19 +265,24 @@ enum bytes {
 
 static enum bytes ask(struct pn_segment *seg, uint32_t slot, int32_t *holder)
 {
-    for (int tries = 0; tries < 2; tries++) {
+    for (int tries = 0; tries < 3; tries++) {
+        uint32_t before, after;
         int fd = pn_segment_lock_file(seg, slot);
         if (fd < 0)
             break;
+        bool settled = pn_lock_files_settled(seg, &before);
         *holder = pn_os_lock_holder(fd, slot, 1, NULL, NULL);
         if (*holder == pn_load_relaxed(&seg->backend[slot].pid))
             return HELD;
         int32_t ofd = pn_os_lock_holder(fd, PN_OFD_BYTE + slot, 1, NULL, NULL);
-        /* the file is looked at after the question: it was closed before, or not at all */
+        /* the file is looked at after the question: it was closed before, or not at all; or it was,
+         * and has been opened again under the same number, which is counted */
         if (!pn_is_lock_file(seg, slot / PN_SLOTS_PER_LOCK_FILE, fd)) {
             pn_segment_true_lock_file(seg, slot); /* perhaps under the same number */
             continue;
         }
+        if (!settled || !pn_lock_files_settled(seg, &after) || before != after)
+            continue;
         if (*holder == PN_LOCK_FREE && ofd == PN_LOCK_FREE)
             return BOTH_FREE;
         if (*holder > 0 || *holder == PN_LOCK_OFD)

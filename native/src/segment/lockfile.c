@@ -116,7 +116,7 @@ int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot)
  * one's descriptor stays open for good, since closing it would drop the fcntl locks that the
  * process may have taken through the other one by then.
  */
-int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
+static int open_lock_file(struct pn_segment *seg, uint32_t slot)
 {
     uint32_t file = slot / PN_SLOTS_PER_LOCK_FILE;
     char path[320];
@@ -133,6 +133,21 @@ int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
         return -PN_EGONE;
     }
     return pn_cas(&seg->lock_fd[file], &none, fd) ? fd : none;
+}
+
+int pn_segment_open_lock_file(struct pn_segment *seg, uint32_t slot)
+{
+    pn_fetch_add(&seg->openings_begun, 1);
+    int fd = open_lock_file(seg, slot);
+    pn_fetch_add(&seg->openings_ended, 1);
+    return fd;
+}
+
+bool pn_lock_files_settled(const struct pn_segment *seg, uint32_t *openings)
+{
+    uint32_t ended = pn_load_seq_cst(&seg->openings_ended); /* first: begun is never less */
+    *openings = pn_load_seq_cst(&seg->openings_begun);
+    return *openings == ended;
 }
 
 int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
@@ -173,15 +188,23 @@ struct pid_list {
     size_t cap, n;
 };
 
-static int our_lock_fd(dev_t dev, ino_t ino)
+static struct pn_segment *mapped_segment_of(const char *file)
 {
-    for (struct pn_segment *seg = pn_first_segment(); seg != NULL; seg = seg->next)
-        for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++) {
-            int fd = pn_load_relaxed(&seg->lock_fd[i]);
-            if (fd >= 0 && seg->lock_ino[i] == ino && seg->dev == dev &&
-                pn_is_lock_file(seg, i, fd))
-                return fd;
-        }
+    for (struct pn_segment *seg = pn_first_segment(); seg != NULL; seg = seg->next) {
+        const char *prefix = seg->lock_prefix + sizeof PN_SHM_DIR; /* and the slash */
+        if (strncmp(file, prefix, strlen(prefix)) == 0)
+            return seg;
+    }
+    return NULL;
+}
+
+/* The descriptor that the process keeps of that file, and not one to be closed: -1, there is none.
+ * A file whose inode is not in the segment was locked by no process (create_lock_file()). */
+static int kept_lock_fd(struct pn_segment *seg, const struct stat *st)
+{
+    for (uint32_t i = 0; i * PN_SLOTS_PER_LOCK_FILE < seg->max_backends; i++)
+        if (seg->lock_ino[i] == st->st_ino && seg->dev == st->st_dev)
+            return pn_segment_true_lock_file(seg, i * PN_SLOTS_PER_LOCK_FILE);
     return -1;
 }
 
@@ -207,8 +230,10 @@ static void collect_holders(int fd, struct pid_list *list)
 }
 
 /*
- * Opening and closing a lock file that this process has locked would drop its locks, so a file
- * that is open already is queried through the descriptor that is there.
+ * Closing any descriptor of a lock file drops the fcntl locks that the process holds on it, and
+ * another thread may be about to take one.  So a file of a segment that is mapped here is opened as
+ * for a claim, and stays open.  No other is locked by this process: mapping needs the process lock,
+ * which is held.
  */
 static int visit_pids(int dir, const char *file, void *arg)
 {
@@ -216,12 +241,13 @@ static int visit_pids(int dir, const char *file, void *arg)
     if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode) ||
         st.st_uid != geteuid()) /* another user may have put it there, and hold locks in it */
         return 0;
-    int ours = our_lock_fd(st.st_dev, st.st_ino);
-    int fd = ours >= 0 ? ours : openat(dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct pn_segment *seg = mapped_segment_of(file);
+    int fd =
+        seg != NULL ? kept_lock_fd(seg, &st) : openat(dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return 0;
     collect_holders(fd, arg);
-    if (ours < 0)
+    if (seg == NULL)
         close(fd);
     return 0;
 }

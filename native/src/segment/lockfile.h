@@ -21,6 +21,13 @@ static inline int pn_segment_lock_file(struct pn_segment *seg, uint32_t slot)
  */
 int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot);
 
+/*
+ * How often a lock file was opened.  False: a thread is about to.  What a descriptor said is of the
+ * lock file if it was settled before, the number has not changed, and the descriptor is the lock
+ * file's afterwards: else another file may have had its number only in between.
+ */
+bool pn_lock_files_settled(const struct pn_segment *seg, uint32_t *openings);
+
 /* As pn_segment_lock_file() for a claim of a slot: makes it if need be.  Writer lock held. */
 int pn_segment_make_lock_file(struct pn_segment *seg, uint32_t slot);
 

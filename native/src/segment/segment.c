@@ -208,12 +208,11 @@ static void set_topic_pointers(struct pn_segment *seg, unsigned char *base,
                   .pages = (uint32_t) (h->topic_memory / PN_ARENA_PAGE)}};
 }
 
-static void set_pointers(struct pn_segment *seg, unsigned char *base)
+/* `h` is the checked copy of the header at `base`, which any process may overwrite meanwhile. */
+static void set_pointers(struct pn_segment *seg, unsigned char *base, const struct pn_header *h)
 {
-    struct pn_header *h = (struct pn_header *) (void *) base;
-
     seg->base = base;
-    seg->hdr = h;
+    seg->hdr = (void *) base;
     seg->lock = (void *) (base + PN_OS_PAGE);
     seg->ctl = (void *) (base + h->control_off);
     seg->listeners = (void *) (base + h->listeners_off);
@@ -265,13 +264,13 @@ static void segment_path(char *path, size_t cap, const char *name, unsigned uid)
     snprintf(path, cap, PN_SHM_DIR "/pynotify.%u.%s", uid, name);
 }
 
-static int initialise(unsigned char *base)
+static int initialise(unsigned char *base, const struct pn_header *h)
 {
     struct pn_segment seg = {0};
     pthread_mutexattr_t attr;
     int rc;
 
-    set_pointers(&seg, base);
+    set_pointers(&seg, base, h);
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
@@ -397,7 +396,7 @@ static int build(int fd, const char *name, const pn_options *o, struct pn_header
         return pn_fail(errno, "could not map the segment: %s", strerror(errno));
     h->checksum = header_checksum(h);
     memcpy(base, h, sizeof *h);
-    rc = initialise(base);
+    rc = initialise(base, h);
     munmap(base, h->total_size);
     return rc;
 }
@@ -540,7 +539,7 @@ static int map_segment(struct pn_segment *seg, uint64_t size)
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, seg->fd, 0);
     if (base == MAP_FAILED)
         return pn_fail(errno, "could not map segment \"%s\": %s", seg->name, strerror(errno));
-    set_pointers(seg, base);
+    set_pointers(seg, base, &h);
     if (memcmp(&h, base, offsetof(struct pn_header, state)) != 0) /* scribbled since */
         return pn_fail(PN_ECORRUPT, "the header of segment \"%s\" is being changed", seg->name);
     uint32_t files = (seg->max_backends + PN_SLOTS_PER_LOCK_FILE - 1) / PN_SLOTS_PER_LOCK_FILE;
@@ -586,7 +585,8 @@ static int attach_once(int fd, const char *name, struct pn_segment **out)
         }
         pn_process_add(seg);
     } else {
-        rc = check_header(seg->hdr, (uint64_t) st.st_size, name);
+        const struct pn_header h = *seg->hdr; /* as it is now: it is read once, and checked */
+        rc = check_header(&h, (uint64_t) st.st_size, name);
         if (rc != 0)
             return rc;
     }
@@ -632,6 +632,8 @@ void pn_process_child_reset(void)
         seg->hold = NULL;
         seg->topics.opening = NULL;
         pn_store_relaxed(&seg->seats, 0);
+        pn_store_relaxed(&seg->openings_begun, 0); /* another thread may have been in the middle */
+        pn_store_relaxed(&seg->openings_ended, 0);
         pn_lock_files_close(seg);
         for (uint32_t i = 0; i < seg->max_backends; i++) {
             pn_close_if_ours(seg->pidfds[i].fd, PN_KIND_PIDFD);

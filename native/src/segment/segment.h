@@ -83,9 +83,10 @@ struct pn_segment {
     uint64_t instance;
     int64_t created_ns;
 
-    uint32_t refs;           /* handles and connections.  Under the process lock */
-    pn_atomic_i32 *lock_fd;  /* one per lock file, -1: not opened */
-    char lock_prefix[300];   /* their path but for the number */
+    uint32_t refs;          /* handles and connections.  Under the process lock */
+    pn_atomic_i32 *lock_fd; /* one per lock file, -1: not opened */
+    pn_atomic_u32 openings_begun, openings_ended; /* of lock files, by any thread */
+    char lock_prefix[300];                        /* their path but for the number */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
     pn_atomic_u32 seats; /* connections of this process that watch (watch.c 8) */
