@@ -91,6 +91,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         max_depth: int | None = OMITTED,
         default_ttl: float | None = OMITTED,
         max_memory: int | None = OMITTED,
+        max_disk_bytes: int | None = OMITTED,
         overflow: str = OMITTED,
     ) -> Topic:
         """The topic of that name in this database, created at once on first use.
@@ -100,8 +101,9 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         `overflow` ("disk", "error", "drop-oldest", "drop-new"): what happens to more than that,
         or than the segment's `topic_memory` holds.  `default_ttl` (None): seconds to live of
         messages that are published without `ttl`; `max_memory` (None): bytes of `topic_memory`
-        that it may have.  A later caller may leave the options out;
-        other values raise `ProgrammingError`.  Raises `InvalidTopicName`, `TooManyTopics`.
+        that it may have; `max_disk_bytes` (None): bytes in `data_dir` of what has no room there,
+        beyond which `TopicFull` is raised.  A later caller may leave the options out; other
+        values raise `ProgrammingError`.  Raises `InvalidTopicName`, `TooManyTopics`.
         """
         given = {
             "durable": durable,
@@ -109,6 +111,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
             "max_depth": max_depth,
             "default_ttl": default_ttl,
             "max_memory": max_memory,
+            "max_disk_bytes": max_disk_bytes,
             "overflow": overflow,
         }
         ref = topic_ref(self.link, name, given)

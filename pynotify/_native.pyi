@@ -65,6 +65,7 @@ class _Library:
     PN_TOPIC_MAX_DEPTH: Final[int]
     PN_TOPIC_DEFAULT_TTL: Final[int]
     PN_TOPIC_MAX_MEMORY: Final[int]
+    PN_TOPIC_MAX_DISK_BYTES: Final[int]
     PN_CHANNEL_MAX_ATTEMPTS: Final[int]
     PN_CHANNEL_DEAD_LETTER: Final[int]
     PN_CHANNEL_MSG_TIMEOUT: Final[int]

@@ -52,7 +52,8 @@ enum pn_topic_option {
     PN_TOPIC_OVERFLOW = 4,
     PN_TOPIC_MAX_DEPTH = 8,
     PN_TOPIC_DEFAULT_TTL = 16,
-    PN_TOPIC_MAX_MEMORY = 32
+    PN_TOPIC_MAX_MEMORY = 32,
+    PN_TOPIC_MAX_DISK_BYTES = 64
 };
 
 enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
@@ -60,11 +61,12 @@ enum { PN_TOPIC_NAME_MAX = 64, PN_TOPIC_NAME_SIZE = 65 };
 typedef struct pn_topic_options {
     uint32_t given; /* which of these the caller gave; the others are neither set nor compared */
     uint32_t durable;
-    uint32_t fsync;         /* enum pn_fsync; not given: PN_FSYNC_INTERVAL */
-    uint32_t overflow;      /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
-    uint64_t max_depth;     /* unfinished messages; 0: no bound */
-    int64_t default_ttl_ns; /* of messages that are published without one; 0: none */
-    uint64_t max_memory;    /* bytes of topic_memory, from 4096; 0: as its share allows */
+    uint32_t fsync;          /* enum pn_fsync; not given: PN_FSYNC_INTERVAL */
+    uint32_t overflow;       /* enum pn_overflow; not given: PN_OVERFLOW_DISK */
+    uint64_t max_depth;      /* unfinished messages; 0: no bound */
+    int64_t default_ttl_ns;  /* of messages that are published without one; 0: none */
+    uint64_t max_memory;     /* bytes of topic_memory, from 4096; 0: as its share allows */
+    uint64_t max_disk_bytes; /* of what has no room in memory, from 4096; 0: as the disk allows */
 } pn_topic_options;
 
 /*
@@ -74,8 +76,9 @@ typedef struct pn_topic_options {
 int pn_topic_open(pn_conn *conn, const char *name, size_t len, const pn_topic_options *options,
                   pn_ref *out);
 /*
- * Change what may be changed: PN_TOPIC_DEFAULT_TTL, PN_TOPIC_MAX_MEMORY.  All that is given, or
- * nothing; the others stay as they are.  -EINVAL: another one is given, or a value is bad.
+ * Change what may be changed: PN_TOPIC_DEFAULT_TTL, PN_TOPIC_MAX_MEMORY, PN_TOPIC_MAX_DISK_BYTES.
+ * All that is given, or nothing; the others stay as they are.  -EINVAL: another one is given, or a
+ * value is bad.
  */
 int pn_topic_configure(pn_conn *conn, pn_ref topic, const pn_topic_options *options);
 /* 1: *out is it; 0: there is none. */
@@ -132,7 +135,8 @@ typedef struct pn_message_in {
 
 /*
  * Publish; with a transaction when that commits (*id is known at once).  -PN_EBODY (empty),
- * -PN_EBODYLONG, -PN_ETOPICFULL (max_depth or topic_memory, and the topic's overflow says so).
+ * -PN_EBODYLONG, -PN_ETOPICFULL (max_depth or topic_memory, and the topic's overflow says so;
+ * or max_disk_bytes).
  * -PN_ESYNC, of this and all that changes a durable topic: it has happened, but could not be
  * written to the log; with PN_FSYNC_ALWAYS also: the file system does not say that it is on the
  * disk.
@@ -270,9 +274,11 @@ typedef struct pn_topic_stats {
     uint64_t on_disk; /* messages */
     char error[128];  /* the last write error, or empty */
     char database[256];
-    int64_t default_ttl_ns; /* 0: none */
-    uint64_t max_memory;    /* 0: none */
-    uint64_t memory;        /* bytes of topic_memory that it has */
+    int64_t default_ttl_ns;  /* 0: none */
+    uint64_t max_memory;     /* 0: none */
+    uint64_t memory;         /* bytes of topic_memory that it has */
+    uint64_t max_disk_bytes; /* 0: none */
+    uint64_t disk_bytes;     /* of the records of `on_disk`, and of cancelled ones not yet passed */
 } pn_topic_stats;
 
 typedef struct pn_topic_channel_stats {

@@ -114,6 +114,8 @@ _TOPIC_GAUGES = (
     ("pynotify_topic_paused", "paused", "1 when the topic is paused."),
     ("pynotify_topic_memory_bytes", "memory", "Bytes of topic_memory that it has."),
     ("pynotify_topic_max_memory_bytes", "max_memory", "Bytes of topic_memory that it may have."),
+    ("pynotify_topic_disk_bytes", "disk_bytes", "Bytes on disk of what has no room in memory."),
+    ("pynotify_topic_max_disk_bytes", "max_disk_bytes", "Bytes on disk that it may have."),
     ("pynotify_topic_default_ttl_seconds", "default_ttl", "Set for messages without a ttl."),
 )
 #: And of ChannelStats.

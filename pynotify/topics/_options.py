@@ -126,9 +126,15 @@ def _set_max_memory(native: Any, value: object) -> None:
     native.given |= lib.PN_TOPIC_MAX_MEMORY
 
 
+def _set_max_disk_bytes(native: Any, value: object) -> None:
+    native.max_disk_bytes = 0 if value is None else _whole("max_disk_bytes", value, 4096, 2**63 - 1)
+    native.given |= lib.PN_TOPIC_MAX_DISK_BYTES
+
+
 _SET: Final = {
     "default_ttl": _set_default_ttl,
     "max_memory": _set_max_memory,
+    "max_disk_bytes": _set_max_disk_bytes,
     "durable": _set_durable,
     "fsync": _set_fsync,
     "overflow": _set_overflow,

@@ -89,7 +89,7 @@ class TopicStats:
     not be read, of a durable topic also those of the log, which it shares; `error`: the last
     write error, or None; `on_disk`: messages; `default_ttl`: seconds to live of messages that are
     published without `ttl`; `memory`: bytes of the segment's `topic_memory` that it has, of
-    `max_memory` that it may have.
+    `max_memory` that it may have; `disk_bytes`: what is on disk, of `max_disk_bytes`.
     """
 
     name: str
@@ -108,6 +108,8 @@ class TopicStats:
     default_ttl: float | None
     memory: int
     max_memory: int | None
+    disk_bytes: int
+    max_disk_bytes: int | None
     dropped: int
     expired: int
     on_disk: int
@@ -217,6 +219,8 @@ def topic_stats(row: Any, channels: list[ChannelStats]) -> TopicStats:
         default_ttl=row.default_ttl_ns / 1e9 if row.default_ttl_ns else None,
         memory=row.memory,
         max_memory=row.max_memory or None,
+        disk_bytes=row.disk_bytes,
+        max_disk_bytes=row.max_disk_bytes or None,
         dropped=row.dropped,
         expired=row.expired,
         on_disk=row.on_disk,

@@ -93,16 +93,27 @@ class Topic(BaseTopic):
         return self._channels()
 
     def configure(
-        self, *, default_ttl: float | None = UNCHANGED, max_memory: int | None = UNCHANGED
+        self,
+        *,
+        default_ttl: float | None = UNCHANGED,
+        max_memory: int | None = UNCHANGED,
+        max_disk_bytes: int | None = UNCHANGED,
     ) -> None:
         """Change what may be changed of a topic that is there; what is left out stays.
 
         `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
         None: for ever.  `max_memory`: bytes of the segment's `topic_memory` that the topic may
-        have, from 4,096; what it has more is not taken away; None: as its share allows.  Both are
-        set or none.
+        have, from 4,096; what it has more is not taken away; None: as its share allows.
+        `max_disk_bytes`: the same of what has no room there and is in `data_dir`, None: as the
+        disk allows.  All that is given is set, or none.
         """
-        self._configure({"default_ttl": default_ttl, "max_memory": max_memory})
+        self._configure(
+            {
+                "default_ttl": default_ttl,
+                "max_memory": max_memory,
+                "max_disk_bytes": max_disk_bytes,
+            }
+        )
 
     def pause(self) -> None:
         """Hand no message on to the channels; they go on with the messages they have."""
@@ -213,16 +224,25 @@ class AsyncTopic(BaseTopic):
         return await self._link.off_loop.retry(self._channels)
 
     async def configure(
-        self, *, default_ttl: float | None = UNCHANGED, max_memory: int | None = UNCHANGED
+        self,
+        *,
+        default_ttl: float | None = UNCHANGED,
+        max_memory: int | None = UNCHANGED,
+        max_disk_bytes: int | None = UNCHANGED,
     ) -> None:
         """Change what may be changed of a topic that is there; what is left out stays.
 
         `default_ttl`: seconds to live of messages that are published without `ttl` from now on,
         None: for ever.  `max_memory`: bytes of the segment's `topic_memory` that the topic may
-        have, from 4,096; what it has more is not taken away; None: as its share allows.  Both are
-        set or none.
+        have, from 4,096; what it has more is not taken away; None: as its share allows.
+        `max_disk_bytes`: the same of what has no room there and is in `data_dir`, None: as the
+        disk allows.  All that is given is set, or none.
         """
-        given = {"default_ttl": default_ttl, "max_memory": max_memory}
+        given = {
+            "default_ttl": default_ttl,
+            "max_memory": max_memory,
+            "max_disk_bytes": max_disk_bytes,
+        }
         await self._link.off_loop.retry(partial(self._configure, given))
 
     async def pause(self) -> None:

@@ -358,10 +358,11 @@ async def test_settings_of_topics_and_channels(aconnect: AsyncConnections) -> No
     conn = await aconnect()
     topic = conn.topic("orders", default_ttl=60)
     channel = topic.channel("billing", max_attempts=2)
-    await topic.configure(default_ttl=None)
+    await topic.configure(default_ttl=None, max_disk_bytes=4096)
     await channel.configure(max_attempts=1, dead_letter="dead", msg_timeout=5)
+    of_topic = await topic.stats()
+    assert (of_topic.default_ttl, of_topic.max_disk_bytes) == (None, 4096)
     stats = await channel.stats()
-    assert (await topic.stats()).default_ttl is None
     assert (stats.max_attempts, stats.dead_letter, stats.msg_timeout) == (1, "dead", 5.0)
     await topic.publish("x")
     async with channel.consumer() as consumer:

@@ -127,12 +127,13 @@ def test_pause_empty_delete(engine_name: str, topic: pynotify.Topic) -> None:
 
 def test_configure(engine_name: str, topic: pynotify.Topic) -> None:
     channel = topic.channel("c")
-    topics(engine_name, "configure", "orders", "--default-ttl", "90")
+    topics(engine_name, "configure", "orders", "--default-ttl", "90", "--max-disk-bytes", "65536")
     topics(engine_name, "configure", "orders", "c", "--max-attempts", "0", "--dead-letter", "dead")
-    assert topic.stats().default_ttl == 90
+    assert (topic.stats().default_ttl, topic.stats().max_disk_bytes) == (90, 65536)
     assert (channel.stats().max_attempts, channel.stats().dead_letter) == (0, "dead")
     page = topics(engine_name, "stats", "orders")
     assert ["default", "ttl"] in [line.split()[:2] for line in page]
+    assert ["disk", "0", "bytes", "of", "65,536"] in [line.split() for line in page]
     assert ["c", "0", "dead", "-"] in [line.split() for line in page]
     topics(engine_name, "configure", "orders", "c", "--msg-timeout", "7", "--unset", "dead-letter")
     assert (channel.stats().dead_letter, channel.stats().msg_timeout) == (None, 7)

@@ -168,16 +168,62 @@ def test_max_memory_is_of_one_topic(conn: pynotify.Connection) -> None:
     assert topic.stats().default_ttl is None
 
 
+def test_max_disk_bytes_is_of_one_topic(
+    make_engine: EngineFactory, tmp_path: Path, new_name: Any
+) -> None:
+    name = new_name()
+    with pynotify.connect(name, data_dir=str(tmp_path)) as conn:
+        topic = conn.topic("t", max_memory=8192, max_disk_bytes=4096)
+        channel = topic.channel("c")
+        accepted = 0
+        with pytest.raises(pynotify.TopicFull, match=r'topic "t" .* is 4096 bytes, 4') as caught:
+            for accepted in range(1000):
+                topic.publish(f"{accepted:04}")
+        assert "this takes 100 more" in str(caught.value)
+        assert "raise the bound" in (caught.value.hint or "")
+        stats = topic.stats()
+        assert (stats.max_disk_bytes, stats.disk_bytes) == (4096, 4000)
+        for refused in (
+            lambda: topic.publish("more"),
+            lambda: topic.publish_many(["more", "and more"]),
+            lambda: publish_in_transaction(conn, topic),
+        ):
+            with pytest.raises(pynotify.TopicFull, match="max_disk_bytes"):
+                refused()
+            assert topic.stats() == stats
+        topic.configure(max_disk_bytes=8192)
+        topic.publish(f"{accepted:04}")
+        assert topic.stats().disk_bytes == 4100
+        with channel.consumer() as consumer:
+            for number in range(accepted + 1):
+                with consumer.get(PATIENCE) as message:
+                    assert message.body == f"{number:04}".encode()
+        assert topic.stats().disk_bytes == 0
+        topic.configure(max_disk_bytes=None)
+        assert topic.stats().max_disk_bytes is None
+        with pytest.raises(pynotify.ProgrammingError, match="another max_disk_bytes"):
+            conn.topic("t", max_disk_bytes=4096)
+        for bad in (0, 4095):
+            with pytest.raises(ValueError, match="max_disk_bytes"):
+                topic.configure(max_disk_bytes=bad, default_ttl=1)
+    pynotify.unlink(name)
+
+
+def publish_in_transaction(conn: pynotify.Connection, topic: pynotify.Topic) -> None:
+    with conn.transaction():
+        topic.publish("more")
+
+
 def test_they_come_back_with_a_durable_topic(
     make_engine: EngineFactory, tmp_path: Path, new_name: Any
 ) -> None:
     name = new_name()
     with pynotify.connect(name, data_dir=str(tmp_path)) as conn:
-        topic = conn.topic("t", durable=True, default_ttl=5)
+        topic = conn.topic("t", durable=True, default_ttl=5, max_disk_bytes=5000)
         topic.channel("c", dead_letter="dead").configure(max_attempts=7)
     pynotify.unlink(name)
     with pynotify.connect(name, data_dir=str(tmp_path)) as conn:
         topic = conn.topic("t")
-        assert topic.stats().default_ttl == 5
+        assert (topic.stats().default_ttl, topic.stats().max_disk_bytes) == (5, 5000)
         assert settings(topic.channel("c")) == (7, "dead", None)
     pynotify.unlink(name)

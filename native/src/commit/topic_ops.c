@@ -235,7 +235,8 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
                                      .headers_len = op->headers_len,
                                      .id = op->id,
                                      .delay_ns = op->delay_ns,
-                                     .ttl_ns = op->ttl_ns};
+                                     .ttl_ns = op->ttl_ns,
+                                     .fresh = true};
     size_t skip, room;
     if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
         return stage_on_disk(s, topic, op, &m);

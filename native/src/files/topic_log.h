@@ -62,6 +62,7 @@ struct pn_log_topic {
 struct pn_log_limits {
     int64_t default_ttl; /* ns */
     uint64_t max_memory;
+    uint64_t max_disk_bytes;
 };
 struct pn_log_channel {
     uint32_t topic, channel, paused, name_len;

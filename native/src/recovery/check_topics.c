@@ -285,6 +285,22 @@ static void check_later(struct check *k, uint32_t index)
                (unsigned long long) s->read_seq, (unsigned long long) s->write_seq);
 }
 
+static void check_queue(struct check *k, uint32_t index, const struct pn_diskqueue *q)
+{
+    const uint64_t n = pn_diskqueue_depth(q), bytes = pn_diskqueue_bytes(q);
+    if ((n == 0) != (bytes == 0) || bytes < n)
+        report(k, "I29: topic %u: %llu records on disk have %llu bytes", index,
+               (unsigned long long) n, (unsigned long long) bytes);
+}
+
+static void check_disk(struct check *k, uint32_t index)
+{
+    const struct pn_topic *t = pn_topic_at(k->seg, index);
+    check_queue(k, index, &t->disk);
+    check_queue(k, index, &t->rest);
+    check_queue(k, index, &t->later);
+}
+
 /* I27: what stands on disk for a channel is there. */
 static void check_cursor(struct check *k, uint32_t index)
 {
@@ -384,6 +400,7 @@ void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, c
         if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_FREE) {
             check_topic(&k, i);
             check_later(&k, i);
+            check_disk(&k, i);
         }
     check_tombstones(&k);
     check_memory(&k);

@@ -39,6 +39,8 @@
  *  I28 A record of `later` that is not passed is a message that the channels it names have nowhere
  *      else; none of these is due before `later_next`, if no turn is being made (less what lead()
  *      and a pause are).
+ *  I29 What a topic has on disk, in records and in bytes, follows from where its queues begin and
+ *      end: no bytes without a record, no record without bytes.  Nothing else counts it.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -154,6 +156,7 @@ enum pn_record_state {
 struct pn_topic_limits {
     int64_t default_ttl;
     uint64_t max_memory;
+    uint64_t max_disk_bytes;
 };
 
 /* Of consumers that leave it to their channel.  What is not `given` is zero. */

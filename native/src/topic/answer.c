@@ -176,6 +176,7 @@ static int stage_copy(struct pn_segment *seg, struct pn_topic *to, const struct 
                                         .body_len = there.body,
                                         .headers_len = (uint32_t) len,
                                         .ttl_ns = pn_topic_ttl(to, 0),
+                                        .fresh = true,
                                         .id = pn_fetch_add_relaxed(&seg->topics.ctl->next_id, 1)};
     if (on_disk && pn_topic_spills_locked(seg, to, 1))
         return spill_copy(seg, to, &copy, &now, out);

@@ -79,8 +79,10 @@ size_t pn_topic_record(const struct pn_segment *seg, const struct pn_topic *topi
     size_t length = sizeof what + what.database_len;
     memcpy(out + length, topic->name, what.name_len);
     length += what.name_len;
-    const struct pn_log_limits more = {.default_ttl = pn_topic_limits(topic)->default_ttl,
-                                       .max_memory = pn_topic_limits(topic)->max_memory};
+    const struct pn_topic_limits *limits = pn_topic_limits(topic);
+    const struct pn_log_limits more = {.default_ttl = limits->default_ttl,
+                                       .max_memory = limits->max_memory,
+                                       .max_disk_bytes = limits->max_disk_bytes};
     memcpy(out + length, &more, sizeof more);
     return length + sizeof more;
 }

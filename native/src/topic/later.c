@@ -285,9 +285,11 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     int64_t due[PN_TOPIC_STEPS + 1], last = now;
     const uint32_t n = candidates(seg, topic, ch, now, ref, due);
     bool left = false;
+    /* beyond max_disk_bytes nothing leaves but for what waits */
     for (uint32_t i = 0; i < n; i++)
         last = due[i] > last ? due[i] : last;
-    for (uint32_t i = 0; i < n && *written < PN_LATER_BYTES && !is_roomy(seg, topic, bytes, HALF);
+    for (uint32_t i = 0; i < n && *written < PN_LATER_BYTES &&
+                         !is_roomy(seg, topic, bytes, pn_topic_disk_is_over(topic) ? 0 : HALF);
          i++) {
         int64_t until;
         if (due[i] - now < (last - now) / 2 || !is_deferred(seg, topic, ref[i], now, &until))

@@ -498,6 +498,8 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
     uint64_t max = topic->max_depth, there = (uint64_t) topic->firm + topic->staged;
     *skip = 0;
     *keep = n;
+    if (__builtin_expect(pn_topic_disk_is_over(topic), 0))
+        return pn_topic_disk_full(topic, 0);
     if (max == 0 || n + there <= max)
         return 0;
     expire_locked(seg, topic);
@@ -665,7 +667,8 @@ int pn_message_publish(struct pn_conn *conn, pn_ref ref, const pn_message_in *in
                                .body_len = (uint32_t) in->body_len,
                                .headers_len = (uint32_t) in->headers_len,
                                .delay_ns = in->delay_ns,
-                               .ttl_ns = in->ttl_ns};
+                               .ttl_ns = in->ttl_ns,
+                               .fresh = true};
     int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
@@ -751,12 +754,13 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref ref, const unsigned cha
     struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     struct pn_topic *topic;
-    struct pn_new_message m = {.headers_len = 0};
+    struct pn_new_message m = {.fresh = true};
     if (common != NULL)
         m = (struct pn_new_message) {.headers = common->headers,
                                      .headers_len = (uint32_t) common->headers_len,
                                      .delay_ns = common->delay_ns,
-                                     .ttl_ns = common->ttl_ns};
+                                     .ttl_ns = common->ttl_ns,
+                                     .fresh = true};
     int rc = pn_topic_enter(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;

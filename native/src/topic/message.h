@@ -14,6 +14,7 @@ struct pn_new_message {
     uint32_t body_len, headers_len;
     uint64_t id;
     int64_t delay_ns, ttl_ns;
+    bool fresh; /* it is being published, and may be refused; else it was accepted before */
 };
 
 /* The two clocks of one moment. */

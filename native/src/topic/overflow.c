@@ -25,11 +25,15 @@
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
  * 6. What was cancelled there has a tombstone (cancel.c), and is passed when its turn comes.
  * 7. What is deferred leaves memory for what has no room there (later.c).
- * 8. The files of all topics are read and written through one set of descriptors per process.
+ * 8. What is published is refused when the topic's records would have more than max_disk_bytes, or
+ *    have (admit()); what was accepted before never is.  So they have more only by what left memory
+ *    since (later.c), or was there before the bound or the segment.
+ * 9. The files of all topics are read and written through one set of descriptors per process.
  */
 #include "topic/overflow.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,6 +154,34 @@ static struct spilled head_of(const struct pn_new_message *m, const struct pn_mo
                              .body_len = m->body_len};
 }
 
+int pn_topic_disk_full(const struct pn_topic *topic, uint64_t more)
+{
+    char asked[48] = "";
+    if (more != 0)
+        snprintf(asked, sizeof asked, ", this takes %llu more", (unsigned long long) more);
+    return pn_fail(PN_ETOPICFULL,
+                   "topic \"%.*s\" is full: max_disk_bytes is %llu bytes, %llu are used%s\n"
+                   "Wait until its consumers have finished some, or raise the bound.",
+                   (int) topic->name_len, topic->name,
+                   (unsigned long long) pn_topic_limits(topic)->max_disk_bytes,
+                   (unsigned long long) pn_topic_disk_used(topic), asked);
+}
+
+/* May `bytes` in n records be added to the queue, behind what is staged if *seq is not 0? */
+static int admit(const struct pn_topic *topic, const struct pn_diskqueue *queue, uint64_t seq,
+                 uint64_t bytes, uint64_t n)
+{
+    const uint64_t most = pn_topic_limits(topic)->max_disk_bytes;
+    struct pn_diskqueue_cursor end;
+    if (most == 0)
+        return 0;
+    pn_diskqueue_end(queue, seq != 0, &end);
+    const struct pn_diskqueue_state *now = pn_diskqueue_now(queue);
+    bytes += end.sum - now->write_sum + (end.seq - now->write_seq + n) * PN_RECORD_HEADER;
+    const uint64_t used = pn_topic_disk_used(topic);
+    return used > most || bytes > most - used ? pn_topic_disk_full(topic, bytes) : 0;
+}
+
 /* `head`: what stands before the headers. */
 static int stage(struct pn_segment *seg, struct pn_topic *topic, struct pn_diskqueue *queue,
                  void *head, size_t head_len, const struct pn_new_message *m, uint64_t *seq)
@@ -159,6 +191,8 @@ static int stage(struct pn_segment *seg, struct pn_topic *topic, struct pn_diskq
     record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
     record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
     int rc = pn_topic_use_files_locked(seg, topic);
+    if (rc == 0 && m->fresh)
+        rc = admit(topic, queue, *seq, pn_record_length(&record), 1);
     if (rc == 0 && *seq != 0)
         rc = pn_diskqueue_stage_more(queue, seg->topics.disk, &record, 1, seq);
     else if (rc == 0)
@@ -237,8 +271,10 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
     pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
-    uint64_t seq = 0, before = topic->message_bytes;
-    int rc = 0;
+    uint64_t seq = 0, before = topic->message_bytes, bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += sizeof(struct spilled) + m.headers_len + lens[i];
+    int rc = m.fresh ? admit(topic, &topic->disk, 0, bytes, n) : 0; /* before anything is written */
     for (size_t i = 0; i < n && rc == 0; bodies += lens[i], i++, m.id++) {
         m.body = bodies;
         m.body_len = lens[i];

@@ -7,6 +7,7 @@
 #define PN_TOPIC_DISK_H
 
 #include "topic/message.h"
+#include "topic/settings.h"
 
 /* May messages of that topic go to files at all? */
 bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic);
@@ -63,6 +64,25 @@ static inline int64_t pn_topic_later_due(const struct pn_topic *topic)
 }
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
+
+/* Bytes of all its records in files: of what they say, and of their headers there.  Nothing counts
+ * them: they follow from where the queues begin and end. */
+static inline uint64_t pn_topic_disk_used(const struct pn_topic *topic)
+{
+    const struct pn_diskqueue *queues[] = {&topic->disk, &topic->rest, &topic->later};
+    uint64_t bytes = 0;
+    for (int i = 0; i < 3; i++)
+        bytes += pn_diskqueue_bytes(queues[i]) + pn_diskqueue_depth(queues[i]) * PN_RECORD_HEADER;
+    return bytes;
+}
+/* Are they more than max_disk_bytes?  That may be: what left memory, or was there before. */
+static inline bool pn_topic_disk_is_over(const struct pn_topic *topic)
+{
+    const uint64_t most = pn_topic_limits(topic)->max_disk_bytes;
+    return most != 0 && pn_topic_disk_used(topic) > most;
+}
+/* The error of it, -PN_ETOPICFULL, where so many bytes more are refused. */
+int pn_topic_disk_full(const struct pn_topic *topic, uint64_t more);
 
 /* What a message that was given to its channels already still is to one of them. */
 struct pn_spilled_delivery {

@@ -338,6 +338,8 @@ static int stage_one(struct batch *b, const struct pn_new_message *m, const stru
     const int64_t due = m->delay_ns <= 0                      ? 0
                         : m->delay_ns > INT64_MAX - now->mono ? INT64_MAX
                                                               : now->mono + m->delay_ns;
+    if (m->fresh && pn_topic_disk_is_over(b->topic))
+        return pn_topic_disk_full(b->topic, 0);
     struct room room = look_around(seg, b->topic, bytes, due != 0 || m->ttl_ns > 0, b->n);
     uint32_t ref = anybody_takes(b, &room, bytes)
                        ? pn_message_restore_begin_locked(seg, b->topic, m, now, false, false)

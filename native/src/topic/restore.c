@@ -103,9 +103,11 @@ static int restore_limits(void *arg, const struct pn_log_topic *what,
                           const struct pn_log_limits *limits)
 {
     struct pn_restore *r = arg;
-    const pn_topic_options o = {.given = PN_TOPIC_DEFAULT_TTL | PN_TOPIC_MAX_MEMORY,
+    const pn_topic_options o = {.given = PN_TOPIC_DEFAULT_TTL | PN_TOPIC_MAX_MEMORY |
+                                         PN_TOPIC_MAX_DISK_BYTES,
                                 .default_ttl_ns = limits->default_ttl,
-                                .max_memory = limits->max_memory};
+                                .max_memory = limits->max_memory,
+                                .max_disk_bytes = limits->max_disk_bytes};
     pn_topic_settings_store_locked(r->seg, r->topic[what->topic], &o);
     return 0;
 }

@@ -44,6 +44,9 @@ int pn_topic_settings_check(const pn_topic_options *o)
         return pn_fail(EINVAL, "default_ttl must not be negative");
     if (GIVEN(o, PN_TOPIC_MAX_MEMORY) && o->max_memory != 0 && o->max_memory < PN_ARENA_PAGE)
         return pn_fail(EINVAL, "max_memory must be at least %u bytes, or 0", PN_ARENA_PAGE);
+    if (GIVEN(o, PN_TOPIC_MAX_DISK_BYTES) && o->max_disk_bytes != 0 &&
+        o->max_disk_bytes < PN_ARENA_PAGE)
+        return pn_fail(EINVAL, "max_disk_bytes must be at least %u, or 0", PN_ARENA_PAGE);
     return 0;
 }
 
@@ -62,6 +65,8 @@ static void merge_topic(struct pn_topic_limits *to, const pn_topic_options *o)
         to->default_ttl = o->default_ttl_ns;
     if (GIVEN(o, PN_TOPIC_MAX_MEMORY))
         to->max_memory = o->max_memory;
+    if (GIVEN(o, PN_TOPIC_MAX_DISK_BYTES))
+        to->max_disk_bytes = o->max_disk_bytes;
 }
 
 /* A value that there is none of is all zeros. */
@@ -92,9 +97,10 @@ const char *pn_topic_settings_differ(const struct pn_topic *t, const pn_topic_op
     const struct pn_topic_limits *has = pn_topic_limits(t);
     struct pn_topic_limits asked = *has;
     merge_topic(&asked, o);
-    return asked.default_ttl != has->default_ttl ? "default_ttl"
-           : asked.max_memory != has->max_memory ? "max_memory"
-                                                 : NULL;
+    return asked.default_ttl != has->default_ttl         ? "default_ttl"
+           : asked.max_memory != has->max_memory         ? "max_memory"
+           : asked.max_disk_bytes != has->max_disk_bytes ? "max_disk_bytes"
+                                                         : NULL;
 }
 
 const char *pn_channel_settings_differ(const struct pn_topic_channel *ch,

@@ -344,6 +344,8 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
                              .default_ttl_ns = pn_topic_limits(t)->default_ttl,
                              .max_memory = pn_topic_limits(t)->max_memory,
                              .memory = pn_topic_memory(seg, t),
+                             .max_disk_bytes = pn_topic_limits(t)->max_disk_bytes,
+                             .disk_bytes = pn_topic_disk_used(t),
                              .depth = own->ready + pn_topic_waits_on_disk(t),
                              .unfinished = t->messages,
                              .message_count = t->message_count + pn_topic_on_disk(t) +

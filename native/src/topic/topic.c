@@ -216,6 +216,7 @@ static void set_options(struct pn_topic *t, const pn_topic_options *o)
     t->max_depth = (given & PN_TOPIC_MAX_DEPTH) != 0 ? o->max_depth : 0;
     t->limits[0].default_ttl = (given & PN_TOPIC_DEFAULT_TTL) != 0 ? o->default_ttl_ns : 0;
     t->limits[0].max_memory = (given & PN_TOPIC_MAX_MEMORY) != 0 ? o->max_memory : 0;
+    t->limits[0].max_disk_bytes = (given & PN_TOPIC_MAX_DISK_BYTES) != 0 ? o->max_disk_bytes : 0;
 }
 
 struct pn_topic *pn_topic_make_locked(struct pn_segment *seg, uint32_t dboid, const char *name,
@@ -624,11 +625,12 @@ int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 
 int pn_topics_configure(struct pn_conn *conn, pn_ref ref, const pn_topic_options *o)
 {
+    const uint32_t may = PN_TOPIC_DEFAULT_TTL | PN_TOPIC_MAX_MEMORY | PN_TOPIC_MAX_DISK_BYTES;
     struct pn_hold hold;
     int rc = pn_topic_settings_check(o);
-    if (rc == 0 && (o->given & ~(uint32_t) (PN_TOPIC_DEFAULT_TTL | PN_TOPIC_MAX_MEMORY)) != 0)
-        rc = pn_fail(EINVAL, "of a topic that is there only default_ttl and max_memory can be "
-                             "changed");
+    if (rc == 0 && (o->given & ~may) != 0)
+        rc = pn_fail(EINVAL, "of a topic that is there only default_ttl, max_memory and "
+                             "max_disk_bytes can be changed");
     if (rc == 0)
         rc = enter(conn, &hold, false);
     if (rc != 0)

@@ -80,7 +80,7 @@ static void test_logs_of_before_and_of_later_versions_are_read(void)
     const struct {
         struct pn_log_limits known;
         char later[24];
-    } limits = {{.default_ttl = 7, .max_memory = 8}, "unknown"};
+    } limits = {{.default_ttl = 7, .max_memory = 8, .max_disk_bytes = 9}, "unknown"};
     const struct pn_log_defaults defaults = {
         .given = 7, .max_attempts = 3, .dead_letter_len = 4, .dead_letter = "dead"};
     const struct op topic[] = {{.kind = PN_LOG_TOPIC, .topic = 0},

@@ -33,7 +33,7 @@ def _change(what: str, options: argparse.Namespace) -> int:
     return 0
 
 
-_TOPICS = ("default_ttl", "max_memory")
+_TOPICS = ("default_ttl", "max_memory", "max_disk_bytes")
 _CHANNELS = ("max_attempts", "dead_letter", "msg_timeout")
 
 
@@ -44,6 +44,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-memory", type=arguments.size, metavar="BYTES", help="topic: of topic_memory"
+    )
+    parser.add_argument(
+        "--max-disk-bytes", type=arguments.size, metavar="BYTES", help="topic: on disk"
     )
     parser.add_argument(
         "--max-attempts", type=int, metavar="N", help="channel: deliveries, 0: no limit"
@@ -70,7 +73,7 @@ def _configure(options: argparse.Namespace) -> int:
     given.update(dict.fromkeys(unset))
     hint = (
         "Of a channel max-attempts, dead-letter and msg-timeout are set, "
-        "of a topic default-ttl and max-memory."
+        "of a topic default-ttl, max-memory and max-disk-bytes."
     )
     for name in given:
         if name in (_TOPICS if options.channel else _CHANNELS):

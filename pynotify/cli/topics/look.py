@@ -136,6 +136,9 @@ def _figures(stats: TopicStats) -> Iterator[tuple[str, str]]:
     yield "lost", f"{stats.dropped:,} dropped, {stats.expired:,} expired, {stats.corrupt:,} corrupt"
     if stats.durable or stats.on_disk:
         yield "on disk", f"{stats.on_disk:,}, fsync {stats.fsync}"
+    if stats.disk_bytes or stats.max_disk_bytes is not None:
+        most = "" if stats.max_disk_bytes is None else f" of {stats.max_disk_bytes:,}"
+        yield "disk", f"{stats.disk_bytes:,} bytes{most}"
     yield "paused", yes(stats.paused)
     if stats.error is not None:
         yield "last error", stats.error
