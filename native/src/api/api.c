@@ -46,6 +46,9 @@ static void after_release(struct pn_segment *seg, struct pn_hold *hold)
         pn_watch_resignal(seg);
     if ((hold->at_end & PN_TELL_BRIDGES) != 0)
         pn_bridge_tell(seg);
+    if ((hold->at_end & PN_TELL_WATCHERS) != 0)
+        for (uint32_t i = 0; i < hold->nlengthened; i++)
+            pn_watch_tell(seg, hold->lengthened[i]);
     if ((hold->at_end & PN_WAKE_CONSUMERS) != 0)
         pn_consumers_signal(seg, hold->wake, hold->nwakes);
     if ((hold->at_end & PN_SYNC_LOG) != 0)

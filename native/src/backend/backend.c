@@ -321,12 +321,30 @@ enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
     return dead ? PN_DEAD : PN_LOST;
 }
 
+/* Its pidfd tells the death of a process to those whose walks ended there, but not of a slot. */
+static void tell_if_it_lives_locked(struct pn_segment *seg, uint32_t slot)
+{
+    struct pn_hold *hold = pn_hold_of(seg);
+    int pidfd = pn_os_pidfd_open(pn_load_relaxed(&seg->backend[slot].pid));
+    bool lives = pidfd >= 0 ? !pn_os_pidfd_dead(pidfd) : pidfd != -ESRCH;
+    if (pidfd >= 0)
+        close(pidfd);
+    if (!lives)
+        return;
+    pn_watch_lengthened_locked(seg);
+    hold->at_end |= PN_TELL_WATCHERS;
+    if (hold->nlengthened < PN_LENGTHENED)
+        hold->lengthened[hold->nlengthened++] = slot;
+}
+
 bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
 {
     pn_assert_held(seg);
     if (pn_topics_closed(seg))
         return false;
     PN_CRASH("reap:begin");
+    if (pn_load_relaxed(&seg->backend[slot].watches) != 0)
+        tell_if_it_lives_locked(seg, slot);
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");
     pn_store_release(&seg->backend[slot].state, PN_SLOT_FREE);

@@ -17,7 +17,7 @@
 
 #include "segment/segment.h"
 
-enum { PN_TOPIC_WAKES = 16 };
+enum { PN_TOPIC_WAKES = 16, PN_LENGTHENED = 8 };
 
 enum pn_hold_end {
     PN_RESIGNAL = 1,       /* there was a recovery: signal everything owed */
@@ -25,7 +25,8 @@ enum pn_hold_end {
     PN_WAKE_CONSUMERS = 4, /* those in `wake` */
     PN_SYNC_LOG = 8,       /* as `sync` says */
     PN_REPAIR = 16,        /* topics were closed: finish what opens them again */
-    PN_REMOVE_FILES = 32   /* those below `files_end`, which the tail has left */
+    PN_REMOVE_FILES = 32,  /* those below `files_end`, which the tail has left */
+    PN_TELL_WATCHERS = 64  /* in front of the slots in `lengthened` */
 };
 
 /* What was written to the log of topics and is to be synced. */
@@ -40,6 +41,9 @@ struct pn_hold {
     uint32_t at_end; /* enum pn_hold_end: what is to be done */
     uint32_t nwakes; /* slots with notified consumers; > PN_TOPIC_WAKES: all that are notified */
     uint32_t wake[PN_TOPIC_WAKES];
+    /* slots of watchers that were reaped and live: walks end at them no more.  Of more of them the
+     * watchers learn as they go to sleep, or by the slow timer: one process has lost its locks */
+    uint32_t nlengthened, lengthened[PN_LENGTHENED];
     struct pn_topic_sync sync;
     uint64_t files_end;           /* of PN_REMOVE_FILES */
     struct pn_topic_notes *notes; /* time-outs, for the holder's latency log; NULL: it has none */

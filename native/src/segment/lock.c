@@ -85,6 +85,7 @@ static void begin(struct pn_segment *seg, struct pn_hold *hold)
     note(&held, seg);
     hold->at_end = 0;
     hold->nwakes = 0;
+    hold->nlengthened = 0;
     hold->sync.policy = 0;
     hold->notes = NULL;
     hold->told = false;

@@ -12,7 +12,8 @@
  *    end another slot's walk: until then the slots behind it are watched only by those in front of
  *    it.
  * 3. `members` in shared memory counts what lengthens walks: a claim, and a watcher that goes
- *    (close, or UNLISTEN of everything).  The process that brings that about adds one under the
+ *    (close, UNLISTEN of everything, or its slot is reaped while its process lives: it has lost its
+ *    locks, and its pidfd tells nothing).  The process that brings that about adds one under the
  *    lock, and after it signals the nearest watchers in front of its slot, PN_WATCHERS processes of
  *    them: PROCSIG_NEIGHBOUR.  A slot that does not watch yet is not signalled (there may be
  *    thousands): when it sets `watches` for the first time it compares `members`, and walks again

@@ -12,6 +12,7 @@
 #include <sys/timerfd.h>
 
 #include "receive/receive.h"
+#include "segment/lockfile.h"
 #include "wakeup/watch.h"
 
 static pn_engine *engine;
@@ -210,6 +211,55 @@ static void test_without_descriptors_the_timer_stands_in(void)
     CHECK(sees(conn, pid) && sees(conn, other));
     end_process(pid);
     end_process(other);
+    pn_conn_close(conn);
+    end();
+}
+
+/* Its locks went with the descriptor; it lives on, and does nothing. */
+static void watches_and_loses_its_locks(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = watcher();
+    test_tell(up);
+    test_hear(down);
+    close(pn_segment_lock_file(conn->seg, conn->slot));
+    test_tell(up);
+    pause();
+}
+
+static void takes_it_for_dead(void *arg)
+{
+    (void) arg;
+    uint32_t before = pn_load_relaxed(&test_inside()->ctl->members);
+    CHECK_EQ(test_stat(engine).backends, 4);
+    CHECK_EQ(pn_load_relaxed(&test_inside()->ctl->members), before + 1);
+}
+
+/* Walks ended at its slot; no pidfd says that it is gone. */
+static void test_a_watcher_that_is_reaped_alive(void)
+{
+    begin();
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_fileno(conn));
+    no_slow_timer(conn);
+    pid_t first = start(true), second = start(true);
+    pid_t loser = spawn(watches_and_loses_its_locks, NULL);
+    test_hear(up);
+    pid_t last = start(false);
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    CHECK(sees(conn, loser) && !sees(conn, last));
+    CHECK(!readable(conn));
+    test_tell(down);
+    test_hear(up);
+    CHECK_CHILD(spawn(takes_it_for_dead, NULL), 0);
+    CHECK(!claimed(3));
+    CHECK_SOON(readable(conn)); /* told */
+    CHECK_POLL(conn, "");
+    CHECK(sees(conn, last));
+    const pid_t all[] = {first, second, loser, last};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        end_process(all[i]);
     pn_conn_close(conn);
     end();
 }
@@ -548,6 +598,7 @@ int main(void)
     RUN(test_connections_of_our_own_are_not_watched);
     RUN(test_more_neighbours_than_it_can_watch);
     RUN(test_without_descriptors_the_timer_stands_in);
+    RUN(test_a_watcher_that_is_reaped_alive);
     RUN(test_a_dead_neighbour_is_reaped_by_a_sleeper);
     RUN(test_the_descriptor_is_readable_until_the_dead_is_taken_over);
     RUN(test_a_takeover_that_cannot_have_the_lock_is_tried_again);
