@@ -397,7 +397,7 @@ static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
                            const struct pn_room_wait *wait)
 {
     struct pn_segment *seg = c->conn->seg;
-    bool topics = c->txn != NULL && c->txn->pending.nops != 0;
+    bool topics = wait->topics || (c->txn != NULL && c->txn->pending.nops != 0);
     if (c->txn != NULL && c->txn->prepared) /* it comes back, and has to be called again */
         return topics ? pn_lock_topics_wait(seg, hold, PN_LOCK_FOREVER, c->txn)
                       : pn_lock_wait(seg, hold, PN_LOCK_FOREVER, c->txn);
@@ -626,7 +626,7 @@ int pn_async_prepare(struct pn_txn *txn)
         pthread_mutex_lock(&conn->recv_mutex);
         rc = pn_intents_fold(txn);
         if (rc == 0)
-            rc = txn->pending.nops != 0
+            rc = txn->pending.nops != 0 || wait->topics
                      ? pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn)
                      : pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc == 0) {

@@ -6,6 +6,8 @@
  *    When it does not: the tail is computed; a process that holds it, or has reserved room, is
  *    reaped if it is dead; the oldest pages are moved to files (spill.c), if that is what is short;
  *    and then on_full decides.
+ *    While topics are closed no slot is freed: a writer that finds a dead process in its way takes
+ *    the lock once more as those do that want topics, and so helps to open them.
  * 2. error: QueueFull, which names the process that holds the tail.
  * 3. drop-slowest: `floor` is raised to the end of the page in which enough room is reached, then
  *    the tail to `floor`, then the ring is overwritten.  A reader that stands below `floor` has
@@ -92,19 +94,32 @@ uint64_t pn_queue_largest(const struct pn_segment *seg)
     return seg->ring_bytes - (seg->spills ? PN_QUEUE_PAGE : 0); /* spill.c 3 */
 }
 
+/* `closed`: it is dead, but no slot is freed while topics are closed. */
+static bool reap_holder(struct pn_segment *seg, uint32_t slot, bool *closed)
+{
+    if (pn_load_relaxed(&seg->backend[slot].state) != PN_SLOT_CLAIMED ||
+        pn_backend_verdict(seg, slot) != PN_DEAD)
+        return false;
+    bool reaped = pn_backend_reap_locked(seg, slot);
+    *closed = *closed || !reaped;
+    return reaped;
+}
+
 /*
  * Reap the dead among those that hold the room: by pinning the tail, or by having reserved some
  * (R10).  Of those that pin, only the first decides: one that stands behind a living one gives
  * nothing if it is reaped, and liveness is a system call.  Returns the slot that holds the tail
  * then.
  */
-static int32_t reap_room_holders(struct pn_segment *seg, const struct append *a, int32_t holder)
+static int32_t reap_room_holders(struct pn_segment *seg, const struct append *a, int32_t holder,
+                                 bool *closed)
 {
-    while (!fits(seg, a) && holder >= 0 && pn_backend_reap_if_dead_locked(seg, (uint32_t) holder))
+    *closed = false;
+    while (!fits(seg, a) && holder >= 0 && reap_holder(seg, (uint32_t) holder, closed))
         holder = pn_queue_advance_tail_locked(seg);
     for (uint32_t slot = 0;
          slot < seg->max_backends && !fits(seg, a) && seg->ctl->reserved > a->own_reserved; slot++)
-        if (seg->backend[slot].reserved != 0 && pn_backend_reap_if_dead_locked(seg, slot))
+        if (seg->backend[slot].reserved != 0 && reap_holder(seg, slot, closed))
             holder = pn_queue_advance_tail_locked(seg);
     return holder;
 }
@@ -211,15 +226,16 @@ static int check_ends(struct pn_segment *seg)
         (unsigned long long) tail, (unsigned long long) mem_tail, (unsigned long long) head);
 }
 
-/* -EAGAIN: another process has to. */
-static int make_room(struct pn_conn *conn, const struct append *a, int32_t *holder)
+/* -EAGAIN: another process has to, or `wait->topics`. */
+static int make_room(struct pn_conn *conn, const struct append *a, struct pn_room_wait *wait,
+                     int32_t *holder)
 {
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
     if (check_ends(seg) != 0)
         return -PN_ECORRUPT;
     *holder = pn_queue_advance_tail_locked(seg);
-    *holder = reap_room_holders(seg, a, *holder);
+    *holder = reap_room_holders(seg, a, *holder, &wait->topics);
     QueuePosition end = end_of(seg, a);
     if (end > pn_load_relaxed(&ctl->tail) + seg->capacity &&
         (seg->on_full != PN_FULL_DROP_SLOWEST ||
@@ -229,9 +245,12 @@ static int make_room(struct pn_conn *conn, const struct append *a, int32_t *hold
     }
     if (seg->spills && end > pn_load_relaxed(&ctl->mem_tail) + seg->ring_bytes) {
         int rc = pn_spill_locked(seg, end);
+        if (rc != 0 && wait->topics && rc != -PN_ECORRUPT)
+            return -EAGAIN;
         if (rc != 0)
             return rc == -EAGAIN || rc == -PN_ECORRUPT ? rc : spill_failed(conn, *holder);
     }
+    wait->topics = false;
     return pn_segment_check_state(seg);
 }
 
@@ -355,7 +374,9 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
     }
     uint64_t first = first_ticket(seg->ctl, now);
     bool behind = a->own_reserved == 0 && first != 0 && (wait->ticket == 0 || first < wait->ticket);
-    int rc = make_room(conn, a, &holder);
+    int rc = make_room(conn, a, wait, &holder);
+    if (rc == -EAGAIN && wait->topics)
+        return rc;
     bool last_chance = now >= wait->deadline || holder == (int32_t) conn->slot;
     if (rc == -EAGAIN && last_chance)
         rc = queue_full(conn, holder, now >= wait->deadline);
@@ -368,6 +389,8 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
 int pn_queue_wait_for_room(struct pn_conn *conn, struct pn_room_wait *wait)
 {
     struct pn_segment *seg = conn->seg;
+    if (wait->topics)
+        return -EAGAIN; /* the lock is waited for */
     if (pn_never_wait)
         return pn_fail(PN_EROOMBUSY, "%s", full_message);
     if (wait->brief)
@@ -401,13 +424,14 @@ int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t 
     pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
     const struct append a = {.end = end, .own_reserved = own_reserved};
+    wait->topics = false;
     if (__builtin_expect(fits(seg, &a) && seg->ctl->tickets == 0, 1))
         return 0;
     if (seg->on_full == PN_FULL_BLOCK)
         return make_room_or_wait(conn, &a, wait);
     int32_t holder;
-    int rc = make_room(conn, &a, &holder);
-    return rc == -EAGAIN ? queue_full(conn, holder, false) : rc;
+    int rc = make_room(conn, &a, wait, &holder);
+    return rc == -EAGAIN && !wait->topics ? queue_full(conn, holder, false) : rc;
 }
 
 /* ---- fill warning ------------------------------------------------------------------------- */

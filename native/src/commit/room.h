@@ -13,6 +13,8 @@
  * that `may_leave` is left, with -EINTR, after each sleep, and goes on with the same struct when it
  * is called again: with its time and its ticket.  Where nothing keeps the struct until then, it is
  * `brief`: left before it sleeps, and without a ticket.
+ * `topics`: the dead hold the room, and cannot be reaped while topics are closed: the lock is to be
+ * taken by pn_lock_topics() next.
  */
 struct pn_room_wait {
     int64_t deadline, interval;
@@ -21,7 +23,7 @@ struct pn_room_wait {
     int32_t holder;
     uint64_t ticket;
     bool pass_on; /* others stood behind our ticket */
-    bool may_leave, brief;
+    bool may_leave, brief, topics;
 };
 
 /*

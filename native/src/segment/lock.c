@@ -18,9 +18,9 @@
  *    itself calls is told apart by what it waits for.
  * 5. After a death in the middle of an operation on topics these are closed, and opened again in
  *    steps (rebuild_topics.c), one at the most in a hold.  Each process that takes the lock does
- *    one, and a
- *    caller that needs topics takes it again and again; in between it sleeps as long as its step
- *    took, since a mutex does not ask how long the others have waited.
+ *    one, and a caller that needs topics takes it again and again; in between it sleeps as long as
+ *    its step took, since a mutex does not ask how long the others have waited.  A short time (see
+ *    lock.h) has one end, however often the lock is taken and the call made again meanwhile.
  */
 #define _GNU_SOURCE
 #include "segment/lock.h"
@@ -301,10 +301,25 @@ static void stand_back(void)
     nanosleep(&(struct timespec) {.tv_nsec = ns}, NULL);
 }
 
+/* A call that was left, and is made again, has what is left of its time. */
+static int64_t short_deadline(const struct waiting *w, int64_t limit)
+{
+    int64_t now = pn_now_ns();
+    if (w != NULL && pn_load_relaxed(&some_left) != 0 && was_left(w) &&
+        now - left.left_at < PN_RESUME_NS)
+        return left.deadline;
+    return now + limit;
+}
+
 static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
                        const struct waiting *waiting)
 {
-    int64_t began = 0;
+    int64_t limit = timeout_ns, back_at = 0, deadline = INT64_MAX;
+    if (limit != PN_LOCK_FOREVER && limit > pn_lock_timeout_ns)
+        limit = pn_lock_timeout_ns;
+    bool is_short = limit < PN_LOCK_TIMEOUT_NS;
+    if (is_short)
+        deadline = short_deadline(waiting, limit); /* before taking the lock forgets it */
     for (;;) {
         wants_topics = true;
         int rc = waiting != NULL
@@ -317,14 +332,16 @@ static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         PN_CRASH("topic-recover:waiting");
         if (pn_never_wait)
             return closed_for_long(seg, PN_ELOCKBUSY);
-        int64_t now = pn_now_ns(), limit = timeout_ns;
-        if (limit != PN_LOCK_FOREVER && limit > pn_lock_timeout_ns)
-            limit = pn_lock_timeout_ns;
-        began = began == 0 ? now : began;
-        if (limit < PN_LOCK_TIMEOUT_NS && now - began >= limit)
+        int64_t now = pn_now_ns();
+        back_at = back_at == 0 ? now + PN_LOCK_SLICE_NS : back_at;
+        if (now >= deadline)
             return closed_for_long(seg, PN_ELOCK);
-        if (waiting != NULL && pn_interruptible && now - began >= PN_LOCK_SLICE_NS)
-            return leave(waiting, limit == PN_LOCK_FOREVER ? INT64_MAX : began + limit);
+        if (waiting != NULL && pn_interruptible && now >= back_at)
+            return leave(waiting, is_short                   ? deadline
+                                  : limit == PN_LOCK_FOREVER ? INT64_MAX
+                                                             : now + limit);
+        if (is_short)
+            timeout_ns = deadline - now; /* of the next time that the lock is waited for */
         stand_back();
     }
 }

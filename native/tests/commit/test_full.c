@@ -578,6 +578,67 @@ static void spill_and_be_killed(void *arg)
 }
 
 /* A segment of the same name takes away what its predecessor left. */
+/* ---- dead listeners, while topics are being repaired ------------------------------------------ */
+
+static int steps_left;
+
+/* In place of a repair; a step needs files, and is left to those that want topics. */
+static int repair_slowly(struct pn_segment *seg, bool all)
+{
+    if (all && --steps_left == 0)
+        pn_store_relaxed(&seg->ctl->topics_dirty, 0);
+    return 0;
+}
+
+static void listens_and_dies(void *arg)
+{
+    test_listen(test_connect(arg), "c");
+}
+
+/* Its slot cannot be freed meanwhile.  A writer that finds it in the way helps to repair. */
+static void full_because_of_the_dead(const pn_options *o, bool prepared)
+{
+    pn_engine *engine = test_engine(o);
+    struct pn_segment *seg = test_inside();
+    int (*repair)(struct pn_segment *, bool) = pn_segment_hooks.repair;
+    pn_conn *conn = test_connect(engine);
+    uint64_t sent = 0;
+    CHECK_CHILD(spawn(listens_and_dies, engine), 0);
+    pn_segment_hooks.repair = repair_slowly;
+    steps_left = 5;
+    pn_store_relaxed(&seg->ctl->topics_dirty, PN_TOPICS_CLOSED);
+    pn_set_never_wait(1);
+    CHECK_EQ(fill_up(conn, &sent, HALF_PAGE), -PN_ELOCKBUSY); /* and not QueueFull */
+    CHECK(strstr(pn_error_message(), "are being repaired") != NULL);
+    pn_set_never_wait(0);
+    CHECK(pn_topics_closed(seg));
+    if (prepared) {
+        pn_txn *txn = test_begin(conn);
+        CHECK_OK(pn_txn_notify(txn, "c", 1, payload, 3 * PAGE));
+        CHECK_OK(pn_txn_prepare(txn));
+        pn_txn_abort(txn);
+    } else {
+        CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
+    }
+    CHECK_EQ(steps_left, 0);
+    CHECK_EQ(test_stat(engine).backends, 1);
+    pn_segment_hooks.repair = repair;
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    done(engine);
+}
+
+static void test_the_dead_do_not_fill_the_queue_while_topics_are_closed(void)
+{
+    pn_options error = test_options(), block = error;
+    block.on_full = PN_FULL_BLOCK;
+    block.full_timeout_ns = 3600000000000ULL; /* it does not wait */
+    full_because_of_the_dead(&error, false);
+    full_because_of_the_dead(&error, true);
+    full_because_of_the_dead(&block, false);
+    full_because_of_the_dead(&block, true);
+}
+
 static void test_files_of_a_dead_generation_are_removed(void)
 {
     pn_options o = spilling(512);
@@ -659,6 +720,7 @@ int main(void)
     RUN(test_room_below_an_impossible_position);
     RUN(test_files_are_removed_without_the_lock);
     RUN(test_a_late_removal_harms_no_new_file);
+    RUN(test_the_dead_do_not_fill_the_queue_while_topics_are_closed);
     RUN(test_files_of_a_dead_generation_are_removed);
     RUN(test_bad_directories_are_refused);
     return tests_done();

@@ -110,6 +110,39 @@ static void test_others_in_between(void)
     end();
 }
 
+static int repair_nothing(struct pn_segment *s, bool all)
+{
+    (void) s, (void) all;
+    return 0;
+}
+
+/* While topics are repaired the lock is free each time, and so says nothing of the time. */
+static void test_a_short_time_goes_on_while_topics_are_closed(void)
+{
+    enum { SLICES = 3 }; /* of 50 ms: the fourth would be beyond the time */
+    pn_topic_stats topics[2];
+    begin();
+    int (*repair)(struct pn_segment *, bool) = pn_segment_hooks.repair;
+    CHECK_OK(pn_engine_topics(engine, topics, 2));
+    publish(conn, topic_of(conn, "t"), "body");
+    pn_segment_hooks.repair = repair_nothing;
+    pn_store_relaxed(&seg->ctl->topics_dirty, PN_TOPICS_CLOSED);
+    pn_set_lock_timeout(SLICES * PN_LOCK_SLICE_NS + 10 * MS);
+    for (int round = 0; round < 2; round++) { /* the next call has a time of its own */
+        int rc, left = 0;
+        while ((rc = pn_engine_topics(engine, topics, 2)) == -EINTR)
+            if (++left > SLICES)
+                FAIL("it was left %d times, and its time is not over", left);
+        CHECK_EQ(rc, -PN_ELOCK);
+        CHECK(strstr(pn_error_message(), "are being repaired") != NULL);
+    }
+    pn_set_lock_timeout(-1);
+    pn_segment_hooks.repair = repair;
+    pn_store_relaxed(&seg->ctl->topics_dirty, 0);
+    CHECK_EQ(pn_engine_topics(engine, topics, 2), 1);
+    end();
+}
+
 static void left_alone(int rc)
 {
     CHECK_EQ(rc, -EINTR);
@@ -180,6 +213,7 @@ int main(void)
     RUN(test_its_time_goes_on);
     RUN(test_one_that_is_not_made_again);
     RUN(test_others_in_between);
+    RUN(test_a_short_time_goes_on_while_topics_are_closed);
     RUN(test_every_call_is_left);
     return tests_done();
 }
