@@ -324,6 +324,7 @@ enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot)
 /* Its pidfd tells the death of a process to those whose walks ended there, but not of a slot. */
 static void tell_if_it_lives_locked(struct pn_segment *seg, uint32_t slot)
 {
+    pn_assert_held(seg);
     struct pn_hold *hold = pn_hold_of(seg);
     int pidfd = pn_os_pidfd_open(pn_load_relaxed(&seg->backend[slot].pid));
     bool lives = pidfd >= 0 ? !pn_os_pidfd_dead(pidfd) : pidfd != -ESRCH;

@@ -578,7 +578,7 @@ static void spill_and_be_killed(void *arg)
 }
 
 /* A segment of the same name takes away what its predecessor left. */
-/* ---- dead listeners, while topics are being repaired ------------------------------------------ */
+/* ---- dead listeners, while topics are being repaired ----------------------------------------- */
 
 static int steps_left;
 
