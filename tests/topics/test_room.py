@@ -93,6 +93,25 @@ def test_several_backlogs_stop_no_other(crowded: pynotify.Connection) -> None:
     assert_goes_on(crowded, "after")
 
 
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [(65536, 100), (65536, 3000), (65536, 15500), (98304, 30000), (4 << 20, 900_000)],
+)
+def test_a_channel_that_is_not_read_leaves_room_for_one_message(
+    tmp_path: Path, new_name: Callable[[], str], memory: int, size: int
+) -> None:
+    """Also where a quarter of a topic's share is less than that."""
+    with pynotify.connect(new_name(), topic_memory=memory, data_dir=str(tmp_path)) as conn:
+        topic = conn.topic("t")
+        channel = topic.channel("read")
+        topic.channel("abandoned")
+        bodies = [b"%d" % number + bytes(size) for number in range(3 * memory // size + 5)]
+        for body in bodies:
+            topic.publish(body)
+        with channel.consumer() as consumer:
+            assert work(consumer, len(bodies)) == bodies
+
+
 def test_all_topics_come_back_from_disk_in_turn(on_disk: pynotify.Connection) -> None:
     """The first has much on disk, the last a little: it does not wait for the first."""
     first, last = on_disk.topic("first"), on_disk.topic("last")

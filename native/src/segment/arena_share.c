@@ -17,6 +17,9 @@
  *    only whether there are free pages: publishers leave some (`spare`).
  * 6. An owner may be bound to less (`most`); its share is kept for it all the same.  Without any
  *    message it may go beyond that for its first one, as in 3, which so never waits for ever.
+ * 7. What one part of an owner's users holds must not keep the others from theirs (rest.c).  The
+ *    reserve for that is a quarter of the share, and what one such need takes when no cell is free:
+ *    of a small arena, or for a large body, the quarter is less.
  */
 #include "segment/arena.h"
 #include "segment/lock.h"
@@ -77,9 +80,22 @@ bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
     return own->bodies == 0 && left >= others; /* 3 */
 }
 
+/* With no free cell there. */
+static uint64_t pages_at_most(const struct pn_arena_need *need)
+{
+    return need->pages + (need->bodies + PN_BODY_CELLS - 1) / PN_BODY_CELLS +
+           (need->deliveries + PN_ARENA_GRANULES - 1) / PN_ARENA_GRANULES;
+}
+
+uint64_t pn_arena_reserve_of(const struct pn_arena *mem, const struct pn_arena_need *need)
+{
+    const struct pn_arena_control *ctl = mem->ctl;
+    uint64_t share = need->most != 0 && need->most < ctl->share ? need->most : ctl->share;
+    uint64_t one = pages_at_most(need);
+    return one > share / 4 ? one : share / 4;
+}
+
 bool pn_arena_ever(const struct pn_arena *mem, const struct pn_arena_need *need)
 {
-    uint64_t pages = need->pages + (need->bodies + PN_BODY_CELLS - 1) / PN_BODY_CELLS +
-                     (need->deliveries + PN_ARENA_GRANULES - 1) / PN_ARENA_GRANULES;
-    return pages <= usable(mem) / 2;
+    return pages_at_most(need) <= usable(mem) / 2;
 }

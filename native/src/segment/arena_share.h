@@ -14,13 +14,8 @@ void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts);
 bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
                          const struct pn_arena_need *need);
 
-/* Pages of the owner's share, or of what it may have if that is less. */
-static inline uint32_t pn_arena_share_of(const struct pn_arena *mem,
-                                         const struct pn_arena_need *need)
-{
-    return need->most != 0 && need->most < mem->ctl->share ? (uint32_t) need->most
-                                                           : mem->ctl->share;
-}
+/* Pages that are kept for those of the owner's users that have little (arena_share.c, 7). */
+uint64_t pn_arena_reserve_of(const struct pn_arena *mem, const struct pn_arena_need *need);
 
 /* Could it be got if no owner had more than its share, and this one nothing? */
 bool pn_arena_ever(const struct pn_arena *mem, const struct pn_arena_need *need);

@@ -538,8 +538,7 @@ static bool leaves_too_little(const struct pn_segment *seg, const struct pn_topi
         return false;
     struct pn_arena_need need =
         pn_message_need(seg, topic, (uint64_t) in->headers_len + in->body_len, true);
-    const uint64_t share = mem->ctl->share;
-    need.pages += (need.most != 0 && need.most < share ? need.most : share) / 4;
+    need.pages += pn_arena_reserve_of(mem, &need);
     return !pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
 }
 

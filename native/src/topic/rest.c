@@ -13,9 +13,10 @@
  * 3. Room (look_around).  As long as the topic may have the message and a reserve besides, by its
  *    share (arena_share.c) and its max_depth, every channel takes it.  The reserve is for channels
  *    that have little: each may have its part of it, or one message.  So whatever a channel does
- *    not finish, the reserve is there for those that do.  Shares get smaller when topics come: a
- *    topic that has more than its share by then may take for such channels half of what is free,
- *    less what they have.
+ *    not finish, the reserve is there for those that do; and one that has nothing may also take
+ *    what publishers leave to what moves messages (message.c, 4).  Shares get smaller when topics
+ *    come: a topic that has more than its share by then may take for such channels half of what is
+ *    free, less what they have.
  *    An ephemeral channel never rests; what only such channels have goes when there is no room.
  *    Where there is one channel there is no other to be spared, and the topic's own queue on disk
  *    (overflow.c) has what is too much.
@@ -187,13 +188,19 @@ struct room {
     bool plenty;    /* for every channel: what is below `little` is of no matter */
     bool little;    /* for those that have little */
     bool least;     /* the same, beyond the topic's share */
+    bool first;     /* for those that have nothing: what others move may have to wait for it */
     uint64_t part;  /* bytes that such a channel may have */
     uint64_t count; /* messages, likewise; 0: any */
 };
 
+static uint64_t in_memory(const struct pn_topic_channel *ch)
+{
+    return (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged;
+}
+
 static bool has_little(const struct pn_topic_channel *ch, const struct room *room, uint64_t cost)
 {
-    uint64_t n = (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged;
+    uint64_t n = in_memory(ch);
     return n == 0 || (ch->bytes + cost <= room->part && (room->count == 0 || n < room->count));
 }
 
@@ -202,7 +209,7 @@ static bool takes(const struct pn_topic_channel *ch, const struct room *room, ui
 {
     if (ch->ephemeral != 0)
         return room->little;
-    return room->plenty ||
+    return room->plenty || (room->first && in_memory(ch) == 0) ||
            ((room->little || room->least) && has_little(ch, room, pn_bytes_cost(bytes)));
 }
 
@@ -214,7 +221,7 @@ static bool is_plenty(const struct pn_segment *seg, const struct pn_topic *topic
     const struct pn_arena *mem = &seg->topics.arena;
     if (topic->max_depth != 0 && there + 1 + topic->max_depth / 4 > topic->max_depth)
         return false;
-    need.pages += pn_arena_share_of(mem, &need) / 4;
+    need.pages += pn_arena_reserve_of(mem, &need);
     return pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
 }
 
@@ -227,9 +234,9 @@ static struct room look_at_share(const struct pn_segment *seg, const struct pn_t
     if (is_plenty(seg, topic, need, there))
         return (struct room) {.plenty = true, .little = true};
     const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
-    const uint32_t reserve = n < 2 ? 0 : pn_arena_share_of(mem, &need) / 4;
+    const uint64_t reserve = n < 2 ? 0 : pn_arena_reserve_of(mem, &need);
     const uint64_t places = n < 2 ? 0 : topic->max_depth / 4;
-    struct room room = {.part = (uint64_t) reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
+    struct room room = {.part = reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
                         .count = topic->max_depth == 0 ? 0 : places / (n == 0 ? 1 : n) + 1};
     bool deep = topic->max_depth != 0 && there + 1 > topic->max_depth;
     bool almost = topic->max_depth != 0 && there + 1 + places > topic->max_depth;
@@ -241,6 +248,9 @@ static struct room look_at_share(const struct pn_segment *seg, const struct pn_t
                  mem->ctl->pages_free / 2;
     need.pages += reserve;
     room.plenty = room.little && !almost && pn_arena_may_locked(mem, index, &need);
+    need.pages -= reserve;
+    need.spare = 0;
+    room.first = pn_arena_may_locked(mem, index, &need);
     return room;
 }
 

@@ -111,9 +111,22 @@ static void test_an_owner_that_is_bound_has_no_more_but_its_first_message(void)
     CHECK_EQ(mem.owner[0].pages, 5);
     CHECK(!pn_arena_may_locked(&mem, 0, &large));
     CHECK(pn_arena_may_locked(&mem, 0, &(struct pn_arena_need) {.bodies = 1, .most = 6}));
-    CHECK_EQ(pn_arena_share_of(&mem, &one), 5);
-    CHECK_EQ(pn_arena_share_of(&mem, &(struct pn_arena_need) {.most = PAGES}), mem.ctl->share);
+    CHECK_EQ(pn_arena_reserve_of(&mem, &(struct pn_arena_need) {.bodies = 1, .most = 20}), 5);
+    CHECK_EQ(pn_arena_reserve_of(&mem, &(struct pn_arena_need) {.bodies = 1, .most = PAGES}),
+             mem.ctl->share / 4);
     CHECK(take_what_it_may(1, 1) > mem.ctl->share); /* what is common is for the other */
+    close_scene();
+}
+
+static void test_the_reserve_is_for_one_at_least(void)
+{
+    open_scene(2);
+    uint32_t share = mem.ctl->share;
+    CHECK(share / 4 > 2);
+    CHECK_EQ(pn_arena_reserve_of(&mem, &(struct pn_arena_need) {.bodies = 1}), share / 4);
+    CHECK_EQ(pn_arena_reserve_of(
+                 &mem, &(struct pn_arena_need) {.bodies = 1, .deliveries = 1, .pages = share}),
+             share + 2);
     close_scene();
 }
 
@@ -164,6 +177,7 @@ int main(void)
     RUN(test_pages_are_not_shared);
     RUN(test_a_first_message_may_be_larger_than_a_share);
     RUN(test_an_owner_that_is_bound_has_no_more_but_its_first_message);
+    RUN(test_the_reserve_is_for_one_at_least);
     RUN(test_an_owner_that_counts_no_more_has_no_share);
     RUN(test_the_account_is_exact);
     return tests_done();
