@@ -524,19 +524,26 @@ static struct result recovery_of_a_commit(void)
 
 static pn_ref topic, channel;
 
-static void open_topic(bool durable, bool watch)
+static void open_topic_in(uint64_t memory, bool durable, bool watch)
 {
     pn_options o;
-    pn_topic_options t = {
-        .given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC, .durable = durable, .fsync = PN_FSYNC_NONE};
+    pn_topic_options t = {.given = PN_TOPIC_DURABLE | PN_TOPIC_FSYNC | PN_TOPIC_OVERFLOW,
+                          .durable = durable,
+                          .fsync = PN_FSYNC_NONE,
+                          .overflow = PN_OVERFLOW_DISK};
     pn_options_default(&o);
-    o.topic_memory = UINT64_C(512) << 20;
+    o.topic_memory = memory;
     snprintf(o.data_dir, sizeof o.data_dir, "%s", directory);
     open_hold(&o);
     if (watch)
         begin_watching(conn, engine);
     must(pn_topic_open(conn, "t", 1, &t, &topic), "topic");
     must(pn_topic_channel_open(conn, topic, "c", 1, -1, &channel), "channel");
+}
+
+static void open_topic(bool durable, bool watch)
+{
+    open_topic_in(UINT64_C(512) << 20, durable, watch);
 }
 
 static void publish_batches(int n)
@@ -580,6 +587,38 @@ static struct result publishing_in_memory(void)
 static struct result publishing_durable(void)
 {
     return publishing(true);
+}
+
+/* With a second channel each of them rests. */
+static struct result publishing_to_disk(bool durable, bool rests)
+{
+    pn_topic_stats stats = {0};
+    pn_ref other;
+    open_topic_in(4 << 20, durable, false);
+    if (rests)
+        must(pn_topic_channel_open(conn, topic, "other", 5, -1, &other), "channel");
+    while (stats.on_disk == 0) {
+        publish_batches(BATCH);
+        must(pn_topic_stat(conn, topic, &stats), "stat");
+    }
+    begin_watching(conn, engine);
+    publish_batches(20 * BATCH);
+    return finish();
+}
+
+static struct result publishing_on_disk(void)
+{
+    return publishing_to_disk(false, false);
+}
+
+static struct result publishing_durable_on_disk(void)
+{
+    return publishing_to_disk(true, false);
+}
+
+static struct result publishing_to_resting(void)
+{
+    return publishing_to_disk(false, true);
 }
 
 static void take_and_die(int socket, void *arg)
@@ -728,6 +767,9 @@ static const struct {
     {"the first topic of a segment", first_topic},
     {"publish_many of 1,000 messages of 200 bytes", publishing_in_memory},
     {"the same, durable, fsync none", publishing_durable},
+    {"publish_many of 1,000 messages of 200 bytes, memory is full", publishing_on_disk},
+    {"the same, durable, fsync none", publishing_durable_on_disk},
+    {"the same, not durable, two channels rest", publishing_to_resting},
     {"the death of a consumer with 60,000 messages in flight", reaping},
     {"drop-oldest with 60,000 messages in flight", dropping},
     {"publish and finish while the log is compacted", compacting},

@@ -310,6 +310,17 @@ void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     *spare(q) = *now;
 }
 
+void pn_diskqueue_take_back(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+{
+    const struct pn_diskqueue_state now = *pn_diskqueue_now(q);
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "%s", pn_error_message());
+    pn_diskqueue_unstage(q, files);
+    if (now.write_at != 0)
+        pn_recfile_release(&files->dir, now.write_file, now.write_at); /* else the next put does */
+    pn_fail(pn_load_relaxed(&q->error), "%s", sentence);
+}
+
 void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum)
 {
     struct pn_diskqueue_state next = *pn_diskqueue_now(q);

@@ -98,6 +98,9 @@ int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in
 int pn_diskqueue_stage_roll(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                             uint64_t *seq);
 void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
+/* The same after a refusal, whose sentence stays: the files are as long as before, as far as that
+ * succeeds. */
+void pn_diskqueue_take_back(struct pn_diskqueue *q, struct pn_diskqueue_files *files);
 /* Forget what stands before a file, which begins with record `seq` and `sum`.  The files stay. */
 void pn_diskqueue_drop(struct pn_diskqueue *q, uint64_t file, uint64_t seq, uint64_t sum);
 /* Remove the files of which nothing is left; some of them, but on a full disk. */

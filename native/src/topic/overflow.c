@@ -22,6 +22,9 @@
  * 4. Coming back changes two truths, the message and the queue: one redo record has both
  *    (message.c 2), so nothing is lost or doubled by a death in between.
  * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
+ *    Records of a batch are gathered and written some at a time, behind the committed end, where no
+ *    process looks: a writer that is killed between two writes or within one has put none, and what
+ *    it left is cut off by the next.  A refusal cuts that off at once: the disk may be full.
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
  * 6. What was cancelled there has a tombstone (cancel.c), and is passed when its turn comes.
  * 7. What is deferred leaves memory for what has no room there (later.c).
@@ -50,15 +53,7 @@
 #define PN_LATER_FILES (1U << 30)
 #define PN_REST_FILES  (1U << 31)
 
-/* What stands in a record before deliveries, headers and body. */
-struct spilled {
-    uint64_t id;
-    int64_t published_ns, published_mono, due, expires;
-    uint32_t headers_len, body_len;
-    uint32_t fanned_out, deliveries; /* 1: it was given to its channels, and is still to so many */
-};
-
-static uint64_t bytes_of(const struct spilled *head)
+static uint64_t bytes_of(const struct pn_spilled *head)
 {
     return (uint64_t) head->deliveries * sizeof(struct pn_spilled_delivery);
 }
@@ -89,7 +84,7 @@ bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic 
 
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
 {
-    return pn_diskqueue_bytes(&topic->disk) - pn_topic_on_disk(topic) * sizeof(struct spilled);
+    return pn_diskqueue_bytes(&topic->disk) - pn_topic_on_disk(topic) * sizeof(struct pn_spilled);
 }
 
 /* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
@@ -118,7 +113,7 @@ static int use_files(struct pn_segment *seg, struct pn_topic *topic)
         return pn_fail(ENOMEM, "out of memory");
     rc = pn_diskqueue_open(seg->topics.disk, &dir,
                            seg->topics.max_body + PN_HEADERS_MAX +
-                               (uint32_t) sizeof(struct spilled) +
+                               (uint32_t) sizeof(struct pn_spilled) +
                                (seg->topics.max_channels - seg->topics.max_topics) *
                                    (uint32_t) sizeof(struct pn_spilled_delivery));
     if (rc != 0) {
@@ -143,15 +138,15 @@ static int64_t later_ns(int64_t now, int64_t by)
     return by <= 0 ? 0 : by > INT64_MAX - now ? INT64_MAX : now + by;
 }
 
-static struct spilled head_of(const struct pn_new_message *m, const struct pn_moment *now)
+static struct pn_spilled head_of(const struct pn_new_message *m, const struct pn_moment *now)
 {
-    return (struct spilled) {.id = m->id,
-                             .published_ns = now->real,
-                             .published_mono = now->mono,
-                             .due = later_ns(now->mono, m->delay_ns),
-                             .expires = later_ns(now->mono, m->ttl_ns),
-                             .headers_len = m->headers_len,
-                             .body_len = m->body_len};
+    return (struct pn_spilled) {.id = m->id,
+                                .published_ns = now->real,
+                                .published_mono = now->mono,
+                                .due = later_ns(now->mono, m->delay_ns),
+                                .expires = later_ns(now->mono, m->ttl_ns),
+                                .headers_len = m->headers_len,
+                                .body_len = m->body_len};
 }
 
 int pn_topic_disk_full(const struct pn_topic *topic, uint64_t more)
@@ -182,23 +177,33 @@ static int admit(const struct pn_topic *topic, const struct pn_diskqueue *queue,
     return used > most || bytes > most - used ? pn_topic_disk_full(topic, bytes) : 0;
 }
 
-/* `head`: what stands before the headers. */
+/* n records behind those of *seq; `fresh`: max_disk_bytes may refuse them. */
 static int stage(struct pn_segment *seg, struct pn_topic *topic, struct pn_diskqueue *queue,
-                 void *head, size_t head_len, const struct pn_new_message *m, uint64_t *seq)
+                 bool fresh, const struct pn_record_in *records, size_t n, uint64_t *seq)
 {
-    struct pn_record_in record = {.parts = 3};
-    record.part[0] = (struct iovec) {head, head_len};
-    record.part[1] = (struct iovec) {(void *) (uintptr_t) m->headers, m->headers_len};
-    record.part[2] = (struct iovec) {(void *) (uintptr_t) m->body, m->body_len};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += pn_record_length(&records[i]);
     int rc = pn_topic_use_files_locked(seg, topic);
-    if (rc == 0 && m->fresh)
-        rc = admit(topic, queue, *seq, pn_record_length(&record), 1);
+    if (rc == 0 && fresh)
+        rc = admit(topic, queue, *seq, bytes, n);
     if (rc == 0 && *seq != 0)
-        rc = pn_diskqueue_stage_more(queue, seg->topics.disk, &record, 1, seq);
+        rc = pn_diskqueue_stage_more(queue, seg->topics.disk, records, n, seq);
     else if (rc == 0)
-        rc = pn_diskqueue_stage(queue, seg->topics.disk, &record, 1, seq);
+        rc = pn_diskqueue_stage(queue, seg->topics.disk, records, n, seq);
     PN_CRASH("spilled:staged");
     return pn_disk_result(seg, rc);
+}
+
+/* `head`: what stands before the headers. */
+static struct pn_record_in record_of(void *head, size_t head_len, const struct pn_new_message *m)
+{
+    return (struct pn_record_in) {
+        .parts = 3,
+        .part = {{head, head_len},
+                 {(void *) (uintptr_t) m->headers, m->headers_len},
+                 {(void *) (uintptr_t) m->body, m->body_len}},
+    };
 }
 
 int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
@@ -206,8 +211,9 @@ int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 uint64_t *seq)
 {
     pn_assert_topics_held(seg);
-    struct spilled head = head_of(m, now);
-    int rc = stage(seg, topic, &topic->disk, &head, sizeof head, m, seq);
+    struct pn_spilled head = head_of(m, now);
+    const struct pn_record_in record = record_of(&head, sizeof head, m);
+    int rc = stage(seg, topic, &topic->disk, m->fresh, &record, 1, seq);
     if (rc == 0)
         topic->message_bytes -= m->headers_len; /* see count() */
     return rc;
@@ -217,8 +223,51 @@ int pn_rest_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                          const struct pn_new_message *m, const struct pn_moment *now, uint64_t *seq)
 {
     pn_assert_topics_held(seg);
-    struct spilled head = head_of(m, now);
-    return stage(seg, topic, &topic->rest, &head, sizeof head, m, seq);
+    struct pn_spilled head = head_of(m, now);
+    const struct pn_record_in record = record_of(&head, sizeof head, m);
+    return stage(seg, topic, &topic->rest, m->fresh, &record, 1, seq);
+}
+
+void pn_topic_gather(struct pn_topic *topic, uint64_t queue, struct pn_topic_gathered *to)
+{
+    to->topic = topic;
+    to->queue = pn_topic_queue(topic, queue);
+    to->n = 0;
+    to->bytes = 0;
+    to->seq = 0;
+}
+
+int pn_topic_gathered_stage_locked(struct pn_segment *seg, struct pn_topic_gathered *g)
+{
+    pn_assert_topics_held(seg);
+    const uint32_t n = g->n;
+    g->n = 0;
+    g->bytes = 0;
+    return n == 0 ? 0 : stage(seg, g->topic, g->queue, g->fresh, g->record, n, &g->seq);
+}
+
+int pn_topic_gather_locked(struct pn_segment *seg, struct pn_topic_gathered *g,
+                           const struct pn_new_message *m, const struct pn_moment *now)
+{
+    pn_assert_topics_held(seg);
+    g->fresh = m->fresh;
+    g->head[g->n] = head_of(m, now);
+    g->record[g->n] = record_of(&g->head[g->n], sizeof g->head[0], m);
+    g->bytes += pn_record_length(&g->record[g->n]);
+    g->n++;
+    return g->n < PN_TOPIC_GATHER && g->bytes < PN_TOPIC_GATHER_BYTES
+               ? 0
+               : pn_topic_gathered_stage_locked(seg, g);
+}
+
+/* The sentence is that of the refusal. */
+void pn_topic_gathered_drop_locked(struct pn_segment *seg, struct pn_topic_gathered *g)
+{
+    pn_assert_topics_held(seg);
+    if (g->seq != 0)
+        pn_diskqueue_take_back(g->queue, seg->topics.disk);
+    g->n = 0;
+    g->seq = 0;
 }
 
 /* The same of one that was given to its channels already. */
@@ -226,7 +275,7 @@ static int stage_given(struct pn_segment *seg, struct pn_topic *topic, struct pn
                        const struct pn_new_message *m, const struct pn_moment *then,
                        const struct pn_spilled_deliveries *given, uint64_t *seq)
 {
-    struct spilled head = head_of(m, then);
+    struct pn_spilled head = head_of(m, then);
     head.fanned_out = 1;
     head.deliveries = given->n;
     char *bytes = malloc(sizeof head + bytes_of(&head));
@@ -234,7 +283,8 @@ static int stage_given(struct pn_segment *seg, struct pn_topic *topic, struct pn
         return pn_fail(ENOMEM, "out of memory");
     memcpy(bytes, &head, sizeof head);
     memcpy(bytes + sizeof head, given->bytes, bytes_of(&head));
-    int rc = stage(seg, topic, queue, bytes, sizeof head + bytes_of(&head), m, seq);
+    const struct pn_record_in record = record_of(bytes, sizeof head + bytes_of(&head), m);
+    int rc = stage(seg, topic, queue, m->fresh, &record, 1, seq);
     free(bytes);
     return rc;
 }
@@ -271,28 +321,34 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
     pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
-    uint64_t seq = 0, before = topic->message_bytes, bytes = 0;
+    uint64_t bytes = 0;
+    struct pn_topic_gathered g;
+    pn_topic_gather(topic, 0, &g);
     for (size_t i = 0; i < n; i++)
-        bytes += sizeof(struct spilled) + m.headers_len + lens[i];
+        bytes += sizeof(struct pn_spilled) + m.headers_len + lens[i];
     int rc = m.fresh ? admit(topic, &topic->disk, 0, bytes, n) : 0; /* before anything is written */
     for (size_t i = 0; i < n && rc == 0; bodies += lens[i], i++, m.id++) {
         m.body = bodies;
         m.body_len = lens[i];
-        rc = pn_topic_spill_stage_locked(seg, topic, &m, &now, &seq);
+        rc = pn_topic_gather_locked(seg, &g, &m, &now);
         if (rc == 0)
             pn_durable_note_spilled_locked(seg, topic, &m, &now, false);
     }
+    if (rc == 0)
+        rc = pn_topic_gathered_stage_locked(seg, &g);
     if (pn_is_durable(seg, topic)) {
         if (rc != 0)
             pn_durable_forget_locked(seg);
         int flushed = pn_durable_flush_locked(seg);
         rc = rc != 0 ? rc : flushed;
     }
-    if (rc == 0)
-        pn_topic_spill_commit_locked(seg, topic, seq);
-    else
-        topic->message_bytes = before;
-    return rc;
+    if (rc != 0) {
+        pn_topic_gathered_drop_locked(seg, &g);
+        return rc;
+    }
+    topic->message_bytes -= n * common->headers_len; /* see count() */
+    pn_topic_spill_commit_locked(seg, topic, g.seq);
+    return 0;
 }
 
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
@@ -371,7 +427,7 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
 
 /* What a record says; false: nothing that we have written. */
 static bool parse(const struct pn_segment *seg, const struct pn_record_out *record,
-                  struct spilled *head, struct pn_new_message *m, struct pn_moment *then)
+                  struct pn_spilled *head, struct pn_new_message *m, struct pn_moment *then)
 {
     if (record->length < sizeof *head)
         return false;
@@ -390,7 +446,7 @@ static bool parse(const struct pn_segment *seg, const struct pn_record_out *reco
 }
 
 static struct pn_spilled_deliveries deliveries_of(const struct pn_record_out *record,
-                                                  const struct spilled *head)
+                                                  const struct pn_spilled *head)
 {
     return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
@@ -400,7 +456,7 @@ static int look(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
                 struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     struct pn_record_out record;
-    struct spilled head;
+    struct pn_spilled head;
     int rc = pn_topic_use_files_locked(seg, topic);
     if (rc == 0)
         rc = pn_diskqueue_look(pn_topic_queue(topic, queue), seg->topics.disk, cursor, &record);
@@ -476,7 +532,7 @@ uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *to
 
 /* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its headers and
  * deliveries was taken off when it went there: of a message its body counts. */
-static void count(struct pn_topic *topic, const struct spilled *head, bool in_memory)
+static void count(struct pn_topic *topic, const struct pn_spilled *head, bool in_memory)
 {
     topic->message_bytes += head->headers_len + bytes_of(head);
     if (in_memory)
@@ -487,7 +543,7 @@ static void count(struct pn_topic *topic, const struct spilled *head, bool in_me
 
 /* There is no room yet. */
 static int stay(struct pn_topic *topic, const struct pn_record_out *record,
-                const struct spilled *head)
+                const struct pn_spilled *head)
 {
     topic->stuck_seq = record->seq;
     topic->stuck_bytes = head->body_len + head->headers_len;
@@ -522,7 +578,7 @@ static int take(void *arg, const struct pn_record_out *record)
     struct pn_topic *topic = r->topic;
     struct pn_new_message m;
     struct pn_moment then;
-    struct spilled head;
+    struct pn_spilled head;
     if (!parse(seg, record, &head, &m, &then))
         return 1;
     const struct pn_spilled_deliveries given = deliveries_of(record, &head);

@@ -18,6 +18,39 @@ bool pn_topic_spills_locked(const struct pn_segment *seg, const struct pn_topic 
 int pn_topic_spill_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
                                 const struct pn_new_message *m, const struct pn_moment *now,
                                 uint64_t *seq);
+
+/* What stands in a record before deliveries, headers and body. */
+struct pn_spilled {
+    uint64_t id;
+    int64_t published_ns, published_mono, due, expires;
+    uint32_t headers_len, body_len;
+    uint32_t fanned_out, deliveries; /* 1: it was given to its channels, and is still to so many */
+};
+
+/* Records of one batch, which are written some at a time: so many, or as soon as they have so many
+ * bytes.  What they hold stays where it is until then.  Others may not write to that queue
+ * meanwhile. */
+enum { PN_TOPIC_GATHER = 128, PN_TOPIC_GATHER_BYTES = 256 << 10 };
+struct pn_topic_gathered {
+    struct pn_topic *topic;
+    struct pn_diskqueue *queue;
+    uint64_t seq; /* the queue goes on to there with those that are written; 0: none is */
+    uint64_t bytes;
+    uint32_t n; /* that are not written */
+    bool fresh; /* as each of them is */
+    struct pn_record_in record[PN_TOPIC_GATHER];
+    struct pn_spilled head[PN_TOPIC_GATHER];
+};
+/* None so far, of the queue that these bits say (pn_topic_queue()). */
+void pn_topic_gather(struct pn_topic *topic, uint64_t queue, struct pn_topic_gathered *to);
+/* One more; it may be written at once.  -errno: the batch is to be dropped. */
+int pn_topic_gather_locked(struct pn_segment *seg, struct pn_topic_gathered *g,
+                           const struct pn_new_message *m, const struct pn_moment *now);
+/* All are written, and up to the caller's commit. */
+int pn_topic_gathered_stage_locked(struct pn_segment *seg, struct pn_topic_gathered *g);
+/* None is, and the files are as long as before. */
+void pn_topic_gathered_drop_locked(struct pn_segment *seg, struct pn_topic_gathered *g);
+
 /* n of them, of consecutive ids: all, or none. */
 int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
                                const struct pn_new_message *common, const unsigned char *bodies,

@@ -286,23 +286,38 @@ bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint6
 struct batch {
     struct pn_segment *seg;
     struct pn_topic *topic;
-    uint32_t first, last, n; /* messages in memory */
-    uint64_t seq;            /* the rest goes on to there; 0: nothing was written */
-    uint64_t written, bytes; /* messages that are nowhere else, and their bodies */
+    uint32_t first, last, n;            /* messages in memory */
+    uint64_t seq;                       /* the rest goes on to there; 0: nothing was written */
+    uint64_t written, bytes;            /* messages that are nowhere else, and their bodies */
+    struct pn_topic_gathered *gathered; /* of several; or NULL */
 };
 
-static void begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
+/* Where the next record will stand is known when those before it are written. */
+static int write_gathered(struct batch *b)
+{
+    int rc = b->gathered == NULL ? 0 : pn_topic_gathered_stage_locked(b->seg, b->gathered);
+    if (b->gathered != NULL)
+        b->seq = b->gathered->seq;
+    return rc;
+}
+
+static int begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
 {
     struct pn_diskqueue_cursor end;
     if (pn_load_relaxed(&ch->rests) != 0)
-        return;
+        return 0;
+    int rc = write_gathered(b);
+    if (rc != 0)
+        return rc;
     pn_diskqueue_end(&b->topic->rest, b->seq != 0, &end);
     set_cursor(ch, &end, 0);
+    return 0;
 }
 
-/* Deliveries for those that take it; the others are to read it from disk: are there any? */
-static bool share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint64_t bytes,
-                      int64_t due, const struct room *room)
+/* Deliveries for those that take it; the others are to read it from disk: 1: there are some; 0;
+ * -errno, only if others are gathered. */
+static int share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint64_t bytes,
+                     int64_t due, const struct room *room)
 {
     bool on_disk = false;
     EACH_CHANNEL (b->seg, b->topic, ch) {
@@ -314,7 +329,9 @@ static bool share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint6
             ch->dropped++;
             continue;
         }
-        begin_to_rest(b, ch);
+        int rc = begin_to_rest(b, ch);
+        if (rc != 0)
+            return rc;
         on_disk = true;
     }
     return on_disk;
@@ -340,6 +357,16 @@ static bool anybody_takes(const struct batch *b, const struct room *room, uint64
     return false;
 }
 
+static int write_record(struct batch *b, const struct pn_new_message *m,
+                        const struct pn_moment *now)
+{
+    if (b->gathered == NULL)
+        return pn_rest_stage_locked(b->seg, b->topic, m, now, &b->seq);
+    int rc = pn_topic_gather_locked(b->seg, b->gathered, m, now);
+    b->seq = b->gathered->seq;
+    return rc;
+}
+
 /* One more.  -errno: nothing of it is staged. */
 static int stage_one(struct batch *b, const struct pn_new_message *m, const struct pn_moment *now)
 {
@@ -354,12 +381,13 @@ static int stage_one(struct batch *b, const struct pn_new_message *m, const stru
     uint32_t ref = anybody_takes(b, &room, bytes)
                        ? pn_message_restore_begin_locked(seg, b->topic, m, now, false, false)
                        : 0;
-    bool on_disk = share_out(b, pn_message_at(seg, ref), ref, bytes, due, &room);
+    int rc = share_out(b, pn_message_at(seg, ref), ref, bytes, due, &room);
     if (ref != 0 && pn_message_at(seg, ref)->refs == 0) {
         pn_message_unstage_locked(seg, ref);
         ref = 0;
     }
-    int rc = on_disk ? pn_rest_stage_locked(seg, b->topic, m, now, &b->seq) : 0;
+    if (rc == 1)
+        rc = write_record(b, m, now);
     if (rc != 0) {
         if (ref != 0)
             pn_message_unstage_locked(seg, ref);
@@ -421,9 +449,11 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
     struct pn_new_message m = *common;
-    struct batch b = {.seg = seg, .topic = topic};
+    struct pn_topic_gathered gathered;
+    struct batch b = {.seg = seg, .topic = topic, .gathered = &gathered};
     int rc = 0;
     size_t done = 0;
+    pn_topic_gather(topic, PN_REST_SEQ, &gathered);
     settle_cursors(seg, topic);
     for (; done < n && rc == 0; bodies += lens[done], done++, m.id++) {
         m.body = bodies;
@@ -432,6 +462,8 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
         if (rc == 0)
             pn_durable_note_spilled_locked(seg, topic, &m, &now, true);
     }
+    if (rc == 0)
+        rc = write_gathered(&b);
     if (pn_is_durable(seg, topic)) {
         if (rc != 0)
             pn_durable_forget_locked(seg);
@@ -443,6 +475,7 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
         return 0;
     }
     unstage(&b);
+    pn_topic_gathered_drop_locked(seg, &gathered);
     settle_cursors(seg, topic);
     return rc;
 }
@@ -558,7 +591,7 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
     if (!all_rest && !pn_rest_splits_locked(seg, topic, bytes, timed))
         return 1;
     struct room room = look_around(seg, topic, bytes, timed, 0);
-    share_out(&b, m, own->message, bytes, due, all_rest ? NULL : &room);
+    (void) share_out(&b, m, own->message, bytes, due, all_rest ? NULL : &room);
     int rc = write_from_memory(&b, own->message, due);
     if (rc == 0) {
         leave_backlog(&b, at, before);
@@ -598,7 +631,7 @@ static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
     struct pn_topic_on_disk record = {.deliveries = {.bytes = given, .n = n}};
     struct pn_spilled_delivery d;
     for (uint32_t i = 0; i < n; i++)
-        begin_to_rest(b, pn_topic_channel_at(b->seg, given[i].channel));
+        (void) begin_to_rest(b, pn_topic_channel_at(b->seg, given[i].channel)); /* none: no error */
     int rc = pn_rest_stage_given_locked(b->seg, b->topic, m, then, &record.deliveries, &b->seq);
     if (rc != 0)
         return rc;

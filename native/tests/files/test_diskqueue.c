@@ -8,6 +8,8 @@
 #endif
 #include "records.h"
 
+#include "base/err.h"
+
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -634,6 +636,36 @@ static void test_what_was_staged_and_not_committed_is_never_seen(void)
     queue_end();
 }
 
+/* Over several files, of which it began all but the first. */
+static void test_what_is_taken_back_leaves_the_files_as_they_were(void)
+{
+    struct stat before, after;
+    uint64_t seq = 0;
+    queue_start();
+    CHECK_OK(put_sized(0, SIZE));
+    file_path(1, path);
+    CHECK_OK(stat(path, &before));
+    for (uint64_t i = 1; i < 300; i++) {
+        struct pn_record_in record = {.type = (uint32_t) i, .parts = 1};
+        record.part[0] = (struct iovec) {(void *) (uintptr_t) body_of(i, SIZE), SIZE};
+        CHECK_OK(seq == 0 ? pn_diskqueue_stage(q, &files, &record, 1, &seq)
+                          : pn_diskqueue_stage_more(q, &files, &record, 1, &seq));
+    }
+    CHECK(files_in(data_dir) > 3);
+    pn_fail(ENOSPC, "why it was refused");
+    pn_diskqueue_take_back(q, &files);
+    CHECK_STR(pn_error_message(), "why it was refused");
+    CHECK_EQ(files_in(data_dir), 1);
+    CHECK_OK(stat(path, &after));
+    CHECK_EQ(after.st_size, before.st_size);
+    pn_diskqueue_commit(q, seq);
+    CHECK_EQ(pn_diskqueue_depth(q), 1);
+    CHECK_OK(put_sized(1, SIZE));
+    CHECK_EQ(all_records(), 3);
+    CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
+    queue_end();
+}
+
 /* It would be taken for what is reserved, and that is not written over. */
 static void test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved(void)
 {
@@ -713,6 +745,7 @@ int main(void)
     RUN(test_a_squatted_name_is_refused);
     RUN(test_a_batch_is_there_whole_or_not_at_all);
     RUN(test_what_was_staged_and_not_committed_is_never_seen);
+    RUN(test_what_is_taken_back_leaves_the_files_as_they_were);
     RUN(test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved);
     RUN(test_what_is_staged_can_take_the_place_of_all);
     return tests_done();
