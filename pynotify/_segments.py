@@ -23,7 +23,7 @@ import posix_ipc
 from pynotify._closing import ClosedByWith
 from pynotify._ffi import again, ffi, lib
 from pynotify._options import SegmentOptions
-from pynotify._ownership import keep, let_go
+from pynotify._ownership import adopt, keep, let_go
 from pynotify._types import SegmentInfo
 from pynotify.errors import (
     InterfaceError,
@@ -57,9 +57,9 @@ class Mapping(ClosedByWith):
 
     __slots__ = ("__weakref__", "_native", "name")
 
-    def __init__(self, name: str, native: Any) -> None:
+    def __init__(self, name: str, out: Any) -> None:
         self.name = name
-        self._native = ffi.gc(native, lib.pn_engine_close)
+        self._native = adopt(out, lib.pn_engine_drop)
         keep(self, self._native)
 
     @property
@@ -223,10 +223,16 @@ def segments() -> list[SegmentInfo]:
     return found
 
 
+class _Memory(posix_ipc.SharedMemory):  # type: ignore[misc]
+    """Owns its descriptor from the moment at which it has one: a signal handler may raise then."""
+
+    __del__ = posix_ipc.SharedMemory.close_fd  # twice does nothing; and no Python runs in it
+
+
 class _Descriptor:
     """The open segment file, whatever it holds."""
 
-    def __init__(self, memory: posix_ipc.SharedMemory) -> None:
+    def __init__(self, memory: _Memory) -> None:
         self._memory = memory
         self.fd: int = memory.fd
         self.status = os.fstat(self.fd)
@@ -255,7 +261,7 @@ def _open_file(name: str) -> _Descriptor | None:
     """None when there is no segment of that name."""
     try:
         # Without flags and size: a size would resize another process's segment.
-        found = _Descriptor(posix_ipc.SharedMemory(_shm_name(name)))
+        found = _Descriptor(_Memory(_shm_name(name)))
     except posix_ipc.ExistentialError:
         return None
     except posix_ipc.PermissionsError as error:
@@ -300,19 +306,28 @@ def _attach(
     With `tolerant`, whatever is wrong is only told; else what replacing does not cure raises.
     """
     out = ffi.new("pn_engine **")
-    result = lib.pn_attach(descriptor.fd, name.encode(), out)
-    if result < 0:
-        error = native_error(result)
-        if tolerant or isinstance(error, LayoutMismatch):
-            return None, str(error).partition("\n")[0]
-        if not descriptor.is_behind(name):
-            return None, ""
-        raise error
+    try:
+        result = lib.pn_attach(descriptor.fd, name.encode(), out)
+        if result >= 0:
+            mapping = Mapping(name, out)
+            return mapping, _mismatch(mapping, wanted)
+    except BaseException:
+        lib.pn_engine_drop(out, ffi.NULL)
+        raise
+    error = native_error(result)
+    if tolerant or isinstance(error, LayoutMismatch):
+        return None, str(error).partition("\n")[0]
+    if not descriptor.is_behind(name):
+        return None, ""
+    raise error
+
+
+def _mismatch(mapping: Mapping, wanted: SegmentOptions) -> str:
+    """In which options the segment is another than the wanted one."""
     native = ffi.new("pn_options *")
-    lib.pn_engine_options(out[0], native)
+    lib.pn_engine_options(mapping.usable(), native)
     differences = "; ".join(wanted.mismatches(native))
-    mismatch = f'segment "{name}" was created with {differences}' if differences else ""
-    return Mapping(name, out[0]), mismatch
+    return f'segment "{mapping.name}" was created with {differences}' if differences else ""
 
 
 def _remove(

@@ -323,10 +323,11 @@ void pn_txn_abort(pn_txn *txn);
 
 /*
  * A binding whose objects are destroyed in any order, and interrupted at any step, keeps with each
- * object the variable that pn_connect(), pn_txn_begin() or pn_consumer_open() has set.  Dropping
- * closes what *owner points to, and clears *owner: done twice it is done once.  The second
+ * object the variable that pn_attach(), pn_connect(), pn_txn_begin() or pn_consumer_open() has set.
+ * Dropping closes what *owner points to, and clears *owner: done twice it is done once.  The second
  * argument is not looked at; a binding that counts references to it keeps it alive so.
  */
+void pn_engine_drop(pn_engine **owner, pn_engine *engine);
 void pn_conn_drop(pn_conn **owner, pn_conn *conn);
 void pn_txn_drop(pn_txn **owner, pn_txn *txn);
 

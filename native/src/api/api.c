@@ -184,6 +184,15 @@ PN_API void pn_engine_close(pn_engine *engine)
     free(engine);
 }
 
+PN_API void pn_engine_drop(pn_engine **owner, pn_engine *engine)
+{
+    (void) engine;
+    pn_engine *mine = *owner;
+    *owner = NULL;
+    if (mine != NULL)
+        pn_engine_close(mine);
+}
+
 PN_API void pn_engine_options(const pn_engine *engine, pn_options *out)
 {
     const struct pn_segment *seg = engine->seg;
