@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from consuming import PATIENCE, take, work
 
 import pynotify
+from sessions import Connect, EngineFactory
 
 MEMORY = 256 * 1024
 BACKLOG = 2000  # of such messages: several times what memory has room for
@@ -91,6 +93,31 @@ def test_several_backlogs_stop_no_other(crowded: pynotify.Connection) -> None:
         crowded.topic(name).channel("c")
         assert fill(crowded.topic(name)) > 10
     assert_goes_on(crowded, "after")
+
+
+def test_large_messages_fit_among_small_ones_that_are_left(
+    make_engine: EngineFactory, connect: Connect
+) -> None:
+    """One of twelve stays, so that no page of memory is free, though most of it is."""
+    engine = make_engine(topic_memory=MEMORY)
+    conn = connect(to=engine)
+    topic = conn.topic("t")
+    with topic.channel("c").consumer() as consumer:
+        small = 0
+        with suppress(pynotify.TopicFull):
+            while True:
+                topic.publish(bytes(100))
+                small += 1
+        for number in range(small):
+            with consumer.get(PATIENCE) as message:
+                if number % 12 == 0:
+                    message.requeue(delay=3600)
+        large = [bytes([number]) * 5000 for number in range(16)]
+        for body in large:
+            topic.publish(body)
+        assert engine.check().ok
+        assert work(consumer, len(large)) == large
+        assert topic.stats().unfinished == (small + 11) // 12
 
 
 @pytest.mark.parametrize(

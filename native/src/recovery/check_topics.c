@@ -113,7 +113,8 @@ static void check_message(struct check *k, uint32_t ref)
     if (refs == 0 || refs != m->refs || firm != m->firm || own > 1 || (own == 1 && refs > 1))
         report(k, "I21: message %016llx has %u deliveries, %u firm, %u in the backlog; says %u, %u",
                (unsigned long long) m->id, refs, firm, own, m->refs, m->firm);
-    pn_arena_need_body(&k->used, sizeof *m, (uint64_t) m->body_len + m->headers_len, 1);
+    pn_arena_count_body(&seg->topics.arena, ref, sizeof *m, (uint64_t) m->body_len + m->headers_len,
+                        &k->used);
 }
 
 static void check_cells(struct check *k)

@@ -23,8 +23,10 @@
  *    taken), mark what is reachable, end (what is not marked is free).  The bitmaps are the marks,
  *    so it needs no memory.  It may be killed as well, and begins again.
  * 6. A body is the rest of its message's cell, then as many whole pages as it fills, then cells for
- *    what remains, or one more page if that would take all cells of one.  A walk of a chain
- *    stops at the length that it was told, and gives back only what is taken: a loop ends.
+ *    what remains, or one more page if that would take all cells of one.  Where a few cells of each
+ *    page are taken no page is free, though most cells are: then it is in cells alone.  Which
+ *    of the two it is, the class of the first page behind the message's cell says.  A walk of a
+ *    chain stops at the length that it was told, and gives back only what is taken: a loop ends.
  * 7. Nothing read from the segment is believed: a reference is in range, its page of the class,
  *    its cell taken, or the segment is poisoned.
  */
@@ -282,20 +284,41 @@ struct tail {
     uint64_t pages, cells;
 };
 
+static uint64_t behind_the_first(uint32_t head, uint64_t len)
+{
+    uint64_t here = PN_BODY_CELL - head;
+    return len > here ? len - here : 0;
+}
+
 static struct tail tail_of(uint32_t head, uint64_t len)
 {
-    uint64_t here = PN_BODY_CELL - head, rest = len > here ? len - here : 0;
+    uint64_t rest = behind_the_first(head, len);
     struct tail t = {rest / PN_ARENA_PAGE, (rest % PN_ARENA_PAGE + CHUNK - 1) / CHUNK};
     if (t.cells >= PN_BODY_CELLS)
         t = (struct tail) {t.pages + 1, 0};
     return t;
 }
 
-void pn_arena_need_body(struct pn_arena_need *need, uint32_t head, uint64_t len, uint32_t times)
+static struct tail tail_in_cells(uint32_t head, uint64_t len)
 {
-    struct tail t = tail_of(head, len);
+    uint64_t rest = behind_the_first(head, len);
+    return (struct tail) {0, rest / CHUNK + (rest % CHUNK != 0)};
+}
+
+static void add_tail(struct pn_arena_need *need, struct tail t, uint32_t times)
+{
     need->bodies += (1 + t.cells) * times;
     need->pages += t.pages * times;
+}
+
+void pn_arena_need_body(struct pn_arena_need *need, uint32_t head, uint64_t len, uint32_t times)
+{
+    add_tail(need, tail_of(head, len), times);
+}
+
+void pn_arena_need_cells(struct pn_arena_need *need, uint32_t head, uint64_t len)
+{
+    add_tail(need, tail_in_cells(head, len), 1);
 }
 
 /* Where the link to what follows a piece stands. */
@@ -305,14 +328,11 @@ static uint32_t *link_of(const struct pn_arena *mem, uint32_t ref, uint32_t clas
                                   : &((struct pn_body_cell *) pn_arena_at(mem, ref))->next;
 }
 
-uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
-                                   uint64_t len)
+static uint32_t take_chain(struct pn_arena *mem, uint32_t owner, struct tail t)
 {
-    pn_assert_arena_held(mem);
     struct pn_arena_need need = {.deliveries = 0};
-    struct tail t = tail_of(head, len);
     if (t.pages != 0 || t.cells != 0) {
-        pn_arena_need_body(&need, head, len, 1);
+        add_tail(&need, t, 1);
         if (!pn_arena_has_locked(mem, owner, &need))
             return 0;
     }
@@ -335,6 +355,33 @@ uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_
         t.cells -= class == PN_PAGE_BODY;
     }
     return first;
+}
+
+uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
+                                   uint64_t len)
+{
+    pn_assert_arena_held(mem);
+    return take_chain(mem, owner, tail_of(head, len));
+}
+
+uint32_t pn_arena_take_cells_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
+                                    uint64_t len)
+{
+    pn_assert_arena_held(mem);
+    return take_chain(mem, owner, tail_in_cells(head, len));
+}
+
+/* As it lies there, from what follows the first cell. */
+static struct tail tail_at(const struct pn_arena *mem, uint32_t next, uint32_t head, uint64_t len)
+{
+    return pn_arena_valid(mem, next, PN_PAGE_BODY) ? tail_in_cells(head, len) : tail_of(head, len);
+}
+
+void pn_arena_count_body(const struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len,
+                         struct pn_arena_need *used)
+{
+    const uint32_t next = *link_of(mem, ref, PN_PAGE_BODY);
+    add_tail(used, next == 0 ? (struct tail) {0} : tail_at(mem, next, head, len), 1);
 }
 
 /* A piece of a chain, as one reads along it. */
@@ -478,10 +525,10 @@ bool pn_arena_mark_locked(struct pn_arena *mem, uint32_t ref, enum pn_page_class
 bool pn_arena_mark_body_locked(struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len)
 {
     pn_assert_arena_held(mem);
-    struct tail t = tail_of(head, len);
-    if (t.pages > mem->pages || !pn_arena_mark_locked(mem, ref, PN_PAGE_BODY))
+    if (len / PN_ARENA_PAGE > mem->pages || !pn_arena_mark_locked(mem, ref, PN_PAGE_BODY))
         return false;
     uint32_t next = *link_of(mem, ref, PN_PAGE_BODY);
+    struct tail t = tail_at(mem, next, head, len);
     while (t.pages + t.cells > 0) {
         uint32_t class = t.pages > 0 ? PN_PAGE_WHOLE : PN_PAGE_BODY;
         if (!pn_arena_mark_locked(mem, next, class))

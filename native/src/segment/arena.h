@@ -126,9 +126,16 @@ struct pn_piece {
 
 /* What a message with so many bytes takes, and its deliveries, is added to `need`. */
 void pn_arena_need_body(struct pn_arena_need *need, uint32_t head, uint64_t len, uint32_t times);
+/* The same of one whose body is in cells alone. */
+void pn_arena_need_cells(struct pn_arena_need *need, uint32_t head, uint64_t len);
 /* All cells of the chain, linked; state of the first: left at 0.  0: no room, nothing taken. */
 uint32_t pn_arena_take_body_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
                                    uint64_t len);
+uint32_t pn_arena_take_cells_locked(struct pn_arena *mem, uint32_t owner, uint32_t head,
+                                    uint64_t len);
+/* What the chain takes that begins there; the first cell is the caller's. */
+void pn_arena_count_body(const struct pn_arena *mem, uint32_t ref, uint32_t head, uint64_t len,
+                         struct pn_arena_need *used);
 /* Copy the pieces, one after the other, into a chain that was taken for their sum. */
 int pn_arena_write_body(struct pn_arena *mem, uint32_t ref, uint32_t head,
                         const struct pn_piece *pieces, size_t n);

@@ -155,9 +155,12 @@ static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struc
     return true;
 }
 
-struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
-                                     uint64_t bytes, bool timed)
+/* What it takes; *cells: with its body in cells alone, since it has no room with pages (arena.c,
+ * 6).  Nothing happens between the answer and the taking, so both are of one mind. */
+static struct pn_arena_need need_of(const struct pn_segment *seg, const struct pn_topic *topic,
+                                    uint64_t bytes, bool timed, bool *cells)
 {
+    const struct pn_arena *mem = &seg->topics.arena;
     struct pn_arena_need need = {.deliveries = topic->nchannels + 1U,
                                  .spare = PN_ARENA_RESERVE,
                                  .most = pn_topic_most_pages(topic)};
@@ -167,8 +170,21 @@ struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct 
             need.pages += pn_timedset_needs(&pn_topic_channel_at(seg, i - 1)->timed, 1);
     if (timed)
         need.pages += pn_timedset_needs(&pn_topic_channel_at(seg, index)->timed, 1);
+    struct pn_arena_need in_cells = need;
     pn_arena_need_body(&need, sizeof(struct pn_message), bytes, 1);
-    return need;
+    *cells = false;
+    if (need.pages == in_cells.pages || pn_arena_may_locked(mem, index, &need))
+        return need;
+    pn_arena_need_cells(&in_cells, sizeof(struct pn_message), bytes);
+    *cells = pn_arena_pages_for(mem, index, &in_cells) < pn_arena_pages_for(mem, index, &need);
+    return *cells ? in_cells : need;
+}
+
+struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
+                                     uint64_t bytes, bool timed)
+{
+    bool cells;
+    return need_of(seg, topic, bytes, timed, &cells);
 }
 
 bool pn_message_has_room_locked(const struct pn_segment *seg, const struct pn_topic *topic,
@@ -187,10 +203,13 @@ static uint32_t stage_body(struct pn_segment *seg, const struct pn_topic *topic,
     struct pn_arena *mem = &seg->topics.arena;
     uint64_t bytes = (uint64_t) in->body_len + in->headers_len;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
-    if (shared &&
-        !pn_message_has_room_locked(seg, topic, bytes, in->delay_ns > 0 || in->ttl_ns > 0))
+    bool cells;
+    const struct pn_arena_need need =
+        need_of(seg, topic, bytes, in->delay_ns > 0 || in->ttl_ns > 0, &cells);
+    if (shared && !pn_arena_may_locked(mem, index, &need))
         return 0;
-    uint32_t ref = pn_arena_take_body_locked(mem, index, sizeof(struct pn_message), bytes);
+    uint32_t ref = (cells ? pn_arena_take_cells_locked : pn_arena_take_body_locked)(
+        mem, index, sizeof(struct pn_message), bytes);
     if (ref == 0)
         return 0;
     struct pn_message *m = pn_message_at(seg, ref);

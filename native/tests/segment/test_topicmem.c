@@ -130,15 +130,23 @@ static struct pn_arena_need used_now(const struct pn_arena *mem)
                                    0, 0};
 }
 
-static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len)
+static void one_chain(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len,
+                      bool cells)
 {
-    struct pn_arena_need need = {.deliveries = 0};
+    struct pn_arena_need need = {.deliveries = 0}, counted = need;
     unsigned char before[HEAD * 3];
-    uint32_t ref = pn_arena_take_body_locked(mem, 0, head, headers + len);
+    uint32_t ref = cells ? pn_arena_take_cells_locked(mem, 0, head, headers + len)
+                         : pn_arena_take_body_locked(mem, 0, head, headers + len);
     struct pn_piece pieces[] = {{text, headers}, {NULL, 0}, {text + headers, len}};
     CHECK(ref != 0);
     CHECK_EQ(((struct pn_body_cell *) pn_arena_at(mem, ref))->state, 0);
-    pn_arena_need_body(&need, head, headers + len, 1);
+    if (cells)
+        pn_arena_need_cells(&need, head, headers + len);
+    else
+        pn_arena_need_body(&need, head, headers + len, 1);
+    CHECK(!cells || need.pages == 0);
+    pn_arena_count_body(mem, ref, head, headers + len, &counted);
+    CHECK(memcmp(&need, &counted, sizeof need) == 0);
     CHECK(memcmp(&need,
                  &(struct pn_arena_need) {0, used_now(mem).bodies, used_now(mem).pages, 0, 0},
                  sizeof need) == 0);
@@ -160,6 +168,12 @@ static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint
     CHECK_OK(pn_arena_give_body_locked(mem, ref));
     CHECK_ARENA(mem);
     CHECK_EQ(pn_arena_bytes_used(mem), 0);
+}
+
+static void one_body(struct pn_arena *mem, uint32_t head, uint32_t headers, uint32_t len)
+{
+    one_chain(mem, head, headers, len, false);
+    one_chain(mem, head, headers, len, true);
 }
 
 static void test_bodies_of_all_lengths(void)
@@ -210,6 +224,33 @@ static void test_a_body_that_does_not_fit_takes_nothing(void)
     arena_free(&mem);
 }
 
+/* One cell of each page is taken: no page is free, and nearly all of the arena. */
+static void test_a_body_in_cells_where_no_page_is_free(void)
+{
+    struct pn_arena mem = arena_make(PAGES);
+    uint32_t ref, taken = 0;
+    while ((ref = pn_arena_take_locked(&mem, 0, PN_PAGE_BODY)) != 0)
+        if (taken++ % PN_BODY_CELLS != 0)
+            ((struct pn_body_cell *) pn_arena_at(&mem, ref))->state = 7;
+    for (uint32_t at = 0; (at = pn_arena_next_cell(&mem, PN_PAGE_BODY, at)) != 0;) {
+        struct pn_body_cell *cell = pn_arena_at(&mem, at);
+        if (cell->state != 7)
+            continue;
+        cell->state = 0;
+        pn_arena_give_locked(&mem, at);
+    }
+    CHECK_EQ(mem.ctl->pages_free, 0);
+    CHECK_EQ(pn_arena_take_body_locked(&mem, 0, HEAD, 5000), 0);
+    uint32_t bodies = 0;
+    while (pn_arena_take_cells_locked(&mem, 0, HEAD, 5000) != 0)
+        bodies++;
+    CHECK_EQ(mem.ctl->cells_used[PN_PAGE_BODY], (mem.pages - mem.first) + 17 * bodies);
+    CHECK(mem.ctl->cells_free[PN_PAGE_BODY] < 17);
+    CHECK_EQ(pn_arena_take_cells_locked(&mem, 0, HEAD, UINT64_MAX / 2), 0);
+    CHECK(!arena_was_poisoned());
+    arena_free(&mem);
+}
+
 /* ---- against a model ------------------------------------------------------------------------- */
 
 static struct {
@@ -223,9 +264,11 @@ static bool model_take(struct pn_arena *mem, uint64_t r)
     uint32_t class = PN_PAGE_DELIVERY + (uint32_t) (r % 3);
     uint64_t len = (r >> 8) % 16 == 0 ? (r >> 16) % 20000 : (r >> 16) % 700;
     uint32_t owner = (uint32_t) (r >> 40) % ARENA_OWNERS;
-    uint32_t ref = class == PN_PAGE_BODY
-                       ? pn_arena_take_body_locked(mem, owner, HEAD, len)
-                       : pn_arena_take_locked(mem, owner, (enum pn_page_class) class);
+    bool cells = (r >> 44) % 3 == 0;
+    uint32_t ref = class != PN_PAGE_BODY
+                       ? pn_arena_take_locked(mem, owner, (enum pn_page_class) class)
+                   : cells ? pn_arena_take_cells_locked(mem, owner, HEAD, len)
+                           : pn_arena_take_body_locked(mem, owner, HEAD, len);
     CHECK(ref == 0 || pn_arena_owner_of(mem, ref) == owner);
     if (ref == 0)
         return false;
@@ -553,6 +596,7 @@ int main(void)
     RUN(test_bodies_of_all_lengths);
     RUN(test_what_a_body_takes);
     RUN(test_a_body_that_does_not_fit_takes_nothing);
+    RUN(test_a_body_in_cells_where_no_page_is_free);
     RUN(test_random_use_against_a_model);
     RUN(test_has_is_exact);
     RUN(test_rebuild_from_what_is_true);
