@@ -255,6 +255,29 @@ def test_depth_counts_unfinished_messages_once(conn: pynotify.Connection) -> Non
     topic.publish("d")
 
 
+def test_a_full_topic_says_how_many_are_deferred(conn: pynotify.Connection) -> None:
+    """Its consumers cannot finish these."""
+    topic = conn.topic("t", max_depth=4, overflow="error")
+    topic.channel("other")
+    topic.channel("c")
+    topic.publish_many(["a", "b"], delay=3600)
+    topic.publish_many(["c", "d"])
+    full = "max_depth is 4 messages"
+    with pytest.raises(pynotify.TopicFull, match=f'{full}, of which channel ".*" has 2 deferred'):
+        topic.publish("x")
+    with topic.channel("c").consumer() as consumer:
+        message = consumer.get(PATIENCE)
+        message.requeue(delay=3600)
+    later = 'of which channel "c" has 3 deferred\n.*deferred ones are due'
+    with pytest.raises(pynotify.TopicFull, match=f"{full}, {later}"):
+        topic.publish_many(["x"])
+    for name in ("c", "other"):
+        topic.channel(name).empty()
+    topic.publish_many(numbered(4))
+    with pytest.raises(pynotify.TopicFull, match=f"{full}\n"):
+        topic.publish("x")
+
+
 def test_a_topic_is_not_its_own_dead_letter_topic(
     topic: pynotify.Topic, channel: pynotify.Channel, conn: pynotify.Connection
 ) -> None:

@@ -465,6 +465,27 @@ static int topic_full(const struct pn_topic *topic, const char *what)
                    (int) topic->name_len, topic->name, what);
 }
 
+/* What is deferred counts, and no consumer can finish it: how many has the channel with most? */
+static int depth_full(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    const struct pn_topic_channel *most = NULL;
+    char deferred[128] = "";
+    PN_EACH_CHANNEL (seg, topic, i) {
+        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
+        if (ch->ephemeral == 0 && ch->deferred > (most == NULL ? 0 : most->deferred))
+            most = ch;
+    }
+    if (most != NULL)
+        snprintf(deferred, sizeof deferred, ", of which channel \"%.*s\" has %u deferred",
+                 (int) (most->name_len <= sizeof most->name ? most->name_len : 0), most->name,
+                 most->deferred);
+    return pn_fail(PN_ETOPICFULL,
+                   "topic \"%.*s\" is full: max_depth is %llu messages%s\n"
+                   "Wait until %sits consumers have finished some, or raise the bound.",
+                   (int) topic->name_len, topic->name, (unsigned long long) topic->max_depth,
+                   deferred, most != NULL ? "deferred ones are due and " : "");
+}
+
 /* By its own bound, or because of what all topics have. */
 static int memory_full(const struct pn_segment *seg, const struct pn_topic *topic)
 {
@@ -542,7 +563,7 @@ int pn_message_admit_locked(struct pn_segment *seg, struct pn_topic *topic, size
         count_dropped(seg, topic, *skip);
         return 0;
     default:
-        return pn_topic_may_spill(seg, topic) ? 0 : topic_full(topic, "max_depth");
+        return pn_topic_may_spill(seg, topic) ? 0 : depth_full(seg, topic);
     }
 }
 
