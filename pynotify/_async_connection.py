@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from pynotify._async_subscription import AsyncSubscription, Listeners
-from pynotify._base import BaseConnection, Parts, check_stop_after, poll_limit, require_callable
+from pynotify._base import BaseConnection, Parts, check_stop_after, require_callable
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
 from pynotify._closing import ClosedByAsyncWith
@@ -22,6 +22,7 @@ from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle
 from pynotify._off_loop import BackgroundTasks, OffLoop, end_of, in_thread
+from pynotify._receiver import poll_limit
 from pynotify._segments import map_segment, repeat_while_unlinked
 from pynotify._task_receiver import READ_AHEAD, TaskReceiver
 from pynotify._task_registry import TaskTransactions
@@ -393,8 +394,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         if self._registry.current() is not None:
             return []
-        limit = poll_limit(max)
-        return [] if limit < 0 else self._receiver.poll(limit)
+        return self._receiver.poll(max)
 
     async def poll_batch(self, max: int | None = None) -> NotifyBatch:
         """The same as `poll`, as columns: no object per message."""

@@ -127,15 +127,6 @@ def require_callable(callback: object) -> None:
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
 
 
-def poll_limit(maximum: int | None) -> int:
-    """The `max` of pn_poll(), where 0 means all; -1 when nothing is wanted."""
-    if maximum is None:
-        return 0
-    if maximum < 0:
-        raise ValueError(f"max must not be negative, is {maximum}")
-    return maximum or -1
-
-
 def check_stop_after(stop_after: int | None) -> None:
     """Raise a ValueError when `stop_after` is negative."""
     if stop_after is not None and stop_after < 0:

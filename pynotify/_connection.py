@@ -7,13 +7,14 @@ from importlib import import_module
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING
 
-from pynotify._base import BaseConnection, Parts, check_stop_after, poll_limit
+from pynotify._base import BaseConnection, Parts, check_stop_after
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block, watched
 from pynotify._closing import ClosedByWith
 from pynotify._generation import Generation
 from pynotify._hot import Notifier
 from pynotify._process import process
+from pynotify._receiver import poll_limit
 from pynotify._registry import ThreadTransactions
 from pynotify._subscription import Subscription
 from pynotify._thread_receiver import ThreadReceiver
@@ -257,11 +258,16 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         """
         if self._transactions and self._registry.current() is not None:
             return []
-        limit = 0 if max is None else poll_limit(max)
-        if limit < 0:
-            self._handle.check_usable()
-            return []
-        return self._receiver.poll(limit)
+        # As Receiver.poll(), one frame less.
+        messages: list[Notify | Gap] = []
+        try:
+            if not self._receiver.take(messages, max):
+                self._receiver.take_otherwise(messages, max)
+        except BaseException:
+            self._receiver.interrupted = True
+            self._receiver.give_back(messages)
+            raise
+        return messages
 
     def poll_batch(self, max: int | None = None) -> NotifyBatch:
         """The same as `poll`, as columns: no object per message."""

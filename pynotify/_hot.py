@@ -14,7 +14,10 @@ assert _spec is not None
 _module = module_from_spec(_spec)
 _loader.exec_module(_module)
 
+AT_ONCE = _module.AT_ONCE
+AT_ONCE_BYTES = _module.AT_ONCE_BYTES
 Batch = _module.Batch
+Inlet = _module.Inlet
 Notifier = _module.Notifier
 Notify = _module.Notify
 Port = _module.Port

@@ -121,6 +121,10 @@ class Publisher:
         `fsync="always"`: the message is published, but not known to be on the disk.
         """
 
+#: So many messages, or bytes of payload and one message more, are taken with the GIL held.
+AT_ONCE: Final[int]
+AT_ONCE_BYTES: Final[int]
+
 class Batch:
     """Reads for one connection, whose lock the caller holds."""
 
@@ -128,16 +132,34 @@ class Batch:
     pending: bool
     busy: bool
     def __init__(self, make_gap: Callable[[int, int, str | None], Gap], /) -> None: ...
-    def read(self, handle: Port, limit: int, max_bytes: int, /) -> list[Notify | Gap]: ...
+    def read(
+        self,
+        handle: Port,
+        sink: list[Notify | Gap] | deque[Notify | Gap],
+        limit: int,
+        max_bytes: int,
+        /,
+    ) -> bool: ...
     def read_routed(
         self,
         handle: Port,
+        sink: deque[tuple[Notify | Gap, int]],
         limit: int,
         max_bytes: int,
-        sink: deque[tuple[Notify | Gap, int]],
         /,
     ) -> list[Notify | Gap]: ...
-    def read_columns(self, handle: Port, limit: int, /) -> Columns | None: ...
+    def read_columns(self, handle: Port, sink: list[Columns], limit: int, /) -> bool: ...
+
+class Inlet:
+    """What receives, where nothing is out of the ordinary."""
+
+    handle: Any
+    batch: Batch
+    backlog: deque[Notify | Gap]
+    handlers: list[Callable[[Notify], object]]
+    routed: bool
+    interrupted: bool
+    def take(self, messages: list[Notify | Gap], max: int | None, /) -> bool: ...
 
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...
 def messages(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynotify._batch import NotifyBatch
 from pynotify._ffi import ffi, lib
 from pynotify._hot import Batch
 from pynotify._types import Gap, Notify
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
     from collections import deque
 
     from pynotify._handle import Handle
+    from pynotify._hot import Columns
+
+    _Sink = list[Notify | Gap] | deque[Notify | Gap]
 
 INTERRUPTED = "receiving from a signal handler that interrupted receiving"
 INTERRUPTED_HINT = "Let the handler set a flag, and receive where the program goes on."
@@ -38,59 +40,53 @@ class Reader:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._batch = Batch(_gap)
+        self.batch = Batch(_gap)
 
     @property
     def busy(self) -> bool:
         """Whether a signal handler of Python has interrupted reading, and so must not read."""
-        return self._batch.busy
+        return self.batch.busy
 
     @property
     def pending(self) -> bool:
-        """Whether the batch holds what was not stored.
+        """Whether the batch holds what is in no sink.
 
-        Then an exception of a signal handler (Ctrl-C) came in between; reading goes on with that.
+        Then an exception came in between, and reading goes on with that; or another thread is about
+        to.
         """
-        return self._batch.pending
+        return self.batch.pending
 
-    def read(self, limit: int, max_bytes: int = 0) -> list[Notify | Gap]:
-        """Up to `limit` messages, 0: all that are owed.  More when `pending`.
+    def read(self, sink: _Sink, limit: int, max_bytes: int = 0) -> bool:
+        """Put up to `limit` messages into `sink`, 0: all that are owed.
 
-        With `max_bytes` none is begun when those before it have so many.
+        With `max_bytes` none is begun when those before it have so many.  Where messages or gaps
+        are `pending` they come first, and gaps without regard to `limit`.  False: there was no
+        more.
         """
-        batch = self._batch
-        if batch.busy:
+        if self.batch.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
-        messages = batch.read(self._handle, limit, max_bytes)
-        batch.pending = False
-        return messages
+        return self.batch.read(self._handle, sink, limit, max_bytes)
 
     def read_routed(
-        self,
-        limit: int,
-        sink: deque[tuple[Notify | Gap, int]],
-        max_bytes: int = 0,
+        self, sink: deque[tuple[Notify | Gap, int]], limit: int, max_bytes: int = 0
     ) -> list[Notify | Gap]:
-        """The same as `read`, and put into `sink` with the routes by which they are owed."""
-        if self._batch.busy:
+        """The same with the routes by which they are owed; the messages, more when `pending`."""
+        if self.batch.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
-        return self._batch.read_routed(self._handle, limit, max_bytes, sink)
+        return self.batch.read_routed(self._handle, sink, limit, max_bytes)
 
-    def read_columns(self, limit: int) -> NotifyBatch:
-        """The same as `read`, left in columns."""
-        batch = self._batch
-        if batch.busy:
+    def read_columns(self, sink: list[Columns], limit: int) -> bool:
+        """The same as `read`, left in columns: all messages, if any, in one element of `sink`.
+
+        False: there are gaps among them, or a part was read already; `read` goes on.
+        """
+        if self.batch.busy:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
-        columns = batch.read_columns(self._handle, limit)
-        if columns is None:
-            return NotifyBatch.from_messages(self.read(limit))
-        made = NotifyBatch(columns)
-        batch.pending = False
-        return made
+        return self.batch.read_columns(self._handle, sink, limit)
 
     def reset(self) -> None:
         """In the child of a fork: another thread may have been reading."""
-        self._batch.busy = self._batch.pending = False
+        self.batch.busy = self.batch.pending = False
 
     def listening(self) -> frozenset[str]:
         """The channels that are listened to now."""

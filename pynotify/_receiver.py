@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
 from pynotify._inbox import Inboxes
 from pynotify._ownership import CLOSED
 from pynotify._process import reset_after_fork
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pynotify._handle import Handle
+    from pynotify._hot import Columns
     from pynotify._inbox import Inbox
 
     NotifyHandler = Callable[[Notify], object]
@@ -40,26 +42,25 @@ logger = logging.getLogger("pynotify")
 _NO_LIMIT = 1 << 62
 
 
-class Receiver:
+class Receiver(Inlet):
     """What one connection has received: read ahead, or in the inboxes of subscriptions."""
+
+    handle: Handle
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.reader = Reader(handle)
+        self.batch = self.reader.batch
         # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
         self.lock = RLock()
         self.inboxes = Inboxes()
         self.backlog = self.inboxes.main.messages
         #: A thread is putting what it read where it belongs.
         self._dispatching = False
-        #: An exception of a signal handler came in between; the next caller goes on with it.
-        self.interrupted = False
         #: fileno() was called.
         self.watched = False
         #: The descriptor is kept quiet until a full subscription has room again.
         self._muted = False
-        #: Subscriptions exist: what is read has to be put where it belongs.
-        self.routed = False
         self._subscribing = RLock()
         #: SUBSCRIBEd channels that no subscription has any more.
         self._stale: set[str] = set()
@@ -114,54 +115,74 @@ class Receiver:
 
     # ---- poll() --------------------------------------------------------------------------
 
-    def poll(self, limit: int) -> list[Notify | Gap]:
-        """What `Connection.poll` returns, up to `limit` messages, 0: all."""
-        messages = self._read(limit)
-        if self.handlers:
-            # The call is inside: Ctrl-C can come at its first step, and nothing has been returned.
-            try:
-                self.run_handlers(messages)
-            except BaseException:
-                self.give_back(messages)
-                raise
-        return messages
-
-    def poll_batch(self, limit: int) -> NotifyBatch:
-        """The same as columns."""
-        messages: list[Notify | Gap] = []
-        batch: NotifyBatch | None = None
-        try:
-            with self.lock:
-                if self.backlog or self.routed or self.interrupted:
-                    messages = self._read(limit)
-                    batch = NotifyBatch.from_messages(messages)
-                else:
-                    batch = self.reader.read_columns(limit)
-            if self.handlers:
-                messages = messages or batch.in_order()
-                count = len(messages)
-                self.run_handlers(messages)
-                if len(messages) != count:
-                    batch = NotifyBatch.from_messages(messages)
-        except BaseException:
-            self.interrupted = True
-            self.give_back(messages or ([] if batch is None else batch.in_order()))
-            raise
-        return batch
-
-    def _read(self, limit: int) -> list[Notify | Gap]:
+    def poll(self, maximum: int | None) -> list[Notify | Gap]:
+        """What `Connection.poll` returns."""
         messages: list[Notify | Gap] = []
         try:
-            with self.lock:
-                if self.routed or self.backlog or self.interrupted:
-                    self._read_both(messages, limit)
-                else:
-                    messages = self.reader.read(limit)
+            if not self.take(messages, maximum):
+                self.take_otherwise(messages, maximum)
         except BaseException:
             self.interrupted = True
             self.give_back(messages)
             raise
         return messages
+
+    def take_otherwise(self, messages: list[Notify | Gap], maximum: int | None) -> None:
+        """Go on where `take` returned False: append what it did not.
+
+        When this raises, the caller gives back what is in `messages`.
+        """
+        limit = poll_limit(maximum)
+        if limit < 0:
+            self.handle.check_usable()
+            return
+        self._read(messages, limit)
+        if self.handlers:
+            self.run_handlers(messages)
+
+    def poll_batch(self, limit: int) -> NotifyBatch:
+        """The same as columns."""
+        messages: list[Notify | Gap] = []
+        columns: list[Columns] = []
+        try:
+            with self.lock:
+                if self.backlog or self.routed or self.interrupted:
+                    self._read(messages, limit)
+                elif not self.reader.read_columns(columns, limit):
+                    self._read_unread(messages, limit)
+            if self.handlers:
+                messages = messages or _batch(columns, messages).in_order()
+                count = len(messages)
+                self.run_handlers(messages)
+                if len(messages) != count:
+                    columns = []
+            return _batch(columns, messages)
+        except BaseException:
+            self.interrupted = True
+            self.give_back(messages or _batch(columns, messages).in_order())
+            raise
+
+    def _read(self, messages: list[Notify | Gap], limit: int) -> None:
+        """Append up to `limit` messages, 0: all; with what is there already."""
+        with self.lock:
+            if self.routed or self.backlog or self.interrupted:
+                self._read_both(messages, limit)
+            else:
+                self._read_unread(messages, limit)
+
+    def _read_unread(self, messages: list[Notify | Gap], limit: int) -> None:
+        """Append what nothing has been read of, a piece at a time: other threads run in between.
+
+        A process that goes on sending does not keep us here.
+        """
+        began = time.monotonic_ns()
+        more = True
+        while more and not (limit and len(messages) >= limit):
+            left = limit - len(messages) if limit else AT_ONCE
+            more = self.reader.read(messages, min(left, AT_ONCE), AT_ONCE_BYTES)
+            last = messages[-1] if messages else None
+            if isinstance(last, Notify) and last.sent_ns >= began:
+                return
 
     def _read_both(self, messages: list[Notify | Gap], limit: int) -> None:
         """Append what has been read already, and then what is there to read."""
@@ -170,9 +191,9 @@ class Receiver:
         else:
             self.recover()
         self.handle.check_usable()
-        self.inboxes.main.take(messages, limit or None)
-        if not self.routed and (not limit or len(messages) < limit):
-            messages += self.reader.read(limit and limit - len(messages))
+        self.inboxes.main.take(messages, limit - len(messages) if limit else None)
+        if not self.routed:
+            self._read_unread(messages, limit)
         self.post()
 
     def give_back(self, messages: Sequence[Notify | Gap]) -> None:
@@ -241,7 +262,7 @@ class Receiver:
             if inboxes.blocking:
                 room = self._read_what_fits(limit, max_bytes)
             else:
-                self.reader.read_routed(limit, inboxes.arrived, max_bytes)
+                self.reader.read_routed(inboxes.arrived, limit, max_bytes)
                 inboxes.distribute()
         except BaseException:
             # Ctrl-C: what was read is not only ours.
@@ -266,7 +287,7 @@ class Receiver:
         room = inboxes.room()
         while room != 0:
             count = min(limit or _NO_LIMIT, room or _NO_LIMIT)
-            messages = self.reader.read_routed(count, inboxes.arrived, max_bytes)
+            messages = self.reader.read_routed(inboxes.arrived, count, max_bytes)
             inboxes.distribute()
             room = inboxes.room()
             if len(messages) < count or len(messages) == limit:
@@ -278,7 +299,7 @@ class Receiver:
 
     def _finish_reading(self) -> None:
         if self.reader.pending:
-            self.reader.read_routed(0, self.inboxes.arrived)
+            self.reader.read_routed(self.inboxes.arrived, 0)
         if self.inboxes.arrived:
             self.inboxes.distribute()
         self.interrupted = False
@@ -351,6 +372,20 @@ class Receiver:
                 self.recover()
                 self._stale.clear()
                 self.routed = bool(self.inboxes.all)
+
+
+def _batch(columns: list[Columns], messages: Sequence[Notify | Gap]) -> NotifyBatch:
+    """Of the columns, if there are any, or else of the messages."""
+    return NotifyBatch(columns[0]) if columns else NotifyBatch.from_messages(messages)
+
+
+def poll_limit(maximum: int | None) -> int:
+    """The `max` of pn_poll(), where 0 means all; -1 when nothing is wanted."""
+    if maximum is None:
+        return 0
+    if maximum < 0:
+        raise ValueError(f"max must not be negative, is {maximum}")
+    return maximum or -1
 
 
 def _of(channels: set[str], messages: list[Notify | Gap]) -> list[Notify | Gap]:

@@ -138,7 +138,7 @@ class TaskReceiver(Receiver):
         try:
             try:
                 with self.lock:
-                    messages += self.reader.read(READ_AHEAD, AHEAD_BYTES)
+                    self.reader.read(messages, READ_AHEAD, AHEAD_BYTES)
                     if self.descriptor is not None:
                         self.post()
             except Exception as error:
@@ -182,8 +182,7 @@ class TaskReceiver(Receiver):
             main = self.inboxes.main
             messages = main.messages
             try:
-                # In one step: Ctrl-C at the beginning of a function would lose what was read.
-                messages += self.reader.read(READ_AHEAD, AHEAD_BYTES)
+                self.reader.read(messages, READ_AHEAD, AHEAD_BYTES)
             finally:
                 if messages:
                     main.wake_all()

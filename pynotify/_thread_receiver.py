@@ -154,7 +154,7 @@ class ThreadReceiver(Receiver):
                 if not (self.backlog or self.routed):
                     alone = not (self.watched or self.election.occupied)
                     count = count if alone else 1
-                    self.backlog.extend(self.reader.read(count, AHEAD_BYTES))
+                    self.reader.read(self.backlog, count, AHEAD_BYTES)
         except BaseException:
             self.interrupted = True
             self.give_back(())

@@ -1,13 +1,19 @@
 /*
  * batch.c - Batch, which reads for one connection, and what makes messages of columns.
  *
- * 1. A read fills the pn_batch, learns the names of channels that it did not know, and makes a
- *    list.  `pending` is set from before the call of the core until the caller has stored the list
- *    and clears it: an exception in between (no memory, or a signal handler's after our return)
- *    loses nothing, since the next read makes its list of what the batch still holds.
- * 2. Only making a Gap, and an error, runs Python code, so only then can a signal handler of Python
- *    come in between.  `busy` says so; the caller refuses to read from such a handler.
- * 3. The caller holds the lock of the connection's receiver: one thread reads at a time.
+ * 1. A read fills the pn_batch, learns the names of channels that it did not know, and puts what
+ *    came into a sink of the caller's.  `pending` is set from before the call of the core until
+ *    that is done: an exception in between (no memory) loses nothing, since the next read goes on
+ *    with what the batch still holds.  Of that, `skip` messages are in an earlier sink.
+ * 2. The sink is the caller's before the call, so a signal handler of Python that raises, or reads
+ *    itself, between our return and the next step of the caller finds every message in one place.
+ * 3. Making a Gap, an error, and the garbage collector (up to 3.11, wherever an object is made that
+ *    it knows) run Python code.  `busy` says so: to read from there is refused.  A list that gets
+ *    messages alone is filled without: no other thread, nor a signal handler, comes in between.
+ * 4. One thread reads at a time.  It holds the lock of the connection's receiver; or, pn_py_take(),
+ *    the GIL, which it does not give up, and `pending` is not set, as it is in all other readers
+ *    where they may give it up.  What it cannot do so it leaves pending, for its caller to go on
+ *    with under the lock.
  */
 #include "hot.h"
 
@@ -20,6 +26,9 @@ struct batch {
     pn_batch *core;
     PyObject *channels; /* list of str, by number of the connection; "" for those not known */
     PyObject *gap;      /* make_gap(missed_bytes, reason, channel or None) */
+    size_t skip;        /* of what is pending; 0 where there are gaps */
+    uint64_t before;    /* messages of the reads before this one */
+    uint64_t limit;     /* of the read, 0: none; core->max_data is the other */
     char pending, busy;
 };
 
@@ -27,9 +36,17 @@ struct batch {
 struct columns {
     const char *seq, *sent_ns, *pid, *sender, *channel, *offset, *data;
     size_t n;
+    uint64_t before; /* where their index begins */
 };
 
 #define FETCH(column, i, to) memcpy(&(to), (column) + (i) * sizeof(to), sizeof(to))
+
+static PyTypeObject *batch_type;
+
+bool pn_py_is_batch(PyObject *object)
+{
+    return Py_IS_TYPE(object, batch_type);
+}
 
 static struct batch *self_of(PyObject *self)
 {
@@ -79,7 +96,7 @@ static PyObject *message_at(const struct columns *c, PyObject *channels, size_t 
     if (data == NULL)
         return NULL;
     const struct pn_py_origin origin = {
-        .seq = seq, .sender = sender, .index = i, .sent_ns = sent_ns, .pid = pid};
+        .seq = seq, .sender = sender, .index = c->before + i, .sent_ns = sent_ns, .pid = pid};
     return pn_py_notify_new(channel, data, &origin);
 }
 
@@ -96,22 +113,6 @@ static PyObject *list_of(const struct columns *c, PyObject *channels)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-
-static int64_t poll_core(struct batch *b, struct pn_py_port *port, unsigned long long limit)
-{
-    PyObject *native = Py_XNewRef(port->native); /* another thread may close it meanwhile */
-    pn_conn *conn = port->conn;
-    int before = pn_set_never_wait(1);
-    int64_t count = pn_poll(conn, b->core, limit);
-    pn_set_never_wait(before);
-    if (count == -PN_ELOCKBUSY) {
-        Py_BEGIN_ALLOW_THREADS;
-        count = pn_poll(conn, b->core, limit);
-        Py_END_ALLOW_THREADS;
-    }
-    Py_XDECREF(native);
-    return count;
-}
 
 /* The name of channel `number`; "" when it has none, which an unusable connection explains. */
 static PyObject *name_of(struct pn_py_port *port, uint32_t number)
@@ -154,16 +155,21 @@ static int learn(struct batch *b, struct pn_py_port *port)
     return 0;
 }
 
-static struct columns columns_of(const pn_batch *core)
+/* What has not been put into a sink yet. */
+static struct columns columns_of(const struct batch *b)
 {
-    return (struct columns) {.seq = (const char *) core->seq,
-                             .sent_ns = (const char *) core->sent_ns,
-                             .pid = (const char *) core->pid,
-                             .sender = (const char *) core->sender,
-                             .channel = (const char *) core->channel,
-                             .offset = (const char *) core->offset,
+    const pn_batch *core = b->core;
+    if (core->n == 0) /* there may be no columns */
+        return (struct columns) {.before = b->before};
+    return (struct columns) {.seq = (const char *) (core->seq + b->skip),
+                             .sent_ns = (const char *) (core->sent_ns + b->skip),
+                             .pid = (const char *) (core->pid + b->skip),
+                             .sender = (const char *) (core->sender + b->skip),
+                             .channel = (const char *) (core->channel + b->skip),
+                             .offset = (const char *) (core->offset + b->skip),
                              .data = (const char *) core->data,
-                             .n = core->n};
+                             .n = core->n - b->skip,
+                             .before = b->before + b->skip};
 }
 
 static PyObject *gap_of(struct batch *b, const pn_gap *row)
@@ -186,7 +192,7 @@ static bool repeats(const pn_gap *row, const pn_gap *before)
 static PyObject *list_with_gaps(struct batch *b, bool once)
 {
     const pn_batch *core = b->core;
-    const struct columns c = columns_of(core);
+    const struct columns c = columns_of(b);
     PyObject *list = PyList_New(0);
     size_t at = 0;
     for (size_t i = 0; list != NULL && i < core->n + core->ngaps; i++) {
@@ -202,30 +208,59 @@ static PyObject *list_with_gaps(struct batch *b, bool once)
     return list;
 }
 
+/* A list of what is pending; the caller has set `busy`. */
 static PyObject *make_list(struct batch *b, bool once)
 {
-    if (b->core->ngaps == 0) {
-        const struct columns c = columns_of(b->core);
-        return list_of(&c, b->channels);
-    }
-    b->busy = 1;
-    PyObject *list = list_with_gaps(b, once);
-    b->busy = 0;
-    return list;
+    if (b->core->ngaps != 0)
+        return list_with_gaps(b, once);
+    const struct columns c = columns_of(b);
+    return list_of(&c, b->channels);
 }
 
-/* Fill the batch, unless it still holds what was not stored.  0 or -1. */
+/* What pn_poll() returned. */
+static int64_t poll_core(struct batch *b, struct pn_py_port *port, unsigned long long limit,
+                         unsigned long long max_bytes)
+{
+    b->before += b->core->n;
+    b->core->n = b->core->ngaps = b->skip = 0; /* what it held is in a sink */
+    b->core->max_data = max_bytes;
+    b->limit = limit;
+    int before = pn_set_never_wait(1);
+    int64_t count = pn_poll(port->conn, b->core, limit);
+    pn_set_never_wait(before);
+    return count;
+}
+
+/* The same without the GIL; it may wait. */
+static int64_t poll_waiting(struct batch *b, struct pn_py_port *port, unsigned long long limit)
+{
+    PyObject *native = Py_XNewRef(port->native); /* another thread may close it meanwhile */
+    pn_conn *conn = port->conn;
+    int64_t count;
+    Py_BEGIN_ALLOW_THREADS;
+    count = pn_poll(conn, b->core, limit);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(native);
+    return count;
+}
+
+static bool holds_something(const pn_batch *core)
+{
+    return core->n != 0 || core->ngaps != 0 || core->nrenamed != 0;
+}
+
+/* Fill the batch, unless it still holds what is pending.  0 or -1. */
 static int fill(struct batch *b, PyObject *handle, unsigned long long limit,
                 unsigned long long max_bytes)
 {
     struct pn_py_port *port = pn_py_port_of(handle);
     if (port == NULL)
         return -1;
-    if (!b->pending || (b->core->n == 0 && b->core->ngaps == 0)) {
-        b->core->n = b->core->ngaps = 0; /* what it held has been returned */
-        b->core->max_data = max_bytes;
+    if (!b->pending || !holds_something(b->core)) {
         b->pending = 1;
-        int64_t count = poll_core(b, port, limit);
+        int64_t count = poll_core(b, port, limit, max_bytes);
+        if (count == -PN_ELOCKBUSY)
+            count = poll_waiting(b, port, limit);
         if (count < 0) {
             b->pending = 0;
             failed(count);
@@ -235,26 +270,133 @@ static int fill(struct batch *b, PyObject *handle, unsigned long long limit,
     return b->core->nrenamed == 0 ? 0 : learn(b, port);
 }
 
+/* The first n of them, in a list; no Python code runs, as the collector might let it. */
+static PyObject *list_of_first(const struct columns *c, PyObject *channels, size_t n)
+{
+    const struct columns first = {c->seq,    c->sent_ns, c->pid, c->sender, c->channel,
+                                  c->offset, c->data,    n,      c->before};
+    int collects = PyGC_Disable();
+    PyObject *list = list_of(&first, channels);
+    if (collects)
+        PyGC_Enable();
+    return list;
+}
+
+/* To so many a list may grow one by one: that costs less than another list. */
+#define FEW 16
+
+/* Append the first n messages of the columns; no Python code runs.  0 or -1. */
+static int append_first(struct batch *b, PyObject *list, const struct columns *c, size_t n)
+{
+    if (n > FEW) {
+        PyObject *made = list_of_first(c, b->channels, n);
+        Py_ssize_t end = PyList_Size(list);
+        int rc = made == NULL ? -1 : PyList_SetSlice(list, end, end, made);
+        Py_XDECREF(made);
+        b->skip += rc == 0 ? n : 0;
+        return rc;
+    }
+    for (size_t i = 0; i < n; i++) {
+        PyObject *message = message_at(c, b->channels, i);
+        if (message == NULL)
+            return -1;
+        int rc = PyList_Append(list, message);
+        Py_DECREF(message);
+        if (rc < 0)
+            return -1;
+        b->skip++;
+    }
+    return 0;
+}
+
+/* Append up to `limit` messages, 0: all, where there are no gaps.  0 or -1. */
+static int append_messages(struct batch *b, PyObject *list, unsigned long long limit)
+{
+    const struct columns c = columns_of(b);
+    size_t n = limit != 0 && limit < c.n ? (size_t) limit : c.n;
+    if (append_first(b, list, &c, n) < 0)
+        return -1;
+    if (n == c.n)
+        b->pending = 0;
+    return 0;
+}
+
+/* Put everything into the sink by its extend(), which runs no Python code.  0 or -1. */
+static int extend(struct batch *b, PyObject *sink, PyObject *made)
+{
+    PyObject *done = made == NULL ? NULL : PyObject_CallMethod(sink, "extend", "O", made);
+    if (done == NULL)
+        return -1;
+    b->pending = 0;
+    Py_DECREF(done);
+    return 0;
+}
+
+/* Whether the read stopped at one of its limits, so that there may be more. */
+static bool is_full(const struct batch *b)
+{
+    const pn_batch *core = b->core;
+    return core->n > 0 && ((b->limit != 0 && core->n >= b->limit) ||
+                           (core->max_data != 0 && core->offset[core->n] >= core->max_data));
+}
+
 static PyObject *read_messages(PyObject *self, PyObject *args)
 {
-    PyObject *handle;
+    struct batch *b = self_of(self);
+    PyObject *handle, *sink;
     unsigned long long limit, max_bytes;
-    if (!PyArg_ParseTuple(args, "OKK:read", &handle, &limit, &max_bytes) ||
-        fill(self_of(self), handle, limit, max_bytes) < 0)
+    if (!PyArg_ParseTuple(args, "OOKK:read", &handle, &sink, &limit, &max_bytes) ||
+        fill(b, handle, limit, max_bytes) < 0)
         return NULL;
-    return make_list(self_of(self), true);
+    int rc;
+    if (b->core->ngaps == 0 && PyList_CheckExact(sink)) {
+        rc = append_messages(b, sink, limit);
+    } else {
+        b->busy = 1;
+        PyObject *made = make_list(b, true);
+        rc = extend(b, sink, made);
+        Py_XDECREF(made);
+        b->busy = 0;
+    }
+    return rc < 0 ? NULL : PyBool_FromLong(b->pending || is_full(b));
+}
+
+int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit)
+{
+    struct batch *b = self_of(batch);
+    if (b->pending)
+        return 0;
+    unsigned long long few = limit == 0 || limit > PN_PY_AT_ONCE ? PN_PY_AT_ONCE : limit;
+    int64_t count = poll_core(b, port, few, PN_PY_AT_ONCE_BYTES);
+    if (count == -PN_ELOCKBUSY)
+        return 0;
+    if (count < 0) {
+        failed(count);
+        return -1;
+    }
+    if (!holds_something(b->core))
+        return 1;
+    b->pending = 1;
+    if (b->core->ngaps != 0 || b->core->nrenamed != 0)
+        return 0;
+    if (append_messages(b, list, 0) < 0)
+        return -1;
+    return (limit != 0 && b->core->n >= limit) || !is_full(b);
 }
 
 /* [(message, routes), ...]; a new reference. */
-static PyObject *with_routes(const pn_batch *core, PyObject *messages)
+static PyObject *with_routes(const struct batch *b, PyObject *messages)
 {
-    PyObject *list = PyList_New((Py_ssize_t) (core->n + core->ngaps));
+    const pn_batch *core = b->core;
+    Py_ssize_t n = PyList_Size(messages);
+    PyObject *list = PyList_New(n);
     size_t at = 0;
-    for (size_t i = 0; list != NULL && i < core->n + core->ngaps; i++) {
-        bool is_gap = at < core->ngaps && core->gap[at].before <= i - at;
-        unsigned routes = is_gap ? core->gap[at++].routes : core->routes[i - at];
-        PyObject *pair = Py_BuildValue("(OI)", PyList_GetItem(messages, (Py_ssize_t) i), routes);
-        if (pair == NULL || PyList_SetItem(list, (Py_ssize_t) i, pair) < 0)
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        size_t number = b->skip + (size_t) i - at;
+        bool is_gap = at < core->ngaps && core->gap[at].before <= number;
+        unsigned routes = is_gap ? core->gap[at++].routes : core->routes[number];
+        PyObject *pair = Py_BuildValue("(OI)", PyList_GetItem(messages, i), routes);
+        if (pair == NULL || PyList_SetItem(list, i, pair) < 0)
             Py_CLEAR(list);
     }
     return list;
@@ -265,18 +407,16 @@ static PyObject *read_routed(PyObject *self, PyObject *args)
     struct batch *b = self_of(self);
     PyObject *handle, *sink;
     unsigned long long limit, max_bytes;
-    if (!PyArg_ParseTuple(args, "OKKO:read_routed", &handle, &limit, &max_bytes, &sink) ||
+    if (!PyArg_ParseTuple(args, "OOKK:read_routed", &handle, &sink, &limit, &max_bytes) ||
         fill(b, handle, limit, max_bytes) < 0)
         return NULL;
+    b->busy = 1;
     PyObject *messages = make_list(b, false);
-    PyObject *pairs = messages == NULL ? NULL : with_routes(b->core, messages);
-    PyObject *done = pairs == NULL ? NULL : PyObject_CallMethod(sink, "extend", "O", pairs);
-    if (done == NULL)
+    PyObject *pairs = messages == NULL ? NULL : with_routes(b, messages);
+    if (extend(b, sink, pairs) < 0)
         Py_CLEAR(messages);
-    else
-        b->pending = 0; /* in one step with the call before, which runs no Python code */
     Py_XDECREF(pairs);
-    Py_XDECREF(done);
+    b->busy = 0;
     return messages;
 }
 
@@ -285,17 +425,10 @@ static PyObject *bytes_of(const void *column, size_t size)
     return PyBytes_FromStringAndSize(size == 0 ? "" : column, (Py_ssize_t) size);
 }
 
-static PyObject *read_columns(PyObject *self, PyObject *args)
+/* The columns of everything, as a tuple; a new reference. */
+static PyObject *columns_tuple(const struct batch *b)
 {
-    struct batch *b = self_of(self);
-    PyObject *handle;
-    unsigned long long limit;
-    if (!PyArg_ParseTuple(args, "OK:read_columns", &handle, &limit) ||
-        fill(b, handle, limit, 0) < 0)
-        return NULL;
     const pn_batch *core = b->core;
-    if (core->ngaps > 0 || core->n == 0)
-        Py_RETURN_NONE;
     uint32_t last = 0;
     for (size_t i = 0; i < core->n; i++)
         last = core->channel[i] > last ? core->channel[i] : last;
@@ -305,6 +438,31 @@ static PyObject *read_columns(PyObject *self, PyObject *args)
                          bytes_of(core->offset, 8 * (core->n + 1)),
                          bytes_of(core->data, core->offset[core->n]),
                          PyList_GetSlice(b->channels, 0, (Py_ssize_t) last + 1));
+}
+
+static PyObject *read_columns(PyObject *self, PyObject *args)
+{
+    struct batch *b = self_of(self);
+    PyObject *handle, *sink;
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "OO!K:read_columns", &handle, &PyList_Type, &sink, &limit) ||
+        fill(b, handle, limit, 0) < 0)
+        return NULL;
+    if (b->core->ngaps == 0 && b->core->n == 0) {
+        b->pending = 0;
+        Py_RETURN_TRUE;
+    }
+    if (b->core->ngaps > 0 || b->skip > 0 || (limit != 0 && b->core->n > limit))
+        Py_RETURN_FALSE;
+    b->busy = 1;
+    PyObject *columns = columns_tuple(b);
+    b->busy = 0;
+    int rc = columns == NULL ? -1 : PyList_Append(sink, columns);
+    Py_XDECREF(columns);
+    if (rc < 0)
+        return NULL;
+    b->pending = 0;
+    Py_RETURN_TRUE;
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -352,17 +510,18 @@ static PyMemberDef members[] = {
     {"channels", T_OBJECT_EX, offsetof(struct batch, channels), READONLY,
      "Names by number of the connection."},
     {"pending", T_BOOL, offsetof(struct batch, pending), 0,
-     "What was read last has not been stored yet."},
+     "What was read last is not in a sink yet."},
     {"busy", T_BOOL, offsetof(struct batch, busy), 0, "It is being read, and must not be again."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef methods[] = {
-    {"read", read_messages, METH_VARARGS, "read(handle, limit, max_bytes): messages and gaps."},
+    {"read", read_messages, METH_VARARGS,
+     "read(handle, sink, limit, max_bytes): put messages and gaps there; may there be more?"},
     {"read_routed", read_routed, METH_VARARGS,
-     "read_routed(handle, limit, max_bytes, sink): the same, in the sink with their routes."},
+     "read_routed(handle, sink, limit, max_bytes): the same with their routes; the messages."},
     {"read_columns", read_columns, METH_VARARGS,
-     "read_columns(handle, limit): the columns, or None where there are gaps, or nothing."},
+     "read_columns(handle, sink, limit): put the columns there; False: that is for read()."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -418,10 +577,8 @@ int pn_py_add_batch(PyObject *module)
         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
         .slots = slots,
     };
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
+    batch_type = (PyTypeObject *) PyType_FromSpec(&spec); /* as long as the process */
+    if (batch_type == NULL || PyModule_AddObjectRef(module, "Batch", (PyObject *) batch_type) < 0)
         return -1;
-    int rc = PyModule_AddObjectRef(module, "Batch", type);
-    Py_DECREF(type);
-    return rc < 0 ? rc : PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, functions);
 }

@@ -6,8 +6,8 @@
  * 2. The GIL is held while a call cannot wait.  Each call is first made with pn_set_never_wait();
  *    one that would have to wait comes back, has done nothing, and is made again without the GIL.
  * 3. Between two bytecodes of the caller a signal handler may raise, also between the return of a
- *    function of ours and the store of its result.  So what takes messages keeps them until the
- *    caller, a Python function, has stored the list and says so (Batch.pending).
+ *    function of ours and the store of its result.  So messages are never owned by a result alone:
+ *    they are put into a list that the caller, a Python function, has had before (batch.c).
  * 4. CPython's limited API of 3.11, one interpreter (pynotify/_interpreter.py).
  */
 #ifndef PN_PYTHON_HOT_H
@@ -74,10 +74,25 @@ struct pn_py_joined {
 int pn_py_join(PyObject *sequence, struct pn_py_joined *joined);
 void pn_py_join_free(struct pn_py_joined *joined);
 
+/* So many messages, or bytes of payload and one message more, are taken with the GIL held. */
+#define PN_PY_AT_ONCE       2048
+#define PN_PY_AT_ONCE_BYTES (1 << 18)
+
+/* Whether it is a pynotify._hot.Batch. */
+bool pn_py_is_batch(PyObject *object);
+
+/*
+ * Append up to `limit` messages, 0: all that are owed, to an exact list, without the GIL's being
+ * given up and without Python code's running.  1: done; -1 with an exception, and some may have
+ * been appended; 0: to be gone on with under the lock.
+ */
+int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit);
+
 /* Each adds its types to the module.  0 or -1. */
 int pn_py_add_notify(PyObject *module);
 int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
+int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);
 int pn_py_add_topic(PyObject *module);

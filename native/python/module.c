@@ -15,7 +15,7 @@ static int fill(PyObject *module)
 {
     if (pn_py_add_notify(module) < 0 || pn_py_add_port(module) < 0 || pn_py_add_batch(module) < 0)
         return -1;
-    if (pn_py_add_join(module) < 0 || pn_py_add_topic(module) < 0)
+    if (pn_py_add_join(module) < 0 || pn_py_add_topic(module) < 0 || pn_py_add_inlet(module) < 0)
         return -1;
     return pn_py_add_sender(module);
 }

@@ -68,10 +68,10 @@ def then_soon(
     loop: asyncio.AbstractEventLoop, read: Callable[..., Any], call: Callable[[], object]
 ) -> Callable[..., Any]:
     def reading(*arguments: Any) -> Any:
-        messages = read(*arguments)
-        if messages:
+        result = read(*arguments)
+        if arguments[0]:  # where what was read went
             loop.call_soon(call)
-        return messages
+        return result
 
     return reading
 

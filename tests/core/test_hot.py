@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import pynotify
 from forgetting import assert_forgotten
 from forking import in_child
 from locked import LockHolder
+from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
 from pynotify.topics import Topic
 from receiving import payloads, wait_until
 from sessions import Connect, EngineFactory
@@ -338,8 +341,8 @@ def test_nothing_is_kept(conn: pynotify.Connection, make_engine: EngineFactory) 
 
 
 def test_references_are_given_back(conn: pynotify.Connection) -> None:
-    conn.listen("c")
-    channel, payload = "c", "payload of its own"
+    conn.listen("channel of its own")
+    channel, payload = "channel of its own", "payload of its own"
     before = [sys.getrefcount(thing) for thing in (channel, payload, conn, conn._handle)]
     for _ in range(100):
         conn.notify(channel, payload)
@@ -398,8 +401,11 @@ def without_memory_at(place: int, call: Callable[[], Any]) -> tuple[Any, bool]:
     return result, False
 
 
+@pytest.mark.parametrize("number", [2, 40], ids=["few", "many"])
 @pytest.mark.parametrize("how", RECEIVE)
-def test_no_memory_at_any_place(segment_name: str, engine: pynotify.Engine, how: str) -> None:
+def test_no_memory_at_any_place(
+    segment_name: str, engine: pynotify.Engine, how: str, number: int
+) -> None:
     """Receiving raises MemoryError or not; nothing is lost, and nothing comes twice."""
 
     def all_places() -> list[str]:
@@ -407,19 +413,106 @@ def test_no_memory_at_any_place(segment_name: str, engine: pynotify.Engine, how:
         with pynotify.connect(segment_name) as conn:
             conn.listen("c")
             failures = 0
-            for place in range(1, 80):
-                conn.notify("c", f"{place} first")
-                conn.notify("c", f"{place} second")
+            for place in range(1, 80 + 2 * number):
+                sent = [f"{place} {i}" for i in range(number)]
+                conn.notify_many("c", sent)
                 got, failed = without_memory_at(place, lambda: RECEIVE[how](conn))
                 failures += failed
                 got = list(got or []) + conn.poll()
-                if payloads(got) != [f"{place} first", f"{place} second"]:
+                if payloads(got) != sent:
                     wrong.append(f"{place}: {got}")
             if failures < 3:
                 wrong.append(f"only {failures} failures")
         return wrong
 
     assert in_child(all_places) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "size"), [(20_000, 10), (300, 5_000)], ids=["messages", "bytes"]
+)
+def test_a_large_backlog_is_taken_in_pieces(
+    conn: pynotify.Connection, number: int, size: int
+) -> None:
+    """Between two calls of C other threads can have the GIL, and signal handlers run."""
+    conn.listen("c")
+    sent = [f"{i:0{size}}" for i in range(number)]
+    assert conn.notify_many("c", sent) == number
+    lengths: list[int] = []
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_return" and called.__name__ in ("take", "read"):
+            lengths.append(len(frame.f_locals["messages" if called.__name__ == "take" else "sink"]))
+
+    sys.setprofile(look)
+    try:
+        got = conn.poll()
+    finally:
+        sys.setprofile(None)
+    assert payloads(got) == sent
+    pieces = [after - before for before, after in itertools.pairwise([0, *lengths])]
+    assert max(pieces) <= min(AT_ONCE, AT_ONCE_BYTES // size + 1)
+    assert sum(pieces) == number
+
+
+def test_a_process_that_goes_on_sending_does_not_keep_poll(
+    conn: pynotify.Connection, connect: Connect
+) -> None:
+    """Each piece is followed by another backlog."""
+    other = connect()
+    conn.listen("c")
+    many = [str(i) for i in range(AT_ONCE)]
+    other.notify_many("c", many)
+
+    def look(_frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_return" and called.__name__ in ("take", "read"):
+            other.notify_many("c", many)
+
+    sys.setprofile(look)
+    try:
+        got = conn.poll()
+    finally:
+        sys.setprofile(None)
+    assert payloads(got)[:AT_ONCE] == many
+    assert len(got) <= 3 * AT_ONCE
+
+
+def test_the_order_of_one_commit_in_several_reads(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    conn.notify_many("c", [str(i) for i in range(3 * AT_ONCE)])
+    got = [*conn.poll(1), *conn.poll(2), *conn.poll()]
+    orders = [message.order for message in got if isinstance(message, pynotify.Notify)]
+    assert len({seq for seq, _ in orders}) == 1
+    assert orders == sorted(set(orders))
+
+
+@pytest.mark.parametrize("maximum", [1, 3, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE, 1 << 70, True])
+def test_at_most(conn: pynotify.Connection, maximum: int) -> None:
+    conn.listen("c")
+    sent = [str(i) for i in range(4 * AT_ONCE)]
+    conn.notify_many("c", sent)
+    first = payloads(conn.poll(maximum))
+    assert len(first) == min(maximum, len(sent))
+    assert first + payloads(conn.poll()) == sent
+
+
+def test_what_poll_takes(conn: pynotify.Connection) -> None:
+    receiver = conn.link.receiver
+    for wrong in ((), ([],), ([], None, 1), ((), None)):
+        with pytest.raises(TypeError, match=r"take\(\)"):
+            receiver.take(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must not be negative"):
+        conn.poll(-1)
+    with pytest.raises(TypeError):
+        conn.poll("1")  # type: ignore[arg-type]
+    assert conn.poll(0) == conn.poll() == []
+    unborn = Inlet.__new__(Inlet)
+    assert unborn.take([], None) is False
+    assert (unborn.routed, unborn.interrupted) == (False, False)
+    conn.close()
+    for maximum in (None, 0, 1):
+        with pytest.raises(pynotify.InterfaceError, match="closed"):
+            conn.poll(maximum)
 
 
 SEND: dict[str, Callable[[pynotify.Connection, str], object]] = {
