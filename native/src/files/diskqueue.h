@@ -33,7 +33,6 @@ struct pn_diskqueue {
     uint64_t base;         /* its files have the numbers base + 1, base + 2, ... */
     uint64_t max_file;
     uint64_t first_file; /* files below are removed */
-    uint64_t least;      /* of a log: its bytes after the last compaction.  W: holder */
     /* Of a log; W: holder. */
     uint64_t room_file, room_end; /* what adds to it may write to there, and then there is room
                                    * for the rest (diskqueue.c 10) */
@@ -41,7 +40,7 @@ struct pn_diskqueue {
     uint32_t starved;             /* a full disk has refused something since the last compaction */
     struct pn_diskqueue_state state[2];
 };
-_Static_assert(sizeof(struct pn_diskqueue) == 224, "it is a part of the layout");
+_Static_assert(sizeof(struct pn_diskqueue) == 216, "it is a part of the layout");
 
 /* What a process has of it. */
 struct pn_diskqueue_writing;

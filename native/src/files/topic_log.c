@@ -21,11 +21,12 @@
  *     of it), again and again.  So compaction is
  *     nothing but: begin a file; carry all live messages, a few at a time, while others
  *     write; drop what stands before that file.  Killed anywhere, it begins again or goes on.
- *  5. It begins when the log has three times the bytes of what is live (and 16 MiB), and three
- *     times what it had after the last one: how much is live is guessed from the mean length of
- *     records, which says little of a few long messages among many short ones.  So what is
- *     carried is at most one and a half times what was written since.  A queue that is drained
- *     as fast as it is filled carries next to nothing.
+ *  5. It begins when the log has 16 MiB, and what is over in it six times the bytes of what is
+ *     live, as the owner counts it: so compaction adds a sixth to what is written.  Of a log in
+ *     which more than 21 MiB are live 128 MiB are over, or twice as much as is live: the disk has
+ *     to hold it, and a reboot to read it.  On a full disk it is twice as much at once.  What is
+ *     live is never guessed from the log: a few long messages among many short ones were written
+ *     again all the time, and many short ones among long ones kept these.
  *     What it drops is removed when the new file is on the disk, and not before: a power cut
  *     finds one of the two whole (pn_topiclog_tidy()).  Until then DROPPED tells a reader that
  *     finds both.
@@ -455,7 +456,6 @@ static void drop(struct pn_topiclog *log, uint64_t file, uint64_t seq, uint64_t 
     log->drop_seq = pn_diskqueue_now(&log->queue)->write_seq;
     PN_CRASH("topiclog:dropping");
     pn_diskqueue_drop(&log->queue, file, seq, sum);
-    log->queue.least = pn_diskqueue_bytes(&log->queue);
 }
 
 static struct pn_record_in dropped_record(struct pn_log_dropped *dropped)
@@ -465,7 +465,7 @@ static struct pn_record_in dropped_record(struct pn_log_dropped *dropped)
     return last;
 }
 
-/* At the end of compaction: the next one begins when the log is three times as long. */
+/* At the end of compaction. */
 static int drop_old_files(struct pn_topiclog *log, struct pn_topiclog_files *files)
 {
     struct pn_log_dropped dropped = {.file = log->compact_file};
@@ -523,15 +523,23 @@ int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *fi
     return 0;
 }
 
+/* Is so much over (5)? */
+static bool is_worth_it(const struct pn_topiclog *log, uint64_t live)
+{
+    const uint64_t bytes = pn_diskqueue_bytes(&log->queue);
+    const uint64_t size = bytes + pn_diskqueue_depth(&log->queue) * PN_RECORD_HEADER;
+    const uint64_t few = 2 * live, many = live < PN_TOPICLOG_OVER / 6 ? 6 * live : PN_TOPICLOG_OVER;
+    const bool starved = log->queue.starved != 0;
+    return (starved || bytes >= log->compact_from) && size >= live &&
+           size - live >= (starved || many < few ? few : many);
+}
+
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages)
 {
-    uint64_t seq, bytes = pn_diskqueue_bytes(&log->queue), carried = 0;
+    uint64_t seq, carried = 0;
     if (log->compact_file == 0)
-        return (bytes < log->compact_from && log->queue.starved == 0) || bytes / 3 < live_bytes ||
-                       (live_bytes != 0 && bytes / 3 < log->queue.least)
-                   ? 0
-                   : begin_compaction(log, files);
+        return is_worth_it(log, live_bytes) ? begin_compaction(log, files) : 0;
     for (uint32_t looks = 0; looks < PN_TOPICLOG_LOOKS && messages > 0; looks++) {
         struct pn_record_in record;
         uint64_t cursor[PN_TOPICLOG_CURSOR];

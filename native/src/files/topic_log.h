@@ -17,6 +17,7 @@
 #include "files/diskqueue.h"
 
 #define PN_TOPICLOG_COMPACT  (16U << 20)  /* bytes */
+#define PN_TOPICLOG_OVER     (128U << 20) /* the same; 5 */
 #define PN_TOPICLOG_STEP     (256U << 10) /* bytes that are carried in one hold of the lock, */
 #define PN_TOPICLOG_LOOKS    1024U        /* and calls of `carry`, which may find nothing */
 #define PN_TOPICLOG_LATER    2
@@ -107,7 +108,7 @@ struct pn_topiclog {
     pn_atomic_u32 failures; /* syncs that failed, ever.  W: any (an add) */
     uint64_t drop_seq; /* records to be on the disk before dropped files are removed.  W: holder */
 };
-_Static_assert(sizeof(struct pn_topiclog) == 392, "it is a part of the layout");
+_Static_assert(sizeof(struct pn_topiclog) == 384, "it is a part of the layout");
 
 /* Of a thread that has written and is to sync after the release of the lock. */
 struct pn_topiclog_kept {
@@ -193,7 +194,6 @@ int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *f
 static inline void pn_topiclog_starve(struct pn_topiclog *log)
 {
     log->queue.starved = 1;
-    log->queue.least = 0;
 }
 /* All that is live into a new file, and the older ones are dropped; or nothing has happened.
  * `least`: bytes that this takes, or fewer. */

@@ -255,6 +255,7 @@ static void check_topic(struct check *k, uint32_t index)
 {
     const struct pn_topic *t = pn_topic_at(k->seg, index);
     uint32_t n = 0, firm = 0, last = 0;
+    uint64_t bytes = 0;
     for (uint32_t at = t->oldest; at != 0 && n <= k->limit; n++) {
         const struct pn_message *m = pn_message_at(k->seg, at);
         if (pn_load_relaxed(&m->state) != PN_MSG_LIVE || m->topic != index || m->prev != last) {
@@ -262,12 +263,14 @@ static void check_topic(struct check *k, uint32_t index)
             return;
         }
         firm += m->firm != 0;
+        bytes += (uint64_t) m->headers_len + m->body_len;
         last = at;
         at = m->next;
     }
-    if (n != t->messages || firm != t->firm || last != t->newest)
-        report(k, "I23: topic %u has %u messages, %u firm; says %u, %u", index, n, firm,
-               t->messages, t->firm);
+    if (n != t->messages || firm != t->firm || last != t->newest || bytes != t->bytes)
+        report(k, "I23: topic %u has %u messages, %u firm, %llu bytes; says %u, %u, %llu", index, n,
+               firm, (unsigned long long) bytes, t->messages, t->firm,
+               (unsigned long long) t->bytes);
     if (t->disk_given > pn_diskqueue_now(&t->disk)->write_seq)
         report(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
                (unsigned long long) t->disk_given,

@@ -86,6 +86,7 @@ static void clear_topic(const struct pn_segment *seg, struct pn_topic *topic)
 {
     topic->oldest = topic->newest = 0;
     topic->messages = topic->firm = topic->staged = 0;
+    topic->bytes = 0;
     topic->rest_buried = topic->later_buried = 0;
     pn_later_forget_locked(seg, topic);
     topic->disk_staged = topic->buried = topic->refilling = 0;
@@ -483,6 +484,7 @@ static void list_messages_of_page(struct step *s)
         m->next = topic->oldest;
         topic->oldest = (uint32_t) ref;
         topic->messages++;
+        topic->bytes += (uint64_t) m->headers_len + m->body_len;
         topic->firm += m->firm != 0;
     }
 }

@@ -211,6 +211,7 @@ struct pn_topic {
     uint64_t later_buried, later_turn;
     int64_t later_next, later_pause, later_window, later_began;
     uint32_t later_refused, later_recount, later_stuck, later_pad;
+    uint64_t bytes; /* of headers and bodies of LIVE messages; derived */
 };
 
 enum pn_later_recount { PN_LATER_COUNTED = 0, PN_LATER_TO_COUNT = 1, PN_LATER_COUNTING = 2 };

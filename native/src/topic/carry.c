@@ -36,6 +36,7 @@
 /* What one hold of the lock carries: as many messages, until they have PN_TOPICLOG_STEP bytes, or
  * there were PN_TOPICLOG_LOOKS, each at as many cells. */
 enum { PN_CARRY_CELLS = 64, PN_CARRY_MESSAGES = 192 };
+enum { PN_CARRY_NAME = 512 }; /* bytes that describe a topic or a channel, which is done twice */
 
 void *pn_durable_room(void **vector, size_t *cap, size_t need, size_t size)
 {
@@ -324,17 +325,21 @@ int pn_carry_next(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_reco
     return carry_from_memory(seg, cursor + 1, record);
 }
 
+/* Of a new log, about and at the most: topics, channels, and messages with a record each. */
 static uint64_t live_bytes(const struct pn_segment *seg)
 {
-    uint64_t messages = 0;
-    for (uint32_t i = 0; i < seg->topics.max_topics; i++)
-        if (pn_topic_kept(&seg->topics.topic[i]))
-            messages += seg->topics.topic[i].messages + pn_topic_on_disk(&seg->topics.topic[i]) +
-                        pn_rest_records(&seg->topics.topic[i]) +
-                        pn_topic_later(&seg->topics.topic[i]);
-    const struct pn_topiclog *log = &seg->topics.ctl->log;
-    uint64_t records = pn_diskqueue_depth(&log->queue);
-    return records == 0 ? 0 : pn_diskqueue_bytes(&log->queue) / records * messages;
+    enum { MESSAGE = PN_RECORD_HEADER + sizeof(struct pn_log_message) + 8 };
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < seg->topics.max_topics; i++) {
+        const struct pn_topic *t = &seg->topics.topic[i];
+        if (!pn_topic_kept(t))
+            continue;
+        const uint64_t on_disk = pn_topic_on_disk(t) + pn_rest_records(t) + pn_topic_later(t);
+        bytes += t->bytes + (uint64_t) t->messages * MESSAGE + pn_topic_disk_used(t);
+        bytes += (t->messages + on_disk) * t->nchannels * sizeof(struct pn_log_delivery);
+        bytes += (1 + (uint64_t) t->nchannels) * PN_CARRY_NAME;
+    }
+    return bytes;
 }
 
 /* What was synced before is not, in the new file. */
@@ -388,7 +393,7 @@ int pn_carry_step_locked(struct pn_segment *seg)
  */
 uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
 {
-    enum { END = PN_RECORD_HEADER + sizeof(struct pn_log_delivery), NAME = 512 };
+    enum { END = PN_RECORD_HEADER + sizeof(struct pn_log_delivery) };
     const struct pn_segment *seg = arg;
     const uint64_t least = PN_RECORD_HEADER + sizeof(struct pn_log_message) + 8;
     uint64_t ends = 0, most = 0, names = 0;
@@ -402,6 +407,6 @@ uint64_t pn_carry_owed(void *arg, uint64_t more, uint64_t *rest)
                         pn_topic_later(topic));
         most = each > most ? each : most;
     }
-    *rest = (64 << 10) + 4 * NAME * names;
+    *rest = (64 << 10) + 4 * PN_CARRY_NAME * names;
     return (ends + (more == 0 ? 0 : most * (more / least + 1))) * END + *rest;
 }

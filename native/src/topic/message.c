@@ -319,6 +319,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
         topic->oldest = ref;
     topic->newest = ref;
     topic->messages++;
+    topic->bytes += (uint64_t) m->headers_len + m->body_len;
     topic->firm += m->firm != 0;
     topic->message_count++;
     topic->message_bytes += m->body_len;
@@ -369,6 +370,7 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
     else
         topic->newest = m->prev;
     topic->messages--;
+    topic->bytes -= (uint64_t) m->headers_len + m->body_len;
     pn_arena_give_body_locked(&seg->topics.arena, ref);
 }
 

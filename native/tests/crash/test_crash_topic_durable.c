@@ -9,7 +9,7 @@
 #endif
 #include "crash_stream.h"
 
-enum { ROUNDS = 30, MAX_DEPTH = 8, NOT_REACHED = 77 };
+enum { ROUNDS = 150, MAX_DEPTH = 8, NOT_REACHED = 77 };
 
 static void victim(void *arg)
 {
@@ -122,7 +122,7 @@ static void move_victim(void *arg)
     CHECK_OK(pn_topic_open(conn, "to", 2, &durable, &to));
     pn_consumer *consumer = consumer_of(conn, channel_of(conn, from, "c"), 1);
     channel_of(conn, to, "c");
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < 200; i++) {
         publish(conn, from, "over");
         GET(consumer, &m, "over");
         FINISH(conn, &m);

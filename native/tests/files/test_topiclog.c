@@ -366,11 +366,48 @@ static void test_a_log_of_live_messages_is_not_compacted(void)
     tlog->compact_from = 4000;
     set_up();
     work(300);
-    uint64_t bytes = pn_diskqueue_bytes(&tlog->queue);
-    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 2, 10), 0);
+    const uint64_t bytes =
+        pn_diskqueue_bytes(&tlog->queue) + pn_diskqueue_depth(&tlog->queue) * PN_RECORD_HEADER;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 2 * bytes, 10), 0);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 6, 10), 0);
     CHECK_EQ(tlog->compact_file, 0);
-    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 4, 10), 1);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 7, 10), 1);
     CHECK(tlog->compact_file != 0);
+}
+
+static void test_on_a_full_disk_a_log_is_compacted_before(void)
+{
+    log_make();
+    tlog->compact_from = UINT64_MAX;
+    set_up();
+    work(300);
+    const uint64_t bytes =
+        pn_diskqueue_bytes(&tlog->queue) + pn_diskqueue_depth(&tlog->queue) * PN_RECORD_HEADER;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 7, 10), 0);
+    pn_topiclog_starve(tlog);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 2, 10), 0);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, bytes / 3, 10), 1);
+    CHECK(tlog->compact_file != 0);
+}
+
+/* What is over there is bounded: its sums say that it is long. */
+static void test_of_a_long_log_twice_as_much_is_over(void)
+{
+    const uint64_t over = PN_TOPICLOG_OVER;
+    log_make();
+    set_up();
+    work(300);
+    struct pn_diskqueue_state *now = &tlog->queue.state[pn_load_relaxed(&tlog->queue.current) & 1];
+    const uint64_t more = pn_diskqueue_depth(&tlog->queue) * PN_RECORD_HEADER;
+    now->read_sum = 0;
+    now->write_sum = 2 * over - more; /* with what is live, over / 2 */
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, over + 1, 10), 0);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, over / 2, 10), 1);
+    tlog->compact_file = 0;
+    now = &tlog->queue.state[pn_load_relaxed(&tlog->queue.current) & 1];
+    now->write_sum = 6 * over;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 3 * over, 10), 0);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 2 * over, 10), 1);
 }
 
 /* ---- files that come and go ------------------------------------------------------------------ */
@@ -684,6 +721,8 @@ int main(void)
     RUN(test_what_an_unlinked_segment_writes_does_not_count);
     RUN(test_compaction_changes_nothing_but_the_size);
     RUN(test_a_log_of_live_messages_is_not_compacted);
+    RUN(test_on_a_full_disk_a_log_is_compacted_before);
+    RUN(test_of_a_long_log_twice_as_much_is_over);
     RUN(test_any_of_the_files_that_were_dropped_may_be_there);
     RUN(test_a_file_that_is_missing_behind_them_brings_them_back);
     RUN(test_a_sync_is_for_all_that_is_written);

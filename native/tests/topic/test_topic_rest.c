@@ -422,6 +422,6 @@ int main(void)
     RUN(test_what_is_emptied_or_deleted_leaves_nothing_on_disk);
     RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
     RUN(test_each_gets_everything_once_and_in_order);
-    CHECK(compactions > 20);
+    CHECK(compactions > 8);
     return 0;
 }
