@@ -271,7 +271,7 @@ def test_what_was_closed_behind_our_back_is_not_closed_again(
         conn.notify("c", "1")
         assert [n.payload for n in conn.poll()] == ["1"]
         assert conn.poll() == []
-        with pytest.raises(pynotify.OperationalError, match="closed a descriptor"):
+        with pytest.raises(pynotify.OperationalError, match="closed the descriptor"):
             while True:
                 conn.wait(PATIENCE)
         conn.close()

@@ -74,6 +74,8 @@ __attribute__((constructor)) static void register_hooks(void)
                                                   .slot_freed = pn_consumers_reap_locked,
                                                   .signal_owed = pn_consumers_signal_owed,
                                                   .consumers_woken = pn_consumers_woken,
+                                                  .consumers_intact = pn_consumers_intact,
+                                                  .consumers_forget = pn_consumers_forget,
                                                   .close_inherited = close_inherited};
 }
 

@@ -30,6 +30,8 @@
 #include "segment/lock.h"
 #include "segment/lockfile.h"
 
+#define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
+
 void pn_room_wake(struct pn_segment *seg)
 {
     pn_fence_seq_cst(); /* pairs with the one in arm_wait() */
@@ -411,4 +413,13 @@ int pn_backend_keep_alive(struct pn_conn *conn)
     return rc == 0 ? 0
                    : pn_fail(-rc, "could not keep the liveness lock of backend %u: %s", conn->slot,
                              rc == -PN_EGONE ? "its file was removed" : strerror(-rc));
+}
+
+/* Without them we are merely not signalled, and the slow timer is near. */
+int pn_backend_keep_alive_asleep(struct pn_conn *conn, int64_t now)
+{
+    if (now < (int64_t) pn_load_relaxed(&conn->next_keep_ns))
+        return 0;
+    pn_store_relaxed(&conn->next_keep_ns, (uint64_t) (now + PN_KEEP_ALIVE_NS));
+    return pn_backend_keep_alive(conn);
 }

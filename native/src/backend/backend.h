@@ -48,6 +48,8 @@ static inline void pn_watch_lengthened_locked(struct pn_segment *seg)
 
 /* L3: take our liveness locks again, in case another open+close in this process lost them. */
 int pn_backend_keep_alive(struct pn_conn *conn);
+/* The same before a sleep, but not at each of many short ones. */
+int pn_backend_keep_alive_asleep(struct pn_conn *conn, int64_t now);
 
 /* There may be room: wake the writers that wait for it (rule R9). */
 void pn_room_wake(struct pn_segment *seg);

@@ -34,6 +34,7 @@ struct pn_watch {
     pn_atomic_u64 retry_at; /* a takeover could not get the lock: CLOCK_MONOTONIC ns, or 0 */
     int64_t pause_ns;       /* before that */
     pn_atomic_u32 complete; /* all are watched that should be */
+    pn_atomic_u32 lost;     /* so is epfd, and all in it (lost.c).  W: process lock held */
     bool in_epfd;           /* epfd is in conn->epfd, which is for fileno() */
     uint32_t n, npassed;
     struct pn_neighbour {
@@ -72,6 +73,8 @@ struct pn_conn {
     pn_atomic_u32 waiters;  /* threads in wait() */
     int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */
     pn_atomic_u32 has_fd;
+    pn_atomic_u32
+        fd_lost;          /* the program has closed what fileno() gave out.  W: process lock held */
     pn_atomic_u32 posted; /* W: pn_conn_mark_readable(), so is tfd to be; pn_poll() clears it */
     int64_t tfd_due;      /* else when it is, CLOCK_MONOTONIC ns.  recv_mutex held */
     pn_atomic_u32 kicked; /* by pn_conn_interrupt_wait(), for which no pn_wait() has returned */

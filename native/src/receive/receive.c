@@ -51,6 +51,7 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "wakeup/latch.h"
+#include "wakeup/lost.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
@@ -59,7 +60,6 @@
 #define PN_TIMER_OWED_NS 500000000LL   /* signals owed longer than that are sent by it */
 #define PN_POLL_MODE_NS  2000000LL     /* wakeup="poll": how often it looks, */
 #define PN_POLL_BACK_NS  50000000LL    /* and how often the caller may look at its signals */
-#define PN_KEEP_ALIVE_NS 50000000LL    /* how often a busy sleeper takes its liveness locks again */
 #define PN_FILE_TRIES    200
 
 void pn_receive_close_files(struct pn_conn *conn)
@@ -368,7 +368,8 @@ static void set_timer(const struct pn_conn *conn, int64_t at)
     const struct itimerspec timer = {
         .it_interval = {.tv_nsec = conn->signo < 0 ? PN_POLL_MODE_NS : 0},
         .it_value = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000}};
-    timerfd_settime(conn->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
+    if (pn_load_acquire(&conn->fd_lost) == 0)
+        timerfd_settime(conn->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
 /* recv_mutex held.  After a post at once: one that comes in between is seen after the call. */
@@ -488,10 +489,8 @@ static bool woken(struct pn_conn *conn, const struct pn_sleeper *sleeper, int64_
 static int before_blocking(struct pn_conn *conn, int64_t now)
 {
     int rc = pn_segment_check_user(conn->seg);
-    if (rc == 0 && now >= (int64_t) pn_load_relaxed(&conn->next_keep_ns)) {
-        pn_store_relaxed(&conn->next_keep_ns, (uint64_t) (now + PN_KEEP_ALIVE_NS));
-        rc = pn_backend_keep_alive(conn);
-    }
+    if (rc == 0)
+        rc = pn_backend_keep_alive_asleep(conn, now);
     return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
 }
 
@@ -532,20 +531,24 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
     return rc;
 }
 
-static int could_not_wait(int error)
+/*
+ * The program has closed what we sleep on, or may have: what is lost is made again, and the caller
+ * goes round again.
+ */
+static int replace_lost(struct pn_conn *conn)
 {
-    if (error == EBADF || error == EINVAL)
-        return pn_fail(error,
-                       "could not wait: the program has closed a descriptor of the connection\n"
-                       "poll() still returns what was sent; to wait, connect again.");
-    return pn_fail(error, "could not wait: %s", strerror(error));
+    pn_lost_look();
+    int rc = pn_lost_check_fd(conn);
+    return rc != 0 ? rc : pn_latch_open(conn);
 }
 
 /* The slow half of wait(): counted in `waiters` from before it settles (R5 across threads). */
 static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
 {
     int64_t start = 0, deadline = INT64_MAX, back_at = INT64_MAX;
-    int rc = pn_latch_open(conn);
+    int failures = 0, rc = pn_lost_check_fd(conn);
+    if (rc == 0)
+        rc = pn_latch_open(conn);
     if (rc == 0 && pn_load_acquire(&conn->closing) != 0)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
@@ -561,6 +564,10 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
             back_at = conn->signo < 0 && deadline - now > PN_POLL_BACK_NS ? now + PN_POLL_BACK_NS
                                                                           : INT64_MAX;
             rc = before_blocking(conn, now);
+            if (rc == 0 && pn_lost_due()) {
+                rc = replace_lost(conn);
+                continue;
+            }
         }
         int64_t timer_at = timer_due(conn, now);
         if (rc == 0 && now >= timer_at) {
@@ -578,7 +585,12 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         if (woken(conn, &sleeper, start) || take_interrupt(conn))
             return 1 | pn_conn_notice_bit(conn);
         bool timed_out = rc == 0 && sleeper.signalled == 0;
-        rc = rc < 0 && rc != -EINTR ? could_not_wait(-rc) : pn_conn_check_receiver(conn);
+        if ((rc == -EBADF || rc == -EINVAL) && failures++ < PN_WAIT_TRIES) {
+            rc = replace_lost(conn);
+            continue;
+        }
+        rc = rc < 0 && rc != -EINTR ? pn_fail(-rc, "could not wait: %s", strerror(-rc))
+                                    : pn_conn_check_receiver(conn);
         if (rc == 0 && !(timed_out && pn_now_ns() < back_at))
             return -EINTR; /* 7 */
     }
@@ -678,6 +690,8 @@ int pn_receive_fileno(struct pn_conn *conn)
     int rc = pn_conn_check_receiver(conn);
     if (rc == 0)
         rc = pn_segment_check_user(conn->seg);
+    if (rc == 0)
+        rc = pn_lost_check_fd(conn);
     if (rc == 0)
         rc = pn_latch_open(conn);
     if (rc != 0)

@@ -13,9 +13,10 @@
  *    What has no inode of its own (eventfds, epoll sets, timers, pidfds) is closed only if the
  *    number is one of that kind still, and read and written only if it is of any of them, which
  *    costs less to ask; one that the program has made since, of the same kind, under the same
- *    number, cannot be told from ours.  A forked child closes what its parent's
- *    connections have at once, in fork(), before it can have closed anything itself: so a program
- *    that becomes a daemon, and closes everything, loses nothing when they are collected.
+ *    number, can be told from ours only where it is in a set of ours, or ought to be (lost.c).  A
+ *    forked child closes what its parent's connections have at once, in fork(), before it can have
+ *    closed anything itself: so a program that becomes a daemon, and closes everything, loses
+ *    nothing when they are collected.
  * 3. Namespaces.  A forked child may be in another pid namespace than its parent, and keeps the
  *    parent's mapping.  There the pids of the segment name other processes, or none: it may look,
  *    but not connect, and what pidfd_open() says of a pid proves nothing.
@@ -30,11 +31,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/os.h"
+
+pn_atomic_u32 pn_files_lost;
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
@@ -115,20 +119,44 @@ bool pn_is_anonymous(int fd)
     return fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
 }
 
-void pn_close_if_ours(int fd, enum pn_fd_kind kind)
+bool pn_is_kind(int fd, enum pn_fd_kind kind)
 {
     static const char *const names[] = {"[eventfd]", "[eventpoll]", "[timerfd]", "pidfd"};
     char link[32] = "/proc/self/fd/", target[64];
     if (fd < 0)
-        return;
+        return false;
     append_number(link, strlen(link), (uint32_t) fd);
     ssize_t n = readlink(link, target, sizeof target - 1);
-    if (n >= 0)
-        target[n] = '\0';
-    if (n < 0 ? errno == ENOENT && access("/proc/self/fd", F_OK) == 0
-              : strstr(target, names[kind]) == NULL || target[0] == '/')
-        return; /* closed, or another file's number by now */
-    close(fd);
+    if (n < 0)
+        return errno != ENOENT || access("/proc/self/fd", F_OK) != 0;
+    target[n] = '\0';
+    return strstr(target, names[kind]) != NULL && target[0] != '/';
+}
+
+bool pn_is_in_set(int fd, int member, uint64_t data)
+{
+    char path[40] = "/proc/self/fdinfo/", line[256];
+    int found_fd;
+    unsigned long long found;
+    bool is = false;
+    if (!pn_is_kind(fd, PN_KIND_EPOLL))
+        return false;
+    append_number(path, strlen(path), (uint32_t) fd);
+    FILE *info = fopen(path, "re");
+    if (info == NULL)
+        return access("/proc/self/fdinfo", F_OK) != 0 || errno == EMFILE || errno == ENFILE;
+    while (!is && fgets(line, sizeof line, info) != NULL)
+        is = sscanf(line, "tfd: %d events: %*x data: %llx", &found_fd, &found) == 2 &&
+             found_fd == member && found == data;
+    fclose(info);
+    return is;
+}
+
+/* Closed, or another file's number by now, it is not. */
+void pn_close_if_ours(int fd, enum pn_fd_kind kind)
+{
+    if (pn_is_kind(fd, kind))
+        close(fd);
 }
 
 /* ---- users ----------------------------------------------------------------------------------- */

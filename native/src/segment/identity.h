@@ -26,8 +26,18 @@ enum pn_fd_kind { PN_KIND_EVENTFD, PN_KIND_EPOLL, PN_KIND_TIMERFD, PN_KIND_PIDFD
  * now, from which nothing is read and to which nothing is written.  Async-signal-safe.
  */
 bool pn_is_anonymous(int fd);
+/* Is it of that kind still?  Where /proc is not to be had: may it be?  Async-signal-safe. */
+bool pn_is_kind(int fd, enum pn_fd_kind kind);
+/*
+ * Does the epoll set behind `fd` have `member` in it, with that data?  A set of the program's under
+ * the same number has not.  Where /proc is not to be had: may it be a set?
+ */
+bool pn_is_in_set(int fd, int member, uint64_t data);
 /* Close it, if it may be ours still; -1 is allowed.  Async-signal-safe. */
 void pn_close_if_ours(int fd, enum pn_fd_kind kind);
+
+/* How often the program was found to have closed what is not its own. */
+extern pn_atomic_u32 pn_files_lost;
 
 /* Has the process another effective user than the segment?  Async-signal-safe (identity.c 4). */
 bool pn_is_other_user(struct pn_segment *seg);

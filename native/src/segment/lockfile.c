@@ -156,6 +156,7 @@ int pn_segment_true_lock_file(struct pn_segment *seg, uint32_t slot)
     int32_t fd = pn_segment_lock_file(seg, slot);
     if (fd < 0 || pn_is_lock_file(seg, file, fd))
         return fd;
+    pn_fetch_add(&pn_files_lost, 1);
     pn_cas(&seg->lock_fd[file], &fd, -1);
     return pn_segment_open_lock_file(seg, slot);
 }

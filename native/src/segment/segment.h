@@ -136,6 +136,10 @@ struct pn_segment_hooks {
     void (*signal_owed)(struct pn_segment *, int64_t min_age_ns);
     /* a signal has come for the connection: consume.c.  Async-signal-safe */
     void (*consumers_woken)(struct pn_conn *, bool all);
+    /* the program has closed descriptors: are those of the connection's consumers ours still?
+     * Process lock held */
+    bool (*consumers_intact)(struct pn_conn *);
+    void (*consumers_forget)(struct pn_conn *); /* the same: they are not */
     /* in a forked child: what the parent's connection has open.  Async-signal-safe */
     void (*close_inherited)(struct pn_conn *);
 };

@@ -36,6 +36,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
@@ -44,6 +45,7 @@
 #include "topic/message.h"
 #include "topic/pump.h"
 #include "wakeup/latch.h"
+#include "wakeup/lost.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
@@ -91,6 +93,44 @@ static int open_latch(struct pn_consumer *c)
         return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
     pn_store_release(&c->efd, fd);
     return 0;
+}
+
+static bool fd_is_intact(const struct pn_consumer *c)
+{
+    return pn_load_acquire(&c->has_fd) == 0 ||
+           (pn_is_kind(c->epfd, PN_KIND_EPOLL) && pn_is_kind(c->tfd, PN_KIND_TIMERFD));
+}
+
+bool pn_consumers_intact(struct pn_conn *conn)
+{
+    bool intact = true;
+    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
+    for (; c != NULL; c = pn_load_acquire(&c->next)) {
+        if (!fd_is_intact(c))
+            pn_store_release(&c->fd_lost, 1);
+        intact = intact && pn_latch_is_intact(conn, &c->efd, &c->sleepfd);
+    }
+    return intact;
+}
+
+void pn_consumers_forget(struct pn_conn *conn)
+{
+    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
+    for (; c != NULL; c = pn_load_acquire(&c->next)) {
+        if (pn_load_acquire(&c->has_fd) != 0)
+            pn_store_release(&c->fd_lost, 1);
+        pn_store_release(&c->efd, -1);
+        pn_store_release(&c->sleepfd, -1);
+    }
+}
+
+static int check_fd(const struct pn_consumer *c)
+{
+    if (pn_load_relaxed(&c->fd_lost) == 0)
+        return 0;
+    return pn_fail(EBADF, "could not wait: the program has closed the descriptor that fileno() "
+                          "had given to it\n"
+                          "Close the consumer and make another one.");
 }
 
 void pn_consumers_woken(struct pn_conn *conn, bool all)
@@ -381,21 +421,34 @@ static int closed(void)
     return pn_fail(PN_ECLOSED, "the consumer was closed while a thread was waiting in it");
 }
 
+/* What is lost is made again as the caller goes round again. */
+static int look_for_lost(const struct pn_consumer *c)
+{
+    pn_lost_look();
+    return check_fd(c);
+}
+
 static int block(struct pn_consumer *c, int64_t until)
 {
-    int allowed = pn_segment_check_user(c->conn->seg);
-    if (allowed != 0)
-        return allowed;
     int64_t now = pn_now_ns();
+    int rc = pn_segment_check_user(c->conn->seg);
+    if (rc == 0)
+        rc = pn_backend_keep_alive_asleep(c->conn, now);
+    if (rc != 0)
+        return rc;
+    if (pn_lost_due())
+        return look_for_lost(c);
     int64_t left = until > now ? until - now : 0;
     struct pn_sleeper sleeper = {.conn = c->conn,
                                  .consumer = c,
                                  .fd = pn_load_relaxed(&c->efd),
                                  .set = &c->sleepfd,
                                  .timeout = {left / 1000000000, left % 1000000000}};
-    int rc = pn_latch_block(&sleeper);
+    rc = pn_latch_block(&sleeper);
     if (sleeper.neighbour)
         pn_watch_look(c->conn);
+    if ((rc == -EBADF || rc == -EINVAL) && c->failures++ < PN_WAIT_TRIES)
+        return look_for_lost(c);
     if (rc < 0 && rc != -EINTR)
         return pn_fail(-rc, "could not wait: %s", strerror(-rc));
     if (rc == 1 || sleeper.signalled != 0)
@@ -409,7 +462,7 @@ static int block(struct pn_consumer *c, int64_t until)
 static void arm_descriptor(struct pn_consumer *c, int64_t until)
 {
     struct itimerspec timer = {.it_value = {until / 1000000000, until % 1000000000}};
-    if (until != INT64_MAX)
+    if (until != INT64_MAX && pn_load_acquire(&c->fd_lost) == 0)
         timerfd_settime(c->tfd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
@@ -427,12 +480,15 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
     int64_t now = pn_now_ns(), deadline = timeout_ns < 0 ? INT64_MAX : 0, until = 0;
     int64_t back_at = c->conn->signo < 0 ? now + PN_POLLED_BACK_NS : now;
     bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0, back = false;
+    c->failures = 0;
     if (timeout_ns > 0)
         deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
     for (;;) {
         int rc = pn_conn_check(c->conn);
         if (rc == 0 && pn_load_acquire(&c->closing) != 0)
             rc = closed();
+        if (rc == 0 && !over)
+            rc = check_fd(c);
         if (rc == 0 && !over)
             rc = open_latch(c);
         if (rc != 0)
@@ -584,7 +640,9 @@ int pn_consume_fileno(struct pn_consumer *c)
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&c->mutex);
-    rc = open_latch(c);
+    rc = check_fd(c);
+    if (rc == 0)
+        rc = open_latch(c);
     if (rc == 0 && c->epfd < 0)
         rc = make_descriptor(c);
     pthread_mutex_unlock(&c->mutex);

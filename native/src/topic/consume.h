@@ -17,8 +17,9 @@ struct pn_consumer {
     pn_atomic_i32 efd;     /* the latch; -1 before a thread waits */
     pn_atomic_i32 sleepfd; /* as in struct pn_conn */
     pn_atomic_u32 has_fd, closing;
-    bool watched; /* the connection's watch is in epfd */
-    int epfd, tfd;
+    pn_atomic_u32 fd_lost;   /* as in struct pn_conn */
+    bool watched;            /* the connection's watch is in epfd */
+    int epfd, tfd, failures; /* of this get(): to sleep, where the program closes what it is on */
     int64_t slow_ns;
     struct {
         uint32_t ref;
@@ -45,6 +46,10 @@ int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch
 /* Make its latch readable.  Async-signal-safe. */
 void pn_consume_set_latch(struct pn_consumer *c);
 pn_ref pn_consume_ref(const struct pn_consumer *consumer);
+
+/* The program has closed descriptors (wakeup/lost.c).  Process lock held. */
+bool pn_consumers_intact(struct pn_conn *conn);
+void pn_consumers_forget(struct pn_conn *conn);
 
 /* A signal handler, or a thread of this process's, tells its connection's consumers that they were
  * notified; `all`: that they are to look in any case.  Async-signal-safe. */

@@ -56,25 +56,42 @@ static pn_atomic_u32 refused = PN_TSAN; /* there is no epoll_pwait2() here */
 
 /* ---- blocking ------------------------------------------------------------------------------ */
 
-static bool add_to_set(int set, int fd, uint32_t what)
+/* No other set has such data: it is how ours is known again (lost.c). */
+static uint64_t data_of(const pn_atomic_i32 *set, uint64_t what)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = what};
+    return (uint64_t) (uintptr_t) set << 1 | what;
+}
+
+static bool add_to_set(int set, int fd, uint64_t data)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = data};
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
+                        const pn_atomic_i32 *set)
+{
+    int fd = pn_load_relaxed(latch), sleepfd = pn_load_relaxed(set);
+    if (fd >= 0 && !pn_is_kind(fd, PN_KIND_EVENTFD))
+        return false;
+    return sleepfd < 0 ||
+           (pn_is_in_set(sleepfd, fd, data_of(set, THE_LATCH)) &&
+            pn_is_in_set(sleepfd, pn_load_relaxed(&conn->watch.epfd), data_of(set, THE_WATCHED)));
 }
 
 /* The set of the two, which stays; -1: there is none. */
 static int sleep_set(const struct pn_sleeper *s)
 {
     int watched = pn_load_acquire(&s->conn->watch.epfd), set = pn_load_acquire(s->set);
-    if (pn_load_relaxed(&refused) != 0 || watched < 0)
+    if (pn_load_relaxed(&refused) != 0 || watched < 0 || pn_load_acquire(&s->conn->watch.lost) != 0)
         return -1;
     if (set >= 0)
         return set;
     int made = epoll_create1(EPOLL_CLOEXEC);
     if (made < 0)
         return -1;
-    if (add_to_set(made, s->fd, THE_LATCH) && add_to_set(made, watched, THE_WATCHED) &&
-        pn_cas(s->set, &set, made))
+    if (add_to_set(made, s->fd, data_of(s->set, THE_LATCH)) &&
+        add_to_set(made, watched, data_of(s->set, THE_WATCHED)) && pn_cas(s->set, &set, made))
         return made;
     close(made);
     return set; /* -1, or of another thread, which was first */
@@ -85,7 +102,7 @@ static long block_on_set(struct pn_sleeper *s, int set)
     struct epoll_event event[2];
     long n = syscall(SYS_epoll_pwait2, set, event, 2, &s->timeout, NULL, _NSIG / 8);
     for (long i = 0; i < n; i++)
-        s->neighbour = s->neighbour || event[i].data.u32 == THE_WATCHED;
+        s->neighbour = s->neighbour || (event[i].data.u64 & 1) == THE_WATCHED;
     return n;
 }
 
@@ -94,7 +111,8 @@ static long block_on_each(struct pn_sleeper *s)
     struct pollfd p[2] = {
         [THE_LATCH] = {.fd = s->fd, .events = POLLIN},
         [THE_WATCHED] = {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
-    const nfds_t n_fds = p[THE_WATCHED].fd >= 0 ? 2 : 1;
+    bool watches = p[THE_WATCHED].fd >= 0 && pn_load_acquire(&s->conn->watch.lost) == 0;
+    const nfds_t n_fds = watches ? 2 : 1;
 #if defined(__SANITIZE_THREAD__)
     long n = ppoll(p, n_fds, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
 #else
@@ -102,11 +120,17 @@ static long block_on_each(struct pn_sleeper *s)
     long n = syscall(SYS_ppoll, p, n_fds, &s->timeout, NULL, _NSIG / 8);
 #endif
     s->neighbour = n > 0 && p[THE_WATCHED].revents != 0;
+    if (n > 0 && ((p[THE_LATCH].revents | p[THE_WATCHED].revents) & POLLNVAL) != 0) {
+        errno = EBADF;
+        return -1;
+    }
     return n;
 }
 
 int pn_latch_block(struct pn_sleeper *s)
 {
+    if (s->fd < 0)
+        return -EBADF; /* lost since the caller made it */
     int set = sleep_set(s);
     if (!PN_TSAN)
         sleeper = s;

@@ -23,8 +23,15 @@ struct pn_sleeper {
     volatile sig_atomic_t signalled; /* enum pn_fd_flag.  W: the handler, in this thread */
     bool neighbour;                  /* conn->watch.epfd is readable */
 };
-/* Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0. */
+/*
+ * Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0.  -EBADF or
+ * -EINVAL: the program has closed the latch or the set, see lost.h.
+ */
 int pn_latch_block(struct pn_sleeper *sleeper);
+
+/* Are a latch, and the set of it and the watched, ours still, as far as they were made? */
+bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
+                        const pn_atomic_i32 *set);
 
 /* Make conn->efd; idempotent. */
 int pn_latch_open(struct pn_conn *conn);

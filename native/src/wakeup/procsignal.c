@@ -378,6 +378,15 @@ int pn_procsignal_register(struct pn_conn *conn)
     return 0;
 }
 
+void pn_procsignal_each(void (*visit)(struct pn_conn *conn))
+{
+    for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++) {
+        struct pn_conn *conn = pn_load_relaxed(&local[i]);
+        if (conn != NULL)
+            visit(conn);
+    }
+}
+
 void pn_procsignal_disown(struct pn_conn *conn)
 {
     pthread_mutex_lock(&conn->seg->signal_mutex);

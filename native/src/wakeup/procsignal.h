@@ -18,6 +18,8 @@ int pn_procsignal_arm(struct pn_conn *conn);
 /* Enter and leave the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 void pn_procsignal_unregister(struct pn_conn *conn);
+/* Each connection in it.  Process lock held. */
+void pn_procsignal_each(void (*visit)(struct pn_conn *conn));
 /* Wait until no handler holds what was taken out of its sight before the call. */
 void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */

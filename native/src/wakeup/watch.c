@@ -400,8 +400,24 @@ static void join_descriptor(struct pn_conn *conn)
             epoll_ctl(conn->epfd, EPOLL_CTL_ADD, pn_load_relaxed(&conn->watch.epfd), &event) == 0;
 }
 
+/* Neither it nor the pidfds are closed: their numbers are not ours any more (lost.c). */
+static void forget_lost(struct pn_conn *conn)
+{
+    struct pn_watch *w = &conn->watch;
+    if (__builtin_expect(pn_load_acquire(&w->lost) == 0, 1) || pn_exchange(&w->lost, 0) == 0)
+        return;
+    w->n = 0;
+    w->in_epfd = false;
+    pn_store_relaxed(&w->complete, 0);
+    pn_store_relaxed(&w->retry_at, 0);
+    pn_store_seq_cst(&w->stale, 1);
+    pn_store_release(&w->epfd, -1);
+    pn_fetch_add_relaxed(&conn->seg->seats, (uint32_t) -1);
+}
+
 void pn_watch_arm_receiving(struct pn_conn *conn)
 {
+    forget_lost(conn);
     if (!listens(conn) || !due(conn) || pn_watch_open(conn) != 0)
         return;
     join_descriptor(conn);
@@ -410,7 +426,7 @@ void pn_watch_arm_receiving(struct pn_conn *conn)
 
 void pn_watch_arm(struct pn_conn *conn)
 {
-    if (!listens(conn) || !due(conn))
+    if (pn_load_relaxed(&conn->watch.lost) == 0 && (!listens(conn) || !due(conn)))
         return;
     pthread_mutex_lock(&conn->recv_mutex);
     pn_watch_arm_receiving(conn);
@@ -420,6 +436,7 @@ void pn_watch_arm(struct pn_conn *conn)
 void pn_watch_look_receiving(struct pn_conn *conn)
 {
     struct epoll_event any;
+    forget_lost(conn);
     int epfd = pn_load_relaxed(&conn->watch.epfd);
     if (epfd >= 0 && (due(conn) || epoll_wait(epfd, &any, 1, 0) > 0))
         walk(conn);
@@ -463,6 +480,8 @@ void pn_watch_init(struct pn_conn *conn)
 void pn_watch_close(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
+    if (conn->pid == pn_my_pid)
+        forget_lost(conn);
     for (uint32_t k = 0; k < w->n; k++)
         pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
     w->n = 0;
