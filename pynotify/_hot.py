@@ -25,3 +25,4 @@ Publisher = _module.Publisher
 join = _module.join
 messages = _module.messages
 split = _module.split
+Taker = _module.Taker

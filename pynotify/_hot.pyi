@@ -103,7 +103,8 @@ class Publisher:
     _handle: Any
     _open: Any
     _ref: int
-    _in_memory: bool
+    #: It is not durable.
+    in_memory: bool
     def publish(
         self,
         body: str | Buffer,
@@ -160,6 +161,18 @@ class Inlet:
     routed: bool
     interrupted: bool
     def take(self, messages: list[Notify | Gap], max: int | None, /) -> bool: ...
+
+class Taker:
+    """What a consumer does where nothing is out of the ordinary."""
+
+    _handle: Any
+    handle: Any
+    open_transactions: Any
+    draining: bool
+    in_memory: bool
+    in_core: bool
+    def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool: ...
+    def finish_at_once(self, fields: tuple[int, ...], /) -> bool: ...
 
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...
 def messages(

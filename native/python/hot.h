@@ -54,6 +54,9 @@ struct pn_py_port {
 /* `port` as what it is; NULL with a TypeError. */
 struct pn_py_port *pn_py_port_of(PyObject *port);
 
+/* The address that cffi's pointer has; NULL with an exception.  No Python code runs. */
+void *pn_py_address_of(PyObject *native);
+
 /* The bytes of a str or bytes. */
 struct pn_py_text {
     const char *at;
@@ -96,6 +99,7 @@ int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);
 int pn_py_add_topic(PyObject *module);
+int pn_py_add_taker(PyObject *module);
 
 /* The object `name` of the module pynotify.`module`; a new reference. */
 PyObject *pn_py_import(const char *module, const char *name);

@@ -20,9 +20,12 @@ struct pn_py_port *pn_py_port_of(PyObject *port)
     return NULL;
 }
 
-/* The address that cffi's pointer has; NULL with an exception.  No Python code runs. */
-static pn_conn *address_of(PyObject *native)
+void *pn_py_address_of(PyObject *native)
 {
+    if (native == NULL) {
+        PyErr_SetString(PyExc_TypeError, "native cannot be deleted");
+        return NULL;
+    }
     PyObject *number = PyObject_CallFunctionObjArgs(cast, address_type, native, NULL);
     if (number == NULL)
         return NULL;
@@ -30,11 +33,11 @@ static pn_conn *address_of(PyObject *native)
     Py_DECREF(number);
     if (whole == NULL)
         return NULL;
-    pn_conn *conn = PyLong_AsVoidPtr(whole);
+    void *address = PyLong_AsVoidPtr(whole);
     Py_DECREF(whole);
-    if (conn == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "not a connection");
-    return conn;
+    if (address == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a null pointer");
+    return address;
 }
 
 static PyObject *get_native(PyObject *self, void *unused)
@@ -52,11 +55,7 @@ static int set_native(PyObject *self, PyObject *native, void *unused)
 {
     struct pn_py_port *port = (struct pn_py_port *) self;
     (void) unused;
-    if (native == NULL) {
-        PyErr_SetString(PyExc_TypeError, "native cannot be deleted");
-        return -1;
-    }
-    pn_conn *conn = address_of(native);
+    pn_conn *conn = pn_py_address_of(native);
     if (conn == NULL)
         return -1;
     PyObject *before = port->native;

@@ -117,7 +117,7 @@ static PyMemberDef members[] = {
     {"_handle", T_OBJECT_EX, AT(handle), 0, NULL},
     {"_open", T_OBJECT_EX, AT(transactions), 0, NULL},
     {"_ref", T_ULONGLONG, AT(ref), 0, NULL},
-    {"_in_memory", T_BOOL, AT(in_memory), 0, NULL},
+    {"in_memory", T_BOOL, AT(in_memory), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import Taker
 from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
 from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
@@ -30,11 +31,15 @@ from pynotify.errors import (
     native_error,
 )
 from pynotify.topics._backoff import Backoff, Outcome
-from pynotify.topics._message import FIELDS, BaseMessage
+from pynotify.topics._message import FIELDS, BaseMessage, address_of
 from pynotify.topics._stats import ConsumerStats, consumer_stats
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from pynotify._handle import Handle
     from pynotify._link import Link
+    from pynotify._transaction import OpenTransaction
     from pynotify.topics._base_channel import BaseChannel
     from pynotify.topics._options import ConsumerOptions
 
@@ -48,10 +53,12 @@ _unpack = FIELDS.unpack_from
 _buffer = ffi.buffer
 
 
-class BaseConsumer(Generic[_M]):
+class BaseConsumer(Taker, Generic[_M]):
     """A consumer, apart from waiting; `_M` is its class of messages."""
 
     _message: type[_M]
+    handle: Handle
+    open_transactions: dict[Hashable, OpenTransaction]
 
     def __init__(
         self, channel: BaseChannel, link: Link, ref: int, options: ConsumerOptions
@@ -62,14 +69,13 @@ class BaseConsumer(Generic[_M]):
         #: Its connection, and two parts of it that each message needs.
         self.link = link
         self.handle, self.open_transactions = link.handle, link.transactions.by_owner
+        self.in_memory = channel.topic.in_memory
         self._options = options
-        self._handle: Any = CLOSED_CONSUMER
+        self._handle = CLOSED_CONSUMER
         self._out = ffi.new("pn_message_out *")
         self._raw = memoryview(_buffer(self._out))
         #: Its id, 0: nothing that has to be made into a message or released.
         self._pending = self._raw.cast("Q")
-        #: drain() was called: it takes nothing more.
-        self.draining = False
         #: What was answered while it drains.
         self._answered = threading.Condition()
         self._backoff: Backoff | None = None
@@ -119,7 +125,9 @@ class BaseConsumer(Generic[_M]):
         if pending[0]:
             raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
         handle = self._handle  # whose the body is, so it is held until that is copied
+        inside = self.in_core
         try:
+            self.in_core = True
             result = _pn_consumer_get(handle, timeout_ns, self._out)
             while result == _EINTR and not timeout_ns:  # it waits for the lock
                 result = _pn_consumer_get(handle, 0, self._out)
@@ -136,6 +144,7 @@ class BaseConsumer(Generic[_M]):
             self._release_pending()
             raise
         finally:
+            self.in_core = inside
             del handle
         if result and result != _EINTR:
             self._refuse(result)
@@ -147,7 +156,7 @@ class BaseConsumer(Generic[_M]):
             return
         fields = _unpack(self._raw)
         self._pending[0] = 0
-        self._give_back((ffi.NULL, fields[1], fields[2], fields[0]))
+        self._give_back(address_of(fields))
 
     def _give_back(self, address: tuple[Any, int, int, int]) -> None:
         """Put a message back in front, as if it had not been delivered: an exception is on its way.

@@ -43,7 +43,7 @@ class BaseTopic(Publisher):
         self._ref = ref
         row = ffi.new("pn_topic_stats *")
         link.transactions.run_at_once(lib.pn_topic_stat, ref, row)
-        self._in_memory = not row.durable
+        self.in_memory = not row.durable
         #: The same object for the same channel, as long as a reference to it exists.
         self._made: WeakValueDictionary[int, Any] = WeakValueDictionary()
 

@@ -27,7 +27,7 @@ from pynotify.errors import (
 )
 from pynotify.topics._backoff import Outcome
 from pynotify.topics._base_consumer import BaseConsumer
-from pynotify.topics._message import Message
+from pynotify.topics._message import Message, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +93,18 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
         """
         if self.open_transactions:
             self.link.transactions.refuse("get")
+        found: list[tuple[tuple[int, ...], bytes, bytes]] = []
+        try:
+            if self.take_at_once(found):
+                return self._message(self, *found[0])
+        except BaseException:
+            if found:
+                self._give_back(address_of(found[0][0]))
+            raise
+        return self._get_otherwise(timeout)
+
+    def _get_otherwise(self, timeout: float | None) -> Message:
+        """What get() is where `take_at_once` took nothing."""
         # As _take_alone(), without the call: a message takes about as long as ten calls.
         message = None
         try:

@@ -52,6 +52,9 @@ class Holder(Protocol):
     def answer_given(self) -> None:
         """Tell drain() that a message was answered."""
 
+    def finish_at_once(self, fields: tuple[int, ...], /) -> bool:
+        """Finish the message outside of a transaction; False: it did not."""
+
 
 class TaskHolder(Holder, Protocol):
     """A consumer of tasks."""
@@ -148,8 +151,7 @@ class BaseMessage:
     @property
     def address(self) -> tuple[Any, int, int, int]:
         """How the core's answers name the delivery."""
-        fields = self._fields
-        return ffi.NULL, fields[_DELIVERY], fields[_TAG], fields[_ID]
+        return address_of(self._fields)
 
     def _finish_alone(self) -> None:
         """Finish outside of a transaction, in as few steps as possible.  May be repeated."""
@@ -238,10 +240,10 @@ class Message(BaseMessage):
 
     def finish(self) -> None:
         """Answer that the message is done, for this channel."""
-        if self._consumer.open_transactions:
-            self._answer(lib.PN_ANSWER_FINISH)
+        if self._consumer.finish_at_once(self._fields):
+            self._answered = _FINISHED
         else:
-            self._finish_alone()
+            self._finish()
 
     def requeue(self, delay: float | None = None) -> None:
         """Have the message delivered again after `delay` seconds.
@@ -321,6 +323,11 @@ class AsyncMessage(BaseMessage):
         traceback: TracebackType | None,
     ) -> None:
         await self._consumer.link.off_loop.retry(partial(self._leave, good=exc is None))
+
+
+def address_of(fields: tuple[int, ...]) -> tuple[Any, int, int, int]:
+    """How the core's answers name the delivery that has these fields."""
+    return ffi.NULL, fields[_DELIVERY], fields[_TAG], fields[_ID]
 
 
 def _delay_ns(delay: float | None) -> int:

@@ -18,9 +18,9 @@ import pynotify
 from forgetting import assert_forgotten
 from forking import in_child
 from locked import LockHolder
-from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
+from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker
 from pynotify.topics import Topic
-from receiving import payloads, wait_until
+from receiving import PATIENCE, payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
 
@@ -304,7 +304,7 @@ def test_a_topic_on_disk_is_published_to_without_the_gil(
 ) -> None:
     with make_engine(data_dir=tmp_path).connect() as conn:
         topic = conn.topic("t", durable=durable)
-        assert topic._in_memory is not durable
+        assert topic.in_memory is not durable
         assert conn.topic("t") is topic
         topic.channel("k")
         topic.publish("a")
@@ -560,6 +560,121 @@ def test_no_memory_for_publishing(segment_name: str, engine: pynotify.Engine) ->
     assert in_child(all_places) == []
 
 
+def test_no_memory_for_getting(segment_name: str, engine: pynotify.Engine) -> None:
+    """What raises has put the message back in front, as if it had not been delivered."""
+
+    def all_places() -> list[str]:
+        wrong: list[str] = []
+        failures = 0
+        with pynotify.connect(segment_name) as conn:
+            topic = conn.topic("t")
+            with topic.channel("k").consumer(max_in_flight=1) as consumer:
+                for place in range(1, 40):
+                    topic.publish_many([f"{place} first", f"{place} second"], headers={"h": "i"})
+                    message, failed = without_memory_at(place, lambda: consumer.get(0))
+                    failures += failed
+                    got = []
+                    for each in (message or consumer.get(0), None):
+                        taken = each or consumer.get(0)
+                        got.append((taken.body, taken.attempts, taken.headers))
+                        taken.finish()
+                    expected = [f"{place} first".encode(), f"{place} second".encode()]
+                    if got != [(body, 1, {"h": "i"}) for body in expected]:
+                        wrong.append(f"{place}: {failed}, {got}")
+        return wrong if failures > 3 else [f"only {failures} failures"]
+
+    assert in_child(all_places) == []
+
+
+def test_no_memory_for_finishing(segment_name: str, engine: pynotify.Engine) -> None:
+    """What raises may have finished it; if not it can be finished again."""
+
+    def all_places() -> list[str]:
+        wrong: list[str] = []
+        with pynotify.connect(segment_name) as conn:
+            topic = conn.topic("t")
+            with topic.channel("k").consumer() as consumer:
+                for place in range(1, 12):
+                    topic.publish("x")
+                    message = consumer.get(0)
+                    _, failed = without_memory_at(place, message.finish)
+                    if not failed:
+                        continue
+                    try:
+                        message.finish()
+                    except pynotify.MessageNotInFlight:
+                        wrong.append(f"{place}: finished, but not answered")
+                if topic.channel("k").stats().finished != 11:
+                    wrong.append(f"{topic.channel('k').stats()}")
+        return wrong
+
+    assert in_child(all_places) == []
+
+
+def test_nothing_is_kept_of_what_is_got(conn: pynotify.Connection) -> None:
+    topic = conn.topic("t")
+    with topic.channel("k").consumer(max_in_flight=100) as consumer:
+
+        def one(name: str) -> None:
+            topic.publish(name)
+            topic.publish(name, headers={name: name})
+            for _ in range(2):
+                message = consumer.get(0)
+                assert (message.body, message.id, repr(message)) is not None
+                message.finish()
+                with pytest.raises(pynotify.MessageNotInFlight):
+                    message.finish()
+            with pytest.raises(pynotify.Timeout):
+                consumer.get(0)
+
+        assert_forgotten(one)
+        before = [sys.getrefcount(thing) for thing in (topic, consumer, conn._handle)]
+        for _ in range(100):
+            topic.publish("x")
+            consumer.get(0).finish()
+        after = [sys.getrefcount(thing) for thing in (topic, consumer, conn._handle)]
+        assert after == before
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_is_taken_at_once(make_engine: EngineFactory, tmp_path: Path, durable: bool) -> None:
+    """Not from a topic on disk, not in a transaction, and not what a drained consumer has."""
+    with make_engine(data_dir=tmp_path).connect() as conn:
+        topic = conn.topic("t", durable=durable)
+        consumer = topic.channel("k").consumer(max_in_flight=2)
+        found: list[tuple[tuple[int, ...], bytes, bytes]] = []
+        assert not consumer.take_at_once(found)
+        for body in ("a", "b", "c", "d"):
+            topic.publish(body)
+        with conn.transaction():
+            assert not consumer.take_at_once(found)
+        assert consumer.take_at_once(found) is not durable
+        assert [body for _, body, _ in found] == ([] if durable else [b"a"])
+        message = consumer.get(0)
+        with conn.transaction():
+            assert not consumer.finish_at_once(message._fields)
+        for wrong in ((), (1, 2), ("a", "b", "c"), (-1, 0, 0), (1 << 64, 0, 0), (1, 1, 1)):
+            assert not consumer.finish_at_once(wrong)  # type: ignore[arg-type]
+        assert consumer.finish_at_once(message._fields) is not durable
+        consumer.drain()
+        assert not consumer.take_at_once(found)
+        consumer.close()
+        assert not consumer.take_at_once(found)
+        with pytest.raises(TypeError, match="takes a list"):
+            consumer.take_at_once(())  # type: ignore[arg-type]
+
+
+def test_a_consumer_that_was_cleared_is_closed() -> None:
+    """The collector may clear a consumer before the __del__ of a program that uses it."""
+    cleared = Taker.__new__(Taker)
+    with pytest.raises(AttributeError):
+        assert cleared._handle
+    with pytest.raises(TypeError, match="cannot be deleted"):
+        del cleared._handle
+    assert not cleared.take_at_once([])
+    assert not cleared.finish_at_once((1, 2, 3))
+
+
 # ---- the GIL -------------------------------------------------------------------------------------
 
 
@@ -569,22 +684,30 @@ def test_other_threads_run_while_one_waits(
     """What sends waits for the writer lock, and poll() for a LISTEN that waits for it."""
     conn.listen("c")
     topic = conn.topic("t")
-    topic.channel("k")
+    channel = topic.channel("k")
+    consumer = channel.consumer()
+    topic.publish("before")
+    message = consumer.get(0)
     lock_holder.hold()
     try:
         sender, listener = Call(conn.notify, "c", "x"), Call(conn.listen, "d")
         many = Call(conn.notify_many, "c", ["x", "x"])
         publisher = Call(topic.publish, "body")
+        finisher, getter = Call(message.finish), Call(consumer.get, PATIENCE)
         reader = Call(conn.poll)
         wait_until(lambda: not (sender.ended or listener.ended), "they have begun")
         for _ in range(100):
             assert sys.getswitchinterval() > 0  # this thread has the GIL
         assert not (sender.ended or many.ended or publisher.ended)
+        assert not (finisher.ended or getter.ended)
     finally:
         lock_holder.release()
     sender.result(), listener.result()
     assert many.result() == 1
     assert len(publisher.result()) == 16
+    finisher.result()
+    assert getter.result().body == b"body"
+    consumer.close()
     assert payloads(reader.result() + conn.poll()) == ["x", "x"]
 
 

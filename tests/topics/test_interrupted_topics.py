@@ -7,8 +7,10 @@ the channel, or finished; none is in flight for good.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 from consuming import bodies, figures
@@ -104,6 +106,34 @@ def test_getting(ground: Round, how: str, whole: bool) -> None:
         assert ground.left() == []
 
     at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("name", ["take_at_once", "pn_consumer_get"])
+def test_a_handler_that_gets_when_a_message_is_taken(ground: Round, name: str) -> None:
+    """It gets the next one, or is told to wait for the interrupted call."""
+    consumer = ground.consumer
+    inner: list[pynotify.Message] = []
+
+    def look(_frame: FrameType, event: str, argument: object) -> None:
+        if event == "c_return" and getattr(argument, "__name__", "") == name:
+            sys.setprofile(None)
+            with contextlib.suppress(pynotify.ProgrammingError):
+                inner.append(consumer.get(0))
+
+    for number in range(20):
+        ground.topic.publish_many([f"{number} first", f"{number} second"])
+        inner.clear()
+        sys.setprofile(look)
+        try:
+            outer = consumer.get(0) if name == "take_at_once" else consumer._get_otherwise(0)
+        finally:
+            sys.setprofile(None)
+        assert bodies([outer]) == [f"{number} first".encode()]
+        rest = inner or [consumer.get(0)]
+        assert bodies(rest) == [f"{number} second".encode()]
+        assert len(inner) == (name == "take_at_once")
+        for message in (outer, *rest):
+            message.finish()
 
 
 def _wait_for_one(ground: Round) -> pynotify.Message:
