@@ -148,6 +148,62 @@ static void test_what_is_due_comes_on_a_full_disk(void)
     close_scene();
 }
 
+/* ---- of two channels ------------------------------------------------------------------------- */
+
+/* On disk for both; one of them is there no more when it is due. */
+static void check_the_one_that_is_left(bool first_goes)
+{
+    enum { ALL = 600 };
+    pn_topic_options to = {0};
+    open_with(&to);
+    pn_ref second = channel_of(conn, topic, "d");
+    publish_later(ALL, 700 * MS);
+    struct pn_topic *t = topic_locked();
+    CHECK(pn_topic_later(t) > 0);
+    pn_lock_release(test_inside());
+    CHECK_OK(pn_topic_channel_delete(conn, first_goes ? channel : second));
+    channel = first_goes ? second : channel;
+    finish_all(ALL);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    close_scene();
+}
+
+static void test_what_is_due_comes_to_the_channel_that_is_left(void)
+{
+    check_the_one_that_is_left(false);
+    check_the_one_that_is_left(true);
+}
+
+/* It is over before it is due: each channel counts it. */
+static void test_what_expires_on_disk_is_counted_by_each_channel(void)
+{
+    enum { ALL = 600 };
+    pn_topic_options to = {0};
+    pn_message_out m;
+    static unsigned char body[LENGTH];
+    const pn_message_in in = {
+        .body = body, .body_len = LENGTH, .delay_ns = 700 * MS, .ttl_ns = 600 * MS};
+    uint64_t id;
+    open_with(&to);
+    pn_ref second = channel_of(conn, topic, "d");
+    for (int i = 0; i < ALL; i++)
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    struct pn_topic *t = topic_locked();
+    CHECK(pn_topic_later(t) > 0);
+    pn_lock_release(test_inside());
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    int rc = 0;
+    do
+        rc = pn_consumer_get(consumer, 10 * MS, &m);
+    while (rc == -EINTR || (rc == 0 && channel_stat(conn, channel).expired < ALL));
+    CHECK_EQ(rc, 0);
+    CHECK_EQ(channel_stat(conn, channel).expired, ALL);
+    CHECK_EQ(channel_stat(conn, second).expired, ALL);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+}
+
 /* ---- overwritten memory ---------------------------------------------------------------------- */
 
 /* Records that are not there are in no file: each file of a great many would be asked for them. */
@@ -184,6 +240,8 @@ int main(void)
     test_watchdog(100);
     RUN(test_what_is_due_comes_on_a_full_disk);
     RUN(test_consumers_sleep_while_a_full_disk_stops_compaction);
+    RUN(test_what_is_due_comes_to_the_channel_that_is_left);
+    RUN(test_what_expires_on_disk_is_counted_by_each_channel);
     RUN(test_records_that_are_not_there);
     return tests_done();
 }

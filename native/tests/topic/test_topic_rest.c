@@ -12,13 +12,13 @@ static pn_conn *conn;
 static pn_ref topic;
 static const char *name;
 static bool durable;
-static uint64_t compactions;
+static uint64_t compactions, memory = MEMORY;
 
 static void attach(void)
 {
     pn_options o = test_options();
     snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    o.topic_memory = MEMORY;
+    o.topic_memory = memory;
     CHECK_OK(pn_open(name, &o, &engine));
     conn = test_connect(engine);
 }
@@ -230,6 +230,73 @@ static void test_after_a_reboot_it_stops_no_other_either(void)
     durable = false;
 }
 
+/* A channel has finished later ones than those that it still has: of these there are records that
+ * name others only, behind the first that it rests with. */
+static void test_after_a_reboot_a_channel_has_what_it_had_not_finished(void)
+{
+    enum { KEPT = 500, ALL = 1000 };
+    pn_message_out m;
+    durable = true;
+    memory = 8 * MEMORY; /* before the reboot: then it has most of them in flight */
+    open_with(0);
+    pn_consumer *old = consumer_of(conn, channel_of(conn, topic, "some"), ALL);
+    channel_of(conn, topic, "all");
+    publish_numbers(1, ALL, 500);
+    for (int i = 1; i <= ALL; i++) {
+        CHECK_EQ(pn_consumer_get(old, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i);
+        if (i > KEPT)
+            FINISH(conn, &m);
+    }
+    publish_numbers(ALL + 1, ALL + 1, 500);
+    memory = MEMORY;
+    reboot();
+    CHECK_OK(pn_consumer_close(old));
+    pn_ref some = channel_of(conn, topic, "some"), all = channel_of(conn, topic, "all");
+    CHECK(topic_stat(conn, topic).on_disk > 0);
+    CHECK_EQ(depth_of(some), KEPT + 1);
+    CHECK_EQ(depth_of(all), ALL + 1);
+    CHECK_EQ(channel_stat(conn, some).message_count, KEPT + 1);
+    CHECK_EQ(channel_stat(conn, all).message_count, ALL + 1);
+    pn_consumer *consumer = consumer_of(conn, some, 1);
+    for (int i = 1; i <= KEPT + 1; i++) {
+        CHECK_EQ(pn_consumer_get(consumer, 0, &m), 1);
+        CHECK_EQ(number_in(&m), i <= KEPT ? i : ALL + 1);
+        FINISH(conn, &m);
+    }
+    NOTHING(consumer);
+    CHECK_EQ(depth_of(some), 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+    durable = false;
+}
+
+/* What was published before there was a channel: some of it goes to memory, and some to disk. */
+static void test_the_backlog_is_counted_for_each_channel(void)
+{
+    enum { ALL = 1500, MORE = 20 };
+    pn_message_out m;
+    open_with(0);
+    publish_numbers(1, ALL, 500);
+    pn_ref abandoned = channel_of(conn, topic, "abandoned");
+    pn_ref fast = channel_of(conn, topic, "fast");
+    pn_consumer *consumer = consumer_of(conn, fast, 1);
+    CHECK_EQ(pn_consumer_get(consumer, 0, &m), 1);
+    const int first = number_in(&m); /* those before went to the other, which was there alone */
+    CHECK(first < ALL);
+    FINISH(conn, &m);
+    CHECK_EQ(finish_from(consumer, first + 1), ALL);
+    CHECK_OK(pn_topic_pause(conn, topic, 1));
+    publish_numbers(ALL + 1, ALL + MORE, 500); /* in memory, and there for one of the two */
+    CHECK_OK(pn_topic_pause(conn, topic, 0));
+    CHECK_EQ(finish_from(consumer, ALL + 1), ALL + MORE);
+    CHECK_EQ(depth_of(abandoned), ALL + MORE);
+    CHECK_EQ(channel_stat(conn, fast).message_count, ALL + MORE + 1 - first);
+    CHECK_EQ(channel_stat(conn, abandoned).message_count, ALL + MORE);
+    CHECK_OK(pn_consumer_close(consumer));
+    close_scene();
+}
+
 /* Messages of the backlog go to disk for a channel between those two: what it rests with has been
  * carried already, and they have not. */
 static void test_what_is_given_out_during_compaction_is_in_the_log(void)
@@ -260,6 +327,10 @@ static void test_what_is_given_out_during_compaction_is_in_the_log(void)
     CHECK_EQ(topic_stat(conn, topic).depth, 0);
     while (the_log()->compact_file != 0)
         last_one++, publish_numbers(last_one, last_one, 500);
+    pn_ref both = channel_of(conn, topic, "fast");
+    CHECK_EQ(channel_stat(conn, both).message_count, 2000 + last_one);
+    both = channel_of(conn, topic, "abandoned");
+    CHECK_EQ(channel_stat(conn, both).message_count, last_one);
     pn_consumer *old = fast;
     reboot();
     CHECK_OK(pn_consumer_close(old));
@@ -415,6 +486,8 @@ int main(void)
     RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
     RUN(test_each_gets_everything_once_and_in_order);
     RUN(test_after_a_reboot_it_stops_no_other_either);
+    RUN(test_after_a_reboot_a_channel_has_what_it_had_not_finished);
+    RUN(test_the_backlog_is_counted_for_each_channel);
     RUN(test_what_is_given_out_during_compaction_is_in_the_log);
     durable = true;
     RUN(test_an_abandoned_channel_stops_no_other);
