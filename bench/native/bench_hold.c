@@ -24,6 +24,7 @@
 #include "pynotify_topic.h"
 
 enum { CHANNELS = 16000, LAGGARDS = 1000, BATCH = 1000, BODY = 200, IN_FLIGHT = 60000 };
+enum { LONG = 400000 };                   /* bytes of a long message */
 enum { RING_PAGES = 64, PAYLOAD = 7000 }; /* of a queue that is to be full; about a page each */
 
 static const double BAR_MS = 2, BYSTANDER_MS = 5;
@@ -621,6 +622,74 @@ static struct result publishing_to_resting(void)
     return publishing_to_disk(false, true);
 }
 
+static void publish_one(size_t length, int64_t delay_ns)
+{
+    static uint8_t body[LONG];
+    const pn_message_in in = {.body = body, .body_len = length, .delay_ns = delay_ns};
+    uint64_t id;
+    must(pn_topic_publish(conn, NULL, topic, &in, &id), "publish");
+}
+
+static void finish_some(int n)
+{
+    const pn_consumer_options o = {.max_in_flight = 1};
+    pn_consumer *consumer;
+    pn_message_out m;
+    must(pn_consumer_open(conn, channel, &o, &consumer), "consumer");
+    for (int i = 0; i < n;) {
+        int rc = pn_consumer_get(consumer, INT64_C(1000000000), &m);
+        if (rc == -EINTR)
+            continue;
+        if (must(rc, "get") != 1)
+            die("only %d messages came", i);
+        must(pn_message_finish(conn, m.delivery, m.tag, m.id), "finish");
+        i++;
+    }
+    pn_consumer_close(consumer);
+}
+
+/* Memory is full of deferred messages, which make room for long ones. */
+static struct result leaving(void)
+{
+    const int64_t day = INT64_C(86400000000000);
+    pn_topic_stats stats = {0};
+    open_topic_in(16 << 20, false, false);
+    while (stats.on_disk == 0) {
+        publish_one(BODY, day);
+        must(pn_topic_stat(conn, topic, &stats), "stat");
+    }
+    begin_watching(conn, engine);
+    for (int i = 0; i < 20; i++)
+        publish_one(LONG, 0);
+    finish_some(20);
+    return finish();
+}
+
+/* What was on disk has room at once. */
+static struct result coming_back(size_t length, int n)
+{
+    pn_topic_options t = {.given = PN_TOPIC_MAX_MEMORY, .max_memory = 65536};
+    open_topic_in(64 << 20, false, false);
+    must(pn_topic_configure(conn, topic, &t), "configure");
+    for (int i = 0; i < n; i++)
+        publish_one(length, 0);
+    t.max_memory = 0;
+    begin_watching(conn, engine);
+    must(pn_topic_configure(conn, topic, &t), "configure");
+    finish_some(n);
+    return finish();
+}
+
+static struct result coming_back_short(void)
+{
+    return coming_back(BODY, 20 * BATCH);
+}
+
+static struct result coming_back_long(void)
+{
+    return coming_back(LONG / 10, BATCH);
+}
+
 static void take_and_die(int socket, void *arg)
 {
     const pn_consumer_options o = {.max_in_flight = 65535};
@@ -770,6 +839,9 @@ static const struct {
     {"publish_many of 1,000 messages of 200 bytes, memory is full", publishing_on_disk},
     {"the same, durable, fsync none", publishing_durable_on_disk},
     {"the same, not durable, two channels rest", publishing_to_resting},
+    {"messages of 200 bytes come back from disk", coming_back_short},
+    {"messages of 40,000 bytes come back from disk", coming_back_long},
+    {"deferred messages leave memory for some of 400,000 bytes", leaving},
     {"the death of a consumer with 60,000 messages in flight", reaping},
     {"drop-oldest with 60,000 messages in flight", dropping},
     {"publish and finish while the log is compacted", compacting},

@@ -37,6 +37,12 @@ struct pn_topic_sync {
 
 struct pn_topic_notes;
 
+/* What was moved between memory and files so far (topic/overflow.h). */
+struct pn_moved {
+    uint32_t records, looks;
+    uint64_t read, written;
+};
+
 struct pn_hold {
     uint32_t at_end; /* enum pn_hold_end: what is to be done */
     uint32_t nwakes; /* slots with notified consumers; > PN_TOPIC_WAKES: all that are notified */
@@ -47,6 +53,7 @@ struct pn_hold {
     struct pn_topic_sync sync;
     uint64_t files_end;           /* of PN_REMOVE_FILES */
     struct pn_topic_notes *notes; /* time-outs, for the holder's latency log; NULL: it has none */
+    struct pn_moved moved;
     bool told; /* the log of topics was told before the commit of what is done now */
 };
 

@@ -89,6 +89,7 @@ static void begin(struct pn_segment *seg, struct pn_hold *hold)
     hold->sync.policy = 0;
     hold->notes = NULL;
     hold->told = false;
+    hold->moved = (struct pn_moved) {0};
     seg->hold = hold;
     pn_data_files_hold();
 }

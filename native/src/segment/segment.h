@@ -38,6 +38,7 @@ struct pn_topics {
     struct pn_durable *durable;      /* used with the lock; NULL: not needed so far */
     uint32_t noted;                  /* `durable` has something for the log (topic/durable.c) */
     struct pn_diskqueue_files *disk; /* used with the lock; NULL: not needed so far */
+    uint32_t rest_turn;              /* which channel of those that rest comes first.  W: holder */
 };
 
 struct pn_segment {

@@ -391,6 +391,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
         pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
     }
     pn_topic_channel_settle_locked(seg, ch);
+    seg->topics.ctl->refill_next = ch->topic; /* it comes first */
     pn_topics_end_locked(seg);
     release_and_log(c, &notes);
     return rc;

@@ -3,15 +3,15 @@
  *
  * 1. What is deferred must not keep a message for now from its consumer.  So when something of a
  *    topic has no room in memory, and waits in one of its files (overflow.c, rest.c), deferred
- *    messages go to a queue on disk of their own, `later`, until half a share is free: of 256
- *    that are looked at, those that are due in the later half of the time.
- *    Only a message that is deferred in each of its channels goes, as a whole.
+ *    messages go to a queue on disk of their own, `later`, until half a share is free: of 256 at a
+ *    time that are looked at, those that are due in the later half of the time.  Only a message
+ *    that is deferred in each of its channels goes, as a whole.
  * 2. A record there names the channels that have the message, until when each has deferred it, and
  *    its attempts and place there, as those of overflow.c 2 do.  So empty() and delete() of a
  *    channel make it void, and a channel that is made later gets none of it.
  * 3. `later` keeps no order.  When the earliest is nearly due, one turn is made of all that is in
- *    it, in steps of PN_TOPIC_STEPS records or PN_LATER_BYTES, each by a process that ends an
- *    operation; a consumer that waits sleeps no longer than until then.  A turn
+ *    it, in steps (PN_MOVE_*), each by a process that ends an operation; a consumer that waits
+ *    sleeps no longer than until then.  A turn
  *      - brings back what is due; where it has no room, others make some, and if none can the turn
  *        waits, as the topic's memory is full of what is for now;
  *      - brings back what is due within `later_window`, while half a share is free.  The window
@@ -45,13 +45,12 @@
 #include "topic/rest.h"
 #include "topic/timedset.h"
 
-/* Of records written in one hold; what stands in each besides its body: so few are written. */
-enum { PN_LATER_BYTES = 256 << 10, PN_LATER_RECORD = 1024 };
-#define PN_LATER_LEAD  1000000000LL    /* of a turn of few */
-#define PN_LATER_EACH  50000LL         /* what each record may take of it */
-#define PN_LATER_MOST  60000000000LL   /* no lead is longer */
-#define PN_LATER_PAUSE 20000000LL      /* between two turns */
-#define PN_LATER_SOON  100000000LL     /* what is due by then does not leave */
+enum { PN_LATER_RECORD = 1024 };     /* counts as written besides a body: so few are, in one hold */
+#define PN_LATER_LEAD  1000000000LL  /* of a turn of few */
+#define PN_LATER_EACH  50000LL       /* what each record may take of it */
+#define PN_LATER_MOST  60000000000LL /* no lead is longer */
+#define PN_LATER_PAUSE 20000000LL    /* between two turns */
+#define PN_LATER_SOON  100000000LL   /* what is due by then does not leave */
 #define PN_LATER_BEGIN 3600000000000LL /* the first window, and the longest: */
 #define PN_LATER_DAY   86400000000000LL
 
@@ -261,6 +260,7 @@ static uint32_t candidates(struct pn_segment *seg, struct pn_topic *topic,
                            struct pn_topic_channel *ch, int64_t now, uint32_t ref[PN_TOPIC_STEPS],
                            int64_t due[PN_TOPIC_STEPS])
 {
+    struct pn_moved *moved = &pn_topics_hold(seg)->moved;
     const uint32_t n = ch->timed.n, looks = n < PN_TOPIC_STEPS ? n : PN_TOPIC_STEPS;
     uint32_t found = 0;
     struct pn_timed entry;
@@ -274,11 +274,12 @@ static uint32_t candidates(struct pn_segment *seg, struct pn_topic *topic,
         found += is_deferred(seg, topic, ref[found], now, &due[found]);
     }
     ch->later_look += looks;
+    moved->looks += looks;
     return found;
 }
 
 static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_topic_channel *ch,
-                      uint64_t bytes, uint64_t *written)
+                      uint64_t bytes)
 {
     const int64_t now = pn_now_ns();
     uint32_t ref[PN_TOPIC_STEPS + 1];
@@ -288,7 +289,7 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     /* beyond max_disk_bytes nothing leaves but for what waits */
     for (uint32_t i = 0; i < n; i++)
         last = due[i] > last ? due[i] : last;
-    for (uint32_t i = 0; i < n && *written < PN_LATER_BYTES &&
+    for (uint32_t i = 0; i < n && pn_topics_hold(seg)->moved.written < PN_MOVE_WRITTEN &&
                          !is_roomy(seg, topic, bytes, pn_topic_disk_is_over(topic) ? 0 : HALF);
          i++) {
         int64_t until;
@@ -297,13 +298,13 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         const struct pn_lengths length = pn_message_lengths(pn_message_at(seg, ref[i]));
         if (leave(seg, topic, ref[i], until) != 0)
             break;
-        *written += length.both + PN_LATER_RECORD;
+        pn_topics_hold(seg)->moved.written += length.both + PN_LATER_RECORD;
         left = true;
     }
     return left;
 }
 
-bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t *written)
+bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
     const bool stuck = topic->later_stuck != 0 && pn_topic_later(topic) != 0;
@@ -328,11 +329,11 @@ bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic, u
         topic->refilling = pn_load_relaxed(&seg->topics.ctl->log.queue.error) == 0;
         return false;
     }
-    if (*written >= PN_LATER_BYTES) {
+    if (!pn_topic_may_write_locked(seg)) {
         topic->refilling = 1;
         return false;
     }
-    bool left = make_room(seg, topic, most, bytes, written);
+    bool left = make_room(seg, topic, most, bytes);
     if (left)
         pn_topic_settle_locked(seg, topic); /* the next turn may begin earlier now */
     return left;
@@ -350,7 +351,6 @@ struct turn {
     struct pn_segment *seg;
     struct pn_topic *topic;
     int64_t now;
-    uint64_t written;
     bool idle; /* no turn is being made */
     bool moved;
 };
@@ -460,7 +460,7 @@ static int write_again(struct turn *t, const struct record *r)
     redo->disk = redo->spill = redo->rest = 0;
     if (topic->later_recount == PN_LATER_COUNTING)
         count_all(t, r, true, true);
-    t->written += r->d.bytes;
+    pn_topics_hold(seg)->moved.written += r->d.bytes;
     note_due(topic, r->d.expires != 0 && r->d.expires < r->d.due ? r->d.expires : r->d.due);
     return 1;
 }
@@ -530,12 +530,13 @@ static int step(struct turn *t, uint64_t until)
     struct pn_topic *topic = t->topic;
     struct record r = {.to = {0}};
     int rc = 1;
-    for (uint32_t i = 0;
-         (rc == 1 || rc == -EAGAIN) && pn_diskqueue_now(&topic->later)->read_seq < until; i++) {
-        if (i == PN_TOPIC_STEPS || t->written >= PN_LATER_BYTES)
+    while ((rc == 1 || rc == -EAGAIN) && pn_diskqueue_now(&topic->later)->read_seq < until) {
+        if (!pn_topic_may_read_locked(t->seg) ||
+            pn_topics_hold(t->seg)->moved.written >= PN_MOVE_WRITTEN)
             return 1;
         const uint64_t next = pn_diskqueue_now(&topic->later)->read_seq;
         rc = pn_later_look_locked(t->seg, topic, &r.to, &r.d);
+        pn_topic_has_read_locked(t->seg, rc == 1 ? r.d.bytes : 0);
         if (rc == 1 && (r.to.seq - 1 != next || r.d.deliveries.n == 0) &&
             topic->later_recount ==
                 PN_LATER_COUNTED) /* some are lost: of which channels is not known */

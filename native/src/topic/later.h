@@ -9,8 +9,8 @@
 #include "topic/overflow.h"
 
 /* Something of the topic is on disk for want of memory: deferred ones make room for it.  True: some
- * did, so it is to be looked at again.  *written: bytes so far, in this hold. */
-bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t *written);
+ * did, so it is to be looked at again. */
+bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic);
 
 /* What is due soon comes back, in bounded steps, if it is time for that. */
 void pn_later_turn_locked(struct pn_segment *seg, struct pn_topic *topic);

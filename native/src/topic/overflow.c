@@ -1,14 +1,15 @@
 /*
  * overflow.c - overflow="disk": messages of a topic for which there is no room in memory.
  *
- * 1. Each topic has a queue on disk (diskqueue.c), in the segment's data_dir.  Once something is
- *    in it, what is published goes behind it; the oldest come back as soon as there is room:
- *    whenever an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the
- *    queue on disk holds something only while the topic has all the memory that it may have
- *    (arena_share.c), or max_depth messages: no consumer waits for what is there.  All topics with
- *    something on disk take turns; one whose next record had no room is looked at again, without
+ * 1. Each topic has a queue on disk (diskqueue.c), in the segment's data_dir.  Once something is in
+ *    it, what is published goes behind it; the oldest come back as soon as there is room: whenever
+ *    an operation on topics ends (pn_topics_end_locked).  So the order is kept, and the queue on
+ *    disk holds something only while the topic has all the memory that it may have (arena_share.c),
+ *    or max_depth messages: no consumer waits for what is there.  All topics with something on disk
+ *    take turns, but for the one of a consumer that comes, which is first; what a hold of the lock
+ *    moves is bounded (PN_MOVE_*).  One whose next record had no room is looked at again, without
  *    reading it, when it would have.  A long row of what has expired or was cancelled takes several
- *    holds of the lock: meanwhile `refilling` stands, and a consumer that waits is made to come by
+ *    holds as well: meanwhile `refilling` stands, and a consumer that waits is made to come by
  *    (I24).
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
@@ -579,6 +580,9 @@ static int take(void *arg, const struct pn_record_out *record)
     struct pn_new_message m;
     struct pn_moment then;
     struct pn_spilled head;
+    if (!pn_topic_may_read_locked(seg))
+        return 0;
+    pn_topic_has_read_locked(seg, record->length);
     if (!parse(seg, record, &head, &m, &then))
         return 1;
     const struct pn_spilled_deliveries given = deliveries_of(record, &head);
@@ -618,17 +622,16 @@ static int take(void *arg, const struct pn_record_out *record)
     return 1;
 }
 
-/* At most *left of them; true: what came has left the backlog, and with that made room for more. */
-static bool refill_once(struct refill *r, uint32_t *left)
+/* True: what came has left the backlog, and with that made room for more. */
+static bool refill_once(struct refill *r)
 {
     struct pn_segment *seg = r->seg;
     struct pn_topic *topic = r->topic;
     int64_t n = -EAGAIN;
     for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
-        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, *left, take, r);
+        n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_MOVE_RECORDS, take, r);
     PN_CRASH("refill:done");
-    *left -= n > 0 ? (uint32_t) n : 0;
-    if ((*left == 0 || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
+    if ((!pn_topic_may_read_locked(seg) || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
         topic->refilling = 1;
     const uint32_t firm = topic->firm;
     if (n <= 0 || pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready == 0 ||
@@ -641,10 +644,14 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
     struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
-    uint32_t before = topic->messages, left = PN_TOPIC_STEPS;
+    uint32_t before = topic->messages;
     if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
-    while (refill_once(&r, &left))
+    if (!pn_topic_may_read_locked(seg)) {
+        topic->refilling = 1;
+        return;
+    }
+    while (refill_once(&r))
         ;
     pn_tombstones_passed_locked(seg, topic);
     /* as many may have been dropped for those that came */
@@ -664,6 +671,11 @@ static void refill(struct pn_segment *seg, struct pn_topic *topic)
         pn_later_turn_locked(seg, topic);
 }
 
+static bool may_move(const struct pn_segment *seg)
+{
+    return pn_topic_may_read_locked(seg) && pn_topic_may_write_locked(seg);
+}
+
 void pn_topics_refill_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
@@ -673,18 +685,24 @@ void pn_topics_refill_locked(struct pn_segment *seg)
     bool more = false;
     ctl->refill_next = first + 1;
     for (uint32_t k = 0; k < n; k++) {
-        struct pn_topic *topic = &seg->topics.topic[first + k < n ? first + k : first + k - n];
+        const uint32_t index = first + k < n ? first + k : first + k - n;
+        struct pn_topic *topic = &seg->topics.topic[index];
+        const bool may = may_move(seg);
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
             (pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0 &&
              pn_topic_later(topic) == 0))
             continue;
         if (topic->disk_staged == 0) { /* else a commit is on its way, which holds both copies */
-            uint64_t written = 0;
+            const bool was = topic->refilling != 0;
             topic->refilling = 0;
             refill(seg, topic);
-            while (topic->refilling == 0 && pn_later_make_room_locked(seg, topic, &written))
+            while (topic->refilling == 0 && pn_later_make_room_locked(seg, topic))
                 refill(seg, topic);
+            if (topic->refilling != 0 && (may || !was)) /* a consumer that waits is to go on */
+                pn_topic_settle_locked(seg, topic);
         }
+        if (may && !may_move(seg))
+            ctl->refill_next = index + 1;
         more = more || pn_topic_on_disk(topic) != 0 || pn_rest_records(topic) != 0 ||
                pn_topic_later(topic) != 0;
     }

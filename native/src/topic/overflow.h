@@ -170,6 +170,38 @@ int pn_rest_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
 void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                    const struct pn_record_out *record);
 
+/*
+ * In one hold of the lock so much is moved between memory and the files of all topics, and one
+ * record more: records that are read, and their bytes; bytes of those that later.c writes; messages
+ * that it looks at.  What is left to do is `refilling`, and goes on in the next hold.
+ */
+enum {
+    PN_MOVE_RECORDS = PN_TOPIC_STEPS,
+    PN_MOVE_READ = 1 << 20,
+    PN_MOVE_WRITTEN = 128 << 10,
+    PN_MOVE_LOOKS = 2048
+};
+/* May one more be read; or written, and looked at? */
+static inline bool pn_topic_may_read_locked(const struct pn_segment *seg)
+{
+    pn_assert_topics_held(seg);
+    const struct pn_moved *moved = &pn_topics_hold(seg)->moved;
+    return moved->records < PN_MOVE_RECORDS && moved->read < PN_MOVE_READ;
+}
+static inline bool pn_topic_may_write_locked(const struct pn_segment *seg)
+{
+    pn_assert_topics_held(seg);
+    const struct pn_moved *moved = &pn_topics_hold(seg)->moved;
+    return moved->looks < PN_MOVE_LOOKS && moved->written < PN_MOVE_WRITTEN;
+}
+static inline void pn_topic_has_read_locked(struct pn_segment *seg, uint64_t bytes)
+{
+    pn_assert_topics_held(seg);
+    struct pn_moved *moved = &pn_topics_hold(seg)->moved;
+    moved->records++;
+    moved->read += bytes;
+}
+
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -769,6 +769,7 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     int rc = pn_rest_look_locked(seg, topic, &to, &d);
     if (rc < 0 && rc != -EAGAIN)
         return rc;
+    pn_topic_has_read_locked(seg, rc == 1 ? d.bytes : 0);
     count_lost(topic, at.seq, rc == 1 ? to.seq - 1 : to.seq);
     struct pn_spilled_delivery own;
     bool other = rc == 1 && d.given && !is_named(seg, topic, ch, &d, &own);
@@ -793,17 +794,23 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
     const int64_t now = pn_now_ns();
+    const uint32_t first = topic->nchannels == 0 ? 0 : seg->topics.rest_turn++ % topic->nchannels;
     uint32_t steps = 0;
     bool more = false;
     if (pn_topic_use_files_locked(seg, topic) != 0)
         return false;
-    EACH_CHANNEL (seg, topic, ch) {
-        int rc = 1;
-        for (uint32_t i = 0; i < PN_TOPIC_STEPS && rc == 1; i++) {
-            rc = refill_one(seg, topic, ch, now);
-            steps += rc == 1;
+    for (int round = 0; round < 2; round++) { /* from `first` on, then those before it */
+        uint32_t i = 0;
+        EACH_CHANNEL (seg, topic, ch) {
+            if ((i++ < first) != (round == 1))
+                continue;
+            int rc = rests(topic, ch);
+            while (rc == 1 && pn_topic_may_read_locked(seg)) {
+                rc = refill_one(seg, topic, ch, now);
+                steps += rc == 1;
+            }
+            more = more || rc == 1 || rc == -EAGAIN;
         }
-        more = more || rc == 1 || rc == -EAGAIN;
     }
     follow(seg, topic);
     PN_CRASH("rest:refilled");
