@@ -172,6 +172,82 @@ def test_one_of_two_channels_is_emptied(on_disk: pynotify.Connection) -> None:
     assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
 
 
+def test_a_topic_that_is_emptied_keeps_what_its_channels_have(
+    on_disk: pynotify.Connection,
+) -> None:
+    topic = on_disk.topic("jobs")
+    channel = topic.channel("c")
+    put_off(topic, MANY, delay=3)
+    topic.empty()
+    assert (topic.stats().unfinished, channel.stats().deferred) == (MANY, MANY)
+    with channel.consumer(max_in_flight=10) as consumer:
+        assert len(work(consumer, MANY)) == MANY
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(0)
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
+
+
+def test_a_topic_that_is_deleted_leaves_nothing(
+    on_disk: pynotify.Connection, tmp_path: Path
+) -> None:
+    other = on_disk.topic("other")
+    other.channel("c")
+    for _ in range(2):
+        topic = on_disk.topic("jobs")
+        topic.channel("c")
+        put_off(topic, MANY, delay=1)
+        assert topic.stats().on_disk > 0
+        topic.delete()
+        assert [path for path in tmp_path.iterdir() if path.stat().st_size > 0] == []
+    topic = on_disk.topic("jobs")
+    with topic.channel("c").consumer() as consumer:
+        topic.publish(b"now")
+        assert work(consumer, 1) == [b"now"]
+        with pytest.raises(pynotify.Timeout):
+            consumer.get(1.2)
+    assert (topic.stats().unfinished, topic.stats().on_disk) == (0, 0)
+    put_off(other, MANY)
+    assert other.stats().on_disk > 0, "their room is free for others"
+
+
+def test_those_that_were_tried_too_often_become_dead_letters(on_disk: pynotify.Connection) -> None:
+    """Their attempts go to disk with them, and come back."""
+    few = 300
+    topic, dead = on_disk.topic("jobs"), on_disk.topic("dead")
+    graves = dead.channel("c")
+    topic.channel("c")
+    put_off(topic, MANY)
+    with topic.channel("c").consumer(max_attempts=2, dead_letter="dead") as consumer:
+        topic.publish_many(b"poison %d" % number for number in range(few))
+        attempts = []
+        while len(attempts) < 2 * few:
+            message = consumer.get(PATIENCE)
+            attempts.append(message.attempts)
+            message.requeue(delay=1 if message.attempts == 1 else 0)
+            if attempts.count(1) == few and attempts[-1] == 1:
+                put_off(topic, MANY)
+    assert (attempts.count(1), attempts.count(2)) == (few, few)
+    assert topic.channel("c").stats().dead_lettered == few
+    with graves.consumer() as consumer:
+        bodies = work(consumer, few)
+    assert sorted(bodies) == sorted(b"poison %d" % number for number in range(few))
+    assert topic.channel("c").stats().deferred == 2 * MANY
+
+
+def test_a_dead_letter_finds_room_where_deferred_ones_have_it(on_disk: pynotify.Connection) -> None:
+    topic, dead = on_disk.topic("jobs"), on_disk.topic("dead")
+    graves = dead.channel("c")
+    put_off(dead, MANY)
+    given_up = topic.channel("c").consumer(dead_letter="dead")
+    with given_up as consumer, graves.consumer() as digger:
+        for number in range(50):
+            topic.publish(b"poison %d" % number + BODY)
+            consumer.get(PATIENCE).dead_letter("poison")
+            with digger.get(PATIENCE) as message:
+                assert message.body == b"poison %d" % number + BODY
+    assert graves.stats().deferred == MANY
+
+
 def test_it_expires_there(on_disk: pynotify.Connection) -> None:
     topic = on_disk.topic("jobs")
     channel = topic.channel("c")
