@@ -217,6 +217,7 @@ static void reap_held(struct pn_segment *seg, uint32_t slot)
             continue;
         pn_delivery_unhold_locked(seg, ref);
         PN_CRASH("topic:unheld");
+        seg->topics.ctl->prepared--;
         pn_topic_channel_settle_locked(seg, ch);
     }
 }

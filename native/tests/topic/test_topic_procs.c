@@ -253,6 +253,12 @@ static void prepare_and_die(void *arg)
         pause(); /* a late signal ends it */
 }
 
+/* While that is not 0, all cells are looked at whenever a backend is reaped. */
+static uint32_t kept_for_prepared(void)
+{
+    return test_inside()->topics.ctl->prepared;
+}
+
 static void test_what_a_dead_one_had_prepared_did_not_happen(void)
 {
     pn_message_out m;
@@ -269,6 +275,7 @@ static void test_what_a_dead_one_had_prepared_did_not_happen(void)
     GET(c, &m, "1");
     NOTHING(c);
     CHECK_EQ(topic_stat(conn, topic).unfinished, 1);
+    CHECK_EQ(kept_for_prepared(), 0);
     CHECK_OK(pn_consumer_close(c));
     close_scene();
 }
@@ -298,6 +305,7 @@ static void test_what_a_dead_one_held_of_ours_is_ours_again(void)
     CHECK_DEPTHS(conn, channel, 0, 2, 0);
     NOTHING(c);
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0)); /* it looks for the dead */
+    CHECK_EQ(kept_for_prepared(), 0);
     CHECK_DEPTHS(conn, channel, 1, 1, 0);
     FINISH(conn, &m);
     GET(c, &m, "2");
