@@ -30,7 +30,7 @@ class TestConnection:
 
         assert_forgotten(one)
         assert conn.listening_channels() == {"always"}
-        assert len(conn.link.receiver.reader._batch.channels) <= 3
+        assert len(conn.link.receiver.reader.batch.channels) <= 3
 
     def test_listen_and_poll_batch(
         self, conn: pynotify.Connection, other: pynotify.Connection
@@ -127,7 +127,7 @@ class TestManyNames:
                 assert message.channel == name
                 conn.unlisten(name)
         assert conn.listening_channels() == {"always"}
-        assert len(conn.link.receiver.reader._batch.channels) <= 3
+        assert len(conn.link.receiver.reader.batch.channels) <= 3
 
     def test_subscribe(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
         conn.listen("always")
@@ -136,7 +136,7 @@ class TestManyNames:
                 with conn.subscribe(name) as sub:
                     other.notify(name, "answer")
                     assert sub.next(60).channel == name
-        assert len(conn.link.receiver.reader._batch.channels) <= 3
+        assert len(conn.link.receiver.reader.batch.channels) <= 3
 
 
 class TestTopics:
