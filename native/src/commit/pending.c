@@ -102,14 +102,6 @@ static int index_channels(struct pn_pending *p)
     return rc;
 }
 
-static int index_events(struct pn_pending *p, size_t n)
-{
-    int rc = index_reset(&p->event_index, n);
-    for (uint32_t i = 0; rc == 0 && i < p->nevents; i++)
-        index_put(&p->event_index, p->events[i].hash, i);
-    return rc;
-}
-
 static bool same_channel(const struct pn_pending *p, uint32_t i, uint64_t hash, const char *name,
                          size_t len)
 {
@@ -138,6 +130,28 @@ static bool same_event(const struct pn_pending *p, uint32_t i, uint64_t hash, ui
     const struct pn_pending_event *e = &p->events[i];
     return e->hash == hash && e->channel == channel && e->payload_len == len &&
            (len == 0 || memcmp(p->arena + e->payload_off, payload, len) == 0);
+}
+
+/* Of equal ones, which are there where none was to collapse, the first: a chain of all of them would
+ * be walked for each. */
+static void index_event(struct pn_pending *p, uint32_t i)
+{
+    const struct pn_pending_event *e = &p->events[i];
+    const unsigned char *payload = e->payload_len == 0 ? NULL : p->arena + e->payload_off;
+    uint32_t *slots = p->event_index.slots, mask = p->event_index.size - 1;
+    uint32_t at = (uint32_t) e->hash & mask;
+    for (; slots[at] != 0; at = (at + 1) & mask)
+        if (same_event(p, slots[at] - 1, e->hash, e->channel, payload, e->payload_len))
+            return;
+    slots[at] = i + 1;
+}
+
+static int index_events(struct pn_pending *p, size_t n)
+{
+    int rc = index_reset(&p->event_index, n);
+    for (uint32_t i = 0; rc == 0 && i < p->nevents; i++)
+        index_event(p, i);
+    return rc;
 }
 
 static bool have_event(const struct pn_pending *p, uint64_t hash, uint32_t channel,
@@ -215,7 +229,7 @@ static int add_event(struct pn_pending *p, uint32_t c, const void *payload, size
                                      : 2 * p->nevents > p->event_index.size)
         rc = index_events(p, p->nevents);
     else if (p->event_index.slots != NULL)
-        index_put(&p->event_index, hash, at);
+        index_event(p, at);
     if (rc < 0)
         p->nevents--; /* not queued, so not to be committed either */
     return rc < 0 ? rc : 1;

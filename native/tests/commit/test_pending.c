@@ -46,6 +46,33 @@ static void test_equal_ones_collapse(void)
     CHECK_EQ(list.nevents, 0);
 }
 
+static size_t indexed(void)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < list.event_index.size; i++)
+        n += list.event_index.slots[i] != 0;
+    return n;
+}
+
+/* Those that were not to collapse; or each would be looked for among all. */
+static void test_equal_ones_stand_in_the_index_once(void)
+{
+    for (int i = 0; i < 500; i++)
+        CHECK_EQ(pn_pending_notify(&list, "c", 1, "x", 1, false), 1);
+    CHECK_EQ(indexed(), 1);
+    CHECK_EQ(pn_pending_push(&list), 1);
+    for (int i = 0; i < 500; i++)
+        CHECK_EQ(pn_pending_notify(&list, "c", 1, i % 2 == 0 ? "y" : "", i % 2 == 0, false), 1);
+    CHECK_EQ(indexed(), 3);
+    CHECK_EQ(notify("c", "y"), 0);
+    pn_pending_rollback(&list, 1);
+    CHECK_EQ(list.nevents, 500);
+    CHECK_EQ(indexed(), 1);
+    CHECK_EQ(notify("c", "x"), 0);
+    CHECK_EQ(notify("c", "y"), 1);
+    pn_pending_free(&list);
+}
+
 /* The 17th makes the table, as in PostgreSQL; nothing else may change there. */
 static void test_the_seventeenth(void)
 {
@@ -269,6 +296,7 @@ int main(void)
 {
     test_watchdog(110);
     RUN(test_equal_ones_collapse);
+    RUN(test_equal_ones_stand_in_the_index_once);
     RUN(test_the_seventeenth);
     RUN(test_rollback_over_the_threshold);
     RUN(test_nested_levels);
