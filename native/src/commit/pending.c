@@ -132,8 +132,8 @@ static bool same_event(const struct pn_pending *p, uint32_t i, uint64_t hash, ui
            (len == 0 || memcmp(p->arena + e->payload_off, payload, len) == 0);
 }
 
-/* Of equal ones, which are there where none was to collapse, the first: a chain of all of them would
- * be walked for each. */
+/* Of equal ones, which are there where none was to collapse, the first: a chain of all of them
+ * would be walked for each. */
 static void index_event(struct pn_pending *p, uint32_t i)
 {
     const struct pn_pending_event *e = &p->events[i];
