@@ -39,6 +39,7 @@ def cut(bridge: Bridge, server: Server) -> None:
     with server.connect() as conn:
         conn.execute(_TERMINATE, [before.upstream_pid])
     bridge.await_connections(before.connections + 1)
+    bridge.await_listening(*before.listening)  # what is sent before that is lost
 
 
 @pytest.fixture
@@ -84,6 +85,7 @@ def test_a_gap_is_for_those_who_were_there(
         late.listen("d")
         own_postgres.start()
         own_bridge.await_connections(2)
+        own_bridge.await_listening("c", "d")
         send(own_postgres, "c", "1")
         send(own_postgres, "d", "2")
         assert take(late, 1) == ["2"]

@@ -286,18 +286,15 @@ def test_it_is_there_after_a_reboot(tmp_path: Path, new_name: Callable[[], str])
         topic = conn.topic("jobs", durable=True)
         channel = topic.channel("c")
         put_off(topic, MANY)
-        due = topic.publish(b"due", delay=1)
+        topic.publish(b"due", delay=1)
         put_off(topic, MANY)
     pynotify.unlink(name)
     with pynotify.connect(name, topic_memory=MEMORY, data_dir=str(tmp_path)) as conn:
         topic = conn.topic("jobs")
         channel = topic.channel("c")
         topic.publish(b"now")
-        with channel.consumer() as consumer:
-            with consumer.get(PATIENCE) as message:
-                assert message.body == b"now"
-            with consumer.get(PATIENCE) as message:
-                assert message.id == due
+        with channel.consumer() as consumer:  # on a slow machine it is due by then
+            assert sorted(work(consumer, 2)) == [b"due", b"now"]
         stats = topic.stats()
         assert stats.unfinished == 2 * MANY > stats.on_disk > 0
         assert channel.stats().deferred == 2 * MANY
