@@ -171,7 +171,9 @@ class Taker:
     draining: bool
     in_memory: bool
     in_core: bool
+    # Append fields, body and headers of what is there; False: it did not.
     def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool: ...
+    # Finish that message, outside of a transaction; False: it did not.
     def finish_at_once(self, fields: tuple[int, ...], /) -> bool: ...
 
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...

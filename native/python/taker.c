@@ -234,11 +234,10 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+/* Without docstrings, since they are no part of what users call (_hot.pyi describes them). */
 static PyMethodDef methods[] = {
-    {"take_at_once", take_at_once, METH_O,
-     "take_at_once(found): append (fields, body, headers) of what is there; False: it did not."},
-    {"finish_at_once", finish_at_once, METH_O,
-     "finish_at_once(fields): finish that message, outside of a transaction; False: it did not."},
+    {"take_at_once", take_at_once, METH_O, NULL},
+    {"finish_at_once", finish_at_once, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
