@@ -32,7 +32,6 @@
 #include "topic/attach.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"
-#include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/overflow.h"
 #include "wakeup/latch.h"

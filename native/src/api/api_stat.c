@@ -6,9 +6,10 @@
 #include "backend/backend.h"
 #include "recovery/check.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/durable.h"
 #include "topic/open.h"
-#include "topic/overflow.h"
+#include "topic/queues.h"
 #include "wakeup/procsignal.h"
 
 /* ---- statistics, checking -------------------------------------------------------------------- */

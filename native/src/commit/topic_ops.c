@@ -24,18 +24,26 @@
 
 #include "backend/generation.h"
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "queue/queue.h"
 #include "segment/lock.h"
+#include "topic/answer.h"
+#include "topic/area.h"
 #include "topic/cancel.h"
 #include "topic/consumers.h"
+#include "topic/delivery.h"
 #include "topic/durable.h"
-#include "topic/later.h"
+#include "topic/end.h"
 #include "topic/latency.h"
+#include "topic/later.h"
 #include "topic/message.h"
+#include "topic/overflow.h"
 #include "topic/pump.h"
-#include "topic/rest.h"
+#include "topic/queues.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
+#include "topic/tombstones.h"
+#include "topic/topic.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 

@@ -11,10 +11,12 @@
 #include <stdlib.h>
 
 #include "segment/lock.h"
-#include "topic/cancel.h"
-#include "topic/consume.h"
-#include "topic/rest.h"
+#include "topic/area.h"
+#include "topic/delivery.h"
+#include "topic/message.h"
+#include "topic/queues.h"
 #include "topic/timedset.h"
+#include "topic/tombstones.h"
 
 /* What was counted of a channel. */
 struct seen {

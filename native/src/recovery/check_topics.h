@@ -2,7 +2,7 @@
 #ifndef PN_CHECK_TOPIC_H
 #define PN_CHECK_TOPIC_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* Every invariant of layout_topic.h; each problem is told.  Lock held. */
 void pn_check_topics_locked(struct pn_segment *seg, void (*problem)(void *arg, const char *text),

@@ -36,13 +36,16 @@
 
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
-#include "topic/cancel.h"
-#include "topic/later.h"
+#include "topic/area.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/end.h"
+#include "topic/later.h"
 #include "topic/message.h"
 #include "topic/pump.h"
 #include "topic/timedset.h"
+#include "topic/tombstones.h"
+#include "topic/topic.h"
 
 uint32_t pn_rebuild_units = PN_REBUILD_UNITS;
 

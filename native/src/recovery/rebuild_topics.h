@@ -2,7 +2,7 @@
 #ifndef PN_TOPIC_REBUILD_H
 #define PN_TOPIC_REBUILD_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* Units of work in one hold of the lock: cells, rows of tables, moves within a list.  Tests have
  * fewer. */

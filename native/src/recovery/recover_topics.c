@@ -18,10 +18,10 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
-#include "topic/cancel.h"
+#include "topic/area.h"
 #include "topic/later.h"
-#include "topic/message.h"
 #include "topic/overflow.h"
+#include "topic/tombstones.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 

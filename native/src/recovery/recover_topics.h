@@ -2,7 +2,7 @@
 #ifndef PN_TOPIC_RECOVER_H
 #define PN_TOPIC_RECOVER_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* Redo of an entry of the queue: PUBLISH, ANSWER.  Only the truth is changed. */
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe);

@@ -21,9 +21,13 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/consumers.h"
+#include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/message.h"
 #include "topic/overflow.h"
@@ -31,6 +35,7 @@
 #include "topic/settings.h"
 #include "topic/stats.h"
 #include "topic/timedset.h"
+#include "topic/topic.h"
 
 #define PN_MAX_DELAY_NS 3600000000000LL
 

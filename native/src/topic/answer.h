@@ -2,7 +2,7 @@
 #ifndef PN_ANSWER_H
 #define PN_ANSWER_H
 
-#include "topic/delivery.h"
+#include "topic/area.h"
 
 /* What a program answers with. */
 struct pn_handle {

@@ -27,9 +27,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/moment.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/delivery.h"
+#include "topic/message.h"
 #include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 

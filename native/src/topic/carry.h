@@ -7,6 +7,7 @@
 #ifndef PN_TOPIC_CARRY_H
 #define PN_TOPIC_CARRY_H
 
+#include "base/moment.h"
 #include "topic/durable.h"
 
 struct pn_durable_note {

@@ -2,7 +2,7 @@
 #ifndef PN_CONSUME_H
 #define PN_CONSUME_H
 
-#include "topic/delivery.h"
+#include "topic/area.h"
 #include "topic/latency.h"
 
 extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */

@@ -17,10 +17,13 @@
 #include "base/crashpoint.h"
 #include "base/hash.h"
 #include "segment/lock.h"
-#include "topic/cancel.h"
 #include "topic/consumers.h"
+#include "topic/area.h"
 #include "topic/delivery.h"
+#include "topic/end.h"
 #include "topic/message.h"
+#include "topic/tombstones.h"
+#include "topic/topic.h"
 #include "wakeup/procsignal.h"
 
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)

@@ -2,7 +2,7 @@
 #ifndef PN_CONSUMERS_H
 #define PN_CONSUMERS_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* Consumers: how one waits, and its owner. */
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait);

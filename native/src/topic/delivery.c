@@ -35,11 +35,12 @@
 #include "base/hash.h"
 #include "segment/lock.h"
 #include "topic/answer.h"
+#include "topic/area.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
 #include "topic/latency.h"
 #include "topic/message.h"
-#include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
 

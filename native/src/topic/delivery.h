@@ -6,7 +6,7 @@
 #ifndef PN_DELIVER_H
 #define PN_DELIVER_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* A delivery that exists and stands nowhere: put it where its state says. */
 void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref);

@@ -33,8 +33,12 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/dirlock.h"
 #include "segment/lock.h"
+#include "topic/area.h"
+#include "topic/end.h"
+#include "topic/message.h"
 #include "topic/restore.h"
 
 /* Bits of `noted`: there is something to be written; and to be compacted, when memory says what

@@ -6,7 +6,9 @@
 #ifndef PN_TOPIC_DURABLE_H
 #define PN_TOPIC_DURABLE_H
 
+#include "base/moment.h"
 #include "files/topic_log.h"
+#include "topic/area.h"
 #include "topic/message.h"
 
 /* The directory is there: what the log says is in memory afterwards. */

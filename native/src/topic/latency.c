@@ -5,6 +5,7 @@
 
 #include "backend/channel.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 
 uint32_t pn_log_topic_name(const struct pn_topic *topic, char name[PN_LOG_NAME])
 {

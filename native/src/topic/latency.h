@@ -7,7 +7,7 @@
 #define PN_TOPIC_LATLOG_H
 
 #include "files/latency_log.h"
-#include "topic/topic.h"
+#include "topic/area.h"
 
 enum { PN_TOPIC_NOTES = 32, PN_LOG_NAME = 2 * PN_TOPIC_NAME_MAX + 1 };
 

@@ -37,13 +37,17 @@
 #include <stdlib.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
-#include "topic/cancel.h"
+#include "topic/area.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
-#include "topic/rest.h"
+#include "topic/message.h"
+#include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/timedset.h"
+#include "topic/tombstones.h"
 
 enum { PN_LATER_RECORD = 1024 };     /* counts as written besides a body: so few are, in one hold */
 #define PN_LATER_LEAD  1000000000LL  /* of a turn of few */

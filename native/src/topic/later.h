@@ -6,7 +6,8 @@
 #ifndef PN_TOPIC_LATER_H
 #define PN_TOPIC_LATER_H
 
-#include "topic/overflow.h"
+#include "files/diskqueue.h"
+#include "topic/area.h"
 
 /* Something of the topic is on disk for want of memory: deferred ones make room for it.  True: some
  * did, so it is to be looked at again. */

@@ -34,17 +34,22 @@
 #include <time.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
+#include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
+#include "topic/topic.h"
 #include "wakeup/make_way.h"
 
 enum {
@@ -53,14 +58,6 @@ enum {
     PN_SWEEP_TRIES = 64,
     PN_DEAD_HEADERS = 8192 /* what a dead letter's headers are longer */
 };
-
-struct pn_moment pn_moment_now(void)
-{
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
-    return (struct pn_moment) {.mono = pn_now_ns(),
-                               .real = (int64_t) real.tv_sec * 1000000000 + real.tv_nsec};
-}
 
 int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len)
 {

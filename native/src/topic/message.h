@@ -6,7 +6,8 @@
 #ifndef PN_MESSAGE_H
 #define PN_MESSAGE_H
 
-#include "topic/topic.h"
+#include "base/moment.h"
+#include "topic/area.h"
 
 /* What is to be staged. */
 struct pn_new_message {
@@ -16,12 +17,6 @@ struct pn_new_message {
     int64_t delay_ns, ttl_ns;
     bool fresh; /* it is being published, and may be refused; else it was accepted before */
 };
-
-/* The two clocks of one moment. */
-struct pn_moment {
-    int64_t mono, real;
-};
-struct pn_moment pn_moment_now(void);
 
 int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len);
 

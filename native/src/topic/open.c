@@ -21,7 +21,9 @@
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "segment/identity.h"
+#include "topic/area.h"
 #include "topic/durable.h"
+#include "topic/end.h"
 #include "topic/open.h"
 
 static int allocate(struct pn_segment *seg)

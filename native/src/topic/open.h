@@ -2,7 +2,7 @@
 #ifndef PN_OPEN_H
 #define PN_OPEN_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 int pn_topics_make_ready(struct pn_segment *seg); /* with what durable ones of before have */
 int pn_topics_wake(struct pn_segment *seg);       /* durable ones of an earlier segment are there */

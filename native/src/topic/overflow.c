@@ -42,13 +42,17 @@
 #include <string.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/lock.h"
-#include "topic/cancel.h"
-#include "topic/delivery.h"
+#include "topic/area.h"
 #include "topic/durable.h"
 #include "topic/later.h"
+#include "topic/message.h"
 #include "topic/pump.h"
+#include "topic/queues.h"
 #include "topic/rest.h"
+#include "topic/settings.h"
+#include "topic/tombstones.h"
 
 /* numbers of a topic's files from there on are of its `later`, or its `rest` */
 #define PN_LATER_FILES (1U << 30)

@@ -6,8 +6,10 @@
 #ifndef PN_TOPIC_DISK_H
 #define PN_TOPIC_DISK_H
 
+#include "base/moment.h"
+#include "topic/area.h"
 #include "topic/message.h"
-#include "topic/settings.h"
+#include "topic/queues.h"
 
 /* May messages of that topic go to files at all? */
 bool pn_topic_may_spill(const struct pn_segment *seg, const struct pn_topic *topic);
@@ -58,62 +60,8 @@ int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* It is the commit point, or comes after it; again and again if need be. */
 void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t seq);
 
-/* The queue that the number of a record is of (topic/rest.h); `queue`: the bits that say so. */
-static inline const struct pn_diskqueue *pn_topic_queue_of(const struct pn_topic *topic,
-                                                           uint64_t seq)
-{
-    return (seq >> 63) != 0 ? &topic->rest : (seq >> 62) != 0 ? &topic->later : &topic->disk;
-}
-static inline struct pn_diskqueue *pn_topic_queue(struct pn_topic *topic, uint64_t queue)
-{
-    return (queue >> 63) != 0 ? &topic->rest : (queue >> 62) != 0 ? &topic->later : &topic->disk;
-}
-
-/* Records in files; and those of them that are not cancelled. */
-static inline uint64_t pn_topic_on_disk(const struct pn_topic *topic)
-{
-    return pn_diskqueue_depth(&topic->disk);
-}
-static inline uint64_t pn_topic_waits_on_disk(const struct pn_topic *topic)
-{
-    return pn_diskqueue_depth(&topic->disk) - topic->buried;
-}
-
-/* The same of deferred messages that left memory (topic/later.c). */
-static inline uint64_t pn_topic_later(const struct pn_topic *topic)
-{
-    return pn_diskqueue_depth(&topic->later);
-}
-static inline uint64_t pn_topic_waits_later(const struct pn_topic *topic)
-{
-    return pn_diskqueue_depth(&topic->later) - topic->later_buried;
-}
-/* When these are to be looked through. */
-static inline int64_t pn_topic_later_due(const struct pn_topic *topic)
-{
-    const struct pn_diskqueue_state *now = pn_diskqueue_now(&topic->later);
-    return now->read_seq == now->write_seq || now->read_seq < topic->later_turn ? INT64_MAX
-                                                                                : topic->later_next;
-}
-
 uint64_t pn_topic_disk_bytes(const struct pn_topic *topic); /* of bodies and headers */
 
-/* Bytes of all its records in files: of what they say, and of their headers there.  Nothing counts
- * them: they follow from where the queues begin and end. */
-static inline uint64_t pn_topic_disk_used(const struct pn_topic *topic)
-{
-    const struct pn_diskqueue *queues[] = {&topic->disk, &topic->rest, &topic->later};
-    uint64_t bytes = 0;
-    for (int i = 0; i < 3; i++)
-        bytes += pn_diskqueue_bytes(queues[i]) + pn_diskqueue_depth(queues[i]) * PN_RECORD_HEADER;
-    return bytes;
-}
-/* Are they more than max_disk_bytes?  That may be: what left memory, or was there before. */
-static inline bool pn_topic_disk_is_over(const struct pn_topic *topic)
-{
-    const uint64_t most = pn_topic_limits(topic)->max_disk_bytes;
-    return most != 0 && pn_topic_disk_used(topic) > most;
-}
 /* The error of it, -PN_ETOPICFULL, where so many bytes more are refused. */
 int pn_topic_disk_full(const struct pn_topic *topic, uint64_t more);
 
@@ -204,6 +152,9 @@ static inline void pn_topic_has_read_locked(struct pn_segment *seg, uint64_t byt
 
 /* As many as there is room for come back into memory, in bounded steps. */
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
+
+/* The same of all topics, and of what else they have on disk; at the end of an operation. */
+void pn_topics_refill_locked(struct pn_segment *seg);
 
 /* Those that are the topic's own are forgotten.  -errno: nothing is. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic);

@@ -5,9 +5,10 @@
 #include "topic/delivery.h"
 #include "topic/message.h"
 #include "topic/pump.h"
+#include "topic/area.h"
 #include "topic/rest.h"
-#include "topic/timedset.h"
 #include "topic/settings.h"
+#include "topic/timedset.h"
 
 enum { PN_PUMP_LEAST = 64 };
 

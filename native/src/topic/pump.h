@@ -2,7 +2,7 @@
 #ifndef PN_PUMP_H
 #define PN_PUMP_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* Of a message that is pumped: what was written for channels after `before` is not there. */
 void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before);

@@ -41,14 +41,17 @@
 #include <stdlib.h>
 
 #include "base/crashpoint.h"
+#include "base/moment.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
-#include "topic/cancel.h"
+#include "topic/area.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/message.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
-#include "topic/timedset.h"
+#include "topic/queues.h"
+#include "topic/tombstones.h"
 
 enum { PN_REST_DROPS = 64 };
 

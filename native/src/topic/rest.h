@@ -6,7 +6,10 @@
 #ifndef PN_TOPIC_REST_H
 #define PN_TOPIC_REST_H
 
+#include "base/moment.h"
+#include "topic/area.h"
 #include "topic/message.h"
+#include "topic/queues.h"
 
 /* May channels of the topic rest? */
 bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic);
@@ -48,12 +51,6 @@ uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topi
 /* The channel has nothing there any more. */
 void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 
-/* Records that a channel still is to get. */
-static inline uint64_t pn_rest_records(const struct pn_topic *topic)
-{
-    return pn_diskqueue_depth(&topic->rest);
-}
-
 /* What a valid redo record says of cursors. */
 void pn_rest_redo_locked(struct pn_segment *seg);
 
@@ -61,10 +58,5 @@ void pn_rest_redo_locked(struct pn_segment *seg);
 struct pn_topic_on_disk;
 bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
                  const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record);
-
-/* Numbers of records, as tombstones and cancels have them, are of the one queue or the other. */
-#define PN_REST_SEQ  (1ULL << 63)
-#define PN_LATER_SEQ (1ULL << 62)
-#define PN_SEQ_QUEUE (PN_REST_SEQ | PN_LATER_SEQ)
 
 #endif

@@ -20,11 +20,15 @@
 #include "topic/restore.h"
 
 #include "backend/backend.h"
+#include "base/moment.h"
 #include "segment/arena_share.h"
-#include "topic/durable.h"
+#include "topic/area.h"
+#include "topic/message.h"
 #include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
+#include "topic/topic.h"
 
 static int64_t to_mono(const struct pn_moment *now, int64_t real)
 {

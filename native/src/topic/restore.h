@@ -2,8 +2,9 @@
 #ifndef PN_RESTORE_H
 #define PN_RESTORE_H
 
+#include "base/moment.h"
 #include "files/topic_log.h"
-#include "topic/message.h"
+#include "topic/area.h"
 
 /* What replay tells: its numbers of topics and channels, and ours. */
 struct pn_restore {

@@ -7,7 +7,7 @@
 #ifndef PN_TOPIC_SETTINGS_H
 #define PN_TOPIC_SETTINGS_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 static inline const struct pn_topic_limits *pn_topic_limits(const struct pn_topic *t)
 {

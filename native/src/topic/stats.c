@@ -26,16 +26,21 @@
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/attach.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/end.h"
+#include "topic/later.h"
+#include "topic/message.h"
 #include "topic/open.h"
 #include "topic/overflow.h"
-#include "topic/later.h"
+#include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
+#include "topic/topic.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 #define PN_LOOK_STEPS  4096U

@@ -2,7 +2,7 @@
 #ifndef PN_TOPIC_STAT_H
 #define PN_TOPIC_STAT_H
 
-#include "topic/topic.h"
+#include "topic/area.h"
 
 /* A message was finished so long after it was published.  Lock held. */
 void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,

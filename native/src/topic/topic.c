@@ -36,14 +36,16 @@
 #include "segment/arena_share.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
+#include "topic/area.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
+#include "topic/end.h"
+#include "topic/later.h"
 #include "topic/message.h"
 #include "topic/open.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
-#include "topic/later.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 
@@ -78,16 +80,6 @@ int pn_topic_check_name(const char *what, const char *name, size_t len)
 static int deleted(const char *what)
 {
     return pn_fail(PN_ETOPICDELETED, "the %s was deleted\nOpen it again to make a new one.", what);
-}
-
-bool pn_list_ends(const struct pn_segment *seg, const char *what)
-{
-    union {
-        const struct pn_segment *is;
-        struct pn_segment *poisoned; /* whatever the caller only looks at */
-    } both = {seg};
-    pn_segment_poison(both.poisoned, "a list of %s leads round", what);
-    return false;
 }
 
 struct pn_topic *pn_topic_named_locked(const struct pn_segment *seg, pn_ref ref)

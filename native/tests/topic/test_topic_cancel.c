@@ -6,6 +6,8 @@
 #include "segfiles.h"
 #include "files/recfile.h"
 #include "topic/cancel.h"
+#include "topic/tombstones.h"
+#include "topic/topic.h"
 #include "topics.h"
 
 static pn_engine *engine;

@@ -5,9 +5,10 @@
 #include <sys/resource.h>
 
 #include "segfiles.h"
-#include "topic/delivery.h"
 #include "topic/carry.h"
+#include "topic/delivery.h"
 #include "topic/overflow.h"
+#include "topic/topic.h"
 #include "topics.h"
 
 enum { LENGTH = 400, HOUR = 3600 };

@@ -4,6 +4,7 @@
  */
 #include "segfiles.h"
 #include "topic/overflow.h"
+#include "topic/topic.h"
 #include "topics.h"
 
 enum { TOPICS = 4, LARGE = 20000, HUGE = 200000, SMALL = 100, DEFERRED = 400, HOUR = 3600 };
