@@ -33,7 +33,7 @@
 #include "topic/consume.h"
 #include "topic/consumers.h"
 #include "topic/durable.h"
-#include "topic/overflow.h"
+#include "topic/on_disk.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/unsent.h"

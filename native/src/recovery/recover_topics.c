@@ -19,8 +19,9 @@
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
 #include "topic/area.h"
+#include "topic/cursors.h"
 #include "topic/later.h"
-#include "topic/overflow.h"
+#include "topic/on_disk.h"
 #include "topic/tombstones.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */

@@ -79,6 +79,12 @@ static inline bool pn_cells_go_on(const struct pn_segment *seg, uint32_t *steps)
          i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_channels, "channels");      \
          i = pn_topic_channel_at(seg, i - 1)->sibling)
 
+/* The same, in ch the channel itself. */
+#define PN_EACH_CHANNEL_AS(seg, topic, ch)                                                         \
+    PN_EACH_CHANNEL (seg, topic, ch##_at)                                                          \
+        for (struct pn_topic_channel *ch = pn_topic_channel_at(seg, ch##_at - 1); ch != NULL;      \
+             ch = NULL)
+
 /* The consumers of a channel, in i one above the index of each. */
 #define PN_EACH_CONSUMER(seg, ch, i)                                                               \
     for (uint32_t i = (ch)->first_consumer, i##_steps = 0;                                         \

@@ -35,7 +35,7 @@
 #include "topic/durable.h"
 #include "topic/end.h"
 #include "topic/message.h"
-#include "topic/overflow.h"
+#include "topic/on_disk.h"
 #include "topic/queues.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"

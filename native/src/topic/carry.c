@@ -30,11 +30,11 @@
 #include "base/moment.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/cursors.h"
 #include "topic/delivery.h"
 #include "topic/message.h"
-#include "topic/overflow.h"
+#include "topic/on_disk.h"
 #include "topic/queues.h"
-#include "topic/rest.h"
 #include "topic/settings.h"
 
 /* What one hold of the lock carries: as many messages, until they have PN_TOPICLOG_STEP bytes, or
@@ -128,7 +128,7 @@ struct pn_log_message pn_message_record(struct pn_segment *seg, const struct pn_
                                     .headers_len = m->headers_len};
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* A name is written twice: damage to one record costs no topic. */
 static int emit(struct pn_diskqueue_writing *w, uint32_t kind, const uint8_t *bytes, size_t length)

@@ -39,13 +39,14 @@
 #include "topic/area.h"
 #include "topic/end.h"
 #include "topic/message.h"
+#include "topic/on_disk.h"
 #include "topic/restore.h"
 
 /* Bits of `noted`: there is something to be written; and to be compacted, when memory says what
  * the log does: what a commit has written it has not done yet. */
 enum { NOTED = 1, GROWN = 2 };
 
-/* ---- notes ---------------------------------------------------------------------------------- */
+/* ---- notes ----------------------------------------------------------------------------------- */
 
 static int open_files(struct pn_segment *seg);
 
@@ -405,16 +406,6 @@ static void to_be_synced(struct pn_segment *seg)
     d->policy = 0;
 }
 
-int pn_disk_result(const struct pn_segment *seg, int rc)
-{
-    if (rc != -ENOSPC && rc != -EDQUOT)
-        return rc;
-    return pn_fail(PN_EDISKFULL,
-                   "the disk of the data directory %s has no room for messages: %s\n"
-                   "Make room there, or let consumers finish what is there; nothing has happened.",
-                   seg->data_dir, strerror(-rc));
-}
-
 enum { LOOK_NS = 1000000000 };
 
 /* What others have removed is to be written again, from memory: 1, and `log_behind` stands; 0; or
@@ -543,7 +534,7 @@ bool pn_durable_anew_locked(struct pn_segment *seg, bool first)
     return rc > 0;
 }
 
-/* ---- opening -------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int open_files(struct pn_segment *seg)
 {
@@ -634,7 +625,7 @@ int pn_durable_start_alone(struct pn_segment *seg)
     return start(seg, true);
 }
 
-/* ---- syncing -------------------------------------------------------------------------------- */
+/* ---- syncing --------------------------------------------------------------------------------- */
 
 _Thread_local int pn_sync_error;
 

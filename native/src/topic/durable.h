@@ -50,9 +50,6 @@ void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topi
 void pn_durable_note_given_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                   const struct pn_new_message *m, const struct pn_moment *then);
 
-/* A full disk is -PN_EDISKFULL; else rc. */
-int pn_disk_result(const struct pn_segment *seg, int rc);
-
 /* Write what was noted.  -errno: nothing of it is written; the next flush writes all again if some
  * of it has happened already, and the caller of a call that promises it is told.  On a full disk
  * only what has not happened yet is refused. */

@@ -6,6 +6,7 @@
 #include "topic/message.h"
 #include "topic/pump.h"
 #include "topic/area.h"
+#include "topic/cursors.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"

@@ -45,243 +45,14 @@
 #include "segment/arena_share.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/channel_room.h"
+#include "topic/cursors.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/message.h"
-#include "topic/overflow.h"
+#include "topic/on_disk.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
-#include "topic/tombstones.h"
-
-enum { PN_REST_DROPS = 64 };
-
-#define EACH_CHANNEL(seg, topic, ch)                                                               \
-    PN_EACH_CHANNEL (seg, topic, ch##_at)                                                          \
-        for (struct pn_topic_channel *ch = pn_topic_channel_at(seg, ch##_at - 1); ch != NULL;      \
-             ch = NULL)
-
-/* Those that are not ephemeral. */
-static uint32_t firm_channels(const struct pn_segment *seg, const struct pn_topic *topic)
-{
-    uint32_t n = 0;
-    EACH_CHANNEL (seg, topic, ch)
-        n += ch->ephemeral == 0;
-    return n;
-}
-
-/* The same, without a look at more channels than it takes. */
-static bool has_two_firm(const struct pn_segment *seg, const struct pn_topic *topic)
-{
-    uint32_t n = 0;
-    if (topic->nchannels < 2)
-        return false;
-    EACH_CHANNEL (seg, topic, ch) {
-        n += ch->ephemeral == 0;
-        if (n == 2)
-            return true;
-    }
-    return false;
-}
-
-bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
-{
-    if (!pn_topic_may_spill(seg, topic) || topic->nchannels == 0)
-        return false;
-    return pn_rest_records(topic) != 0 || has_two_firm(seg, topic);
-}
-
-bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic)
-{
-    const uint32_t index = (uint32_t) (topic - seg->topics.topic);
-    return pn_rest_may(seg, topic) && topic->paused == 0 && topic->disk_staged == 0 &&
-           pn_topic_channel_at(seg, index)->ready == 0 && pn_topic_on_disk(topic) == 0;
-}
-
-/* ---- cursors --------------------------------------------------------------------------------- */
-
-static const struct pn_rest_cursor *cursor_of(const struct pn_topic_channel *ch)
-{
-    return &ch->rest_cursor[pn_load_relaxed(&ch->rests) == 2];
-}
-
-static void set_cursor(struct pn_topic_channel *ch, const struct pn_diskqueue_cursor *to,
-                       uint64_t others)
-{
-    const uint32_t next = pn_load_relaxed(&ch->rests) == 1 ? 2 : 1;
-    ch->rest_cursor[next - 1] =
-        (struct pn_rest_cursor) {to->file, to->at, to->seq, to->sum, others};
-    ch->rest_stuck = 0;
-    PN_CRASH("rest:cursor");
-    pn_store_release(&ch->rests, next);
-    PN_CRASH("rest:moved");
-}
-
-static bool rests(const struct pn_topic *topic, const struct pn_topic_channel *ch)
-{
-    return pn_load_relaxed(&ch->rests) != 0 &&
-           cursor_of(ch)->seq < pn_diskqueue_now(&topic->rest)->write_seq;
-}
-
-uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topic,
-                       const struct pn_topic_channel *ch)
-{
-    if (!rests(topic, ch))
-        return 0;
-    const uint64_t from = cursor_of(ch)->seq;
-    const uint64_t to_all = from > topic->rest_given ? from : topic->rest_given;
-    return pn_diskqueue_now(&topic->rest)->write_seq - from - cursor_of(ch)->others -
-           pn_tombstones_from_locked(seg, topic, to_all | PN_REST_SEQ);
-}
-
-/* Whose is a record that names its channels? */
-static bool is_named(const struct pn_segment *seg, const struct pn_topic *topic,
-                     const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record,
-                     struct pn_spilled_delivery *d)
-{
-    for (uint32_t i = 0; i < record->deliveries.n; i++)
-        if (pn_spilled_delivery_locked(seg, topic, &record->deliveries, i, d) &&
-            d->channel == pn_topic_channel_index(seg, ch))
-            return true;
-    return false;
-}
-
-bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
-                 const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record)
-{
-    struct pn_spilled_delivery d;
-    return rests(topic, ch) && cursor_of(ch)->seq <= (record->seq & ~PN_REST_SEQ) &&
-           (!record->given || is_named(seg, topic, ch, record, &d));
-}
-
-void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
-{
-    pn_assert_topics_held(seg);
-    if (pn_load_relaxed(&ch->rests) == 0)
-        return;
-    pn_store_release(&ch->rests, 0);
-    ch->rest_stuck = 0;
-    PN_CRASH("rest:emptied");
-}
-
-/* Those that have come to the end rest no more; before something is written behind it. */
-static void settle_cursors(const struct pn_segment *seg, const struct pn_topic *topic)
-{
-    EACH_CHANNEL (seg, topic, ch)
-        if (pn_load_relaxed(&ch->rests) != 0 && !rests(topic, ch))
-            pn_store_release(&ch->rests, 0);
-}
-
-/* The files go on to the last cursor (6). */
-static void follow(struct pn_segment *seg, struct pn_topic *topic)
-{
-    struct pn_diskqueue_cursor to;
-    pn_diskqueue_end(&topic->rest, false, &to);
-    EACH_CHANNEL (seg, topic, ch)
-        if (rests(topic, ch) && cursor_of(ch)->seq < to.seq)
-            to = (struct pn_diskqueue_cursor) {cursor_of(ch)->file, cursor_of(ch)->at,
-                                               cursor_of(ch)->seq, cursor_of(ch)->sum};
-    pn_diskqueue_forget(&topic->rest, seg->topics.disk, &to);
-    PN_CRASH("rest:followed");
-    pn_tombstones_passed_locked(seg, topic);
-}
-
-/* ---- room ------------------------------------------------------------------------------------ */
-
-struct room {
-    bool plenty;    /* for every channel: what is below `little` is of no matter */
-    bool little;    /* for those that have little */
-    bool least;     /* the same, beyond the topic's share */
-    bool first;     /* for those that have nothing: what others move may have to wait for it */
-    uint64_t part;  /* bytes that such a channel may have */
-    uint64_t count; /* messages, likewise; 0: any */
-};
-
-static uint64_t in_memory(const struct pn_topic_channel *ch)
-{
-    return (uint64_t) ch->ready + ch->deferred + ch->in_flight + ch->staged;
-}
-
-static bool has_little(const struct pn_topic_channel *ch, const struct room *room, uint64_t cost)
-{
-    uint64_t n = in_memory(ch);
-    return n == 0 || (ch->bytes + cost <= room->part && (room->count == 0 || n < room->count));
-}
-
-/* May it have that in memory, if it does not rest? */
-static bool takes(const struct pn_topic_channel *ch, const struct room *room, uint64_t bytes)
-{
-    if (ch->ephemeral != 0)
-        return room->little;
-    return room->plenty || (room->first && in_memory(ch) == 0) ||
-           ((room->little || room->least) && has_little(ch, room, pn_bytes_cost(bytes)));
-}
-
-/* Is there plenty, even if there are several channels that are not ephemeral?  Every publish asks,
- * and nearly always it is so: no channel is looked at. */
-static bool is_plenty(const struct pn_segment *seg, const struct pn_topic *topic,
-                      struct pn_arena_need need, uint64_t there)
-{
-    const struct pn_arena *mem = &seg->topics.arena;
-    if (topic->max_depth != 0 && there + 1 + topic->max_depth / 4 > topic->max_depth)
-        return false;
-    need.pages += pn_arena_reserve_of(mem, &need);
-    return pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
-}
-
-static struct room look_at_share(const struct pn_segment *seg, const struct pn_topic *topic,
-                                 uint64_t bytes, bool timed, uint32_t more)
-{
-    const struct pn_arena *mem = &seg->topics.arena;
-    const uint64_t there = (uint64_t) topic->firm + topic->staged + more;
-    struct pn_arena_need need = pn_message_need(seg, topic, bytes, timed);
-    if (is_plenty(seg, topic, need, there))
-        return (struct room) {.plenty = true, .little = true};
-    const uint32_t index = (uint32_t) (topic - seg->topics.topic), n = firm_channels(seg, topic);
-    const uint64_t reserve = n < 2 ? 0 : pn_arena_reserve_of(mem, &need);
-    const uint64_t places = n < 2 ? 0 : topic->max_depth / 4;
-    struct room room = {.part = reserve * PN_ARENA_PAGE / (n == 0 ? 1 : n),
-                        .count = topic->max_depth == 0 ? 0 : places / (n == 0 ? 1 : n) + 1};
-    bool deep = topic->max_depth != 0 && there + 1 > topic->max_depth;
-    bool almost = topic->max_depth != 0 && there + 1 + places > topic->max_depth;
-    room.little = !deep && pn_arena_may_locked(mem, index, &need);
-    uint64_t had = 0;
-    EACH_CHANNEL (seg, topic, ch)
-        had += ch->ephemeral == 0 && has_little(ch, &room, 0) ? ch->bytes : 0;
-    room.least = pn_arena_pages_for(mem, index, &need) + had / PN_ARENA_PAGE + need.spare <=
-                 mem->ctl->pages_free / 2;
-    need.pages += reserve;
-    room.plenty = room.little && !almost && pn_arena_may_locked(mem, index, &need);
-    need.pages -= reserve;
-    need.spare = 0;
-    room.first = pn_arena_may_locked(mem, index, &need);
-    return room;
-}
-
-/* For one more behind `more` that are staged. */
-static struct room look_around(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
-                               bool timed, uint32_t more)
-{
-    struct room room = look_at_share(seg, topic, bytes, timed, more);
-    for (int i = 0; !room.little && i < PN_REST_DROPS && pn_message_drop_soft_locked(seg, topic);
-         i++)
-        room = look_at_share(seg, topic, bytes, timed, more);
-    return room;
-}
-
-bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
-                           bool timed)
-{
-    pn_assert_topics_held(seg);
-    if (!pn_rest_may(seg, topic))
-        return false;
-    struct room room = look_around(seg, topic, bytes, timed, 0);
-    if (room.plenty && pn_rest_records(topic) == 0) /* no channel rests, all take it */
-        return false;
-    EACH_CHANNEL (seg, topic, ch)
-        if (rests(topic, ch) || !takes(ch, &room, bytes))
-            return true;
-    return false;
-}
 
 /* ---- giving out ------------------------------------------------------------------------------ */
 
@@ -313,20 +84,21 @@ static int begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
     if (rc != 0)
         return rc;
     pn_diskqueue_end(&b->topic->rest, b->seq != 0, &end);
-    set_cursor(ch, &end, 0);
+    pn_rest_cursor_set(ch, &end, 0);
     return 0;
 }
 
 /* Deliveries for those that take it; the others are to read it from disk: 1: there are some; 0;
  * -errno, only if others are gathered. */
 static int share_out(struct batch *b, struct pn_message *m, uint32_t ref, uint64_t bytes,
-                     int64_t due, const struct room *room)
+                     int64_t due, const struct pn_channel_room *room)
 {
     bool on_disk = false;
-    EACH_CHANNEL (b->seg, b->topic, ch) {
+    PN_EACH_CHANNEL_AS (b->seg, b->topic, ch) {
         bool without = pn_topic_channel_goes_without(b->topic, ch);
         if (ref != 0 && !without && pn_load_relaxed(&ch->rests) == 0 && room != NULL &&
-            takes(ch, room, bytes) && pn_message_add_delivery_locked(b->seg, m, ref, ch, due))
+            pn_channel_takes(ch, room, bytes) &&
+            pn_message_add_delivery_locked(b->seg, m, ref, ch, due))
             continue;
         if (ch->ephemeral != 0) {
             ch->dropped++;
@@ -347,15 +119,16 @@ static void commit_records(const struct batch *b)
     if (b->seq == 0)
         return;
     pn_diskqueue_commit(&b->topic->rest, b->seq);
-    EACH_CHANNEL (b->seg, b->topic, ch)
-        if (rests(b->topic, ch))
-            ch->message_count += b->seq - (cursor_of(ch)->seq > begin ? cursor_of(ch)->seq : begin);
+    PN_EACH_CHANNEL_AS (b->seg, b->topic, ch)
+        if (pn_rests(b->topic, ch))
+            ch->message_count +=
+                b->seq - (pn_rest_cursor_of(ch)->seq > begin ? pn_rest_cursor_of(ch)->seq : begin);
 }
 
-static bool anybody_takes(const struct batch *b, const struct room *room, uint64_t bytes)
+static bool anybody_takes(const struct batch *b, const struct pn_channel_room *room, uint64_t bytes)
 {
-    EACH_CHANNEL (b->seg, b->topic, ch)
-        if (pn_load_relaxed(&ch->rests) == 0 && takes(ch, room, bytes))
+    PN_EACH_CHANNEL_AS (b->seg, b->topic, ch)
+        if (pn_load_relaxed(&ch->rests) == 0 && pn_channel_takes(ch, room, bytes))
             return true;
     return false;
 }
@@ -380,7 +153,8 @@ static int stage_one(struct batch *b, const struct pn_new_message *m, const stru
                                                               : now->mono + m->delay_ns;
     if (m->fresh && pn_topic_disk_is_over(b->topic))
         return pn_topic_disk_full(b->topic, 0);
-    struct room room = look_around(seg, b->topic, bytes, due != 0 || m->ttl_ns > 0, b->n);
+    struct pn_channel_room room =
+        pn_channel_room_locked(seg, b->topic, bytes, due != 0 || m->ttl_ns > 0, b->n);
     uint32_t ref = anybody_takes(b, &room, bytes)
                        ? pn_message_restore_begin_locked(seg, b->topic, m, now, false, false)
                        : 0;
@@ -457,7 +231,7 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     int rc = 0;
     size_t done = 0;
     pn_topic_gather(topic, PN_REST_SEQ, &gathered);
-    settle_cursors(seg, topic);
+    pn_rest_cursors_settle_locked(seg, topic);
     for (; done < n && rc == 0; bodies += lens[done], done++, m.id++) {
         m.body = bodies;
         m.body_len = lens[done];
@@ -479,18 +253,8 @@ int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
     }
     unstage(&b);
     pn_topic_gathered_drop_locked(seg, &gathered);
-    settle_cursors(seg, topic);
+    pn_rest_cursors_settle_locked(seg, topic);
     return rc;
-}
-
-int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,
-                            const struct pn_new_message *common, const unsigned char *bodies,
-                            const uint32_t *lens, size_t n)
-{
-    pn_assert_topics_held(seg);
-    return pn_rest_runs(seg, topic)
-               ? pn_rest_publish_locked(seg, topic, common, bodies, lens, n)
-               : pn_topic_spill_many_locked(seg, topic, common, bodies, lens, n);
 }
 
 int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
@@ -499,10 +263,10 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
 {
     pn_assert_topics_held(seg);
     struct batch b = {.seg = seg, .topic = topic};
-    settle_cursors(seg, topic);
+    pn_rest_cursors_settle_locked(seg, topic);
     int rc = stage_one(&b, m, then);
     if (rc != 0) {
-        settle_cursors(seg, topic);
+        pn_rest_cursors_settle_locked(seg, topic);
         return rc;
     }
     commit(&b, record);
@@ -590,10 +354,10 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
     const int64_t due = own->due > now ? own->due : 0;
     const uint32_t before = m->first;
     bool timed = m->expires != 0 || due != 0;
-    settle_cursors(seg, topic);
+    pn_rest_cursors_settle_locked(seg, topic);
     if (!all_rest && !pn_rest_splits_locked(seg, topic, bytes, timed))
         return 1;
-    struct room room = look_around(seg, topic, bytes, timed, 0);
+    struct pn_channel_room room = pn_channel_room_locked(seg, topic, bytes, timed, 0);
     (void) share_out(&b, m, own->message, bytes, due, all_rest ? NULL : &room);
     int rc = write_from_memory(&b, own->message, due);
     if (rc == 0) {
@@ -601,20 +365,21 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
         return 0;
     }
     pn_pump_give_back_locked(seg, m, before);
-    settle_cursors(seg, topic);
+    pn_rest_cursors_settle_locked(seg, topic);
     return rc;
 }
 
 /* ---- of before the segment was made ---------------------------------------------------------- */
 
 /* Those of `given` that have no room for it in memory; the others are given it there. */
-static uint32_t without_room(struct pn_segment *seg, uint32_t *ref, const struct room *room,
-                             uint64_t bytes, uint32_t n, struct pn_spilled_delivery *given)
+static uint32_t without_room(struct pn_segment *seg, uint32_t *ref,
+                             const struct pn_channel_room *room, uint64_t bytes, uint32_t n,
+                             struct pn_spilled_delivery *given)
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct pn_topic_channel *ch = pn_topic_channel_at(seg, given[i].channel);
-        if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !takes(ch, room, bytes) ||
+        if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !pn_channel_takes(ch, room, bytes) ||
             !pn_message_restore_delivery_locked(seg, *ref, given[i].channel, given[i].due,
                                                 given[i].attempts))
             given[left++] = given[i];
@@ -641,10 +406,10 @@ static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
     b->seg->topics.ctl->spilled = 1;
     pn_diskqueue_commit(&b->topic->rest, b->seq);
     b->topic->rest_given = b->seq;
-    EACH_CHANNEL (b->seg, b->topic, ch)
-        if (rests(b->topic, ch) && is_named(b->seg, b->topic, ch, &record, &d))
+    PN_EACH_CHANNEL_AS (b->seg, b->topic, ch)
+        if (pn_rests(b->topic, ch) && pn_rest_is_named(b->seg, b->topic, ch, &record, &d))
             ch->message_count++;
-        else if (rests(b->topic, ch))
+        else if (pn_rests(b->topic, ch))
             ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
     return 0;
 }
@@ -662,7 +427,7 @@ int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
     int rc = pn_topic_use_files_locked(seg, topic);
     if (rc != 0)
         return rc;
-    const struct room room = look_around(seg, topic, bytes, timed, 0);
+    const struct pn_channel_room room = pn_channel_room_locked(seg, topic, bytes, timed, 0);
     uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, false);
     uint32_t left = without_room(seg, &ref, &room, bytes, n, given);
     if (left != 0)
@@ -683,18 +448,19 @@ int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
 /* Of the channels that stand where `ch` does, those that have room are given it. */
 static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_topic_channel *ch, const struct pn_topic_on_disk *from,
-                           const struct room *room, int64_t now)
+                           const struct pn_channel_room *room, int64_t now)
 {
     const uint64_t bytes = (uint64_t) from->m.headers_len + from->m.body_len;
-    const uint64_t seq = cursor_of(ch)->seq;
+    const uint64_t seq = pn_rest_cursor_of(ch)->seq;
     uint32_t ref = pn_message_restore_begin_locked(seg, topic, &from->m, &from->then, false, false);
     struct pn_message *m = pn_message_at(seg, ref);
     if (ref == 0)
         return 0;
-    EACH_CHANNEL (seg, topic, other) {
+    PN_EACH_CHANNEL_AS (seg, topic, other) {
         struct pn_spilled_delivery d = {.due = from->due};
-        if (!rests(topic, other) || cursor_of(other)->seq != seq || !takes(other, room, bytes) ||
-            (from->given && !is_named(seg, topic, other, from, &d)))
+        if (!pn_rests(topic, other) || pn_rest_cursor_of(other)->seq != seq ||
+            !pn_channel_takes(other, room, bytes) ||
+            (from->given && !pn_rest_is_named(seg, topic, other, from, &d)))
             continue;
         pn_message_restore_delivery_locked(seg, ref, pn_topic_channel_index(seg, other),
                                            d.due > now ? d.due : 0, d.attempts);
@@ -733,20 +499,6 @@ static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t 
         pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel)->message_count--;
 }
 
-void pn_rest_redo_locked(struct pn_segment *seg)
-{
-    pn_assert_topics_held(seg);
-    const struct pn_topic_redo *redo = &seg->topics.ctl->redo;
-    const struct pn_diskqueue_cursor to = {redo->disk_file, redo->disk_at, redo->disk_seq,
-                                           redo->disk_sum};
-    uint32_t limit = seg->topics.max_channels, at = pn_message_at(seg, redo->messages)->first;
-    for (; at != 0 && limit > 0; at = pn_delivery_at(seg, at)->of_message, limit--) {
-        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, at)->channel);
-        if (pn_load_relaxed(&ch->rests) != 0 && cursor_of(ch)->seq < to.seq)
-            set_cursor(ch, &to, cursor_of(ch)->others);
-    }
-}
-
 /* Damaged records are passed: those that were not counted yet. */
 static void count_lost(struct pn_topic *topic, uint64_t from, uint64_t to)
 {
@@ -762,12 +514,12 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
                       int64_t now)
 {
     struct pn_topic_on_disk d;
-    const struct pn_rest_cursor at = *cursor_of(ch);
+    const struct pn_rest_cursor at = *pn_rest_cursor_of(ch);
     struct pn_diskqueue_cursor to = {at.file, at.at, at.seq, at.sum};
-    if (!rests(topic, ch))
+    if (!pn_rests(topic, ch))
         return 0;
-    struct room room = look_around(seg, topic, ch->rest_stuck, false, 0);
-    if (!takes(ch, &room, ch->rest_stuck))
+    struct pn_channel_room room = pn_channel_room_locked(seg, topic, ch->rest_stuck, false, 0);
+    if (!pn_channel_takes(ch, &room, ch->rest_stuck))
         return 0;
     int rc = pn_rest_look_locked(seg, topic, &to, &d);
     if (rc < 0 && rc != -EAGAIN)
@@ -775,16 +527,17 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     pn_topic_has_read_locked(seg, rc == 1 ? d.bytes : 0);
     count_lost(topic, at.seq, rc == 1 ? to.seq - 1 : to.seq);
     struct pn_spilled_delivery own;
-    bool other = rc == 1 && d.given && !is_named(seg, topic, ch, &d, &own);
+    bool other = rc == 1 && d.given && !pn_rest_is_named(seg, topic, ch, &d, &own);
     bool expired = rc == 1 && d.there && !other && d.expires != 0 && d.expires <= now;
     if (rc != 1 || !d.there || other || expired) {
-        set_cursor(ch, &to, at.others - other);
+        pn_rest_cursor_set(ch, &to, at.others - other);
         ch->expired += expired;
         return rc;
     }
     const uint64_t bytes = (uint64_t) d.m.headers_len + d.m.body_len;
-    room = look_around(seg, topic, bytes, d.due > now || d.expires != 0, 0);
-    uint32_t ref = takes(ch, &room, bytes) ? stage_back(seg, topic, ch, &d, &room, now) : 0;
+    room = pn_channel_room_locked(seg, topic, bytes, d.due > now || d.expires != 0, 0);
+    uint32_t ref =
+        pn_channel_takes(ch, &room, bytes) ? stage_back(seg, topic, ch, &d, &room, now) : 0;
     if (ref == 0) {
         ch->rest_stuck = bytes;
         return 0;
@@ -804,10 +557,10 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
         return false;
     for (int round = 0; round < 2; round++) { /* from `first` on, then those before it */
         uint32_t i = 0;
-        EACH_CHANNEL (seg, topic, ch) {
+        PN_EACH_CHANNEL_AS (seg, topic, ch) {
             if ((i++ < first) != (round == 1))
                 continue;
-            int rc = rests(topic, ch);
+            int rc = pn_rests(topic, ch);
             while (rc == 1 && pn_topic_may_read_locked(seg)) {
                 rc = refill_one(seg, topic, ch, now);
                 steps += rc == 1;
@@ -815,7 +568,7 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
             more = more || rc == 1 || rc == -EAGAIN;
         }
     }
-    follow(seg, topic);
+    pn_rest_cursors_follow_locked(seg, topic);
     PN_CRASH("rest:refilled");
     if (steps != 0)
         pn_topic_settle_locked(seg, topic);

@@ -9,25 +9,13 @@
 #include "base/moment.h"
 #include "topic/area.h"
 #include "topic/message.h"
-#include "topic/queues.h"
-
-/* May channels of the topic rest? */
-bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic);
-/* And does what is published go to the channels at once? */
-bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic);
-/* Would one of so many bytes of headers and body not go to all channels in memory? */
-bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
-                           bool timed);
+#include "topic/on_disk.h"
 
 /* n messages of consecutive ids, to channels in memory and on disk: all of them, or none. */
 int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *common, const unsigned char *bodies,
                            const uint32_t *lens, size_t n);
-/* The same when there is no room in memory, for one channel at least: on disk, in either queue. */
-int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,
-                            const struct pn_new_message *common, const unsigned char *bodies,
-                            const uint32_t *lens, size_t n);
-/* The same of one that is in the backlog; 0: it is out; 1: all have room in memory; -errno. */
+/* The same of a message in the backlog; 0: it is out; 1: all have room in memory; -errno. */
 int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t delivery,
                         int64_t now, bool all_rest);
 /* The same of one in the topic's own queue on disk, which moves past `record`. */
@@ -37,26 +25,11 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
 
 /* What the log of before the segment was made says: the channels of `given`, which is written to,
  * have it, in memory or on disk.  No other thread has seen the topic yet. */
-struct pn_spilled_delivery;
 int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
                            struct pn_spilled_delivery *given);
 
 /* What channels have room for comes back; true: more could be looked at right now. */
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
-
-/* How many it has on disk. */
-uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topic,
-                       const struct pn_topic_channel *ch);
-/* The channel has nothing there any more. */
-void pn_rest_empty_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
-
-/* What a valid redo record says of cursors. */
-void pn_rest_redo_locked(struct pn_segment *seg);
-
-/* Is the record the channel's, which has not passed it? */
-struct pn_topic_on_disk;
-bool pn_rest_has(const struct pn_segment *seg, const struct pn_topic *topic,
-                 const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record);
 
 #endif

@@ -37,7 +37,7 @@ static inline bool less(const struct pn_timed *a, const struct pn_timed *b)
     return (a->due < b->due) | ((a->due == b->due) & (a->low < b->low));
 }
 
-/* ---- pages (2) ----------------------------------------------------------------------------- */
+/* ---- pages (2) ------------------------------------------------------------------------------- */
 
 /* The page that a reference means, whatever stands there: its address is within the arena. */
 static inline void *page_at(const struct pn_arena *mem, uint32_t ref)
@@ -189,7 +189,7 @@ void pn_timedset_forget_locked(const struct pn_arena *mem, struct pn_timedset *s
     memset(set, 0, sizeof *set);
 }
 
-/* ---- the heap (1, 3) ----------------------------------------------------------------------- */
+/* ---- the heap (1, 3) ------------------------------------------------------------------------- */
 
 static inline uint32_t *position_of(const struct pn_arena *mem, uint32_t ref)
 {
@@ -352,7 +352,7 @@ void pn_timedset_lend_locked(struct pn_arena *mem, struct pn_timedset *set, uint
         set->reserved++;
 }
 
-/* ---- looking ------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 bool pn_timedset_first(const struct pn_arena *mem, const struct pn_timedset *set,
                        struct pn_timed *out)
@@ -422,7 +422,7 @@ uint32_t pn_timedset_find(const struct pn_arena *mem, const struct pn_timedset *
     return set->n;
 }
 
-/* ---- check --------------------------------------------------------------------------------- */
+/* ---- check ----------------------------------------------------------------------------------- */
 
 /* One entry: known to its delivery, and not before its parent. */
 static const char *entry_problem(const struct pn_arena *mem, const struct pn_timedset *set,

@@ -38,15 +38,15 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/consumers.h"
+#include "topic/cursors.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/end.h"
 #include "topic/later.h"
 #include "topic/message.h"
+#include "topic/on_disk.h"
 #include "topic/open.h"
-#include "topic/overflow.h"
 #include "topic/pump.h"
-#include "topic/rest.h"
 #include "topic/settings.h"
 
 enum { PN_DEAD_CHAIN = 32 };
@@ -129,7 +129,7 @@ struct pn_topic_channel *pn_topic_channel_resolve_locked(struct pn_conn *conn, p
     return NULL;
 }
 
-/* ---- lists of channels ---------------------------------------------------------------------- */
+/* ---- lists of channels ----------------------------------------------------------------------- */
 
 void pn_topics_link_locked(struct pn_segment *seg)
 {

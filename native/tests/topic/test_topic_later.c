@@ -8,6 +8,7 @@
 #include "topic/carry.h"
 #include "topic/delivery.h"
 #include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/topic.h"
 #include "topics.h"
 

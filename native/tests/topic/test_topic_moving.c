@@ -4,6 +4,7 @@
  */
 #include "segfiles.h"
 #include "topic/overflow.h"
+#include "topic/queues.h"
 #include "topic/topic.h"
 #include "topics.h"
 
