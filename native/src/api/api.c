@@ -54,6 +54,8 @@ static void after_release(struct pn_segment *seg, struct pn_hold *hold)
         pn_durable_sync(seg, &hold->sync);
     if ((hold->at_end & PN_REMOVE_FILES) != 0)
         pn_spill_remove(seg, hold->files_end);
+    if ((hold->at_end & PN_REAP) != 0)
+        pn_backend_reap_rest(seg);
     if ((hold->at_end & PN_REPAIR) != 0)
         pn_topics_repair(seg);
 }
@@ -397,16 +399,17 @@ static void release_slot(pn_conn *conn)
     struct pn_hold hold;
     bool watched = pn_owns_slot(conn) && pn_load_relaxed(&conn->me->watches) != 0;
     pn_procsignal_disown(conn);
-    if (pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0) {
-        if (pn_owns_slot(conn))
-            pn_backend_release_locked(conn);
-        pn_queue_let_go_locked(conn->seg);
+    bool locked = false, released = false;
+    while (!released && (locked = pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0)) {
+        released = !pn_owns_slot(conn) || pn_backend_release_locked(conn);
+        if (released)
+            pn_queue_let_go_locked(conn->seg);
         pn_lock_release(conn->seg);
-        if (watched)
-            pn_watch_tell(conn->seg, conn->slot);
-    } else {
-        pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
     }
+    if (!locked)
+        pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
+    else if (watched)
+        pn_watch_tell(conn->seg, conn->slot);
     pn_procsignal_unregister(conn); /* last: until here a signal may be on its way */
 }
 

@@ -13,6 +13,9 @@
  *    exact answer (statistics), and by recovery.  While topics are closed no slot is freed, since
  *    its consumers would have to be taken out of lists that are being built: a process that needs
  *    one helps to open them.
+ * 4. What the consumers of a dead process had in flight goes back in bounded holds, and the slot is
+ *    free after the last of them (topic/consumers.c 4): the process that began goes on after its
+ *    release (PN_REAP), and until then the slot is that of a dead process as before.
  */
 #define _GNU_SOURCE
 #include "backend/backend.h"
@@ -224,7 +227,6 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
 {
     pn_assert_held(seg);
     struct QueueBackendStatus *backend = &seg->backend[slot];
-    pn_segment_hooks.slot_freed(seg, slot);
     pn_unlisten_all_locked(seg, slot);
     pn_bridge_end_locked(seg, slot);
     seg->ctl->reserved -= backend->reserved;
@@ -234,10 +236,12 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
     pn_store_relaxed(&backend->watches, 0);
 }
 
-void pn_backend_release_locked(struct pn_conn *conn)
+bool pn_backend_release_locked(struct pn_conn *conn)
 {
     pn_assert_held(conn->seg);
     struct pn_segment *seg = conn->seg;
+    if (!pn_segment_hooks.slot_freed(seg, conn->slot))
+        return false;
     if (pn_load_relaxed(&conn->me->watches) != 0)
         pn_watch_lengthened_locked(seg);
     free_slot_locked(seg, conn->slot);
@@ -248,6 +252,7 @@ void pn_backend_release_locked(struct pn_conn *conn)
     if (conn->slot < seg->ctl->slot_hint)
         seg->ctl->slot_hint = conn->slot;
     pn_room_wake(seg);
+    return true;
 }
 
 void pn_backend_abandon(struct pn_conn *conn)
@@ -346,6 +351,10 @@ bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
     if (pn_topics_closed(seg))
         return false;
     PN_CRASH("reap:begin");
+    if (!pn_segment_hooks.slot_freed(seg, slot)) {
+        pn_hold_of(seg)->at_end |= PN_REAP;
+        return false;
+    }
     if (pn_load_relaxed(&seg->backend[slot].watches) != 0)
         tell_if_it_lives_locked(seg, slot);
     free_slot_locked(seg, slot);
@@ -389,16 +398,52 @@ static uint64_t *find_dead(struct pn_segment *seg)
     return dead;
 }
 
+static void reap_these_locked(struct pn_segment *seg, const uint64_t *dead)
+{
+    pn_assert_held(seg);
+    for (uint32_t word = 0; dead != NULL && word < seg->words; word++)
+        for (uint64_t bits = dead[word]; bits != 0; bits &= bits - 1)
+            pn_backend_reap_if_dead_locked(seg, word * 64 + (uint32_t) __builtin_ctzll(bits));
+}
+
+/* There is more than one hold does: let others in between. */
+static bool release_for_rest(struct pn_segment *seg, struct pn_hold *hold)
+{
+    if ((hold->at_end & PN_REAP) == 0)
+        return false;
+    hold->at_end &= ~(uint32_t) PN_REAP; /* here */
+    pn_lock_release(seg);
+    PN_CRASH("topic:reap-between");
+    pn_lock_stand_back(0);
+    return true;
+}
+
 int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold)
 {
     uint64_t *dead = find_dead(seg);
-    int rc = dead != NULL ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg)
+    int rc;
+    do {
+        rc = dead != NULL ? pn_lock_topics_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg)
                           : pn_lock_wait(seg, hold, PN_LOCK_TIMEOUT_NS, seg);
-    for (uint32_t word = 0; rc == 0 && dead != NULL && word < seg->words; word++)
-        for (uint64_t bits = dead[word]; bits != 0; bits &= bits - 1)
-            pn_backend_reap_if_dead_locked(seg, word * 64 + (uint32_t) __builtin_ctzll(bits));
+        if (rc == 0)
+            reap_these_locked(seg, dead);
+    } while (rc == 0 && release_for_rest(seg, hold));
     free(dead);
     return rc;
+}
+
+void pn_backend_reap_rest(struct pn_segment *seg)
+{
+    struct pn_hold hold;
+    bool never_wait = pn_never_wait;
+    int rc;
+    PN_CRASH("topic:reap-rest");
+    pn_never_wait = false; /* others may only come by, and do nothing of it */
+    while ((rc = pn_backend_reap_and_lock(seg, &hold)) == -EINTR)
+        ; /* a handler may run later */
+    pn_never_wait = never_wait;
+    if (rc == 0)
+        pn_lock_release(seg);
 }
 
 int pn_backend_keep_alive(struct pn_conn *conn)

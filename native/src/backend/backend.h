@@ -18,8 +18,8 @@ const char *pn_database_name_locked(const struct pn_segment *seg, uint32_t dboid
 
 /* Fill in a slot for conn (seg, signo, database are set).  Takes the writer lock itself. */
 int pn_backend_claim(struct pn_conn *conn);
-/* The slot's owner gives it up.  Writer lock held. */
-void pn_backend_release_locked(struct pn_conn *conn);
+/* The slot's owner gives it up.  Writer lock held.  False: not yet, once more in another hold. */
+bool pn_backend_release_locked(struct pn_conn *conn);
 
 /* Give the slot up without the writer lock: drop its liveness locks, and it will be reaped. */
 void pn_backend_abandon(struct pn_conn *conn);
@@ -27,7 +27,10 @@ void pn_backend_abandon(struct pn_conn *conn);
 enum pn_verdict pn_backend_verdict(struct pn_segment *seg, uint32_t slot);
 /* Is its owner a connection of this process?  signal_mutex not held. */
 bool pn_backend_is_ours(struct pn_segment *seg, uint32_t slot);
-/* Free the slot of a dead process.  Writer lock held.  False: not while topics are closed. */
+/*
+ * Free the slot of a dead process.  Writer lock held.  False: not while topics are closed, or not
+ * yet (PN_REAP): its consumers had more in flight than one hold returns.
+ */
 bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot);
 /* Only if it is one. */
 bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
@@ -35,6 +38,8 @@ bool pn_backend_reap_if_dead_locked(struct pn_segment *seg, uint32_t slot);
 void pn_backend_reap_all_locked(struct pn_segment *seg);
 /* Take the writer lock, and reap the slots whose processes were dead before; found without it. */
 int pn_backend_reap_and_lock(struct pn_segment *seg, struct pn_hold *hold);
+/* PN_REAP: what was begun is done to its end.  Lock not held. */
+void pn_backend_reap_rest(struct pn_segment *seg);
 
 /*
  * A watch walk may need more slots: one was claimed, or is no walk's end any more (watch.c 3).

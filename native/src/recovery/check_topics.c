@@ -228,7 +228,7 @@ static void check_owner(struct check *k, uint32_t ci)
 static void check_consumers(struct check *k, uint32_t index)
 {
     struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
-    uint32_t n = 0, waiting = 0, notified = 0, flying = 0, samplers = 0;
+    uint32_t n = 0, waiting = 0, notified = 0, leaving = 0, flying = 0, samplers = 0;
     int64_t due = pn_topic_channel_next_due_locked(k->seg, ch);
     bool in_time = due == INT64_MAX;
     for (uint32_t i = ch->first_consumer; i != 0 && n <= k->seg->topics.max_consumers; n++) {
@@ -238,6 +238,7 @@ static void check_consumers(struct check *k, uint32_t index)
             report(k, "consumer %u stands in the list of channel %u", i - 1, index);
         waiting += wait == PN_CONSUMER_WAITING;
         notified += wait == PN_CONSUMER_NOTIFIED;
+        leaving += wait == PN_CONSUMER_LEAVING;
         samplers += c->sample_rate != 0;
         in_time = in_time ||
                   ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due);
@@ -250,6 +251,8 @@ static void check_consumers(struct check *k, uint32_t index)
                n, waiting, notified, ch->consumers, ch->waiting, ch->notified);
     if (flying + ch->held != ch->in_flight)
         report(k, "I23: %u in the lists of channel %u, %u in flight", flying, index, ch->in_flight);
+    if (leaving != ch->leaving)
+        report(k, "I30: %u consumers leave channel %u, it says %u", leaving, index, ch->leaving);
     check_waiting(k, index, in_time);
 }
 

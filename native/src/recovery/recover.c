@@ -186,6 +186,8 @@ int pn_recover_locked(struct pn_segment *seg)
     ctl->generations_used = pn_generation_count_locked(seg);
     pn_bridge_count_locked(seg);
     pn_backend_reap_all_locked(seg); /* not those whose memory is still being torn down (L6) */
+    if ((pn_hold_of(seg)->at_end & PN_REAP) != 0)
+        pn_hold_of(seg)->at_end |= PN_REPAIR; /* whatever else this hold reaps */
     pn_queue_let_go_locked(seg);
     pn_fetch_add_relaxed(&ctl->locked.recoveries, 1);
     pn_hold_of(seg)->at_end |= PN_RESIGNAL;

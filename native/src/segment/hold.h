@@ -26,7 +26,8 @@ enum pn_hold_end {
     PN_SYNC_LOG = 8,       /* as `sync` says */
     PN_REPAIR = 16,        /* topics were closed: finish what opens them again */
     PN_REMOVE_FILES = 32,  /* those below `files_end`, which the tail has left */
-    PN_TELL_WATCHERS = 64  /* in front of the slots in `lengthened` */
+    PN_TELL_WATCHERS = 64, /* in front of the slots in `lengthened` */
+    PN_REAP = 128          /* a dead slot is not free yet: go on with it */
 };
 
 /* What was written to the log of topics and is to be synced. */
@@ -54,7 +55,8 @@ struct pn_hold {
     uint64_t files_end;           /* of PN_REMOVE_FILES */
     struct pn_topic_notes *notes; /* time-outs, for the holder's latency log; NULL: it has none */
     struct pn_moved moved;
-    bool told; /* the log of topics was told before the commit of what is done now */
+    uint32_t returned; /* messages of consumers that are no more */
+    bool told;         /* the log of topics was told before the commit of what is done now */
 };
 
 #endif

@@ -41,6 +41,8 @@
  *      and a pause are).
  *  I29 What a topic has on disk, in records and in bytes, follows from where its queues begin and
  *      end: no bytes without a record, no record without bytes.  Nothing else counts it.
+ *  I30 While a consumer is LEAVING none of its channel claims a message: those that have gone back
+ *      are newer than the rest.  A dead slot is not free before its consumers have nothing.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -252,6 +254,7 @@ struct pn_topic_channel {
     uint32_t staged; /* deliveries of messages that are not LIVE yet, none of the above */
     uint32_t first_consumer, consumers, samplers;
     uint32_t waiting, notified; /* consumers; of those that wait, with room */
+    uint32_t leaving, pad;      /* consumers; while there is one, no message is claimed */
     uint32_t histogram;         /* page, 0: none yet (topic/stats.c) */
     int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     int64_t histogram_since;
@@ -286,9 +289,10 @@ struct pn_buried_too {
 
 enum pn_consumer_wait {
     PN_CONSUMER_BUSY = 0,
-    PN_CONSUMER_WAITING = 1, /* it sleeps, and has room */
-    PN_CONSUMER_BLOCKED = 2, /* it sleeps, and has as much in flight as it may */
-    PN_CONSUMER_NOTIFIED = 3 /* it slept and was woken; it has not come yet */
+    PN_CONSUMER_WAITING = 1,  /* it sleeps, and has room */
+    PN_CONSUMER_BLOCKED = 2,  /* it sleeps, and has as much in flight as it may */
+    PN_CONSUMER_NOTIFIED = 3, /* it slept and was woken; it has not come yet */
+    PN_CONSUMER_LEAVING = 4   /* a part of what it had in flight went back, the rest is to */
 };
 
 struct pn_consumer_slot {

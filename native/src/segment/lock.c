@@ -86,6 +86,7 @@ static void begin(struct pn_segment *seg, struct pn_hold *hold)
     hold->at_end = 0;
     hold->nwakes = 0;
     hold->nlengthened = 0;
+    hold->returned = 0;
     hold->sync.policy = 0;
     hold->notes = NULL;
     hold->told = false;
@@ -294,11 +295,10 @@ static int closed_for_long(const struct pn_segment *seg, int error)
         seg->name, pn_load_relaxed(&seg->recovered_from));
 }
 
-/* As long as the step took that it has just made; what others do then is theirs. */
-static void stand_back(void)
+void pn_lock_stand_back(int64_t took_ns)
 {
     enum { LEAST_NS = 20000, MOST_NS = 1000000 };
-    int64_t ns = step_ns < LEAST_NS ? LEAST_NS : step_ns > MOST_NS ? MOST_NS : step_ns;
+    int64_t ns = took_ns < LEAST_NS ? LEAST_NS : took_ns > MOST_NS ? MOST_NS : took_ns;
     nanosleep(&(struct timespec) {.tv_nsec = ns}, NULL);
 }
 
@@ -343,7 +343,7 @@ static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
                                                              : now + limit);
         if (is_short)
             timeout_ns = deadline - now; /* of the next time that the lock is waited for */
-        stand_back();
+        pn_lock_stand_back(step_ns);
     }
 }
 

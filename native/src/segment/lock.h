@@ -65,6 +65,10 @@ int pn_lock_topics_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_
 /* The watchdog's: -EBUSY when another thread holds it. */
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
 
+/* Between two holds that do parts of one thing: sleep about as long as the first took.  What others
+ * do then is theirs. */
+void pn_lock_stand_back(int64_t took_ns);
+
 /* Release; then do what this hold has collected (hold.h). */
 void pn_lock_release(struct pn_segment *seg);
 

@@ -131,8 +131,9 @@ struct pn_segment_hooks {
     /* the writer lock was released, and the hold has something to be done: api.c */
     void (*released)(struct pn_segment *, struct pn_hold *);
     void (*close_files)(struct pn_segment *); /* of topics, before the mapping goes */
-    /* a slot is about to be free: what its owner's consumers hold goes back.  Lock held */
-    void (*slot_freed)(struct pn_segment *, uint32_t slot);
+    /* a slot is about to be free: what its owner's consumers hold goes back.  Lock held.
+     * False: that is not done yet, and goes on in another hold */
+    bool (*slot_freed)(struct pn_segment *, uint32_t slot);
     /* consumers that were notified so long ago and have not come; the lock is not held */
     void (*signal_owed)(struct pn_segment *, int64_t min_age_ns);
     /* a signal has come for the connection: consume.c.  Async-signal-safe */

@@ -92,7 +92,8 @@ bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_chann
         if (slot >= seg->max_backends || pn_backend_is_ours(seg, slot) ||
             pn_backend_verdict(seg, slot) != PN_DEAD)
             continue;
-        pn_backend_reap_locked(seg, slot);
+        if (!pn_backend_reap_locked(seg, slot))
+            break; /* the caller comes again */
         reaped++;
         next = ch->first_consumer; /* others of that slot's have gone with it */
         steps = 0;
@@ -116,6 +117,8 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     if (rc != 0)
         return rc;
     pn_consumers_reap_dead_locked(seg, ch);
+    if ((pn_hold_of(seg)->at_end & PN_REAP) != 0)
+        return -EAGAIN; /* the rest of it at the release */
     if (ch->max_consumers != 0 && ch->consumers >= ch->max_consumers)
         return pn_fail(PN_ECONSUMERS, "consumers for %.*s:%.*s exceeds limit of %u",
                        (int) pn_topic_of(seg, ch)->name_len, pn_topic_of(seg, ch)->name,
@@ -196,16 +199,18 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     pn_store_relaxed(&c->efd, -1);
     pn_store_relaxed(&c->sleepfd, -1);
     pthread_mutex_init(&c->mutex, NULL);
-    rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
-    if (rc == 0 && !pn_topics_ready(seg)) {
-        pn_lock_release(seg);
-        rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
-    } else if (rc == 0) {
-        pn_topics_begin_locked(seg);
-        rc = attach_locked(c, channel, options == NULL ? &none : options);
-        pn_topics_end_locked(seg);
-        pn_lock_release(seg);
-    }
+    do {
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+        if (rc == 0 && !pn_topics_ready(seg)) {
+            pn_lock_release(seg);
+            rc = pn_fail(PN_ETOPICDELETED, "there is no such channel");
+        } else if (rc == 0) {
+            pn_topics_begin_locked(seg);
+            rc = attach_locked(c, channel, options == NULL ? &none : options);
+            pn_topics_end_locked(seg);
+            pn_lock_release(seg);
+        }
+    } while (rc == -EAGAIN);
     if (rc != 0) {
         free(c);
         return rc;
@@ -306,12 +311,13 @@ static int detach(struct pn_consumer *c)
         rc = pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS);
         if (rc != 0)
             break;
+        uint32_t steps = pn_return_steps;
         more = false;
         pn_topics_begin_locked(seg);
         if (pn_load_relaxed(&c->me->state) == PN_RECORD_USED &&
             c->me->generation == c->generation) {
             bool there = pn_consume_check_channel(c, &ch) == 0;
-            more = there && pn_consumer_drain_locked(seg, c->ci, PN_TOPIC_STEPS);
+            more = there && pn_consumer_drain_locked(seg, c->ci, &steps);
             if (there)
                 pn_topic_channel_settle_locked(seg, ch);
             if (!more)
@@ -320,6 +326,7 @@ static int detach(struct pn_consumer *c)
         pn_topics_end_locked(seg);
         leaves = !more && leave_watch_locked(c->conn);
         pn_lock_release(seg);
+        PN_CRASH("topic:detach-between");
     }
     if (leaves)
         pn_watch_tell(seg, c->conn->slot);

@@ -387,7 +387,10 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
         pn_consume_give_back_locked(c);
     pump_locked(seg, ch);
     bool more = pn_topic_channel_tick_locked(seg, ch, now);
-    fetch_locked(c, ch, now);
+    if (pn_consumers_leave_locked(seg, ch))
+        more = true;
+    else
+        fetch_locked(c, ch, now);
     rc = c->nahead != 0 ? LOOK_FOUND : more ? LOOK_AGAIN : LOOK_SLEEP;
     if (rc == LOOK_SLEEP && sleep) {
         *until = c->me->armed = sleep_until(c, ch, now, deadline);

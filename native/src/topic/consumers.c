@@ -11,6 +11,17 @@
  * 3. A dead process's consumers go when its slot is reaped: what they have in flight returns to
  *    the head of the queue in its old order, counted neither as requeued nor as timed out; unless
  *    it was delivered for the last time.
+ * 4. One hold returns pn_return_steps messages of the dead at the most, the newest first.  Until
+ *    the last has gone back the consumer is LEAVING, and another of its channel that comes for a
+ *    message returns some more instead (I30): so none gets a newer one before an older one.  What
+ *    is left to be done is recorded by what is there: the slot of the dead is not free, and the
+ *    consumer has something in flight.  So any process goes on with it: the one that began, after
+ *    its release (PN_REAP), the others that watched the dead, a consumer of the channel, and all
+ *    that look for dead slots.
+ * 5. What prepared transactions of the dead hold goes back in the last of these holds, in which the
+ *    slot is freed as well.  A process that was taken for dead, and has its liveness locks again
+ *    in between, keeps its slot, its transactions and its consumers; what went back went back, as
+ *    after a time-out.
  */
 #define _GNU_SOURCE
 #include "backend/backend.h"
@@ -26,6 +37,8 @@
 #include "topic/topic.h"
 #include "wakeup/procsignal.h"
 
+uint32_t pn_return_steps = PN_TOPIC_STEPS;
+
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
 {
     pn_assert_topics_held(seg);
@@ -34,8 +47,10 @@ void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_co
     uint32_t was = pn_load_relaxed(&c->wait);
     ch->waiting -= was == PN_CONSUMER_WAITING;
     ch->notified -= was == PN_CONSUMER_NOTIFIED;
+    ch->leaving -= was == PN_CONSUMER_LEAVING;
     ch->waiting += wait == PN_CONSUMER_WAITING;
     ch->notified += wait == PN_CONSUMER_NOTIFIED;
+    ch->leaving += wait == PN_CONSUMER_LEAVING;
     pn_store_release(&c->wait, wait);
     PN_CRASH("topic:wait");
 }
@@ -128,15 +143,30 @@ void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_chan
 
 /* ---- leaving --------------------------------------------------------------------------------- */
 
+/* Of a deleted channel no consumer gets a message. */
+static void set_leaving(struct pn_segment *seg, uint32_t ci, bool leaving)
+{
+    const struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
+    if (pn_load_relaxed(&ch->state) != PN_RECORD_USED || ch->generation != c->channel_generation ||
+        leaving == (pn_load_relaxed(&c->wait) == PN_CONSUMER_LEAVING))
+        return;
+    pn_consumer_set_wait_locked(seg, ci, leaving ? PN_CONSUMER_LEAVING : PN_CONSUMER_BUSY);
+    PN_CRASH("topic:leaving");
+}
+
 /* From the last to the first: each goes to the head, so that they stand in their old order. */
-bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t steps)
+bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t *steps)
 {
     pn_assert_topics_held(seg);
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
     for (uint32_t ref; (ref = c->last) != 0;) {
-        if (steps-- == 0)
+        if (*steps == 0) {
+            set_leaving(seg, ci, true);
             return true;
+        }
+        --*steps;
         if (pn_is_void(ch, pn_delivery_at(seg, ref)))
             pn_delivery_end_locked(seg, ref);
         else
@@ -147,6 +177,20 @@ bool pn_consumer_drain_locked(struct pn_segment *seg, uint32_t ci, uint32_t step
         if (pn_segment_check_state(seg) == -PN_ECORRUPT)
             return false;
     }
+    set_leaving(seg, ci, false);
+    return false;
+}
+
+bool pn_consumers_leave_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
+{
+    pn_assert_topics_held(seg);
+    uint32_t steps = pn_return_steps;
+    if (__builtin_expect(ch->leaving == 0, 1))
+        return false;
+    PN_EACH_CONSUMER (seg, ch, i)
+        if (pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait) == PN_CONSUMER_LEAVING &&
+            pn_consumer_drain_locked(seg, i - 1, &steps))
+            return true;
     return false;
 }
 
@@ -238,35 +282,80 @@ static void reap_prepared(struct pn_segment *seg, uint32_t slot)
     }
 }
 
-void pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
+/* Its next consumer from `ci` on; max_consumers: there is none. */
+static uint32_t next_of_slot(const struct pn_segment *seg, uint32_t slot, uint32_t ci)
 {
-    pn_assert_topics_held(seg);
-    if (!pn_topics_ready(seg))
-        return;
-    struct pn_topics *t = &seg->topics;
-    bool consuming = (pn_load_relaxed(&seg->consuming[slot / 64]) >> (slot % 64) & 1) != 0;
-    if (!consuming && t->ctl->prepared == 0)
-        return;
-    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* the caller has begun */
-    pn_topics_begin_locked(seg);
-    PN_CRASH("topic:reap");
-    if (t->ctl->prepared != 0) {
+    const struct pn_topics *t = &seg->topics;
+    while (ci < t->max_consumers && (pn_load_relaxed(&t->consumer[ci].state) != PN_RECORD_USED ||
+                                     t->consumer[ci].slot != slot))
+        ci++;
+    return ci;
+}
+
+#define EACH_OF_SLOT(seg, slot, ci)                                                                \
+    for (uint32_t ci = next_of_slot((seg), (slot), 0); (ci) < (seg)->topics.max_consumers;         \
+         (ci) = next_of_slot((seg), (slot), (ci) + 1))
+
+/* True: this hold has returned as many as it may, and there are more. */
+static bool return_some(struct pn_segment *seg, uint32_t slot)
+{
+    struct pn_hold *hold = pn_hold_of(seg);
+    const uint32_t may = pn_return_steps - hold->returned;
+    uint64_t flying = 0;
+    uint32_t steps = may;
+    bool more = false;
+    EACH_OF_SLOT (seg, slot, ci)
+        flying += pn_consumer_at(seg, ci)->in_flight;
+    if (flying > may)
+        EACH_OF_SLOT (seg, slot, ci)
+            if (pn_consumer_at(seg, ci)->last != 0) /* at once: they may be of one channel */
+                set_leaving(seg, ci, true);
+    EACH_OF_SLOT (seg, slot, ci) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_consumer_at(seg, ci)->channel);
+        more = pn_consumer_drain_locked(seg, ci, &steps);
+        pn_topic_channel_settle_locked(seg, ch);
+        if (more)
+            break;
+    }
+    hold->returned += may - steps;
+    return more;
+}
+
+static void reap_rest(struct pn_segment *seg, uint32_t slot)
+{
+    uint32_t all = UINT32_MAX;
+    if (seg->topics.ctl->prepared != 0) {
         reap_held(seg, slot);
         reap_prepared(seg, slot);
         pn_tombstones_reap_locked(seg, slot, pn_load_relaxed(&seg->backend[slot].generation));
     }
-    for (uint32_t ci = 0; ci < t->max_consumers; ci++) {
-        struct pn_consumer_slot *c = &t->consumer[ci];
-        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || c->slot != slot)
-            continue;
-        struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
-        pn_consumer_drain_locked(seg, ci, UINT32_MAX);
+    EACH_OF_SLOT (seg, slot, ci) {
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_consumer_at(seg, ci)->channel);
+        pn_consumer_drain_locked(seg, ci, &all); /* what was held */
         pn_consumer_free_locked(seg, ci);
         pn_topic_channel_settle_locked(seg, ch);
         PN_CRASH("topic:reaped");
     }
+}
+
+bool pn_consumers_reap_locked(struct pn_segment *seg, uint32_t slot)
+{
+    pn_assert_topics_held(seg);
+    if (!pn_topics_ready(seg))
+        return true;
+    bool consuming = (pn_load_relaxed(&seg->consuming[slot / 64]) >> (slot % 64) & 1) != 0;
+    if (!consuming && seg->topics.ctl->prepared == 0)
+        return true;
+    bool inside = pn_load_relaxed(&seg->ctl->topics_dirty) != 0; /* the caller has begun */
+    pn_topics_begin_locked(seg);
+    PN_CRASH("topic:reap");
+    bool more = return_some(seg, slot);
+    if (!more)
+        reap_rest(seg, slot);
     if (!inside)
         pn_topics_end_locked(seg);
+    PN_CRASH("topic:reaped-some");
+    return !more;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */

@@ -157,6 +157,16 @@ static int leave(struct pn_conn *conn, int rc)
     return rc;
 }
 
+/* What a dead consumer had in flight went back in part: the rest goes at the release, and then a
+ * look is to be made.  True: the lock was released. */
+static bool leave_for_rest(struct pn_conn *conn)
+{
+    if ((pn_hold_of(conn->seg)->at_end & PN_REAP) == 0)
+        return false;
+    leave(conn, 0);
+    return true;
+}
+
 static int e2e_locked(const struct pn_segment *seg, const struct pn_topic_channel *ch,
                       const double *q, size_t n, double *seconds)
 {
@@ -456,10 +466,13 @@ static struct pn_topic *topic_without_dead_locked(struct pn_conn *conn, pn_ref r
 int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold);
-    if (rc != 0)
-        return rc;
-    struct pn_topic *t = topic_without_dead_locked(conn, ref);
+    struct pn_topic *t;
+    do {
+        int rc = enter(conn, &hold);
+        if (rc != 0)
+            return rc;
+        t = topic_without_dead_locked(conn, ref);
+    } while (leave_for_rest(conn));
     struct look look = exact_look(conn->seg);
     if (t != NULL)
         fill_topic(conn->seg, t, &look, out);
@@ -552,13 +565,16 @@ int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats 
 int pn_topic_channels_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_stats *out)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold);
-    if (rc != 0)
-        return rc;
+    struct pn_topic_channel *ch;
+    do {
+        int rc = enter(conn, &hold);
+        if (rc != 0)
+            return rc;
+        ch = pn_topic_channel_resolve_locked(conn, ref);
+        if (ch != NULL && pn_consumers_reap_dead_locked(conn->seg, ch))
+            ch = pn_topic_channel_resolve_locked(conn, ref); /* an ephemeral one went with them */
+    } while (leave_for_rest(conn));
     struct look look = begin_look();
-    struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
-    if (ch != NULL && pn_consumers_reap_dead_locked(conn->seg, ch))
-        ch = pn_topic_channel_resolve_locked(conn, ref); /* an ephemeral one has gone with them */
     if (ch != NULL)
         tick_and_fill(conn->seg, ch, &look, out);
     return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);

@@ -163,7 +163,7 @@ static bool take_over(struct pn_segment *seg, int32_t pid)
         return false;
     PN_CRASH("watch:locked");
     reap_process_locked(seg, pid);
-    pn_lock_release(seg);
+    pn_lock_release(seg); /* what one hold did not do is done here */
     PN_CRASH("watch:unlocked");
     pn_watch_send_owed(seg, 0);
     return true;

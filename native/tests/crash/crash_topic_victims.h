@@ -118,11 +118,14 @@ static void dead_consumer(void *arg)
 static void reaping(void)
 {
     pn_stat stat;
+    pn_topic_stats own;
     pn_conn *conn = connect_with(0);
     pn_ref topic = topic_named(conn, "work");
     for (int round = 0; round < 8 && going_on(); round++) {
         atomic_fetch_add(&j->deaths, 1);
         CHECK_KILLED(spawn(dead_consumer, (void *) (uintptr_t) round), SIGKILL);
+        if (round % 2 == 0) /* or that topic's statistics alone */
+            CHECK_OK(pn_topic_stat(conn, topic_named(conn, "own"), &own));
         CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
         publish(conn, VICTIM, WORK, topic, &(struct manner) {.size = 40});
     }

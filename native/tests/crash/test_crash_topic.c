@@ -31,6 +31,7 @@
 
 #include "backend/conn.h"
 #include "topic/consume.h"
+#include "topic/consumers.h"
 #include "recovery/rebuild_topics.h"
 #include "segment/lock.h"
 #include "segment/process.h"
@@ -251,7 +252,8 @@ static struct job job_of(const char *label, uint32_t nth, int action)
     else if (begins(label, "recover:") || begins(label, "topic-recover:"))
         job.c.victim = recovering;
     else if (strcmp(label, "topic:reap") == 0 || strcmp(label, "topic:reaped") == 0 ||
-             strcmp(label, "topic:unheld") == 0)
+             strcmp(label, "topic:unheld") == 0 || strcmp(label, "topic:leaving") == 0 ||
+             begins(label, "topic:reap-") || strcmp(label, "topic:reaped-some") == 0)
         job.c.victim = reaping;
     return job;
 }
@@ -320,6 +322,7 @@ int main(int argc, char **argv)
     static struct job jobs[1024];
     size_t n = 0;
     pn_rebuild_units = 1500; /* several steps, however little there is */
+    pn_return_steps = 1;
     if (argc < 2 || strcmp(argv[1], "unhelped") == 0)
         n = add_unhelped(jobs, n); /* the slow ones first */
     for (int i = 0; i < pn_crash_label_count(); i++)
