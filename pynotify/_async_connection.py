@@ -21,6 +21,7 @@ from pynotify._closing import ClosedByAsyncWith
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle
+from pynotify._listeners import count_listeners, listened_channels
 from pynotify._off_loop import BackgroundTasks, OffLoop, end_of, in_thread
 from pynotify._receiver import poll_limit
 from pynotify._segments import map_segment, repeat_while_unlinked
@@ -216,6 +217,22 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         self._off_loop.check_loop()
         return self._receiver.listening_channels()
+
+    async def listeners(self, channel: str) -> int:
+        """How many connections listen to the channel now, bridges apart.
+
+        A process that was killed counts until its slot is free, which is soon.  Raises
+        `InvalidChannelName`, `LockTimeout`.
+        """
+        return await self._off_loop.retry(lambda: count_listeners(self._handle, channel))
+
+    async def channels(self, prefix: str = "") -> dict[str, int]:
+        """The channels that are listened to in this database, and by how many connections.
+
+        Only those that begin with `prefix`; the slots of dead processes are freed first.  It is no
+        snapshot: the writer lock is given back in between.  Raises `LockTimeout`.
+        """
+        return await self._off_loop.retry(lambda: listened_channels(self._handle, prefix))
 
     async def _in_transaction(self, action: Callable[[OpenTransaction], None]) -> None:
         transaction = self._registry.current()

@@ -13,6 +13,7 @@ from pynotify._block import Block, watched
 from pynotify._closing import ClosedByWith
 from pynotify._generation import Generation
 from pynotify._hot import Notifier
+from pynotify._listeners import count_listeners, listened_channels
 from pynotify._process import process
 from pynotify._receiver import poll_limit
 from pynotify._registry import ThreadTransactions
@@ -170,6 +171,22 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         Those of subscriptions are not among them.
         """
         return self._receiver.listening_channels()
+
+    def listeners(self, channel: str) -> int:
+        """How many connections listen to the channel now, bridges apart.
+
+        A process that was killed counts until its slot is free, which is soon.  Raises
+        `InvalidChannelName`, `LockTimeout`.
+        """
+        return count_listeners(self._handle, channel)
+
+    def channels(self, prefix: str = "") -> dict[str, int]:
+        """The channels that are listened to in this database, and by how many connections.
+
+        Only those that begin with `prefix`; the slots of dead processes are freed first.  It is no
+        snapshot: the writer lock is given back in between.  Raises `LockTimeout`.
+        """
+        return listened_channels(self._handle, prefix)
 
     def _in_transaction(self, action: Callable[[OpenTransaction], None]) -> None:
         """Run `action` in the thread's transaction, or else in one of its own."""

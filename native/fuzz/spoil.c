@@ -283,6 +283,18 @@ void fuzz_unsubscribe(pn_conn *conn, pn_txn *prepared)
     pn_conn_close(conn);
 }
 
+static void list_channels(pn_conn *conn)
+{
+    pn_channel_row rows[4];
+    uint32_t from = 0;
+    int rc;
+    do {
+        rc = checked(pn_channel_list(conn, "", 0, &from, rows, 4));
+        if (rc > 0)
+            checked(pn_channel_listeners(conn, rows[0].name, rows[0].name_len));
+    } while (rc >= 0 && from != 0);
+}
+
 void fuzz_use(pn_engine *engine, struct fuzz_input *in)
 {
     char problems[2000];
@@ -308,6 +320,7 @@ void fuzz_use(pn_engine *engine, struct fuzz_input *in)
         struct pollfd p = {.fd = pn_fileno(conn), .events = POLLIN};
         poll(&p, 1, 0);
         checked(pn_wait(conn, 0));
+        list_channels(conn);
         send(conn, in);
         fuzz_read_all(conn, batch, 0);
         pn_conn_close(conn);

@@ -555,6 +555,24 @@ int pn_commit_seq(pn_engine *engine, uint64_t *out);
 /* Wait until what -PN_ELOCKBUSY told of is free; it may be taken again by then.  0 or -PN_ELOCK. */
 int pn_await_lock(pn_engine *engine);
 
+/* How many backends listen to the channel now, bridges apart. */
+int pn_channel_listeners(pn_conn *conn, const char *channel, size_t len);
+
+typedef struct pn_channel_row {
+    uint32_t listeners; /* backends, bridges apart; never 0 */
+    uint32_t name_len;
+    char name[256]; /* without a terminating 0 */
+} pn_channel_row;
+
+/*
+ * Channels of the connection's database that are listened to and begin with `prefix`; the dead are
+ * reaped first.  Each call gives the next ones and holds the writer lock for a bounded time: begin
+ * with *from == 0, and call until it is 0 again.  Returns the number of rows, perhaps 0 of many.
+ * A channel that is listened to all the while is given exactly once.
+ */
+int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
+                    pn_channel_row *rows, size_t cap);
+
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
 int pn_queue_usage(pn_engine *engine, double *out);
 

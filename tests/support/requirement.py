@@ -91,7 +91,7 @@ def require(name: str, why_missing: str | None = None) -> None:
     demanded = {part.strip() for part in os.environ.get(ENVIRONMENT, "").split(",")}
     if name in demanded:
         pytest.fail(f"{ENVIRONMENT} demands {name}: {why_missing}")
-    pytest.skip(f"requires {name}: {why_missing}")
+    pytest.skip(f"requires {name}: {why_missing}", allow_module_level=True)
 
 
 def _program(name: str) -> str | None:
