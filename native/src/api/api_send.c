@@ -13,6 +13,7 @@
 #include "commit/async.h"
 #include "commit/bridge.h"
 #include "topic/durable.h"
+#include "topic/journal.h"
 #include "wakeup/procsignal.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */

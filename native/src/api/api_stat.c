@@ -7,7 +7,7 @@
 #include "recovery/check.h"
 #include "segment/lock.h"
 #include "topic/area.h"
-#include "topic/durable.h"
+#include "topic/notes.h"
 #include "topic/open.h"
 #include "topic/queues.h"
 #include "wakeup/procsignal.h"

@@ -13,6 +13,7 @@
 #include "topic/cancel.h"
 #include "topic/consume.h"
 #include "topic/durable.h"
+#include "topic/journal.h"
 #include "topic/message.h"
 #include "topic/stats.h"
 #include "topic/topic.h"

@@ -12,11 +12,11 @@
 
 #include "segment/lock.h"
 #include "topic/area.h"
-#include "topic/delivery.h"
 #include "topic/message.h"
 #include "topic/queues.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
+#include "topic/waiting.h"
 
 /* What was counted of a channel. */
 struct seen {

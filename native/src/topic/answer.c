@@ -24,19 +24,20 @@
 #include "base/moment.h"
 #include "segment/lock.h"
 #include "topic/area.h"
-#include "topic/consumers.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"
-#include "topic/durable.h"
 #include "topic/end.h"
+#include "topic/journal.h"
 #include "topic/latency.h"
 #include "topic/message.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/pump.h"
 #include "topic/settings.h"
 #include "topic/stats.h"
+#include "topic/tables.h"
 #include "topic/timedset.h"
-#include "topic/topic.h"
+#include "topic/waiting.h"
 
 #define PN_MAX_DELAY_NS 3600000000000LL
 

@@ -28,7 +28,8 @@
 #include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/settings.h"
-#include "topic/topic.h"
+#include "topic/tables.h"
+#include "topic/waiting.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 

@@ -8,7 +8,8 @@
 #define PN_TOPIC_CARRY_H
 
 #include "base/moment.h"
-#include "topic/durable.h"
+#include "topic/area.h"
+#include "topic/message.h"
 
 struct pn_durable_note {
     uint32_t kind;

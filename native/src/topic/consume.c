@@ -48,6 +48,7 @@
 #include "topic/latency.h"
 #include "topic/message.h"
 #include "topic/pump.h"
+#include "topic/waiting.h"
 #include "wakeup/latch.h"
 #include "wakeup/lost.h"
 #include "wakeup/procsignal.h"

@@ -4,13 +4,6 @@
 
 #include "topic/area.h"
 
-/* Consumers: how one waits, and its owner. */
-void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait);
-void pn_consumer_notify_locked(struct pn_segment *seg, uint32_t ci);
-
-/* I24: after anything that may have broken it. */
-void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
-
 /* So many messages of consumers that are no more one hold returns: tests set it. */
 extern uint32_t pn_return_steps;
 

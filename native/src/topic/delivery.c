@@ -36,13 +36,12 @@
 #include "segment/lock.h"
 #include "topic/answer.h"
 #include "topic/area.h"
-#include "topic/consumers.h"
-#include "topic/durable.h"
 #include "topic/latency.h"
 #include "topic/message.h"
-#include "topic/queues.h"
+#include "topic/notes.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
+#include "topic/waiting.h"
 
 static inline struct pn_arena *arena(struct pn_segment *seg)
 {
@@ -150,11 +149,6 @@ static void flight_remove(struct pn_segment *seg, struct pn_consumer_slot *c, ui
     else
         c->last = d->prev;
     d->prev = d->next = 0;
-}
-
-bool pn_consumer_full(const struct pn_consumer_slot *c)
-{
-    return c->in_flight >= c->level;
 }
 
 /* It has one less in flight: perhaps that was what it waits for. */
@@ -596,17 +590,6 @@ static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
     pn_delivery_return_locked(seg, ref, PN_BACK_TAIL);
 }
 
-static int64_t earliest_deadline(const struct pn_segment *seg, const struct pn_topic_channel *ch)
-{
-    int64_t earliest = INT64_MAX;
-    PN_EACH_CONSUMER (seg, ch, i) {
-        const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
-        if (c->first != 0 && pn_delivery_at(seg, c->first)->due < earliest)
-            earliest = pn_delivery_at(seg, c->first)->due;
-    }
-    return earliest;
-}
-
 /* What was done with a delivery did not take it away: by its own words it stands elsewhere. */
 static bool stays(struct pn_segment *seg, uint32_t ref)
 {
@@ -640,7 +623,7 @@ bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channe
                 return stays(seg, ref);
         }
     }
-    ch->next_deadline = earliest_deadline(seg, ch);
+    ch->next_deadline = pn_topic_channel_deadline(seg, ch);
     return false;
 }
 
@@ -651,21 +634,6 @@ void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t n
     struct pn_topic_channel *ch = channel_of(seg, pn_delivery_at(seg, ref));
     time_out(seg, ch, pn_consumer_at(seg, pn_state_consumer(word)), ref, now);
     pn_topic_channel_settle_locked(seg, ch);
-}
-
-int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
-{
-    pn_assert_topics_held(seg);
-    struct pn_timed entry;
-    if (pn_topic_of(seg, ch)->refilling != 0) /* the next operation goes on with it */
-        return 0;
-    if (ch->next_deadline != INT64_MAX)
-        ch->next_deadline = earliest_deadline(seg, ch);
-    const int64_t later = pn_topic_later_due(pn_topic_of(seg, ch));
-    int64_t next = later < ch->next_deadline ? later : ch->next_deadline;
-    if (pn_timedset_first(arena(seg), &ch->timed, &entry) && entry.due < next)
-        next = entry.due;
-    return next;
 }
 
 /* ---- void ------------------------------------------------------------------------------------ */

@@ -48,13 +48,9 @@ void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due)
 
 /* Whatever is due in the channel by now, in bounded steps; true: there is more. */
 bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
-/* When something is due next; INT64_MAX. */
-int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
 /* Up to `steps` of what is void in the channel; true: there is more. */
 bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
                                    uint32_t *steps);
-
-bool pn_consumer_full(const struct pn_consumer_slot *c);
 
 static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
 {

@@ -7,7 +7,7 @@
 #define PN_TOPIC_END_H
 
 #include "topic/area.h"
-#include "topic/durable.h"
+#include "topic/journal.h"
 #include "topic/overflow.h"
 #include "topic/topic.h"
 

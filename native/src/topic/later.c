@@ -43,13 +43,15 @@
 #include "topic/area.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"
-#include "topic/durable.h"
+#include "topic/journal.h"
 #include "topic/message.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/overflow.h"
 #include "topic/queues.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
+#include "topic/waiting.h"
 
 enum { PN_LATER_RECORD = 1024 };     /* counts as written besides a body: so few are, in one hold */
 #define PN_LATER_LEAD  1000000000LL  /* of a turn of few */

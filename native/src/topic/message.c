@@ -39,18 +39,19 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/channel_room.h"
-#include "topic/consumers.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"
-#include "topic/durable.h"
 #include "topic/end.h"
+#include "topic/journal.h"
 #include "topic/latency.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
+#include "topic/tables.h"
 #include "topic/timedset.h"
 #include "topic/topic.h"
 #include "wakeup/make_way.h"
@@ -635,13 +636,6 @@ int pn_message_stage_or_drop_locked(struct pn_segment *seg, struct pn_topic *top
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
-
-void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic)
-{
-    pn_assert_topics_held(seg);
-    PN_EACH_CHANNEL (seg, topic, i)
-        pn_topic_channel_settle_locked(seg, pn_topic_channel_at(seg, i - 1));
-}
 
 int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
 {

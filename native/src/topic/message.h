@@ -101,7 +101,4 @@ bool pn_topic_channel_goes_without(const struct pn_topic *topic, const struct pn
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
                                     struct pn_topic_channel *ch, int64_t due);
 
-/* I24 for all channels of the topic. */
-void pn_topic_settle_locked(struct pn_segment *seg, struct pn_topic *topic);
-
 #endif

@@ -46,14 +46,16 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cursors.h"
-#include "topic/durable.h"
+#include "topic/journal.h"
 #include "topic/later.h"
 #include "topic/message.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/tombstones.h"
+#include "topic/waiting.h"
 
 /* ---- publishing ------------------------------------------------------------------------------ */
 

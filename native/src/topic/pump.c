@@ -10,6 +10,7 @@
 #include "topic/rest.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
+#include "topic/waiting.h"
 
 enum { PN_PUMP_LEAST = 64 };
 

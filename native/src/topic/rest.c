@@ -48,11 +48,13 @@
 #include "topic/channel_room.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"
-#include "topic/durable.h"
+#include "topic/journal.h"
 #include "topic/message.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
+#include "topic/waiting.h"
 
 /* ---- giving out ------------------------------------------------------------------------------ */
 

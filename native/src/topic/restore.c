@@ -29,7 +29,7 @@
 #include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
-#include "topic/topic.h"
+#include "topic/tables.h"
 
 static int64_t to_mono(const struct pn_moment *now, int64_t real)
 {

@@ -28,7 +28,6 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/attach.h"
-#include "topic/consumers.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"
 #include "topic/durable.h"
@@ -39,8 +38,9 @@
 #include "topic/open.h"
 #include "topic/queues.h"
 #include "topic/settings.h"
+#include "topic/tables.h"
 #include "topic/timedset.h"
-#include "topic/topic.h"
+#include "topic/waiting.h"
 
 #define PN_E2E_HALF_NS 300000000000LL
 #define PN_LOOK_STEPS  4096U

@@ -3,9 +3,10 @@
  * in transactions and prepared ones; what there is then, exactly; and when there is no more room
  * for saying so.
  */
-#include "segfiles.h"
 #include "files/recfile.h"
+#include "segfiles.h"
 #include "topic/cancel.h"
+#include "topic/tables.h"
 #include "topic/tombstones.h"
 #include "topic/topic.h"
 #include "topics.h"

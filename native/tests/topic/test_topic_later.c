@@ -9,7 +9,9 @@
 #include "topic/delivery.h"
 #include "topic/overflow.h"
 #include "topic/queues.h"
+#include "topic/tables.h"
 #include "topic/topic.h"
+#include "topic/waiting.h"
 #include "topics.h"
 
 enum { LENGTH = 400, HOUR = 3600 };

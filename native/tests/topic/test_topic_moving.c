@@ -5,6 +5,7 @@
 #include "segfiles.h"
 #include "topic/overflow.h"
 #include "topic/queues.h"
+#include "topic/tables.h"
 #include "topic/topic.h"
 #include "topics.h"
 
