@@ -78,6 +78,22 @@ def test_gaps_of_other_reasons_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("overflow", DROPPING)
+def test_what_is_handed_over_again_is_there_once(overflow: str) -> None:
+    """Ctrl-C may come between the hand-over and its note, and then the message comes again."""
+    once, twice = Inbox(2, overflow, None), Inbox(2, overflow, None)
+    messages: list[Message] = [pynotify.Notify("c", str(n), seq=n + 1) for n in range(4)]
+    messages[2:2] = [pynotify.Gap(missed, pynotify.Gap.EVICTED) for missed in (1, 2)]
+    for inbox in (once, twice):
+        inbox.open(0)
+        for message in messages:
+            inbox.put(message)
+            if inbox is twice:
+                inbox.put(message)
+        assert (inbox.held, inbox.dropped) == (2, 2)
+    assert list(twice.messages) == list(once.messages)
+
+
+@pytest.mark.parametrize("overflow", DROPPING)
 def test_one_message(conn: pynotify.Connection, overflow: str) -> None:
     sub = conn.subscribe("c", maxlen=1, overflow=overflow)
     send(conn, "1", "2", "3")
