@@ -22,15 +22,18 @@
  *     notifier compares what was read so far with what it has seen.
  *  7. KILLS kills fall between any two steps of any process.  STOP: B may be stopped for ever while
  *     it sleeps.
- *  8. The end, when nothing can move, and without any timer: if a listener lives and runs, then all that was
+ *  8. With LOST, B's process loses its liveness locks and lives: V, before it commits, reaps B's slot, and tells
+ *    those in front of it as in 3.  B's process may still act on what it watches, but writes to no slot, and
+ *    is as good as gone when it blocks.
+ *  9. The end, when nothing can move, and without any timer: if a listener lives and runs, then all that was
  *     committed is announced, everybody living has got it, and the slots of all the dead are free again (but of
- *     one that died before it told a process that it is there; it has committed nothing).
+ *     one that died before it told a process that it is there, or what it has reaped; it has committed nothing).
  *
  * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.
  *
  * BROKEN VARIANTS (-D): NO_WATCH PASS_DEAD TAKEOVER_NO_LOCK TAKEOVER_NO_RESIGNAL TRY_LOCK JOIN_SILENT
- * LEAVE_SILENT UNLISTEN_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK NO_COMPARE COMPARE_EARLY NO_REAP UNSLEEP_ALWAYS,
- * and STOP with one watcher.  Not broken: LEAVE and UNLISTEN (by B), JOIN, AND_V, WATCHERS, B_LAST (order A V B
+ * LEAVE_SILENT UNLISTEN_SILENT LOST_SILENT STOP_AT_ANYBODY NO_REWALK DRAIN_AFTER_WALK LOOK_BEFORE_WALK NO_COMPARE COMPARE_EARLY NO_REAP UNSLEEP_ALWAYS,
+ * and STOP with one watcher.  Not broken: LEAVE, UNLISTEN and LOST (of B), JOIN, AND_V, WATCHERS, B_LAST (order A V B
  * instead of A B V), WAKE_LOCKED (walkers are woken before the unlock).
  */
 #ifndef KILLS
@@ -72,7 +75,8 @@ byte asleep, owed, latch;       /* W: lock holder and owner */
 byte rewalk;                    /* the eventfd of each process: walk again */
 byte changed;                   /* `members` in bits: whose last walk began before its last change.  W: lock holder */
 byte dead, reaped, stopped;     /* the kernel's word; reaped */
-byte untold;                    /* ghost: has claimed, told no process yet, and so committed nothing */
+byte lost;                      /* live, and their slots were reaped.  W: lock holder */
+byte untold;                    /* ghost: has claimed or reaped, told no process yet, and so committed nothing */
 byte want[N], got[N];
 byte kills = KILLS;
 
@@ -154,15 +158,15 @@ inline recover()
 
 #define TOLD (watches & ~dead)
 
-/* Wake those whose walk meets slot me, from the nearest on: i walks back.  A slot in its first walk
+/* Wake those whose walk meets `slot`, from the nearest on: i walks back.  A slot in its first walk
  * is not told: when it has walked, it compares. */
-inline wake_watchers()
+inline wake_watchers(slot)
 {
-    atomic { n = 0; i = (me + N - 1) % N };
+    atomic { n = 0; i = (slot + N - 1) % N };
     do
-    :: atomic { i == me || n == WATCHERS -> i = 0; n = 0; break }
-    :: atomic { i != me && n < WATCHERS && !IN(TOLD, i) -> i = (i + N - 1) % N }
-    :: atomic { i != me && n < WATCHERS && IN(TOLD, i) && RUNS -> skip }
+    :: atomic { i == slot || n == WATCHERS -> i = 0; n = 0; break }
+    :: atomic { i != slot && n < WATCHERS && !IN(TOLD, i) -> i = (i + N - 1) % N }
+    :: atomic { i != slot && n < WATCHERS && IN(TOLD, i) && RUNS -> skip }
         STEP(n++; ADD(rewalk, i); i = (i + N - 1) % N)
         /* PN_CRASH("watch:told") */
     od
@@ -202,15 +206,28 @@ proctype Notifier(byte me; bool joins)
         STEP(ADD(used, me); ADD(untold, me); CHANGED);
         /* PN_CRASH("claim:published") */
 #ifdef WAKE_LOCKED
-        wake_watchers();
+        wake_watchers(me);
 #endif
         release();
 #if !defined(WAKE_LOCKED) && !defined(JOIN_SILENT)
-        wake_watchers();
+        wake_watchers(me);
 #endif
         STEP(untold = 0)
     :: atomic { else -> skip }
     fi;
+
+#ifdef LOST
+    acquire();
+    STEP(DEL(used, B); DEL(listens, B); DEL(asleep, B); DEL(owed, B); DEL(watches, B);
+        if :: IN(dead, B) -> ADD(reaped, B) :: else -> ADD(lost, B) fi;
+        ADD(untold, me); CHANGED);
+    /* PN_CRASH("reap:freed") */
+    release();
+#ifndef LOST_SILENT
+    wake_watchers(B);
+#endif
+    STEP(untold = 0);
+#endif
 
     acquire();
     STEP(assert(woken == head); head++);                                /* I6 */
@@ -240,7 +257,7 @@ inline look()
     /* PN_CRASH("wake:drained") */
     STEP(DEL(owed, me));
     /* PN_CRASH("wake:owed-cleared") */
-    STEP(got[me] = want[me]; ADD(asleep, me))
+    STEP(got[me] = want[me]; if :: IN(lost, me) -> skip :: else -> ADD(asleep, me) fi)
     /* PN_CRASH("sleep:asleep") */
 }
 
@@ -294,7 +311,7 @@ walk:
 #ifdef COMPARE_EARLY
     STEP(n = IN(changed, me));
 #endif
-    STEP(if :: IN(watches, me) -> skip :: else -> ADD(watches, me); i = 1 fi);
+    STEP(if :: IN(watches | lost, me) -> skip :: else -> ADD(watches, me); i = 1 fi);
     /* PN_CRASH("watch:armed") */
 #if !defined(NO_COMPARE) && !defined(COMPARE_EARLY)
     STEP(n = (i && IN(changed, me)));
@@ -354,6 +371,9 @@ end_block:
 #ifdef STOP
     :: atomic { me == B && stopped == 0 -> ADD(stopped, B) }
 #endif
+#ifdef LOST
+    :: atomic { IN(lost, me) && RUNS -> goto over }
+#endif
 #if defined(LEAVE) || defined(UNLISTEN)
     :: atomic { changes && RUNS -> changes = 0; goto change }
 #endif
@@ -370,11 +390,11 @@ change:                             /* B, in its program, between two sleeps */
         CHANGED; set = 0);
     /* PN_CRASH("release:freed") */
 #ifdef WAKE_LOCKED
-    wake_watchers();
+    wake_watchers(me);
 #endif
     release();
 #if !defined(WAKE_LOCKED) && !defined(LEAVE_SILENT) && !defined(UNLISTEN_SILENT)
-    wake_watchers();
+    wake_watchers(me);
 #endif
     goto over;
 #endif
