@@ -56,7 +56,7 @@ def against_pyzmq(
         single, batch, zmq = alternate(passes, settings.pairs(pairs))
     for name, ours, bar in (
         ("single notify, each message a Notify", single, bars[0]),
-        ("notify_many and poll_batch().payloads()", batch, bars[1]),
+        ("notify_many and poll_batch(4096).payloads()", batch, bars[1]),
     ):
         settings.compare(
             topic, f"1:{listeners}, {name}", unit, ours, zmq, against=ZeroMQ.name, bar=bar

@@ -6,7 +6,7 @@ from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from pynotify._hot import messages, split
+from pynotify._hot import Columns
 from pynotify._types import Gap
 
 if TYPE_CHECKING:
@@ -14,31 +14,30 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    from typing_extensions import Buffer
 
-    from pynotify._hot import Columns
     from pynotify._types import Notify
 
 
-def _column(data: bytes, dtype: str) -> npt.NDArray[Any]:
+def _column(data: Buffer, dtype: str) -> npt.NDArray[Any]:
     # Here and not above: a tenth of a second for every process that never looks at a column.
     import numpy as np  # noqa: PLC0415
 
-    return np.frombuffer(data, dtype)
+    return np.frombuffer(memoryview(data), dtype)
 
 
 class NotifyBatch:
     """What one call of `Connection.poll_batch` returned, as columns of length `len(batch)`.
 
-    Iterating yields `Notify`.  The arrays are read-only and own their memory.
+    Iterating yields `Notify`.  The arrays are read-only, and valid for as long as they are referred
+    to; each keeps the memory of the whole batch.
     """
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._seq, self._sent_ns, self._pid, self._sender = columns[:4]
-        self._channel_index, self._offsets, self._blob = columns[4:7]
         #: Names of the channels, for `channel_index` of this batch: another one may number them
         #: otherwise, once a channel was unlistened.
-        self.channels = columns[7]
+        self.channels = columns.channels
         #: (index, Gap): the gap lies before the message of that index.
         self.gaps: list[tuple[int, Gap]] = []
 
@@ -55,7 +54,7 @@ class NotifyBatch:
         channels = list(dict.fromkeys(message.channel for message in kept))
         numbers = {name: number for number, name in enumerate(channels)}
         lengths = (len(message.data) for message in kept)
-        columns = (
+        columns = Columns(
             array("Q", [message.seq for message in kept]).tobytes(),
             array("q", [message.sent_ns for message in kept]).tobytes(),
             array("i", [message.pid for message in kept]).tobytes(),
@@ -64,6 +63,7 @@ class NotifyBatch:
             array("Q", accumulate(lengths, initial=0)).tobytes(),
             b"".join(message.data for message in kept),
             channels,
+            0,
         )
         batch = cls(columns)
         batch.gaps = gaps
@@ -79,48 +79,47 @@ class NotifyBatch:
     @property
     def seq(self) -> npt.NDArray[np.uint64]:
         """Commit sequence numbers, uint64."""
-        return _column(self._seq, "uint64")
+        return _column(self._columns.seq, "uint64")
 
     @property
     def sent_ns(self) -> npt.NDArray[np.int64]:
         """CLOCK_MONOTONIC at the sender's commit, nanoseconds, int64."""
-        return _column(self._sent_ns, "int64")
+        return _column(self._columns.sent_ns, "int64")
 
     @property
     def pid(self) -> npt.NDArray[np.int32]:
         """The senders' processes, int32."""
-        return _column(self._pid, "int32")
+        return _column(self._columns.pid, "int32")
 
     @property
     def backend_id(self) -> npt.NDArray[np.int32]:
         """The senders' backend slots, int32."""
-        column = _column(self._sender, "uint64").astype("int32")  # the lower half
+        column = _column(self._columns.sender, "uint64").astype("int32")  # the lower half
         column.flags.writeable = False
         return column
 
     @property
     def channel_index(self) -> npt.NDArray[np.uint32]:
         """Indices into `channels`, uint32."""
-        return _column(self._channel_index, "uint32")
+        return _column(self._columns.channel_index, "uint32")
 
     def payloads(self) -> list[bytes]:
         """The payloads, one after the other."""
-        return split(self._blob, self._offsets)
+        return self._columns.payloads()
 
     def data(self, index: int) -> memoryview:
         """Payload number `index`, without copying."""
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"batch has {count} messages, no number {index}")
-        index %= count
-        offsets = memoryview(self._offsets).cast("Q")
-        return memoryview(self._blob)[offsets[index] : offsets[index + 1]]
+        begin, end = self._columns.extent(index % count)
+        return memoryview(self._columns.blob)[begin:end]
 
     def __len__(self) -> int:
-        return len(self._offsets) // 8 - 1
+        return len(self._columns)
 
     def __iter__(self) -> Iterator[Notify]:
-        return iter(messages(*self._columns))
+        return iter(self._columns.messages())
 
     def __repr__(self) -> str:
         return f"<pynotify.NotifyBatch of {len(self)} messages>"

@@ -17,12 +17,11 @@ _loader.exec_module(_module)
 AT_ONCE = _module.AT_ONCE
 AT_ONCE_BYTES = _module.AT_ONCE_BYTES
 Batch = _module.Batch
+Columns = _module.Columns
 Inlet = _module.Inlet
 Notifier = _module.Notifier
 Notify = _module.Notify
 Port = _module.Port
 Publisher = _module.Publisher
 join = _module.join
-messages = _module.messages
-split = _module.split
 Taker = _module.Taker

@@ -2,15 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeAlias, final, overload
+from typing import Any, ClassVar, Final, final, overload
 
 from typing_extensions import Buffer
 
 from pynotify._types import Gap
-
-#: Of n messages seq, sent_ns, pid, sender, channel_index, offsets and the payloads, and the names
-#: of the channels that channel_index means: u64, i64, i32, u64, u32, u64 (n + 1 of them), bytes.
-Columns: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[str]]
 
 @final
 class Notify:
@@ -151,6 +147,41 @@ class Batch:
     ) -> list[Notify | Gap]: ...
     def read_columns(self, handle: Port, sink: list[Columns], limit: int, /) -> bool: ...
 
+class Columns:
+    """Messages as columns; each is a buffer of its own that is not copied."""
+
+    def __init__(
+        self,
+        seq: bytes,
+        sent_ns: bytes,
+        pid: bytes,
+        sender: bytes,
+        channel_index: bytes,
+        offsets: bytes,
+        blob: bytes,
+        channels: list[str],
+        before: int,
+        /,
+    ) -> None: ...
+    @property
+    def seq(self) -> Buffer: ...
+    @property
+    def sent_ns(self) -> Buffer: ...
+    @property
+    def pid(self) -> Buffer: ...
+    @property
+    def sender(self) -> Buffer: ...
+    @property
+    def channel_index(self) -> Buffer: ...
+    @property
+    def blob(self) -> Buffer: ...
+    @property
+    def channels(self) -> list[str]: ...
+    def payloads(self) -> list[bytes]: ...
+    def messages(self) -> list[Notify]: ...
+    def extent(self, index: int, /) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+
 class Inlet:
     """What receives, where nothing is out of the ordinary."""
 
@@ -177,15 +208,3 @@ class Taker:
     def finish_at_once(self, fields: tuple[int, ...], /) -> bool: ...
 
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...
-def messages(
-    seq: bytes,
-    sent_ns: bytes,
-    pid: bytes,
-    sender: bytes,
-    channel_index: bytes,
-    offsets: bytes,
-    blob: bytes,
-    channels: Sequence[str],
-    /,
-) -> list[Notify]: ...
-def split(blob: bytes, offsets: bytes, /) -> list[bytes]: ...

@@ -423,6 +423,9 @@ void pn_batch_free(pn_batch *batch);
  */
 int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max);
 
+/* About how many bytes of the queue the next pn_poll() has to look at: whether it takes long. */
+uint64_t pn_conn_unread(pn_conn *conn);
+
 /*
  * Sleep until there may be something to read.  Returns 1 (there may be), 0 (the time is over) or
  * -EINTR, each perhaps with PN_NOTICE.  timeout_ns: -1 none, 0 look once.

@@ -1,5 +1,5 @@
 /*
- * batch.c - Batch, which reads for one connection, and what makes messages of columns.
+ * batch.c - Batch, which reads for one connection.
  *
  * 1. A read fills the pn_batch, learns the names of channels that it did not know, and puts what
  *    came into a sink of the caller's.  `pending` is set from before the call of the core until
@@ -32,15 +32,6 @@ struct batch {
     char pending, busy;
 };
 
-/* The columns of n messages; seen as bytes they need not be aligned. */
-struct columns {
-    const char *seq, *sent_ns, *pid, *sender, *channel, *offset, *data;
-    size_t n;
-    uint64_t before; /* where their index begins */
-};
-
-#define FETCH(column, i, to) memcpy(&(to), (column) + (i) * sizeof(to), sizeof(to))
-
 static PyTypeObject *batch_type;
 
 bool pn_py_is_batch(PyObject *object)
@@ -64,52 +55,6 @@ static PyObject *failed(int64_t rc)
         PyErr_SetObject((PyObject *) Py_TYPE(error), error);
     Py_XDECREF(error);
     return NULL;
-}
-
-/* ---- from columns to messages ---------------------------------------------------------------- */
-
-/* Payload number i; a new reference. */
-static PyObject *payload_at(const struct columns *c, size_t i)
-{
-    uint64_t begin, end;
-    FETCH(c->offset, i, begin);
-    FETCH(c->offset, i + 1, end);
-    return PyBytes_FromStringAndSize(c->data + begin, (Py_ssize_t) (end - begin));
-}
-
-/* Message number i; a new reference. */
-static PyObject *message_at(const struct columns *c, PyObject *channels, size_t i)
-{
-    uint32_t number;
-    uint64_t seq, sender;
-    int64_t sent_ns;
-    int32_t pid;
-    FETCH(c->channel, i, number);
-    FETCH(c->seq, i, seq);
-    FETCH(c->sender, i, sender);
-    FETCH(c->sent_ns, i, sent_ns);
-    FETCH(c->pid, i, pid);
-    PyObject *channel = PyList_GetItem(channels, (Py_ssize_t) number); /* borrowed */
-    if (channel == NULL)
-        return NULL;
-    PyObject *data = payload_at(c, i);
-    if (data == NULL)
-        return NULL;
-    const struct pn_py_origin origin = {
-        .seq = seq, .sender = sender, .index = c->before + i, .sent_ns = sent_ns, .pid = pid};
-    return pn_py_notify_new(channel, data, &origin);
-}
-
-/* A list of `make` of each of them. */
-static PyObject *list_of(const struct columns *c, PyObject *channels)
-{
-    PyObject *list = PyList_New((Py_ssize_t) c->n);
-    for (size_t i = 0; list != NULL && i < c->n; i++) {
-        PyObject *item = channels == NULL ? payload_at(c, i) : message_at(c, channels, i);
-        if (item == NULL || PyList_SetItem(list, (Py_ssize_t) i, item) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -155,21 +100,25 @@ static int learn(struct batch *b, struct pn_py_port *port)
     return 0;
 }
 
-/* What has not been put into a sink yet. */
-static struct columns columns_of(const struct batch *b)
+struct pn_py_view pn_py_view_of(const pn_batch *core, size_t skip, uint64_t before)
 {
-    const pn_batch *core = b->core;
     if (core->n == 0) /* there may be no columns */
-        return (struct columns) {.before = b->before};
-    return (struct columns) {.seq = (const char *) (core->seq + b->skip),
-                             .sent_ns = (const char *) (core->sent_ns + b->skip),
-                             .pid = (const char *) (core->pid + b->skip),
-                             .sender = (const char *) (core->sender + b->skip),
-                             .channel = (const char *) (core->channel + b->skip),
-                             .offset = (const char *) (core->offset + b->skip),
-                             .data = (const char *) core->data,
-                             .n = core->n - b->skip,
-                             .before = b->before + b->skip};
+        return (struct pn_py_view) {.before = before};
+    return (struct pn_py_view) {.seq = (const char *) (core->seq + skip),
+                                .sent_ns = (const char *) (core->sent_ns + skip),
+                                .pid = (const char *) (core->pid + skip),
+                                .sender = (const char *) (core->sender + skip),
+                                .channel = (const char *) (core->channel + skip),
+                                .offset = (const char *) (core->offset + skip),
+                                .data = (const char *) core->data,
+                                .n = core->n - skip,
+                                .before = before + skip};
+}
+
+/* What has not been put into a sink yet. */
+static struct pn_py_view rest_of(const struct batch *b)
+{
+    return pn_py_view_of(b->core, b->skip, b->before);
 }
 
 static PyObject *gap_of(struct batch *b, const pn_gap *row)
@@ -192,7 +141,7 @@ static bool repeats(const pn_gap *row, const pn_gap *before)
 static PyObject *list_with_gaps(struct batch *b, bool once)
 {
     const pn_batch *core = b->core;
-    const struct columns c = columns_of(b);
+    const struct pn_py_view c = rest_of(b);
     PyObject *list = PyList_New(0);
     size_t at = 0;
     for (size_t i = 0; list != NULL && i < core->n + core->ngaps; i++) {
@@ -200,7 +149,7 @@ static PyObject *list_with_gaps(struct batch *b, bool once)
         const pn_gap *row = is_gap ? &core->gap[at++] : NULL;
         if (is_gap && once && at > 1 && repeats(row, row - 1))
             continue;
-        PyObject *item = is_gap ? gap_of(b, row) : message_at(&c, b->channels, i - at);
+        PyObject *item = is_gap ? gap_of(b, row) : pn_py_message_at(&c, b->channels, i - at);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);
@@ -213,35 +162,46 @@ static PyObject *make_list(struct batch *b, bool once)
 {
     if (b->core->ngaps != 0)
         return list_with_gaps(b, once);
-    const struct columns c = columns_of(b);
-    return list_of(&c, b->channels);
+    const struct pn_py_view c = rest_of(b);
+    return pn_py_list_of(&c, b->channels);
+}
+
+/* What it held is in a sink. */
+static void begin_read(struct batch *b, unsigned long long limit, unsigned long long max_bytes)
+{
+    b->before += b->core->n;
+    b->core->n = b->core->ngaps = b->skip = 0;
+    b->core->max_data = max_bytes;
+    b->limit = limit;
 }
 
 /* What pn_poll() returned. */
-static int64_t poll_core(struct batch *b, struct pn_py_port *port, unsigned long long limit,
-                         unsigned long long max_bytes)
+static int64_t poll_core(struct batch *b, struct pn_py_port *port)
 {
-    b->before += b->core->n;
-    b->core->n = b->core->ngaps = b->skip = 0; /* what it held is in a sink */
-    b->core->max_data = max_bytes;
-    b->limit = limit;
     int before = pn_set_never_wait(1);
-    int64_t count = pn_poll(port->conn, b->core, limit);
+    int64_t count = pn_poll(port->conn, b->core, b->limit);
     pn_set_never_wait(before);
     return count;
 }
 
 /* The same without the GIL; it may wait. */
-static int64_t poll_waiting(struct batch *b, struct pn_py_port *port, unsigned long long limit)
+static int64_t poll_waiting(struct batch *b, struct pn_py_port *port)
 {
     PyObject *native = Py_XNewRef(port->native); /* another thread may close it meanwhile */
     pn_conn *conn = port->conn;
     int64_t count;
     Py_BEGIN_ALLOW_THREADS;
-    count = pn_poll(conn, b->core, limit);
+    count = pn_poll(conn, b->core, b->limit);
     Py_END_ALLOW_THREADS;
     Py_XDECREF(native);
     return count;
+}
+
+/* Whether it copies so much that other threads are to run meanwhile. */
+static bool takes_long(const struct batch *b, const struct pn_py_port *port)
+{
+    return b->core->max_data == 0 && (b->limit == 0 || b->limit > PN_PY_AT_ONCE) &&
+           pn_conn_unread(port->conn) > PN_PY_AT_ONCE_BYTES;
 }
 
 static bool holds_something(const pn_batch *core)
@@ -258,9 +218,10 @@ static int fill(struct batch *b, PyObject *handle, unsigned long long limit,
         return -1;
     if (!b->pending || !holds_something(b->core)) {
         b->pending = 1;
-        int64_t count = poll_core(b, port, limit, max_bytes);
+        begin_read(b, limit, max_bytes);
+        int64_t count = takes_long(b, port) ? -PN_ELOCKBUSY : poll_core(b, port);
         if (count == -PN_ELOCKBUSY)
-            count = poll_waiting(b, port, limit);
+            count = poll_waiting(b, port);
         if (count < 0) {
             b->pending = 0;
             failed(count);
@@ -271,12 +232,12 @@ static int fill(struct batch *b, PyObject *handle, unsigned long long limit,
 }
 
 /* The first n of them, in a list; no Python code runs, as the collector might let it. */
-static PyObject *list_of_first(const struct columns *c, PyObject *channels, size_t n)
+static PyObject *list_of_first(const struct pn_py_view *v, PyObject *channels, size_t n)
 {
-    const struct columns first = {c->seq,    c->sent_ns, c->pid, c->sender, c->channel,
-                                  c->offset, c->data,    n,      c->before};
+    struct pn_py_view first = *v;
+    first.n = n;
     int collects = PyGC_Disable();
-    PyObject *list = list_of(&first, channels);
+    PyObject *list = pn_py_list_of(&first, channels);
     if (collects)
         PyGC_Enable();
     return list;
@@ -286,7 +247,7 @@ static PyObject *list_of_first(const struct columns *c, PyObject *channels, size
 #define FEW 16
 
 /* Append the first n messages of the columns; no Python code runs.  0 or -1. */
-static int append_first(struct batch *b, PyObject *list, const struct columns *c, size_t n)
+static int append_first(struct batch *b, PyObject *list, const struct pn_py_view *c, size_t n)
 {
     if (n > FEW) {
         PyObject *made = list_of_first(c, b->channels, n);
@@ -297,7 +258,7 @@ static int append_first(struct batch *b, PyObject *list, const struct columns *c
         return rc;
     }
     for (size_t i = 0; i < n; i++) {
-        PyObject *message = message_at(c, b->channels, i);
+        PyObject *message = pn_py_message_at(c, b->channels, i);
         if (message == NULL)
             return -1;
         int rc = PyList_Append(list, message);
@@ -312,7 +273,7 @@ static int append_first(struct batch *b, PyObject *list, const struct columns *c
 /* Append up to `limit` messages, 0: all, where there are no gaps.  0 or -1. */
 static int append_messages(struct batch *b, PyObject *list, unsigned long long limit)
 {
-    const struct columns c = columns_of(b);
+    const struct pn_py_view c = rest_of(b);
     size_t n = limit != 0 && limit < c.n ? (size_t) limit : c.n;
     if (append_first(b, list, &c, n) < 0)
         return -1;
@@ -367,7 +328,8 @@ int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigne
     if (b->pending)
         return 0;
     unsigned long long few = limit == 0 || limit > PN_PY_AT_ONCE ? PN_PY_AT_ONCE : limit;
-    int64_t count = poll_core(b, port, few, PN_PY_AT_ONCE_BYTES);
+    begin_read(b, few, PN_PY_AT_ONCE_BYTES);
+    int64_t count = poll_core(b, port);
     if (count == -PN_ELOCKBUSY)
         return 0;
     if (count < 0) {
@@ -420,26 +382,6 @@ static PyObject *read_routed(PyObject *self, PyObject *args)
     return messages;
 }
 
-static PyObject *bytes_of(const void *column, size_t size)
-{
-    return PyBytes_FromStringAndSize(size == 0 ? "" : column, (Py_ssize_t) size);
-}
-
-/* The columns of everything, as a tuple; a new reference. */
-static PyObject *columns_tuple(const struct batch *b)
-{
-    const pn_batch *core = b->core;
-    uint32_t last = 0;
-    for (size_t i = 0; i < core->n; i++)
-        last = core->channel[i] > last ? core->channel[i] : last;
-    return Py_BuildValue("(NNNNNNNN)", bytes_of(core->seq, 8 * core->n),
-                         bytes_of(core->sent_ns, 8 * core->n), bytes_of(core->pid, 4 * core->n),
-                         bytes_of(core->sender, 8 * core->n), bytes_of(core->channel, 4 * core->n),
-                         bytes_of(core->offset, 8 * (core->n + 1)),
-                         bytes_of(core->data, core->offset[core->n]),
-                         PyList_GetSlice(b->channels, 0, (Py_ssize_t) last + 1));
-}
-
 static PyObject *read_columns(PyObject *self, PyObject *args)
 {
     struct batch *b = self_of(self);
@@ -455,12 +397,18 @@ static PyObject *read_columns(PyObject *self, PyObject *args)
     if (b->core->ngaps > 0 || b->skip > 0 || (limit != 0 && b->core->n > limit))
         Py_RETURN_FALSE;
     b->busy = 1;
-    PyObject *columns = columns_tuple(b);
+    PyObject *room =
+        PyList_Append(sink, Py_None) < 0 ? NULL : Py_None; /* what follows cannot fail */
+    size_t n = b->core->n;
+    PyObject *columns = room == NULL ? NULL : pn_py_columns_of(b->core, b->before, b->channels);
     b->busy = 0;
-    int rc = columns == NULL ? -1 : PyList_Append(sink, columns);
-    Py_XDECREF(columns);
-    if (rc < 0)
+    if (columns == NULL) {
+        if (room != NULL)
+            PyList_SetSlice(sink, PyList_Size(sink) - 1, PyList_Size(sink), NULL);
         return NULL;
+    }
+    b->before += n - b->core->n; /* taken over, it is not there to be counted */
+    PyList_SetItem(sink, PyList_Size(sink) - 1, columns);
     b->pending = 0;
     Py_RETURN_TRUE;
 }
@@ -535,40 +483,6 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-/* ---- functions ------------------------------------------------------------------------------- */
-
-static PyObject *split(PyObject *module, PyObject *args)
-{
-    const char *offsets, *data;
-    Py_ssize_t size, data_size;
-    (void) module;
-    if (!PyArg_ParseTuple(args, "y#y#:split", &data, &data_size, &offsets, &size))
-        return NULL;
-    const struct columns c = {.offset = offsets, .data = data, .n = (size_t) size / 8 - 1};
-    return list_of(&c, NULL);
-}
-
-static PyObject *messages(PyObject *module, PyObject *args)
-{
-    struct columns c;
-    PyObject *channels;
-    Py_ssize_t size[7];
-    (void) module;
-    if (!PyArg_ParseTuple(args, "y#y#y#y#y#y#y#O!:messages", &c.seq, &size[0], &c.sent_ns, &size[1],
-                          &c.pid, &size[2], &c.sender, &size[3], &c.channel, &size[4], &c.offset,
-                          &size[5], &c.data, &size[6], &PyList_Type, &channels))
-        return NULL;
-    c.n = (size_t) size[5] / 8 - 1;
-    return list_of(&c, channels);
-}
-
-static PyMethodDef functions[] = {
-    {"split", split, METH_VARARGS, "split(blob, offsets): the pieces between the offsets (u64)."},
-    {"messages", messages, METH_VARARGS,
-     "messages(seq, sent_ns, pid, sender, channel_index, offsets, blob, channels): [Notify]."},
-    {NULL, NULL, 0, NULL},
-};
-
 int pn_py_add_batch(PyObject *module)
 {
     static PyType_Spec spec = {
@@ -578,7 +492,7 @@ int pn_py_add_batch(PyObject *module)
         .slots = slots,
     };
     batch_type = (PyTypeObject *) PyType_FromSpec(&spec); /* as long as the process */
-    if (batch_type == NULL || PyModule_AddObjectRef(module, "Batch", (PyObject *) batch_type) < 0)
+    if (batch_type == NULL)
         return -1;
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddObjectRef(module, "Batch", (PyObject *) batch_type);
 }

@@ -19,6 +19,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <structmember.h>
 
 #include "pynotify.h"
@@ -43,6 +44,25 @@ struct pn_py_origin {
 
 /* Takes the reference to `data`, also when it returns NULL. */
 PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin);
+
+/* The columns of n messages; seen as bytes they need not be aligned. */
+struct pn_py_view {
+    const char *seq, *sent_ns, *pid, *sender, *channel, *offset, *data;
+    size_t n;
+    uint64_t before; /* where their index begins */
+};
+
+/* All of the batch but the first `skip`; their index begins at `before`. */
+struct pn_py_view pn_py_view_of(const pn_batch *core, size_t skip, uint64_t before);
+
+/* Message number i; a new reference. */
+PyObject *pn_py_message_at(const struct pn_py_view *view, PyObject *channels, size_t i);
+
+/* A list of all messages, or without channels of their payloads; a new reference. */
+PyObject *pn_py_list_of(const struct pn_py_view *view, PyObject *channels);
+
+/* A pynotify._hot.Columns of all messages, which the batch may have no more; a new reference. */
+PyObject *pn_py_columns_of(pn_batch *core, uint64_t before, PyObject *channels);
 
 /* pynotify._hot.Port, the base of Handle: the C connection. */
 struct pn_py_port {
@@ -95,6 +115,7 @@ int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigne
 int pn_py_add_notify(PyObject *module);
 int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
+int pn_py_add_columns(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);

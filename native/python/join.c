@@ -20,7 +20,7 @@ bool pn_py_text_of(PyObject *object, struct pn_py_text *text)
     if (!PyBytes_CheckExact(object))
         return false;
     text->at = PyBytes_AsString(object);
-    text->len = PyBytes_Size(object);
+    text->len = Py_SIZE(object);
     return true;
 }
 
@@ -31,28 +31,44 @@ static PyObject *element(PyObject *sequence, size_t i)
                                        : PyTuple_GetItem(sequence, (Py_ssize_t) i);
 }
 
-/* The lengths, and their sum; false without an exception: others are among them. */
-static bool measure(PyObject *sequence, struct pn_py_joined *joined)
+/* Where each stands, the lengths, and their sum; false without an exception: others are among
+ * them. */
+static bool measure(PyObject *sequence, struct pn_py_joined *joined, const char **at)
 {
     for (size_t i = 0; i < joined->n; i++) {
         struct pn_py_text text;
         if (!pn_py_text_of(element(sequence, i), &text) || (uint64_t) text.len > UINT32_MAX)
             return false;
+        at[i] = text.at;
         joined->lens[i] = (uint32_t) text.len;
         joined->size += (size_t) text.len;
     }
     return true;
 }
 
-static void copy(PyObject *sequence, const struct pn_py_joined *joined)
+static void copy(const struct pn_py_joined *joined, const char *const *at)
 {
     char *to = joined->bytes;
     for (size_t i = 0; i < joined->n; i++) {
-        struct pn_py_text text;
-        if (pn_py_text_of(element(sequence, i), &text)) /* as it was above */
-            memcpy(to, text.at, joined->lens[i]);
+        memcpy(to, at[i], joined->lens[i]);
         to += joined->lens[i];
     }
+}
+
+/* 1: joined; 0 without an exception: not here; -1 with one. */
+static int fill(PyObject *sequence, struct pn_py_joined *joined)
+{
+    const char **at = PyMem_Malloc((joined->n + 1) * sizeof *at);
+    joined->lens = PyMem_Malloc((joined->n + 1) * sizeof *joined->lens);
+    int rc = at == NULL || joined->lens == NULL ? -1 : measure(sequence, joined, at);
+    if (rc == 1) {
+        joined->bytes = PyMem_Malloc(joined->size + 1);
+        rc = joined->bytes == NULL ? -1 : 1;
+    }
+    if (rc == 1)
+        copy(joined, at);
+    PyMem_Free((void *) at);
+    return rc;
 }
 
 int pn_py_join(PyObject *sequence, struct pn_py_joined *joined)
@@ -64,23 +80,12 @@ int pn_py_join(PyObject *sequence, struct pn_py_joined *joined)
         joined->n = (size_t) PyTuple_Size(sequence);
     else
         return 0;
-    joined->lens = PyMem_Malloc((joined->n + 1) * sizeof *joined->lens);
-    if (joined->lens == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (!measure(sequence, joined)) {
+    int rc = fill(sequence, joined);
+    if (rc != 1)
         pn_py_join_free(joined);
-        return 0;
-    }
-    joined->bytes = PyMem_Malloc(joined->size + 1);
-    if (joined->bytes == NULL) {
-        pn_py_join_free(joined);
+    if (rc < 0)
         PyErr_NoMemory();
-        return -1;
-    }
-    copy(sequence, joined);
-    return 1;
+    return rc;
 }
 
 void pn_py_join_free(struct pn_py_joined *joined)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import select
 import signal
 import threading
@@ -14,6 +15,7 @@ import numpy
 import pytest
 
 import pynotify
+from pynotify._hot import Columns
 from receiving import PATIENCE, payloads, readable
 from sessions import Connect, EngineFactory, NewWorker
 
@@ -100,6 +102,61 @@ class TestBatch:
         listening.close()
         assert bytes(view) == b"first"
         assert batch.payloads() == [b"first"]
+
+    @pytest.mark.parametrize("count", [3, 3_000])
+    def test_it_has_its_memory_alone(self, listening: pynotify.Connection, count: int) -> None:
+        """That of a large batch is used again when nothing refers to it any more, not before."""
+        sent = [f"{number:04}".encode() * 25 for number in range(count)]
+        for _ in range(3):
+            listening.notify_many("c", sent)
+            first = listening.poll_batch()
+            listening.notify_many("c", sent[::-1])
+            second = listening.poll_batch()
+            view, seq = first.data(1), second.seq
+            assert first.payloads() == sent
+            del first
+            assert bytes(view) == sent[1]
+            last = seq.tolist()
+            del second
+            listening.notify_many("c", sent)
+            third = listening.poll_batch()
+            assert bytes(view) == sent[1]
+            assert seq.tolist() == last
+            assert [message.data for message in third] == third.payloads() == sent
+
+    @pytest.mark.parametrize("count", [0, 3, 3_000])
+    def test_it_can_be_pickled(self, listening: pynotify.Connection, count: int) -> None:
+        listening.notify_many("c", [f"{number:04}" * 25 for number in range(count)])
+        batch = listening.poll_batch()
+        again = pickle.loads(pickle.dumps(batch))
+        assert again.payloads() == batch.payloads()
+        assert list(again) == list(batch)
+        assert again.seq.tolist() == batch.seq.tolist()
+        assert again.channels == batch.channels
+
+    def test_the_order_goes_on_over_batches(self, listening: pynotify.Connection) -> None:
+        """Also within one commit."""
+        listening.notify_many("c", [f"{number:04}" * 25 for number in range(5_000)])
+        batches = [listening.poll_batch(max=2_000) for _ in range(3)]
+        orders = [message.order for batch in batches for message in batch]
+        assert len(orders) == 5_000
+        assert orders == sorted(set(orders))
+
+    def test_columns_that_do_not_fit(self) -> None:
+        good = (bytes(8), bytes(8), bytes(4), bytes(8), bytes(4), bytes(8) + b"\1" + bytes(7), b"x")
+        assert Columns(*good, ["c"], 0).payloads() == [b"x"]
+        for number, column in enumerate(good):
+            bad = [*good]
+            bad[number] = column + b"y"
+            with pytest.raises(ValueError, match="do not fit"):
+                Columns(*bad, ["c"], 0)
+        for offsets in (b"", bytes(8), b"\1" + bytes(15), b"\1" + bytes(7) + bytes(8)):
+            with pytest.raises(ValueError, match="do not fit"):
+                Columns(*good[:5], offsets, good[6], ["c"], 0)
+        with pytest.raises(ValueError, match="do not fit"):
+            Columns(*good, [b"c"], 0)  # type: ignore[list-item]
+        with pytest.raises(IndexError):
+            Columns(*good, [], 0).messages()
 
     def test_index_out_of_range(self, listening: pynotify.Connection) -> None:
         listening.notify("c", "x")

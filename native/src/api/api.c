@@ -593,6 +593,11 @@ PN_API int64_t pn_poll(pn_conn *conn, pn_batch *batch, uint64_t max)
     return pn_receive_poll(conn, batch, max);
 }
 
+PN_API uint64_t pn_conn_unread(pn_conn *conn)
+{
+    return pn_receive_unread(conn);
+}
+
 PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
 {
     return pn_receive_wait(conn, timeout_ns);

@@ -59,8 +59,8 @@ static int new_txn(pn_conn *conn, pn_txn **out)
     return 0;
 }
 
-static int notify_many(pn_txn *txn, const char *channel, size_t channel_len,
-                       const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
+static int check_many(pn_txn *txn, const char *channel, size_t channel_len,
+                      const struct pn_payloads *payloads)
 {
     int rc = pn_check_channel(txn->conn, channel, channel_len);
     const char *payload = payloads->bytes;
@@ -70,9 +70,7 @@ static int notify_many(pn_txn *txn, const char *channel, size_t channel_len,
             rc = pn_bridge_refuse(txn->conn, channel, channel_len, payload, payloads->lens[i]);
         payload += payloads->lens[i];
     }
-    return rc != 0 ? rc
-                   : pn_pending_notify_many(&txn->pending, channel, channel_len, payloads, dedup,
-                                            queued);
+    return rc;
 }
 
 static int check_open(const pn_txn *txn)
@@ -84,6 +82,17 @@ static int check_open(const pn_txn *txn)
     return rc;
 }
 
+static int add_many(pn_txn *txn, const char *channel, size_t channel_len,
+                    const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
+{
+    int rc = check_open(txn);
+    if (rc == 0)
+        rc = check_many(txn, channel, channel_len, payloads);
+    return rc != 0 ? rc
+                   : pn_pending_notify_many(&txn->pending, channel, channel_len, payloads, dedup,
+                                            queued);
+}
+
 PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
                           const void *payloads, const uint32_t *lens, size_t n, int dedup,
                           uint64_t *queued)
@@ -91,14 +100,14 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
     pn_txn *own = NULL;
     const struct pn_payloads many = {.bytes = payloads, .lens = lens, .n = n};
     *queued = 0;
-    if (txn != NULL) {
-        int rc = check_open(txn);
-        return rc != 0 ? rc : notify_many(txn, channel, channel_len, &many, dedup != 0, queued);
-    }
+    if (txn != NULL)
+        return add_many(txn, channel, channel_len, &many, dedup != 0, queued);
     int rc = new_txn(conn, &own);
     if (rc != 0)
         return rc;
-    rc = notify_many(own, channel, channel_len, &many, dedup != 0, queued);
+    rc = check_many(own, channel, channel_len, &many);
+    if (rc == 0)
+        rc = pn_pending_borrow_many(&own->pending, channel, channel_len, &many, dedup != 0, queued);
     if (rc == 0)
         rc = pn_async_commit(own);
     free_txn(own);

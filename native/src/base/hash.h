@@ -13,6 +13,24 @@ static inline uint64_t pn_mix(uint64_t a, uint64_t b)
     return (uint64_t) product ^ (uint64_t) (product >> 64);
 }
 
+/*
+ * Fewer than eight bytes as a word, the first one lowest.  Read as two that overlap: what is copied
+ * byte by byte into a word has to be stored before it can be loaded.
+ */
+static inline uint64_t pn_short_word(const char *bytes, size_t len)
+{
+    uint32_t low, high;
+    if (len >= 4) {
+        memcpy(&low, bytes, 4);
+        memcpy(&high, bytes + len - 4, 4);
+        return low | (uint64_t) high << 8 * (len - 4);
+    }
+    uint64_t word = 0;
+    for (size_t i = 0; i < len; i++)
+        word |= (uint64_t) (unsigned char) bytes[i] << 8 * i;
+    return word;
+}
+
 /* Multiply-fold over 8-byte words, as wyhash and rapidhash do it. */
 static inline uint64_t pn_channel_hash(uint32_t dboid, const char *name, size_t len)
 {
@@ -24,10 +42,7 @@ static inline uint64_t pn_channel_hash(uint32_t dboid, const char *name, size_t 
         memcpy(&word, name, 8);
         hash = pn_mix(hash ^ word, k1);
     }
-    word = 0;
-    if (len > 0)
-        memcpy(&word, name, len);
-    return pn_mix(hash ^ word ^ k0, k1);
+    return pn_mix(hash ^ pn_short_word(name, len) ^ k0, k1);
 }
 
 #endif

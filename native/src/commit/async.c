@@ -569,7 +569,7 @@ int pn_async_commit_held(struct pn_txn *txn)
     resolve_names(p);
     struct pn_commit c;
     begin_commit(&c, txn->conn, txn);
-    c.arena = p->arena;
+    c.arena = pn_pending_payloads(p);
     c.events = p->events;
     c.nevents = p->nevents;
     c.channels = p->channels;

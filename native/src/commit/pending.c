@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "backend/channel.h"
+#include "base/hash.h"
 #include "queue/queue.h"
 
 #define MIN_HASHABLE_NOTIFIES 16
@@ -129,7 +130,18 @@ static bool same_event(const struct pn_pending *p, uint32_t i, uint64_t hash, ui
 {
     const struct pn_pending_event *e = &p->events[i];
     return e->hash == hash && e->channel == channel && e->payload_len == len &&
-           (len == 0 || memcmp(p->arena + e->payload_off, payload, len) == 0);
+           (len == 0 || memcmp(pn_pending_payloads(p) + e->payload_off, payload, len) == 0);
+}
+
+/* Where the index has an equal event; or, if that is 0, where it would have it. */
+static uint32_t *slot_of(const struct pn_pending *p, uint64_t hash, uint32_t channel,
+                         const void *payload, size_t len)
+{
+    uint32_t *slots = p->event_index.slots, mask = p->event_index.size - 1;
+    uint32_t at = (uint32_t) hash & mask;
+    while (slots[at] != 0 && !same_event(p, slots[at] - 1, hash, channel, payload, len))
+        at = (at + 1) & mask;
+    return &slots[at];
 }
 
 /* Of equal ones, which are there where none was to collapse, the first: a chain of all of them
@@ -137,13 +149,11 @@ static bool same_event(const struct pn_pending *p, uint32_t i, uint64_t hash, ui
 static void index_event(struct pn_pending *p, uint32_t i)
 {
     const struct pn_pending_event *e = &p->events[i];
-    const unsigned char *payload = e->payload_len == 0 ? NULL : p->arena + e->payload_off;
-    uint32_t *slots = p->event_index.slots, mask = p->event_index.size - 1;
-    uint32_t at = (uint32_t) e->hash & mask;
-    for (; slots[at] != 0; at = (at + 1) & mask)
-        if (same_event(p, slots[at] - 1, e->hash, e->channel, payload, e->payload_len))
-            return;
-    slots[at] = i + 1;
+    const unsigned char *payload =
+        e->payload_len == 0 ? NULL : pn_pending_payloads(p) + e->payload_off;
+    uint32_t *slot = slot_of(p, e->hash, e->channel, payload, e->payload_len);
+    if (*slot == 0)
+        *slot = i + 1;
 }
 
 static int index_events(struct pn_pending *p, size_t n)
@@ -154,18 +164,12 @@ static int index_events(struct pn_pending *p, size_t n)
     return rc;
 }
 
+/* While there is no index. */
 static bool have_event(const struct pn_pending *p, uint64_t hash, uint32_t channel,
                        const void *payload, size_t len)
 {
-    if (p->event_index.slots == NULL) {
-        for (uint32_t i = 0; i < p->nevents; i++)
-            if (same_event(p, i, hash, channel, payload, len))
-                return true;
-        return false;
-    }
-    uint32_t mask = p->event_index.size - 1, at = (uint32_t) hash & mask;
-    for (; p->event_index.slots[at] != 0; at = (at + 1) & mask)
-        if (same_event(p, p->event_index.slots[at] - 1, hash, channel, payload, len))
+    for (uint32_t i = 0; i < p->nevents; i++)
+        if (same_event(p, i, hash, channel, payload, len))
             return true;
     return false;
 }
@@ -208,28 +212,61 @@ static int expect(struct pn_pending *p, size_t n, size_t size)
     return rc;
 }
 
-/* The same as pn_pending_notify(), on channel c of the transaction. */
-static int add_event(struct pn_pending *p, uint32_t c, const void *payload, size_t payload_len,
-                     bool dedup)
+static uint64_t word_at(const unsigned char *bytes)
 {
-    uint64_t hash = pn_channel_hash(c, payload, payload_len);
-    if (dedup && have_event(p, hash, c, payload, payload_len)) {
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+    return word;
+}
+
+/*
+ * Of channel and payload; private to the process.  In two lanes, since a multiplication has to wait
+ * for the one before it in its lane; the last words may overlap those before them.
+ */
+static uint64_t hash_event(uint32_t channel, const unsigned char *payload, size_t len)
+{
+    const uint64_t k0 = 0x8bb84b93962eacc9ULL, k1 = 0x4b33a62ed433d4a3ULL;
+    if (len < 16)
+        return pn_channel_hash(channel, (const char *) payload, len);
+    uint64_t a = channel, b = len;
+    const unsigned char *at = payload, *end = payload + len;
+    for (; end - at > 32; at += 32) {
+        a = pn_mix(a ^ word_at(at) ^ k0, word_at(at + 8) ^ k1);
+        b = pn_mix(b ^ word_at(at + 16) ^ k1, word_at(at + 24) ^ k0);
+    }
+    if (end - at > 16)
+        a = pn_mix(a ^ word_at(at) ^ k0, word_at(at + 8) ^ k1);
+    b = pn_mix(b ^ word_at(end - 16) ^ k1, word_at(end - 8) ^ k0);
+    return pn_mix(a ^ k1, b ^ k0);
+}
+
+/* The same as pn_pending_notify(), on channel c of the transaction; `off` is where the payload
+ * stands among those that are borrowed. */
+static int add_event(struct pn_pending *p, uint32_t c, const void *payload, size_t payload_len,
+                     bool dedup, size_t off)
+{
+    uint64_t hash = hash_event(c, payload, payload_len);
+    uint32_t *slot =
+        p->event_index.slots == NULL ? NULL : slot_of(p, hash, c, payload, payload_len);
+    if (dedup && (slot != NULL ? *slot != 0 : have_event(p, hash, c, payload, payload_len))) {
         p->collapsed++;
         return 0;
     }
-    struct pn_pending_event e = {.hash = hash, .payload_len = (uint32_t) payload_len, .channel = c};
     int rc = GROW(p, events, events_cap, p->nevents + 1);
-    if (rc == 0)
-        rc = keep_bytes(p, payload, payload_len, &e.payload_off);
+    if (rc == 0 && p->borrowed == NULL)
+        rc = keep_bytes(p, payload, payload_len, &off);
     if (rc != 0)
         return rc;
-    uint32_t at = (uint32_t) p->nevents;
-    p->events[p->nevents++] = e;
-    if (p->event_index.slots == NULL ? p->nevents > MIN_HASHABLE_NOTIFIES
-                                     : 2 * p->nevents > p->event_index.size)
+    struct pn_pending_event *e = &p->events[p->nevents++];
+    e->hash = hash;
+    e->chan_seq = 0;
+    e->payload_off = off;
+    e->payload_len = (uint32_t) payload_len;
+    e->channel = c;
+    if (slot == NULL ? p->nevents > MIN_HASHABLE_NOTIFIES : 2 * p->nevents > p->event_index.size)
         rc = index_events(p, p->nevents);
-    else if (p->event_index.slots != NULL)
-        index_event(p, at);
+    else if (slot != NULL && *slot == 0)
+        *slot = (uint32_t) p->nevents;
     if (rc < 0)
         p->nevents--; /* not queued, so not to be committed either */
     return rc < 0 ? rc : 1;
@@ -240,28 +277,34 @@ int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_
 {
     uint32_t c;
     int rc = intern_channel(p, channel, channel_len, &c);
-    return rc != 0 ? rc : add_event(p, c, payload, payload_len, dedup);
+    return rc != 0 ? rc : add_event(p, c, payload, payload_len, dedup, 0);
 }
 
 int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,
                            const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
 {
     uint32_t c;
-    size_t size = 0;
+    size_t size = 0, off = 0;
     if (payloads->n == 0)
         return 0;
-    for (size_t i = 0; i < payloads->n; i++)
+    for (size_t i = 0; p->borrowed == NULL && i < payloads->n; i++)
         size += payloads->lens[i];
     int rc = intern_channel(p, channel, channel_len, &c);
     if (rc == 0)
         rc = expect(p, payloads->n, size);
-    const char *payload = payloads->bytes;
     for (size_t i = 0; rc >= 0 && i < payloads->n; i++) {
-        rc = add_event(p, c, payload, payloads->lens[i], dedup);
-        payload += payloads->lens[i];
+        rc = add_event(p, c, payloads->bytes + off, payloads->lens[i], dedup, off);
+        off += payloads->lens[i];
         *queued += rc > 0;
     }
     return rc < 0 ? rc : 0;
+}
+
+int pn_pending_borrow_many(struct pn_pending *p, const char *channel, size_t channel_len,
+                           const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
+{
+    p->borrowed = (const unsigned char *) payloads->bytes;
+    return pn_pending_notify_many(p, channel, channel_len, payloads, dedup, queued);
 }
 
 int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,

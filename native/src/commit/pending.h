@@ -95,6 +95,7 @@ struct pn_index {
 struct pn_pending {
     uint32_t dboid;
     unsigned char *arena;
+    const unsigned char *borrowed; /* the events' payloads, if they are not in the arena */
     struct pn_pending_event *events;
     struct pn_pending_channel *channels;
     struct pn_pending_action *actions;
@@ -130,6 +131,18 @@ struct pn_payloads {
 /* All of them; *queued is raised by how many did not collapse.  0 or -ENOMEM, after some. */
 int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,
                            const struct pn_payloads *payloads, bool dedup, uint64_t *queued);
+
+/* The same as the only notifications of a transaction that ends before the payloads are freed: they
+ * are not copied. */
+int pn_pending_borrow_many(struct pn_pending *p, const char *channel, size_t channel_len,
+                           const struct pn_payloads *payloads, bool dedup, uint64_t *queued);
+
+/* What payload_off of the events is relative to. */
+static inline const unsigned char *pn_pending_payloads(const struct pn_pending *p)
+{
+    return p->borrowed != NULL ? p->borrowed : p->arena;
+}
+
 int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
                       size_t channel_len);
 

@@ -186,12 +186,15 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
     return take_entry(conn, b, qe, extent, local, routes);
 }
 
-int pn_read_move(struct pn_conn *conn, pn_batch *b, QueuePosition from, QueuePosition to)
+int pn_read_move(struct pn_conn *conn, pn_batch *b, const struct pn_read_mark *mark,
+                 QueuePosition from, QueuePosition to)
 {
     if (__builtin_expect(pn_cas_u64(&conn->me->pos, &from, to), 1))
         return 0; /* release: pairs with pn_backend_pins() */
-    b->n = b->ngaps = 0;
-    pn_local_tell_again(b);
+    b->n = mark->n;
+    b->ngaps = mark->ngaps;
+    if (b->n + b->ngaps == 0)
+        pn_local_tell_again(b);
     return pn_owns_slot(conn) ? -EAGAIN : pn_conn_reaped(conn);
 }
 
@@ -215,19 +218,14 @@ static int take_gap(struct pn_conn *conn, pn_batch *b, QueuePosition *at,
     return rc;
 }
 
-/* `max_data` 0 is no bound: one less is the largest number. */
-static inline bool wants_more(const pn_batch *b, uint64_t max)
-{
-    return b->n + b->ngaps < max && (b->n == 0 || b->offset[b->n] <= b->max_data - 1);
-}
-
 static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
-                       uint64_t max)
+                       uint64_t max, uint64_t piece)
 {
     struct pn_segment *seg = conn->seg;
+    QueuePosition begin = *pos;
     uint64_t passed = 0;
     int rc = 0;
-    while (rc == 0 && *pos < head && wants_more(b, max)) {
+    while (rc == 0 && *pos < head && *pos - begin < piece && pn_read_wants_more(b, max)) {
         const AsyncQueueEntry *qe;
         struct pn_copy_gap gap;
         struct pn_entry_extent extent;
@@ -255,17 +253,17 @@ static int read_copied(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, Qu
 /* ---- in place ----------------------------------------------------------------------------- */
 
 int pn_read_entries(struct pn_conn *conn, pn_batch *b, QueuePosition *pos, QueuePosition head,
-                    uint64_t max)
+                    uint64_t max, uint64_t piece)
 {
     struct pn_segment *seg = conn->seg;
     if (__builtin_expect(seg->copies, 0))
-        return read_copied(conn, b, pos, head, max);
+        return read_copied(conn, b, pos, head, max, piece);
     QueuePosition at = *pos;
     uint64_t passed = 0;
     int rc = 0;
     if (__builtin_expect(head - at > seg->ring_bytes, 0)) /* it would go round and round */
         return impossible(conn, at);
-    while (at < head && wants_more(b, max)) {
+    while (at < head && at - *pos < piece && pn_read_wants_more(b, max)) {
         struct pn_entry_extent extent;
         const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
         if (at % 8 != 0 || !pn_queue_entry_possible(seg, qe, at, head, &extent))

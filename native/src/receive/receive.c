@@ -61,6 +61,7 @@
 #define PN_POLL_MODE_NS  2000000LL     /* wakeup="poll": how often it looks, */
 #define PN_POLL_BACK_NS  50000000LL    /* and how often the caller may look at its signals */
 #define PN_FILE_TRIES    200
+#define PN_READ_PIECE    (UINT64_C(1) << 18) /* of the queue; writers that wait get it back */
 
 void pn_receive_close_files(struct pn_conn *conn)
 {
@@ -157,65 +158,90 @@ static void pass_files_on(struct pn_conn *conn)
     conn->copy.left_file = false;
 }
 
-/* One look at the queue; recv_mutex held.  True: something was taken, or an error occurred. */
-static bool read_available(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
+static bool has_some(const pn_batch *batch)
 {
-    struct pn_segment *seg = conn->seg;
-    pn_clear_owed(conn);
-    if (__builtin_expect(pn_held_back(conn), 0)) {
-        *error = pn_generation_await(conn);
-        if (*error != 0)
-            return true;
+    return batch->n + batch->ngaps > 0;
+}
+
+/* Read up to `until` or a piece of it, and give it up.  1: go on; 0: no more is there; an error. */
+static int read_piece(struct pn_conn *conn, pn_batch *batch, uint64_t max, QueuePosition stood,
+                      QueuePosition pos, QueuePosition until)
+{
+    const struct pn_read_mark mark = {batch->n, batch->ngaps};
+    QueuePosition begin = pos;
+    int rc = pn_read_entries(conn, batch, &pos, until, max, PN_READ_PIECE);
+    PN_CRASH("read:copied");
+    if (rc == 0)
+        rc = pn_read_move(conn, batch, &mark, stood, pos);
+    if (__builtin_expect(rc == -EAGAIN, 0))
+        return 1;
+    if (rc != 0) {
+        batch->n = mark.n;
+        batch->ngaps = mark.ngaps;
+        return rc;
     }
-    while (pn_wake_self(conn)) {
-        QueuePosition stood = pn_load_acquire(&conn->me->pos), pos = stood;
-        if ((pos & PN_ASLEEP) != 0)
-            continue; /* a wait() of another thread came in between */
-        /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
-        uint64_t want = pn_load_acquire(&conn->me->want);
-        if (__builtin_expect(!pn_owns_slot(conn), 0)) { /* after both: they are no later owner's */
-            *error = pn_conn_reaped(conn);
-            return true;
-        }
-        if (want <= pos) {
-            if (__builtin_expect(conn->copy.left_file, 0))
-                pass_files_on(conn);
-            if (pn_fall_asleep(conn, pos))
-                return false;
-            continue;
-        }
-        uint64_t from = pn_load_relaxed(&conn->me->from);
-        pos = pos > from ? pos : from;
-        QueuePosition head = pn_load_acquire(&seg->ctl->head); /* pairs with atcommit_locked() */
-        PN_CRASH("read:head");
-        if (pos > head || want > head) { /* head was stored before want: it cannot be less */
-            *error = pn_conn_impossible(conn, "backend %u stands beyond the head", conn->slot);
-            return true;
-        }
-        *error = pn_read_entries(conn, batch, &pos, head, max);
-        PN_CRASH("read:copied");
-        if (*error == 0)
-            *error = pn_read_move(conn, batch, stood, pos);
-        if (__builtin_expect(*error == -EAGAIN, 0)) {
-            *error = 0;
-            continue;
-        }
-        if (*error != 0)
-            return true;
-        PN_CRASH("read:pos");
+    PN_CRASH("read:pos");
+    if (__builtin_expect(conn->copy.left_file, 0))
+        pass_files_on(conn);
+    if (has_some(batch)) {
+        if (pos >= until || pos == begin || !pn_read_wants_more(batch, max))
+            return 0;
+        if (pn_load_relaxed(&conn->seg->ctl->room_waiters) != 0)
+            pn_room_wake(conn->seg);
+        return !pn_held_back(conn);
+    }
+    if (!pn_held_back(conn))
+        return 1;
+    rc = pn_generation_await(conn);
+    return rc != 0 ? rc : !(pn_held_back(conn) && pn_fall_asleep(conn, pos));
+}
+
+/* One look at the queue, as read_piece().  *until: where it ends; 0 before the first. */
+static int look(struct pn_conn *conn, pn_batch *batch, uint64_t max, QueuePosition *until)
+{
+    QueuePosition stood = pn_load_acquire(&conn->me->pos), pos = stood;
+    if ((pos & PN_ASLEEP) != 0)
+        return 1; /* a wait() of another thread came in between */
+    /* up to `want` we pin the queue from max(pos, from) on; nothing else is ours to read */
+    uint64_t want = pn_load_acquire(&conn->me->want);
+    if (__builtin_expect(!pn_owns_slot(conn), 0)) /* after both: they are no later owner's */
+        return pn_conn_reaped(conn);
+    if (want <= pos) {
         if (__builtin_expect(conn->copy.left_file, 0))
             pass_files_on(conn);
-        if (batch->n + batch->ngaps > 0)
-            return true;
-        if (pn_held_back(conn)) {
-            *error = pn_generation_await(conn);
-            if (*error != 0)
-                return true;
-            if (pn_held_back(conn) && pn_fall_asleep(conn, pos))
-                return false;
-        }
+        return !has_some(batch) && !pn_fall_asleep(conn, pos);
     }
-    return false;
+    uint64_t from = pn_load_relaxed(&conn->me->from);
+    pos = pos > from ? pos : from;
+    QueuePosition head = pn_load_acquire(&conn->seg->ctl->head); /* pairs with atcommit_locked() */
+    PN_CRASH("read:head");
+    if (pos > head || want > head) /* head was stored before want: it cannot be less */
+        return pn_conn_impossible(conn, "backend %u stands beyond the head", conn->slot);
+    if (pos >= *until && has_some(batch))
+        return 0;
+    if (pos >= *until)
+        *until = head;
+    return read_piece(conn, batch, max, stood, pos, *until);
+}
+
+/*
+ * Read what is owed; recv_mutex held.  True: something was taken, or an error occurred.  It is
+ * given up piece by piece, since writers may wait for room; what was committed since the first
+ * look is left, or a fast writer would keep us here.
+ */
+static bool read_available(struct pn_conn *conn, pn_batch *batch, uint64_t max, int *error)
+{
+    QueuePosition until = 0;
+    int rc = 1;
+    pn_clear_owed(conn);
+    if (__builtin_expect(pn_held_back(conn), 0)) {
+        int failed = pn_generation_await(conn);
+        rc = failed != 0 ? failed : 1;
+    }
+    while (rc > 0 && pn_wake_self(conn))
+        rc = look(conn, batch, max, &until);
+    *error = rc < 0 && !has_some(batch) ? rc : 0; /* the next call comes to it again */
+    return rc < 0 || has_some(batch);
 }
 
 static void quicken_timer(struct pn_conn *conn);
@@ -344,6 +370,16 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
         pn_local_tell_again(batch);
     pthread_mutex_unlock(&conn->recv_mutex);
     return n;
+}
+
+uint64_t pn_receive_unread(struct pn_conn *conn)
+{
+    if (pn_conn_check_receiver(conn) != 0)
+        return 0;
+    uint64_t pos = pn_load_acquire(&conn->me->pos) & ~PN_ASLEEP;
+    uint64_t from = pn_load_relaxed(&conn->me->from), want = pn_load_relaxed(&conn->me->want);
+    uint64_t begin = pos > from ? pos : from;
+    return want > begin ? want - begin : 0;
 }
 
 /* ---- the slow timer -------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "backend/generation.h"
 
 int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max);
+uint64_t pn_receive_unread(struct pn_conn *conn);
 int pn_receive_wait(struct pn_conn *conn, int64_t timeout_ns);
 int pn_receive_fileno(struct pn_conn *conn);
 

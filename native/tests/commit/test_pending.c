@@ -204,6 +204,35 @@ static void test_many_find_room_at_once(void)
     pn_pending_free(&list);
 }
 
+/* Not copied, and found to be equal all the same; each length has another end to its words. */
+static void test_borrowed_payloads(void)
+{
+    enum { LONGEST = 100 };
+    char bytes[3 * LONGEST * LONGEST], *end = bytes;
+    uint32_t lens[3 * LONGEST];
+    struct pn_payloads many = {.bytes = bytes, .lens = lens};
+    uint64_t queued = 0;
+    for (uint32_t len = 1; len <= LONGEST; len++)
+        for (int k = 0; k < 3; k++) { /* the third is equal to the first */
+            memset(end, 'a', len);
+            end[len * 7 / 10] = (char) ('a' + (k == 1));
+            end[len - 1] = (char) ('a' + (k == 1));
+            end += len;
+            lens[many.n++] = len;
+        }
+    CHECK_EQ(pn_pending_borrow_many(&list, "c", 1, &many, true, &queued), 0);
+    CHECK_EQ(queued, 2 * LONGEST);
+    CHECK_EQ(list.collapsed, LONGEST);
+    CHECK(pn_pending_payloads(&list) == (const unsigned char *) bytes);
+    CHECK_EQ(list.arena_used, 1); /* the channel's name */
+    for (size_t i = 0, off = 0; i < many.n; off += lens[i++])
+        if (i % 3 != 2) {
+            CHECK_EQ(list.events[i / 3 * 2 + i % 3].payload_off, off);
+            CHECK_EQ(list.events[i / 3 * 2 + i % 3].payload_len, lens[i]);
+        }
+    pn_pending_free(&list);
+}
+
 /* ---- against a model ------------------------------------------------------------------------- */
 
 enum { MAX = 4000, LEVELS = 10 };
@@ -302,6 +331,7 @@ int main(void)
     RUN(test_nested_levels);
     RUN(test_arena_growth);
     RUN(test_many_find_room_at_once);
+    RUN(test_borrowed_payloads);
     RUN(test_random_transactions_against_a_model);
     return tests_done();
 }

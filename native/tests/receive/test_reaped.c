@@ -136,13 +136,13 @@ static void test_a_reader_that_pins_nothing_does_not_poison(void)
     AsyncQueueEntry *qe = (void *) pn_ring_at(seg, pos), was = *qe;
     qe->length = 12345;
     pn_store_release(&conn->me->state, PN_SLOT_FREE);
-    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10), "is free");
+    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10, UINT64_MAX), "is free");
     qe->length = was.length;
     qe->kind = 77;
-    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10), "is free");
+    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10, UINT64_MAX), "is free");
     qe->kind = PN_ENTRY_GENERATION; /* of a counter that would be raised */
     qe->channel_hash = 0;
-    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10), "is free");
+    CHECK_REAPED(pn_read_entries(conn, batch, &pos, head, 10, UINT64_MAX), "is free");
     CHECK_EQ(pn_load_relaxed(&seg->hdr->state), PN_STATE_READY);
     CHECK_EQ(pn_generation_value(engine, 0), 0);
     qe->kind = was.kind;
@@ -164,7 +164,8 @@ static void test_put_to_sleep_by_an_earlier_owner(void)
     uint64_t pos = pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP;
     CHECK_OK(test_notify(mine, "c", "1"));
     pn_store_relaxed(&conn->me->pos, pos | PN_ASLEEP);
-    CHECK_EQ(pn_read_move(conn, batch, pos, pos + 64), -EAGAIN);
+    const struct pn_read_mark none = {0};
+    CHECK_EQ(pn_read_move(conn, batch, &none, pos, pos + 64), -EAGAIN);
     CHECK_EQ(pn_load_relaxed(&conn->me->pos), pos | PN_ASLEEP);
     CHECK(!pn_fall_asleep(conn, pos)); /* something is unread: awake */
     CHECK_POLL(conn, "1");
