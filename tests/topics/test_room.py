@@ -336,6 +336,28 @@ def test_what_an_abandoned_channel_has_on_disk_is_its_own(on_disk: pynotify.Conn
     assert topic.stats().unfinished == 0
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_the_only_channel_has_on_disk_is_its_own(
+    on_disk: pynotify.Connection, durable: bool
+) -> None:
+    """It counts in its depth and goes with empty(); a channel that is made later gets none of it."""
+    topic = on_disk.topic("t", durable=durable)
+    only = topic.channel("only")
+    topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))
+    late = topic.channel("late")
+    assert topic.stats().on_disk > BACKLOG / 2
+    assert (only.stats().depth, late.stats().depth) == (BACKLOG, 0)
+    with only.consumer() as consumer, late.consumer() as other:
+        topic.publish(b"for both")
+        assert work(other, 1) == [b"for both"]
+        assert work(consumer, 2) == [b"0" + BODY, b"1" + BODY]
+        only.empty()
+        assert only.stats().depth == topic.stats().on_disk == 0
+        topic.publish(b"more")
+        assert work(consumer, 1) == work(other, 1) == [b"more"]
+    assert topic.stats().unfinished == 0
+
+
 def test_a_channel_that_rested_gets_all_of_it_in_order(on_disk: pynotify.Connection) -> None:
     topic = on_disk.topic("t")
     with topic.channel("fast").consumer() as fast, topic.channel("slow").consumer() as slow:
