@@ -89,7 +89,7 @@ static bool take(struct topic_model *m, int topic)
     struct tm_topic *t = &m->topic[topic];
     const struct tm_spilled s = t->disk[0];
     bool full = t->max_depth != 0 && tm_firm_messages(m, topic) >= t->max_depth;
-    if (!s.buried && full)
+    if (!s.buried && !is_expired(m, &s) && full)
         return false;
     memmove(&t->disk[0], &t->disk[1], --t->ndisk * sizeof t->disk[0]);
     if (!s.buried && is_expired(m, &s))

@@ -340,7 +340,7 @@ def test_what_an_abandoned_channel_has_on_disk_is_its_own(on_disk: pynotify.Conn
 def test_what_the_only_channel_has_on_disk_is_its_own(
     on_disk: pynotify.Connection, durable: bool
 ) -> None:
-    """It counts in its depth and goes with empty(); a channel that is made later gets none of it."""
+    """It counts in its depth, goes with empty(), and none of it comes to a later channel."""
     topic = on_disk.topic("t", durable=durable)
     only = topic.channel("only")
     topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))

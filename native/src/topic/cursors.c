@@ -18,17 +18,11 @@ uint32_t pn_topic_firm_channels(const struct pn_segment *seg, const struct pn_to
 
 /* ---- may they, and does it go there? --------------------------------------------------------- */
 
-/* Are there two that are not ephemeral?  No more channels are looked at than it takes. */
-static bool has_two_firm(const struct pn_segment *seg, const struct pn_topic *topic)
+static bool has_firm_channel(const struct pn_segment *seg, const struct pn_topic *topic)
 {
-    uint32_t n = 0;
-    if (topic->nchannels < 2)
-        return false;
-    PN_EACH_CHANNEL_AS (seg, topic, ch) {
-        n += ch->ephemeral == 0;
-        if (n == 2)
+    PN_EACH_CHANNEL_AS (seg, topic, ch)
+        if (ch->ephemeral == 0)
             return true;
-    }
     return false;
 }
 
@@ -36,7 +30,7 @@ bool pn_rest_may(const struct pn_segment *seg, const struct pn_topic *topic)
 {
     if (!pn_topic_may_spill(seg, topic) || topic->nchannels == 0)
         return false;
-    return pn_rest_records(topic) != 0 || has_two_firm(seg, topic);
+    return pn_rest_records(topic) != 0 || has_firm_channel(seg, topic);
 }
 
 bool pn_rest_runs(const struct pn_segment *seg, const struct pn_topic *topic)

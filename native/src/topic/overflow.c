@@ -241,9 +241,10 @@ static int take(void *arg, const struct pn_record_out *record)
         count(topic, &head, true);
         return 1;
     }
-    if (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth)
-        return stay(topic, record, &head);
     bool over = head.fanned_out != 0 ? !is_wanted(r, &given, expired) || expired : expired;
+    if (!over && topic->max_depth != 0 &&
+        (uint64_t) topic->firm + topic->staged >= topic->max_depth)
+        return stay(topic, record, &head);
     uint32_t ref = over ? 0
                    : head.fanned_out != 0
                        ? pn_topic_stage_given_locked(seg, topic, &m, &then, &given, r->now)
@@ -306,6 +307,10 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 
 static void refill(struct pn_segment *seg, struct pn_topic *topic)
 {
+    /* What channels have comes before what is on its way to them: a long way takes many holds. */
+    if (pn_topic_on_disk(topic) != 0 && pn_rest_records(topic) != 0 &&
+        pn_rest_refill_locked(seg, topic))
+        topic->refilling = 1;
     pn_topic_refill_locked(seg, topic);
     if (pn_rest_records(topic) != 0 && pn_rest_refill_locked(seg, topic))
         topic->refilling = 1;

@@ -18,8 +18,7 @@
  *    come: a topic that has more than its share by then may take for such channels half of what is
  *    free, less what they have.
  *    An ephemeral channel never rests; what only such channels have goes when there is no room.
- *    Where there is one channel there is no other to be spared, and the topic's own queue on disk
- *    (overflow.c) has what is too much.
+ *    Where one channel is not ephemeral there is no other to be spared, and nothing is reserved.
  * 4. Truth: `rests` says whether, and which of two cursors; the one store of it moves the
  *    channel.  A cursor that is not before the committed end says that it does not rest: so
  *    a channel begins to rest before the commit of the record that it begins with, and if that is
@@ -54,6 +53,7 @@
 #include "topic/on_disk.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
+#include "topic/tombstones.h"
 #include "topic/waiting.h"
 
 /* ---- giving out ------------------------------------------------------------------------------ */
@@ -521,7 +521,8 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     if (!pn_rests(topic, ch))
         return 0;
     struct pn_channel_room room = pn_channel_room_locked(seg, topic, ch->rest_stuck, false, 0);
-    if (!pn_channel_takes(ch, &room, ch->rest_stuck))
+    if (!pn_channel_takes(ch, &room, ch->rest_stuck) &&
+        !pn_topic_is_buried_locked(seg, topic, at.seq | PN_REST_SEQ))
         return 0;
     int rc = pn_rest_look_locked(seg, topic, &to, &d);
     if (rc < 0 && rc != -EAGAIN)

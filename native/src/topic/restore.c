@@ -169,10 +169,7 @@ static int give_on_disk(const struct pn_restore *r, struct pn_topic *t, struct p
     }
     given.bytes = d;
     m->delay_ns = first > then->mono && given.n != 0 ? first - then->mono : 0;
-    int rc = given.n == 0 ? 0
-             : pn_rest_may(r->seg, t) && pn_topic_on_disk(t) == 0
-                 ? pn_rest_restore_locked(r->seg, t, m, then, given.n, d)
-                 : pn_topic_spill_again_locked(r->seg, t, m, then, &given);
+    int rc = given.n == 0 ? 0 : pn_rest_restore_locked(r->seg, t, m, then, given.n, d);
     free(d);
     return rc;
 }
@@ -224,7 +221,7 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         .ttl_ns = what->expires == 0 ? 0 : to_mono(&r->now, what->expires) - then.mono};
     if (what->fanned_out == 0 && pn_topic_spills_locked(seg, t, 1))
         return pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
-    if (what->fanned_out != 0 && (pn_topic_on_disk(t) != 0 || pn_rest_may(seg, t)))
+    if (what->fanned_out != 0 && pn_rest_may(seg, t))
         return give_on_disk(r, t, &m, &then, what, deliveries);
     /* What cannot go to disk was in memory before, when shares may have been larger. */
     uint32_t ref = pn_message_restore_begin_locked(seg, t, &m, &then, what->fanned_out == 0,

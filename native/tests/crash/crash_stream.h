@@ -16,6 +16,7 @@ enum { MOST = 6 }; /* so many are published at a time; these in a transaction */
 static struct shared {
     _Atomic(int) begun, told;         /* the last number that was being published, that had been */
     _Atomic(int) finishing, finished; /* and finished */
+    _Atomic(int) emptying;            /* some of them go in another way */
 } *shared;
 static const char *label;
 static uint32_t nth;

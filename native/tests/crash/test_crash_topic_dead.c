@@ -1,7 +1,7 @@
 /*
  * A process whose dead letters go to a topic that overflows to disk is killed at each label on that
- * way, with durable topics and without: each message is in its topic or in that of the dead
- * letters, once.
+ * way, with durable topics and without, and with a channel there and without: each message is in
+ * its topic or in that of the dead letters, once.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@ enum { MESSAGES = 12, IN_MEMORY = 3 };
 
 static const char *label, *segment;
 static uint32_t nth;
-static bool durable;
+static bool durable, has_channel;
 
 static pn_ref topic_in(pn_conn *conn, const char *name, uint64_t max_depth)
 {
@@ -72,7 +72,8 @@ static void crash_case(void *arg)
     pn_conn *conn = test_connect(engine);
     pn_ref topic = topic_in(conn, "t", 0), dead = topic_in(conn, "dead", IN_MEMORY);
     channel_of(conn, topic, "c");
-    channel_of(conn, dead, "c");
+    if (has_channel)
+        channel_of(conn, dead, "c");
     for (int i = 1; i <= MESSAGES; i++) {
         char text[12];
         snprintf(text, sizeof text, "%04d", i);
@@ -93,22 +94,32 @@ static void crash_case(void *arg)
     pn_engine_close(engine);
 }
 
+static void run_label(const char *at)
+{
+    static const uint32_t hits[] = {1, IN_MEMORY, IN_MEMORY + 1, MESSAGES - IN_MEMORY};
+    label = at;
+    for (size_t hit = 0; hit < sizeof hits / sizeof hits[0]; hit++) {
+        nth = hits[hit];
+        CHECK_CHILD(spawn(crash_case, NULL), 0);
+    }
+}
+
 int main(void)
 {
-    static const char *const labels[] = {
-        "answer:redo",         "answer:redo-valid", "answer:dead",
-        "spilled:staged",      "spilled:told",      "spilled:committed",
-        "diskqueue:committed", "publish:redone",    "topic:delivery-ended"};
-    static const uint32_t hits[] = {1, IN_MEMORY, IN_MEMORY + 1, MESSAGES - IN_MEMORY};
+    static const char *const labels[] = {"answer:redo",          "answer:redo-valid",
+                                         "answer:dead",          "diskqueue:committed",
+                                         "topic:delivery-ended", "spilled:staged"};
+    static const char *const own[] = {"spilled:told", "spilled:committed", "publish:redone"};
+    static const char *const rest[] = {"rest:pump", "rest:pump-valid", "rest:pumped"};
     data_dir_make();
     test_watchdog(110);
-    for (int d = 0; d < 2; d++)
-        for (size_t i = 0; i < sizeof labels / sizeof labels[0]; i++)
-            for (size_t hit = 0; hit < sizeof hits / sizeof hits[0]; hit++) {
-                durable = d == 1;
-                label = labels[i];
-                nth = hits[hit];
-                CHECK_CHILD(spawn(crash_case, NULL), 0);
-            }
+    for (int i = 0; i < 4; i++) {
+        durable = i % 2 == 1;
+        has_channel = i >= 2;
+        for (size_t k = 0; k < sizeof labels / sizeof labels[0]; k++)
+            run_label(labels[k]);
+        for (size_t k = 0; k < 3; k++)
+            run_label(has_channel ? rest[k] : own[k]);
+    }
     return 0;
 }

@@ -10,13 +10,14 @@
 #include "crash_stream.h"
 
 enum {
-    ROUNDS = 60,
+    ROUNDS = 240,
     MAX_DEPTH = 5,
     EACH = 100, /* of a number, on disk */
     QUOTA = 4096
 };
 
-static bool split; /* there is a channel that does not keep up, too */
+static bool split; /* there is a channel that does not keep up, too; else the topic is paused again
+                      and again: what is on disk then is its own */
 
 static int offer(pn_conn *conn, pn_ref topic, int first, int n)
 {
@@ -65,15 +66,19 @@ static void victim(void *arg)
     pn_ref topic = topic_of(conn, "t");
     pn_consumer *consumer = consumer_of(conn, channel_of(conn, topic, "c"), 1);
     CHECK_OK(pn_crash_arm(label, nth, PN_CRASH_KILL));
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0, given = 0; round < ROUNDS; round++) {
+        const bool paused = !split && round % 4 != 3;
+        CHECK_OK(pn_topic_pause(conn, topic, paused));
         const bool full = !offered(conn, topic, 1 + round % MOST);
+        given = paused ? given : atomic_load(&shared->told);
         refused += full;
         if (full && split)
             CHECK_OK(pn_topic_channel_empty(conn, channel_of(conn, topic, "slow")));
-        for (int i = 0; i < 2 + round / 20; i++)
-            if (atomic_load(&shared->finished) < atomic_load(&shared->told))
+        for (int i = 0; i < 2 + round / 80; i++)
+            if (atomic_load(&shared->finished) < given)
                 finish_next(conn, consumer);
     }
+    CHECK_OK(pn_topic_pause(conn, topic, false));
     CHECK(refused > 0);
     while (atomic_load(&shared->finished) < atomic_load(&shared->told))
         finish_next(conn, consumer);
@@ -145,6 +150,7 @@ static void crash_case(void *arg)
     CHECK_ENGINE(engine);
     int more = check_counted(conn, topic);
     CHECK_ENGINE(engine);
+    CHECK_OK(pn_topic_pause(conn, topic, false));
     check_left(conn, channel, more);
     if (split)
         CHECK_OK(pn_topic_channel_empty(conn, channel_of(conn, topic, "slow")));

@@ -107,11 +107,8 @@ static bool is_ours(void)
 /* Without these the test would show nothing of what it is for. */
 static bool is_needed(void)
 {
-    if (channels > 1)
-        return strcmp(label, "rest:cursor") == 0 || strcmp(label, "rest:back-valid") == 0 ||
-               strcmp(label, "durable:rewritten") == 0;
-    return strncmp(label, "refill:", 7) == 0 || strncmp(label, "spilled:", 8) == 0 ||
-           strcmp(label, "diskqueue:replaced") == 0 || strcmp(label, "durable:rewritten") == 0;
+    return strcmp(label, "rest:cursor") == 0 || strcmp(label, "rest:back-valid") == 0 ||
+           strcmp(label, "durable:rewritten") == 0;
 }
 
 int main(void)

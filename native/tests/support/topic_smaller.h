@@ -11,7 +11,7 @@
 
 #define HOUR (3600000 * MS)
 enum { LAST = 60, LATE = LAST - 4, LONG = 3000, SHORT = 20, CHANNELS = 2 };
-static int channels = CHANNELS; /* 1: what has no room is in the topic's own queue on disk */
+static int channels = CHANNELS; /* that there are */
 enum { PLENTY = 4 << 20, LITTLE = 64 << 10 };
 
 /* What a channel still has of a message: deferred for long, in flight or given back, or ready. */

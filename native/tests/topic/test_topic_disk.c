@@ -1,6 +1,8 @@
 /*
  * test_topic_disk.c - overflow="disk": what has no room in memory goes to files and comes back, in
- * order, with its times, once; alone, in batches and in transactions.
+ * order, with its times, once; alone, in batches and in transactions.  There it is the channel's
+ * (topic/rest.c), and then, of a topic that is paused until something is to be got, the topic's own
+ * (topic/overflow.c).
  */
 #include "segfiles.h"
 #include "files/recfile.h"
@@ -13,6 +15,15 @@ static pn_conn *conn;
 static pn_ref topic, channel;
 static pn_consumer *consumer;
 
+static bool own; /* it is paused at first */
+#define RUN_BOTH(test)                                                                             \
+    do {                                                                                           \
+        RUN(test);                                                                                 \
+        own = true;                                                                                \
+        RUN(test);                                                                                 \
+        own = false;                                                                               \
+    } while (0)
+
 static void open_with(uint64_t max_depth, uint64_t memory)
 {
     pn_options o = test_options();
@@ -24,7 +35,13 @@ static void open_with(uint64_t max_depth, uint64_t memory)
     conn = test_connect(engine);
     topic = topic_with(conn, "t", max_depth, PN_OVERFLOW_DISK);
     channel = channel_of(conn, topic, "c");
+    CHECK_OK(pn_topic_pause(conn, topic, own));
     consumer = consumer_of(conn, channel, 2);
+}
+
+static void go_on(void)
+{
+    CHECK_OK(pn_topic_pause(conn, topic, false));
 }
 
 static void close_scene(void)
@@ -51,6 +68,7 @@ static void finish_numbers(int first, int last)
 {
     pn_message_out m;
     char text[16];
+    go_on();
     for (int i = first; i <= last; i++) {
         snprintf(text, sizeof text, "%d", i);
         GET(consumer, &m, text);
@@ -59,11 +77,15 @@ static void finish_numbers(int first, int last)
     }
 }
 
+/* All of it is in the depth of the topic or of its channel. */
 static void check_counts(uint64_t unfinished, uint64_t on_disk)
 {
     pn_topic_stats s = topic_stat(conn, topic);
+    pn_topic_channel_stats c = channel_stat(conn, channel);
     CHECK_EQ(s.unfinished, unfinished);
     CHECK_EQ(s.on_disk, on_disk);
+    CHECK_EQ(s.depth, s.paused ? unfinished + on_disk : 0);
+    CHECK_EQ(s.depth + c.depth + c.deferred + c.in_flight, unfinished + on_disk);
 }
 
 static void test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept(void)
@@ -75,7 +97,6 @@ static void test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept(void)
     publish_numbers(5, 300);
     check_counts(4, 296);
     CHECK_EQ(topic_stat(conn, topic).message_count, 300);
-    CHECK_EQ(topic_stat(conn, topic).depth, 296);
     finish_numbers(1, 100);
     check_counts(4, 196);
     publish_numbers(301, 400);
@@ -104,6 +125,7 @@ static void test_memory_that_is_full_goes_on_on_disk(void)
     CHECK(kept > 20 && kept < 100);
     publish(conn, topic, "small"); /* there would be room for that one */
     check_counts(kept, 501 - kept);
+    go_on();
     for (int i = 0; i < 500; i++) {
         GET(consumer, &m, body);
         FINISH(conn, &m);
@@ -124,16 +146,17 @@ static void test_delays_and_times_to_live_are_those_of_publishing(void)
     CHECK_OK(publish_in(conn, NULL, topic, "lasts", 0, 3600000 * MS, NULL));
     check_counts(1, 3);
     int64_t begun = test_now_ns();
+    go_on();
     GET(consumer, &m, "first");
     FINISH(conn, &m);
-    check_counts(1, 2); /* it waits in memory, as deferred */
+    check_counts(1, own ? 1 : 2); /* it waits in memory, as deferred */
     GET(consumer, &m, "late");
     CHECK(test_now_ns() - begun < 300 * MS + TEST_PATIENCE_MS * MS);
     FINISH(conn, &m);
     GET(consumer, &m, "lasts");
     CHECK(m.expires_ns > test_now_ns() && m.expires_ns < begun + 3600000 * MS);
     FINISH(conn, &m);
-    CHECK_EQ(topic_stat(conn, topic).expired, 1);
+    CHECK_EQ(topic_stat(conn, topic).expired + channel_stat(conn, channel).expired, 1);
     CHECK_EQ(topic_stat(conn, topic).message_count, 4);
     close_scene();
 }
@@ -157,6 +180,7 @@ static void test_a_batch_goes_to_memory_or_to_disk_as_a_whole(void)
     CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies + 32, lens, 92, NULL, &id));
     check_counts(10, 90); /* some came back at once */
     CHECK_OK(pn_topic_publish_many(conn, NULL, topic, bodies + 400, lens, N - 100, NULL, &id));
+    go_on();
     for (int i = 0; i < N; i++) {
         snprintf(text, sizeof text, "%04d", i);
         GET(consumer, &m, text);
@@ -165,7 +189,8 @@ static void test_a_batch_goes_to_memory_or_to_disk_as_a_whole(void)
     close_scene();
 }
 
-static void test_a_channel_that_was_made_meanwhile_gets_what_comes_back(void)
+/* What is the topic's own is given to the channels that there are when it goes on. */
+static void test_a_later_channel_has_what_is_on_disk_if_that_is_the_topics_own(void)
 {
     pn_message_out m;
     open_with(20, 0);
@@ -173,12 +198,14 @@ static void test_a_channel_that_was_made_meanwhile_gets_what_comes_back(void)
     pn_ref other = channel_of(conn, topic, "other");
     pn_consumer *late = consumer_of(conn, other, 10);
     finish_numbers(1, 40);
-    for (int i = 21; i <= 40; i++) {
+    CHECK_EQ(channel_stat(conn, other).message_count, own ? 40 : 0);
+    for (int i = 1; i <= 40 && own; i++) {
         char text[16];
         snprintf(text, sizeof text, "%d", i);
         GET(late, &m, text);
         FINISH(conn, &m);
     }
+    NOTHING(late);
     CHECK_OK(pn_consumer_close(late));
     close_scene();
 }
@@ -198,6 +225,7 @@ static void test_a_transaction_takes_both_places(void)
         CHECK_OK(publish_in(conn, txn, second, text, 0, 0, NULL));
     }
     check_counts(2, 0);
+    go_on();
     GET(consumer, &m, "1");
     CHECK_OK(answer(conn, txn, &m, PN_ANSWER_FINISH, 0));
     CHECK_OK(pn_txn_commit(txn));
@@ -227,6 +255,7 @@ static void test_a_commit_that_fails_leaves_nothing_on_disk(void)
     pn_message_out m;
     open_with(1, 0);
     publish(conn, topic, "1");
+    go_on();
     GET(consumer, &m, "1");
     pn_txn *txn = test_begin(conn);
     for (int i = 0; i < 5; i++)
@@ -242,7 +271,7 @@ static void test_a_commit_that_fails_leaves_nothing_on_disk(void)
     close_scene();
 }
 
-static void test_prepared_messages_stay_in_memory(void)
+static void test_prepared_messages_are_in_memory_until_the_commit(void)
 {
     open_with(1, 0);
     publish_numbers(1, 1);
@@ -250,8 +279,12 @@ static void test_prepared_messages_stay_in_memory(void)
     CHECK_OK(publish_in(conn, txn, topic, "2", 0, 0, NULL));
     CHECK_OK(publish_in(conn, txn, topic, "3", 0, 0, NULL));
     CHECK_OK(pn_txn_prepare(txn));
+    CHECK_EQ(files_in(data_dir), 0);
     CHECK_OK(pn_txn_commit(txn));
-    check_counts(3, 0);
+    if (own) /* beyond max_depth */
+        check_counts(3, 0);
+    else
+        check_counts(1, 2);
     finish_numbers(1, 3);
     close_scene();
 }
@@ -261,9 +294,11 @@ static void test_empty_and_delete_take_the_files(void)
     open_with(2, 0);
     publish_numbers(1, 50);
     CHECK_OK(pn_topic_empty(conn, topic));
-    check_counts(2, 0);
-    CHECK_EQ(files_in(data_dir), 0);
-    publish_numbers(3, 50);
+    check_counts(own ? 0 : 2, own ? 0 : 48);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    check_counts(0, 0);
+    CHECK_EQ(files_in(data_dir), own ? 0 : 1); /* a short one, in which it goes on */
+    publish_numbers(1, 50);
     finish_numbers(1, 10);
     CHECK(files_in(data_dir) > 0);
     CHECK_OK(pn_consumer_close(consumer));
@@ -301,6 +336,7 @@ static void test_what_was_published_stays_counted(void)
     CHECK_OK(pn_txn_commit(txn));
     check_counts(1, 5);
     check_published(6, 24); /* bytes of bodies, also of those on disk */
+    go_on();
     GET(consumer, &m, "body");
     txn = test_begin(conn);
     CHECK_OK(pn_topic_publish(conn, txn, topic, &in, &id));
@@ -314,10 +350,26 @@ static void test_what_was_published_stays_counted(void)
     }
     check_counts(1, 2);
     check_published(6, 24);
-    CHECK_OK(pn_topic_empty(conn, topic));
-    check_counts(1, 0);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    check_counts(0, 0);
     check_published(6, 24);
+    CHECK_OK(pn_topic_pause(conn, topic, true));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    check_counts(1, 2);
+    CHECK_OK(pn_topic_empty(conn, topic));
+    check_counts(0, 0);
+    check_published(9, 36);
     close_scene();
+}
+
+static int commit_one(int number)
+{
+    char text[16];
+    pn_txn *txn = test_begin(conn);
+    snprintf(text, sizeof text, "%d", number);
+    CHECK_OK(publish_in(conn, txn, topic, text, 0, 0, NULL));
+    return pn_txn_commit(txn);
 }
 
 static void limited(void *arg)
@@ -339,10 +391,17 @@ static void limited(void *arg)
     CHECK_EQ(rc, -EFBIG);
     CHECK(strlen(topic_stat(conn, topic).error) > 0);
     check_counts(1, (uint64_t) n - 1);
-    pn_txn *txn = test_begin(conn);
-    CHECK_OK(publish_in(conn, txn, topic, "never", 0, 0, NULL));
-    CHECK_EQ(pn_txn_commit(txn), -EFBIG);
-    check_counts(1, (uint64_t) n - 1);
+    if (!own) { /* it is in memory first, and stays there, one commit beyond max_depth */
+        CHECK_OK(commit_one(++n));
+        CHECK_EQ(topic_stat(conn, topic).depth, 1);
+    }
+    const uint64_t there = topic_stat(conn, topic).unfinished;
+    limit.rlim_cur = 1; /* of the file of the other queue, too */
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(commit_one(n + 1), -EFBIG);
+    CHECK_EQ(publish_in(conn, NULL, topic, "never", 0, 0, NULL), -EFBIG);
+    CHECK_EQ(topic_stat(conn, topic).unfinished, there);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, (uint64_t) n - there);
     limit.rlim_cur = limit.rlim_max;
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     publish_numbers(n + 1, n + 5);
@@ -403,6 +462,7 @@ static void test_a_waiting_consumer_of_another_process_gets_all(void)
     CHECK_OK(pn_consumer_close(consumer));
     pid_t pid = spawn(finish_all, &last);
     publish_numbers(1, last);
+    go_on();
     CHECK_CHILD(pid, 0);
     check_counts(0, 0);
     consumer = consumer_of(conn, channel, 2);
@@ -413,18 +473,18 @@ int main(void)
 {
     data_dir_make();
     test_watchdog(100);
-    RUN(test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept);
-    RUN(test_memory_that_is_full_goes_on_on_disk);
-    RUN(test_delays_and_times_to_live_are_those_of_publishing);
-    RUN(test_a_batch_goes_to_memory_or_to_disk_as_a_whole);
-    RUN(test_a_channel_that_was_made_meanwhile_gets_what_comes_back);
-    RUN(test_a_transaction_takes_both_places);
-    RUN(test_a_commit_that_fails_leaves_nothing_on_disk);
-    RUN(test_prepared_messages_stay_in_memory);
-    RUN(test_empty_and_delete_take_the_files);
-    RUN(test_what_was_published_stays_counted);
-    RUN(test_a_full_disk_is_the_publishers_error);
-    RUN(test_a_damaged_record_is_counted_and_the_others_come);
-    RUN(test_a_waiting_consumer_of_another_process_gets_all);
+    RUN_BOTH(test_no_more_than_max_depth_is_in_memory_and_the_order_is_kept);
+    RUN_BOTH(test_memory_that_is_full_goes_on_on_disk);
+    RUN_BOTH(test_delays_and_times_to_live_are_those_of_publishing);
+    RUN_BOTH(test_a_batch_goes_to_memory_or_to_disk_as_a_whole);
+    RUN_BOTH(test_a_later_channel_has_what_is_on_disk_if_that_is_the_topics_own);
+    RUN_BOTH(test_a_transaction_takes_both_places);
+    RUN_BOTH(test_a_commit_that_fails_leaves_nothing_on_disk);
+    RUN_BOTH(test_prepared_messages_are_in_memory_until_the_commit);
+    RUN_BOTH(test_empty_and_delete_take_the_files);
+    RUN_BOTH(test_what_was_published_stays_counted);
+    RUN_BOTH(test_a_full_disk_is_the_publishers_error);
+    RUN_BOTH(test_a_damaged_record_is_counted_and_the_others_come);
+    RUN_BOTH(test_a_waiting_consumer_of_another_process_gets_all);
     return tests_done();
 }

@@ -71,13 +71,13 @@ static void set_file_size(rlim_t most)
 
 /* ---- a full disk ----------------------------------------------------------------------------- */
 
-/* Memory full of what is deferred, and more of it in the topic's files, as the log is compacted. */
+/* Memory full of what is deferred, more of it on disk, and the log is being compacted. */
 static void fill_while_compacting(void)
 {
     for (int i = 0; i < 200; i++) {
         struct pn_topic *t = topic_locked();
         struct pn_topiclog *log = &test_inside()->topics.ctl->log;
-        const bool full = t->refilling != 0 && pn_topic_on_disk(t) != 0;
+        const bool full = t->refilling != 0 && pn_rest_records(t) != 0;
         if (!full && log->compact_file == 0)
             CHECK_EQ(pn_topiclog_begin_anew(log, &pn_durable_mine(test_inside())->files), 1);
         pn_lock_release(test_inside());
@@ -104,7 +104,7 @@ static void test_consumers_sleep_while_a_full_disk_stops_compaction(void)
     struct pn_topic *t = topic_locked();
     struct pn_topic_channel *ch = pn_topic_channel_named_locked(test_inside(), channel);
     CHECK(test_inside()->topics.ctl->log.compact_file != 0);
-    CHECK(pn_topic_on_disk(t) != 0);
+    CHECK(pn_rest_records(t) != 0);
     CHECK(pn_topic_channel_next_due_locked(test_inside(), ch) > test_now_ns());
     pn_lock_release(test_inside());
     set_file_size(RLIM_INFINITY);
