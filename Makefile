@@ -150,6 +150,8 @@ endif
 test-full: test ## also what takes long: TSan, single steps, fuzzing, the full models, pytest -m full
 	$(call step,native tests: ASan and UBSan: those that take long,$(call ctest,asan,$(ASAN),-L long))
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
+	$(call step,ownership of Python objects under ASan,$(MAKE) --no-print-directory asan-python \
+	    ASAN_TESTS="$(ASAN_OWNERSHIP)")
 	$(call step,killed after every instruction,build/release/native/tests/test_step full)
 	$(call step,a thousand power cuts,build/release/native/tests/test_power_cut 1000 4000)
 	$(call step,twenty-five thousand words overwritten,build/release/native/tests/scribble_live \
@@ -172,8 +174,11 @@ tsan: setup ## the native tests under TSan
 	$(call step,native tests: TSan,$(call ctest,tsan,$(TSAN)))
 
 # The whole interpreter under ASan: what Python destroys, in whatever order, and close() beside every
-# call.  Some eight minutes; leaks are not looked for, since CPython frees little when it ends.
+# call.  Some five minutes of processor time, the most of it for waits that are interrupted, which
+# test-full leaves out; leaks are not looked for, since CPython frees little when it ends.
 ASAN_PYTHON := build/asan-python
+ASAN_OWNERSHIP := tests/connection/test_ownership.py tests/connection/test_fork.py
+ASAN_TESTS := $(ASAN_OWNERSHIP) tests/connection/test_stopping.py
 asan-python: setup ## ownership, garbage cycles and close() of the Python package under ASan
 	@rm -rf $(ASAN_PYTHON) && mkdir -p $(ASAN_PYTHON) # what cffi makes of an older header may be there
 	PYNOTIFY_CRASHPOINTS=1 PYNOTIFY_SANITIZE=address $(PY) setup.py -q build_ext \
@@ -183,8 +188,7 @@ asan-python: setup ## ownership, garbage cycles and close() of the Python packag
 	    cp $(ASAN_PYTHON)/built/pynotify/*.so $(ASAN_PYTHON)/pynotify/
 	PYTHONPATH=$(CURDIR)/$(ASAN_PYTHON):$(CURDIR) LD_PRELOAD="$$(cc -print-file-name=libasan.so)" \
 	    PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 PYNOTIFY_TIME_FACTOR=8 \
-	    $(PY) -P -m pytest -q -n 2 tests/connection/test_ownership.py \
-	    tests/connection/test_stopping.py tests/connection/test_fork.py $(ARGS)
+	    $(PY) -P -m pytest -q -n 2 $(ASAN_TESTS) $(ARGS)
 
 lint: setup ## ruff, mypy --strict, size limits, and the C core with -Werror
 	$(call step,sources: ruff and mypy and style,$(LINT))
