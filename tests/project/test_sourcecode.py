@@ -351,9 +351,6 @@ def test_what_pairs_with_nothing_is_found() -> None:
 
 # ---- what the linker sees: calls without an include, and circles -------------------------------
 
-# Files of a folder that call one another in a circle; it goes down.
-# (later.c came in, which calls what calls it, as overflow.c and rest.c do.)
-CIRCLES = {"topic": 16}
 LANGUAGE = ["-std=gnu11", "-O0", "-w", "-DNDEBUG"]
 
 
@@ -381,6 +378,28 @@ def uses_of(objects: Path) -> dict[Path, set[Path]]:
         path: {owner[name] for name in needed if name in owner and owner[name] != path}
         for path, (_, needed) in symbols.items()
     }
+
+
+def order_of_topic() -> list[str]:
+    """The files of topic/, as the table in docs/design.md has them; headers alone, too."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    _, _, rest = text.partition("| files of `topic/` |")
+    rows = re.findall(r"^\| (`[^|]*) \|", rest.partition("\n\n")[0], re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def test_files_of_topic_stand_in_the_table_and_include_what_is_before_them() -> None:
+    order = order_of_topic()
+    present = core("topic/*.[ch]")
+    assert sorted(order) == sorted({path.stem for path in present})
+    fail_if_any(
+        [
+            f"{relative(path)} includes topic/{name}.h, which docs/design.md has below it"
+            for path, text in present.items()
+            for name in re.findall(r'#include "topic/(\w+)\.h"', text)
+            if order.index(name) > order.index(path.stem)
+        ]
+    )
 
 
 def circles(uses: dict[Path, set[Path]]) -> list[set[Path]]:
@@ -413,10 +432,16 @@ def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
         if floor(used) > floor(path)
     ]
     for circle in circles(uses):
-        allowed = CIRCLES.get(min(circle).parent.name, 0)
-        if len(circle) > allowed:
-            names = ", ".join(relative(path) for path in sorted(circle))
-            offenders.append(f"{len(circle)} files call one another in a circle: {names}")
+        names = ", ".join(relative(path) for path in sorted(circle))
+        offenders.append(f"{len(circle)} files call one another in a circle: {names}")
+    order = order_of_topic()
+    offenders += [
+        f"{relative(path)} calls {relative(used)}, which docs/design.md has below it"
+        for path, others in uses.items()
+        for used in sorted(others)
+        if path.parent.name == used.parent.name == "topic"
+        and order.index(used.stem) > order.index(path.stem)
+    ]
     fail_if_any(offenders)
 
 

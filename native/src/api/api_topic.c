@@ -15,6 +15,7 @@
 #include "topic/durable.h"
 #include "topic/journal.h"
 #include "topic/message.h"
+#include "topic/publish.h"
 #include "topic/stats.h"
 #include "topic/topic.h"
 

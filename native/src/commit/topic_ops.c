@@ -31,6 +31,7 @@
 #include "topic/area.h"
 #include "topic/cancel.h"
 #include "topic/cursors.h"
+#include "topic/dead_letter.h"
 #include "topic/delivery.h"
 #include "topic/end.h"
 #include "topic/journal.h"
@@ -39,9 +40,12 @@
 #include "topic/message.h"
 #include "topic/notes.h"
 #include "topic/on_disk.h"
+#include "topic/publish.h"
 #include "topic/pump.h"
 #include "topic/queues.h"
+#include "topic/returns.h"
 #include "topic/settings.h"
+#include "topic/staging.h"
 #include "topic/tables.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
@@ -250,10 +254,10 @@ static int stage_publish(struct staging *s, struct pn_pending_op *op)
     size_t skip, room;
     if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
         return stage_on_disk(s, topic, op, &m);
-    int rc = pn_message_admit_locked(seg, topic, 1, &skip, &room);
+    int rc = pn_publish_admit_locked(seg, topic, 1, &skip, &room);
     if (rc != 0 || skip >= room)
         return rc;
-    rc = pn_message_stage_or_drop_locked(seg, topic, &m, &s->now, s->prepare, &op->message);
+    rc = pn_publish_stage_locked(seg, topic, &m, &s->now, s->prepare, &op->message);
     if (rc == -PN_ETOPICFULL && !s->prepare && pn_topic_may_spill(seg, topic))
         return stage_on_disk(s, topic, op, &m);
     if (rc == 0 && op->message != 0)

@@ -37,16 +37,15 @@
 #include "base/crashpoint.h"
 #include "segment/arena_share.h"
 #include "topic/area.h"
-#include "topic/delivery.h"
 #include "topic/end.h"
 #include "topic/journal.h"
 #include "topic/later.h"
 #include "topic/message.h"
 #include "topic/pump.h"
+#include "topic/sweep.h"
 #include "topic/tables.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
-#include "topic/topic.h"
 #include "topic/waiting.h"
 
 uint32_t pn_rebuild_units = PN_REBUILD_UNITS;

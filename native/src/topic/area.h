@@ -106,6 +106,12 @@ static inline struct pn_topic *pn_topic_of(const struct pn_segment *seg,
     return pn_topic_at(seg, ch->topic);
 }
 
+/* Was it emptied, with all that stood in the channel then (I20)? */
+static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
+{
+    return d->order < ch->void_below;
+}
+
 /* ---- references ------------------------------------------------------------------------------ */
 
 static inline pn_ref pn_ref_make(uint32_t index, uint32_t generation)

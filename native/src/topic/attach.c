@@ -24,7 +24,6 @@
 #include "topic/area.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"
-#include "topic/delivery.h"
 #include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/settings.h"
@@ -223,21 +222,6 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
 }
 
 /* ---- pausing, closing ------------------------------------------------------------------------ */
-
-void pn_consume_give_back_locked(struct pn_consumer *c)
-{
-    pn_assert_held(c->conn->seg);
-    struct pn_segment *seg = c->conn->seg;
-    while (c->nahead > c->at) {
-        uint32_t ref = c->ahead[--c->nahead].ref;
-        struct pn_delivery *d = pn_delivery_at(seg, ref);
-        if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
-            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
-    }
-    PN_CRASH("topic:ahead-returned");
-    /* what comes next is counted from here */
-    pn_store_release(&c->me->handed, pn_handed(c->generation, c->me->claims));
-}
 
 int pn_consume_pause(struct pn_consumer *c, int level)
 {

@@ -9,8 +9,6 @@ bool pn_consumers_reap_dead_locked(struct pn_segment *seg, struct pn_topic_chann
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
                     struct pn_consumer **out);
 
-/* What the caller has not seen goes back.  Lock and `mutex` held. */
-void pn_consume_give_back_locked(struct pn_consumer *c);
 int pn_consume_pause(struct pn_consumer *consumer, int level);
 void pn_consume_interrupt(struct pn_consumer *consumer);
 

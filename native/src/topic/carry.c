@@ -31,7 +31,6 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cursors.h"
-#include "topic/delivery.h"
 #include "topic/message.h"
 #include "topic/on_disk.h"
 #include "topic/queues.h"

@@ -5,6 +5,7 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cursors.h"
+#include "topic/drop.h"
 #include "topic/message.h"
 #include "topic/queues.h"
 

@@ -41,13 +41,13 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "topic/area.h"
-#include "topic/attach.h"
 #include "topic/consumers.h"
 #include "topic/delivery.h"
 #include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/message.h"
 #include "topic/pump.h"
+#include "topic/returns.h"
 #include "topic/waiting.h"
 #include "wakeup/latch.h"
 #include "wakeup/lost.h"
@@ -247,6 +247,21 @@ static int count_handed(struct pn_consumer *c)
         return taken_away();
     uint64_t next = pn_handed(c->generation, (uint32_t) was + 1);
     return pn_cas_u64(&c->me->handed, &was, next) ? 0 : taken_away();
+}
+
+void pn_consume_give_back_locked(struct pn_consumer *c)
+{
+    pn_assert_held(c->conn->seg);
+    struct pn_segment *seg = c->conn->seg;
+    while (c->nahead > c->at) {
+        uint32_t ref = c->ahead[--c->nahead].ref;
+        struct pn_delivery *d = pn_delivery_at(seg, ref);
+        if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
+            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
+    }
+    PN_CRASH("topic:ahead-returned");
+    /* what comes next is counted from here */
+    pn_store_release(&c->me->handed, pn_handed(c->generation, c->me->claims));
 }
 
 /* Of the next of those ahead the deadline runs from now on. */

@@ -55,4 +55,7 @@ void pn_consumers_forget(struct pn_conn *conn);
  * notified; `all`: that they are to look in any case.  Async-signal-safe. */
 void pn_consumers_woken(struct pn_conn *conn, bool all);
 
+/* What the caller has not seen goes back.  Lock and `mutex` held. */
+void pn_consume_give_back_locked(struct pn_consumer *c);
+
 #endif

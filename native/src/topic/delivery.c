@@ -34,12 +34,9 @@
 #include "base/crashpoint.h"
 #include "base/hash.h"
 #include "segment/lock.h"
-#include "topic/answer.h"
 #include "topic/area.h"
-#include "topic/latency.h"
 #include "topic/message.h"
 #include "topic/notes.h"
-#include "topic/settings.h"
 #include "topic/timedset.h"
 #include "topic/waiting.h"
 
@@ -332,34 +329,6 @@ void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back 
     pn_delivery_apply_locked(seg, ref, &redo);
 }
 
-/* Has the program not got it yet? */
-static bool is_ahead(const struct pn_consumer_slot *c, const struct pn_delivery *d)
-{
-    return (int32_t) ((uint32_t) pn_load_relaxed(&c->handed) - d->claim) < 0;
-}
-
-void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where)
-{
-    pn_assert_topics_held(seg);
-    struct pn_delivery *d = pn_delivery_at(seg, ref);
-    struct pn_topic_channel *ch = channel_of(seg, d);
-    uint64_t word = pn_load_relaxed(&d->state);
-    const struct pn_consumer_slot *c = pn_consumer_at(seg, pn_state_consumer(word));
-    const struct pn_giving_up up = pn_giving_up_of(ch, c);
-    uint32_t attempts = pn_state_attempts(word);
-    if (is_ahead(c, d)) {
-        /* the program has not seen it: it was not delivered */
-        pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
-    } else if (up.max_attempts == 0 || attempts < up.max_attempts) {
-        pn_delivery_back_locked(seg, ref, where, 0, attempts);
-    } else if (up.dead_letter_len == 0) {
-        ch->dropped++;
-        pn_delivery_end_locked(seg, ref);
-    } else if (pn_message_dead_letter_locked(seg, ref, NULL, 0) != 0) {
-        pn_delivery_back_locked(seg, ref, where, 0, attempts); /* no room: it is not lost */
-    }
-}
-
 /* Of one in flight it is there: a consumer that closes gives back what it has, but for what is
  * held. */
 struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref)
@@ -567,73 +536,28 @@ static void fire(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t r
     pn_delivery_enqueue_locked(seg, ref);
 }
 
-static void time_out(struct pn_segment *seg, struct pn_topic_channel *ch,
-                     struct pn_consumer_slot *c, uint32_t ref, int64_t now)
-{
-    const struct pn_delivery *d = pn_delivery_at(seg, ref);
-    if (pn_is_void(ch, d)) {
-        pn_delivery_end_locked(seg, ref);
-        return;
-    }
-    if (is_ahead(c, d)) {
-        const int64_t until = c->alive + c->msg_timeout;
-        if (c->alive <= now && until > now)
-            pn_delivery_touch_locked(seg, ref, until);
-        else
-            pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
-        return;
-    }
-    c->timed_out++;
-    ch->timed_out++;
-    PN_CRASH("topic:timing-out");
-    pn_note_timeout_locked(seg, ref, now);
-    pn_delivery_return_locked(seg, ref, PN_BACK_TAIL);
-}
-
-/* What was done with a delivery did not take it away: by its own words it stands elsewhere. */
-static bool stays(struct pn_segment *seg, uint32_t ref)
+bool pn_delivery_stays(struct pn_segment *seg, uint32_t ref)
 {
     pn_segment_poison(seg, "delivery %u stands where it does not belong", ref);
     return true; /* the next look finds that */
 }
 
-bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
+bool pn_topic_channel_expire_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
+                                    int64_t now, uint32_t *steps)
 {
     pn_assert_topics_held(seg);
-    uint32_t steps = PN_TOPIC_STEPS, fired = 0;
+    uint32_t fired = 0;
     struct pn_timed entry;
     while (pn_timedset_first(arena(seg), &ch->timed, &entry) && entry.due <= now) {
         if (entry.ref == fired)
-            return stays(seg, fired);
-        if (steps-- == 0)
+            return pn_delivery_stays(seg, fired);
+        if (*steps == 0)
             return true;
+        --*steps;
         fired = entry.ref;
         fire(seg, ch, fired, now);
     }
-    if (ch->next_deadline > now)
-        return false;
-    PN_EACH_CONSUMER (seg, ch, i) {
-        struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
-        while (c->first != 0 && pn_delivery_at(seg, c->first)->due <= now) {
-            uint32_t ref = c->first;
-            if (steps-- == 0 || pn_notes_full(seg))
-                return true;
-            time_out(seg, ch, c, ref, now);
-            if (c->first == ref && pn_delivery_at(seg, ref)->due <= now)
-                return stays(seg, ref);
-        }
-    }
-    ch->next_deadline = pn_topic_channel_deadline(seg, ch);
     return false;
-}
-
-void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now)
-{
-    pn_assert_topics_held(seg);
-    uint64_t word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
-    struct pn_topic_channel *ch = channel_of(seg, pn_delivery_at(seg, ref));
-    time_out(seg, ch, pn_consumer_at(seg, pn_state_consumer(word)), ref, now);
-    pn_topic_channel_settle_locked(seg, ch);
 }
 
 /* ---- void ------------------------------------------------------------------------------------ */
@@ -666,7 +590,7 @@ bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_chann
             return *steps = 0, true;
         pn_delivery_end_locked(seg, ref);
         if (ch->first == ref)
-            return stays(seg, ref);
+            return pn_delivery_stays(seg, ref);
     }
     for (uint32_t i = ch->timed.n, ended = 0; i-- > 0;) {
         if (i >= ch->timed.n)
@@ -676,7 +600,7 @@ bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_chann
         if (!pn_is_void(ch, pn_delivery_at(seg, entry.ref)))
             continue;
         if (entry.ref == ended)
-            return stays(seg, ended);
+            return pn_delivery_stays(seg, ended);
         if (*steps == 0)
             return true;
         --*steps;

@@ -31,10 +31,6 @@ struct pn_answer_redo pn_delivery_back_redo(struct pn_segment *seg, uint32_t ref
 /* Make a move whose words are known: in flight or held -> whatever redo->word says. */
 void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
                               const struct pn_answer_redo *redo);
-/* It is in flight, and its deadline is over.  The others that are due stay for the next tick. */
-void pn_delivery_time_out_locked(struct pn_segment *seg, uint32_t ref, int64_t now);
-/* It would go back; if it has been delivered often enough it is a dead letter instead. */
-void pn_delivery_return_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where);
 /* In flight -> held, by a transaction of that slot's; and back, to its consumer if it is there. */
 void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot);
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
@@ -46,15 +42,16 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct p
 /* A new deadline. */
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
 
-/* Whatever is due in the channel by now, in bounded steps; true: there is more. */
-bool pn_topic_channel_tick_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now);
+/* What is deferred until then is ready, and what has expired is over; up to `steps`; true: there is
+ * more. */
+bool pn_topic_channel_expire_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
+                                    int64_t now, uint32_t *steps);
+/* What was done with a delivery did not take it away: by its own words it stands elsewhere.  True,
+ * as the next look finds that. */
+bool pn_delivery_stays(struct pn_segment *seg, uint32_t ref);
+
 /* Up to `steps` of what is void in the channel; true: there is more. */
 bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_channel *ch,
                                    uint32_t *steps);
-
-static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
-{
-    return d->order < ch->void_below;
-}
 
 #endif

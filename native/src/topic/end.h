@@ -9,7 +9,7 @@
 #include "topic/area.h"
 #include "topic/journal.h"
 #include "topic/overflow.h"
-#include "topic/topic.h"
+#include "topic/sweep.h"
 
 /* What every operation on topics does at its end, for those before it. */
 static inline void pn_topics_tend_locked(struct pn_segment *seg)

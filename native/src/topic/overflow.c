@@ -54,6 +54,7 @@
 #include "topic/pump.h"
 #include "topic/queues.h"
 #include "topic/rest.h"
+#include "topic/staging.h"
 #include "topic/tombstones.h"
 #include "topic/waiting.h"
 
@@ -153,24 +154,6 @@ static bool is_wanted(const struct refill *r, const struct pn_spilled_deliveries
             pn_topic_channel_at(r->seg, d.channel)->expired++;
     }
     return wanted != 0;
-}
-
-uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                     const struct pn_new_message *m, const struct pn_moment *then,
-                                     const struct pn_spilled_deliveries *given, int64_t now)
-{
-    pn_assert_topics_held(seg);
-    struct pn_spilled_delivery d;
-    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, true);
-    for (uint32_t i = 0; ref != 0 && i < given->n; i++) {
-        if (!pn_spilled_delivery_locked(seg, topic, given, i, &d) ||
-            pn_message_restore_delivery_locked(seg, ref, d.channel, d.due > now ? d.due : 0,
-                                               d.attempts))
-            continue;
-        pn_message_unstage_locked(seg, ref);
-        return 0;
-    }
-    return ref;
 }
 
 /* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its headers and

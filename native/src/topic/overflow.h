@@ -22,11 +22,6 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 /* The same of all topics, and of what else they have on disk; at the end of an operation. */
 void pn_topics_refill_locked(struct pn_segment *seg);
 
-/* In memory again, STAGED, for the channels that still want it; 0: there is no room. */
-uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                     const struct pn_new_message *m, const struct pn_moment *then,
-                                     const struct pn_spilled_deliveries *given, int64_t now);
-
 /* n messages of consecutive ids for which there is no room in memory, for one channel at least: to
  * the files of those that rest or to the topic's own; all of them, or none. */
 int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,

@@ -9,32 +9,11 @@
 #include "topic/cursors.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
+#include "topic/staging.h"
 #include "topic/timedset.h"
 #include "topic/waiting.h"
 
 enum { PN_PUMP_LEAST = 64 };
-
-void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before)
-{
-    pn_assert_topics_held(seg);
-    struct pn_arena *mem = &seg->topics.arena;
-    uint32_t steps = 0;
-    while (m->first != before && pn_cells_go_on(seg, &steps)) {
-        struct pn_delivery *d = pn_delivery_at(seg, m->first);
-        uint32_t ref = m->first;
-        struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
-        pn_store_release(
-            &d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(pn_load_relaxed(&d->state))));
-        m->first = d->of_message;
-        m->refs--;
-        m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
-        ch->staged--;
-        ch->bytes -= pn_message_cost(m);
-        if (d->lent != 0)
-            pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
-        pn_arena_give_locked(mem, ref);
-    }
-}
 
 static void give_back(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
                       uint32_t before)

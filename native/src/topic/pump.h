@@ -4,9 +4,6 @@
 
 #include "topic/area.h"
 
-/* Of a message that is pumped: what was written for channels after `before` is not there. */
-void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before);
-
 /* From the backlog to the channels, in bounded steps; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
 

@@ -51,8 +51,8 @@
 #include "topic/message.h"
 #include "topic/notes.h"
 #include "topic/on_disk.h"
-#include "topic/pump.h"
 #include "topic/queues.h"
+#include "topic/staging.h"
 #include "topic/tombstones.h"
 #include "topic/waiting.h"
 

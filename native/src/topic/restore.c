@@ -26,9 +26,9 @@
 #include "topic/cursors.h"
 #include "topic/message.h"
 #include "topic/on_disk.h"
-#include "topic/queues.h"
 #include "topic/rest.h"
 #include "topic/settings.h"
+#include "topic/staging.h"
 #include "topic/tables.h"
 
 static int64_t to_mono(const struct pn_moment *now, int64_t real)

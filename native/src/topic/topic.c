@@ -37,7 +37,6 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cursors.h"
-#include "topic/delivery.h"
 #include "topic/durable.h"
 #include "topic/end.h"
 #include "topic/later.h"
@@ -46,6 +45,7 @@
 #include "topic/open.h"
 #include "topic/pump.h"
 #include "topic/settings.h"
+#include "topic/sweep.h"
 #include "topic/tables.h"
 #include "topic/waiting.h"
 
@@ -367,12 +367,6 @@ int pn_topic_channels_configure(struct pn_conn *conn, pn_ref ref, const pn_chann
 
 /* ---- emptying and deleting ------------------------------------------------------------------- */
 
-static bool sweep_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
-{
-    uint32_t steps = PN_TOPIC_STEPS;
-    return pn_topic_channel_sweep_locked(seg, ch, &steps);
-}
-
 static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
 {
     struct pn_hold hold;
@@ -398,7 +392,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
         }
         marked = true;
         PN_CRASH("topic:emptied");
-        more = sweep_queue(conn->seg, ch);
+        more = pn_topic_sweep_one_locked(conn->seg, ch);
         leave(conn, 0);
     }
     return 0;
@@ -443,61 +437,6 @@ static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)
         delete_queue(seg, pn_topic_channel_at(seg, i - 1));
     delete_queue(seg, pn_topic_channel_at(seg, index));
     pn_topics_link_locked(seg);
-}
-
-/* Nothing is in it any more: its consumers stand in no list, the record is free. */
-static void free_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
-{
-    struct pn_topic_control *ctl = seg->topics.ctl;
-    for (uint32_t i = ch->first_consumer, next; i != 0; i = next) {
-        next = pn_consumer_at(seg, i - 1)->next;
-        pn_consumer_at(seg, i - 1)->next = pn_consumer_at(seg, i - 1)->prev = 0;
-    }
-    ch->first_consumer = 0;
-    if (ch->histogram != 0)
-        pn_arena_give_locked(&seg->topics.arena, ch->histogram);
-    ch->histogram = 0;
-    pn_store_release(&ch->state, PN_RECORD_FREE);
-    PN_CRASH("topic:channel-freed");
-    uint32_t i = pn_topic_channel_index(seg, ch);
-    if (i >= seg->topics.max_topics && i < ctl->channel_hint)
-        ctl->channel_hint = i;
-}
-
-bool pn_topics_sweep_locked(struct pn_segment *seg)
-{
-    pn_assert_topics_held(seg);
-    struct pn_topics *t = &seg->topics;
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < t->max_channels; i++) {
-        struct pn_topic_channel *ch = &t->channel[i];
-        uint32_t state = pn_load_relaxed(&ch->state);
-        if (state != PN_RECORD_FREE && sweep_queue(seg, ch))
-            return true;
-        if (state != PN_RECORD_DELETED)
-            continue;
-        if (ch->held != 0 || (pn_is_backlog(seg, ch) && t->topic[i].staged != 0))
-            left++; /* of a prepared transaction: when that has ended */
-        else
-            free_queue(seg, ch);
-    }
-    for (uint32_t i = 0; i < t->max_topics; i++) {
-        if (pn_load_relaxed(&t->topic[i].state) != PN_RECORD_DELETED)
-            continue;
-        if (pn_load_relaxed(&t->channel[i].state) == PN_RECORD_DELETED ||
-            t->topic[i].messages != 0 || t->topic[i].staged != 0) {
-            left++;
-            continue;
-        }
-        pn_topic_disk_delete_locked(seg, &t->topic[i]);
-        pn_store_release(&t->topic[i].state, PN_RECORD_FREE);
-        PN_CRASH("topic:freed");
-        if (i < t->ctl->topic_hint)
-            t->ctl->topic_hint = i;
-    }
-    t->ctl->deleted = left;
-    t->ctl->sweeping = 0;
-    return false;
 }
 
 static int sweep_all(struct pn_conn *conn)

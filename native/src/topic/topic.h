@@ -31,7 +31,5 @@ int pn_topic_channels_delete(struct pn_conn *conn, pn_ref channel);
 
 /* An ephemeral channel has lost its last consumer, perhaps.  dirty is set. */
 void pn_topic_channel_left_locked(struct pn_segment *seg, struct pn_topic_channel *ch);
-/* Up to PN_TOPIC_STEPS steps of freeing what was deleted or emptied; true: there is more. */
-bool pn_topics_sweep_locked(struct pn_segment *seg);
 
 #endif

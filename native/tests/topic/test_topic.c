@@ -505,6 +505,44 @@ static void test_dead_letters(void)
     close_scene();
 }
 
+/* Consumers name each other's topic, which the check of channels does not know (topic.c 6). */
+static void test_dead_letters_of_full_topics_in_a_circle(void)
+{
+    static const char *const names[] = {"t", "u"};
+    const pn_topic_options one = {.given = PN_TOPIC_MAX_DEPTH | PN_TOPIC_OVERFLOW,
+                                  .max_depth = 1,
+                                  .overflow = PN_OVERFLOW_ERROR};
+    const pn_message_in in = {.body = "z", .body_len = 1};
+    pn_ref topic[2], channel[2];
+    pn_consumer *c[2];
+    pn_message_out m[2];
+    uint64_t id;
+    open_scene();
+    for (int i = 0; i < 2; i++) {
+        const pn_consumer_options o = {.msg_timeout_ns = 20 * MS,
+                                       .max_attempts = 1,
+                                       .dead_letter = names[1 - i],
+                                       .dead_letter_len = 1};
+        CHECK_OK(pn_topic_open(conn, names[i], 1, &one, &topic[i]));
+        channel[i] = channel_of(conn, topic[i], "c");
+        c[i] = consumer_with(conn, channel[i], &o);
+        publish(conn, topic[i], names[i]);
+        GET(c[i], &m[i], names[i]);
+    }
+    const int64_t due = test_now_ns() + 20 * MS;
+    while (test_now_ns() < due)
+        usleep(1000);
+    CHECK_EQ(pn_topic_publish(conn, NULL, topic[0], &in, &id), -PN_ETOPICFULL);
+    for (int i = 0; i < 2; i++) /* there is no room for its dead letter: it stays */
+        GET(c[i], &m[i], names[i]);
+    for (int i = 0; i < 2; i++) {
+        FINISH(conn, &m[i]);
+        CHECK_EQ(channel_stat(conn, channel[i]).dead_lettered, 0);
+        CHECK_OK(pn_consumer_close(c[i]));
+    }
+    close_scene();
+}
+
 /* ---- what is void makes room, whichever process began to sweep it --------------------------- */
 
 enum { VOID_MESSAGES = 6000 };
@@ -591,6 +629,7 @@ int main(void)
     RUN(test_what_was_fetched_ahead_expires_until_it_is_seen);
     RUN(test_cancel);
     RUN(test_dead_letters);
+    RUN(test_dead_letters_of_full_topics_in_a_circle);
     RUN(test_an_ephemeral_channel_that_has_gone_makes_room);
     RUN(test_an_emptied_channel_whose_emptier_has_died_makes_room);
     RUN(test_what_is_void_makes_room_for_a_large_message_at_once);
