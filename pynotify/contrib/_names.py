@@ -49,6 +49,6 @@ async def connect_async_preferring(
         return await AsyncConnection.connect(segment, wakeup=wakeup, **options)
 
 
-def limit_of(connection: Connection) -> int:
+def limit_of(connection: Connection | AsyncConnection) -> int:
     """Bytes that a channel's name may have in the connection's segment."""
     return int(connection.link.handle.options().max_channel_name)

@@ -164,6 +164,10 @@ class PubSub(ClosedByWith, State):
         """
         return self._received(None)
 
+    def ready(self) -> Iterator[Received]:
+        """What is there, as iterating gives it; ends when that is handed out, and never waits."""
+        return self._received(0)
+
     def _received(self, timeout: float | None) -> Iterator[Received]:
         deadline = None if timeout is None else time.monotonic() + timeout
         self._check_open()

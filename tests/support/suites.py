@@ -81,7 +81,7 @@ def run(
     report = tmp_path / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-c", str(settings), "--rootdir", str(folder)]
     command += ["-p", plugin, f"--junitxml={report}", *options, *paths]
-    search = os.pathsep.join([str(PLUGINS), str(ROOT)])
+    search = os.pathsep.join([str(PLUGINS), str(ROOT), str(folder)])
     done = subprocess.run(
         command,
         cwd=folder,

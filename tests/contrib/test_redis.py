@@ -1,0 +1,259 @@
+"""pynotify.compat.redis: what redis-py's pub/sub does, in processes and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pynotify
+from forking import in_child
+from receiving import PATIENCE, wait_until
+from requirement import require
+from workers import ROOT
+
+try:
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import ResponseError
+
+    from pynotify.compat import redis
+    from pynotify.compat.redis import asyncio as tasks
+    from pynotify.compat.redis._session import matcher
+except ImportError as missing:
+    require("redis", str(missing))
+
+
+@pytest.fixture
+def client(segment_name: str) -> Iterator[redis.Redis]:
+    with redis.Redis(segment_name) as made:
+        yield made
+    made.connection_pool.disconnect()
+
+
+def test_messages_are_those_of_redis(client: redis.Redis) -> None:
+    with client.pubsub() as p:
+        p.subscribe("foo", b"\x80")
+        p.psubscribe("f?o")
+        assert [p.get_message(timeout=PATIENCE)["data"] for _ in range(3)] == [1, 2, 3]
+        large = bytes(range(256)) * 4000
+        assert client.publish("foo", large) == 2
+        assert client.publish(b"\x80", "é") == 1
+        assert client.publish("nothing", "") == 0
+        expected = [
+            {"type": "message", "pattern": None, "channel": b"foo", "data": large},
+            {"type": "pmessage", "pattern": b"f?o", "channel": b"foo", "data": large},
+            {"type": "message", "pattern": None, "channel": b"\x80", "data": "é".encode()},
+        ]
+        assert [p.get_message(timeout=PATIENCE) for _ in range(3)] == expected
+        assert p.get_message() is None
+
+
+def test_a_thread_with_handlers(client: redis.Redis) -> None:
+    heard: list[Any] = []
+    p = client.pubsub(ignore_subscribe_messages=True)
+    p.subscribe(c=lambda message: heard.append(message["data"]))
+    thread = p.run_in_thread(sleep_time=0.01)
+    try:
+        for number in range(20):
+            client.publish("c", number)
+        wait_until(lambda: len(heard) == 20, "the handler was called")
+    finally:
+        thread.stop()
+        thread.join()
+    assert heard == [str(number).encode() for number in range(20)]
+
+
+def test_subscribing_while_another_thread_waits(client: redis.Redis) -> None:
+    got: list[Any] = []
+    with client.pubsub() as p:
+        p.subscribe("a")
+        assert p.get_message(timeout=PATIENCE)["channel"] == b"a"
+        thread = threading.Thread(target=lambda: got.append(p.get_message(timeout=PATIENCE)))
+        thread.start()
+        p.subscribe("b")
+        thread.join()
+    assert got[0]["channel"] == b"b"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get("key"),
+        lambda client: client.set("key", 1),
+        lambda client: client.client_list(),
+        lambda client: client.lpush("key", 1),
+    ],
+    ids=["GET", "SET", "CLIENT", "LPUSH"],
+)
+def test_what_is_no_pubsub_raises_with_its_name(
+    client: redis.Redis, call: Any, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id
+    with pytest.raises(redis.NotPubSub, match=rf"^{name}.*pub/sub"):
+        call(client)
+    with pytest.raises(ResponseError):  # as a Redis refuses what it does not know
+        call(client)
+    assert client.ping()
+
+
+def test_pipelines_are_refused(client: redis.Redis) -> None:
+    with pytest.raises(redis.NotPubSub, match="pipeline"), client.pipeline() as pipeline:
+        pipeline.publish("c", "x")
+        pipeline.execute()
+
+
+def test_subcommands_count_connections_of_all_processes(
+    client: redis.Redis, segment_name: str
+) -> None:
+    with client.pubsub() as p, client.pubsub() as q:
+        p.subscribe("foo", "bar")
+        p.ssubscribe("foo")
+        q.subscribe("foo")
+        q.psubscribe("x*", "y*")
+        p.psubscribe("x*")
+
+        def count() -> Any:
+            other = redis.Redis(segment_name)
+            return (
+                sorted(other.pubsub_channels()),
+                other.pubsub_channels("b*"),
+                other.pubsub_numsub("foo", "bar", "baz"),
+                other.pubsub_numpat(),
+                other.pubsub_shardchannels(),
+                other.publish("foo", "1"),
+                other.spublish("foo", "1"),
+                other.publish("xy", "1"),
+            )
+
+        assert in_child(count) == (
+            [b"bar", b"foo"], [b"bar"], [(b"foo", 2), (b"bar", 1), (b"baz", 0)], 2, [b"foo"],
+            2, 1, 2,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("*", ["", "a", "a\nb"], []),
+        ("h?llo", ["hello", "h\nllo"], ["hllo", "heello"]),
+        ("h[ae]llo", ["hallo"], ["hillo", "h[llo"]),
+        ("h[^e]llo", ["hallo"], ["hello"]),
+        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
+        (r"h\*llo", ["h*llo"], ["hello"]),
+        (r"h[\]", [], ["h]"]),
+        ("a.b(c", ["a.b(c"], ["axb(c"]),
+        ("[unclosed", ["[unclosed"], ["u"]),
+    ],
+)
+def test_patterns(pattern: str, matching: list[str], others: list[str]) -> None:
+    found = matcher(pattern.encode())
+    assert [each for each in matching if not found.fullmatch(each.encode())] == []
+    assert [each for each in others if found.fullmatch(each.encode())] == []
+
+
+def test_long_names(client: redis.Redis, new_name: Any) -> None:
+    long = "n" * 1000
+    with client.pubsub() as p:
+        p.subscribe(long)
+        assert p.get_message(timeout=PATIENCE)["channel"] == long.encode()
+        assert client.publish(long, "x") == 1
+        assert p.get_message(timeout=PATIENCE)["channel"] == long.encode()
+        with pytest.raises(ResponseError, match="max_channel_name=255"):
+            p.psubscribe(long)
+
+
+def test_the_segment_is_gone(client: redis.Redis, segment_name: str) -> None:
+    with client.pubsub() as p:
+        p.subscribe("c")
+        pynotify.unlink(segment_name, force=True)
+        with pytest.raises(RedisConnectionError):
+            for _ in range(100):
+                p.get_message(timeout=PATIENCE)
+
+
+def test_urls(segment_name: str) -> None:
+    client = redis.Redis.from_url(f"pynotify://{segment_name}?decode_responses=1")
+    with client, client.pubsub() as p:
+        p.subscribe("c")
+        assert p.get_message(timeout=PATIENCE)["channel"] == "c"
+    with pytest.raises(ValueError, match="pynotify://SEGMENT"):
+        redis.Redis.from_url("redis://localhost")
+    with pytest.raises(pynotify.ProgrammingError):
+        redis.Redis("a/b")
+
+
+def test_asyncio(segment_name: str) -> None:
+    async def run() -> list[Any]:
+        client = tasks.Redis(segment_name, decode_responses=True)
+        async with client, client.pubsub() as p, client.pubsub() as q:
+            await p.subscribe("foo")
+            await q.psubscribe("f*")
+            assert await client.publish("foo", "x" * 100_000) == 2
+            assert await client.pubsub_numsub("foo") == [("foo", 1)]
+            got = []
+            for each in (p, p, q, q):
+                got.append(await each.get_message(timeout=PATIENCE))
+            with pytest.raises(tasks.NotPubSub, match=r"^GET"):
+                await client.get("key")
+            await p.unsubscribe()
+            assert (await p.get_message(timeout=PATIENCE))["type"] == "unsubscribe"
+        return got
+
+    got = asyncio.run(run())
+    assert [each["type"] for each in got] == ["subscribe", "message", "psubscribe", "pmessage"]
+    assert got[1]["data"] == got[3]["data"] == "x" * 100_000
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+def test_four_processes_of_which_one_is_killed(client: redis.Redis, segment_name: str) -> None:
+    """The three others hear every message once and in order, and the count goes down to three."""
+    code = (
+        "import os, sys; from pynotify.compat import redis;"
+        "p = redis.Redis(sys.argv[1], decode_responses=True).pubsub();"
+        "p.psubscribe('n*');"
+        "[print(m['data'], flush=True) for m in p.listen() if m['type'] == 'pmessage']"
+    )
+    command = [sys.executable, "-c", code, segment_name]
+    workers = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    try:
+        wait_until(lambda: client.publish("n", "begin") == 4, "all four listen")
+        for number in range(2000):
+            client.publish("number", number)
+            if number == 1000:
+                workers[0].send_signal(signal.SIGKILL)
+        workers[0].wait()
+        wait_until(lambda: client.publish("n", "end") == 3, "its slot is free")
+        for worker in workers[1:]:
+            assert worker.stdout is not None
+            heard = [text.strip() for text in iter(worker.stdout.readline, "end\n")]
+            numbers = [text for text in heard if text.isdecimal()]
+            assert numbers == [str(number) for number in range(2000)]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def test_the_example(segment_name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "adapters" / "redis_clients.py"],
+        env={**os.environ, "SEGMENT": segment_name, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.partition(" ")[2] for line in done.stdout.splitlines())
+    assert lines == ["by 4"] * 2 + ["news hello"] * 4 + ["sport.chess 1-0"] * 4
