@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from logwriter import BOOT, LogWriter, flip_bit, receives, sends
 
@@ -162,6 +163,13 @@ def test_listeners_that_others_records_stand_among(spark: Any, tmp_path: Path) -
         assert (row["pid"], row["wake"], row["n"]) == (pid, "all", len(mine))
         assert (row["min_ns"], row["max_ns"]) == (mine[0], mine[-1])
         assert row["mean_ns"] == pytest.approx(mine.mean(), rel=1e-12)
+
+
+def test_parquet_is_written_without_snappy(spark: Any, tmp_path: Path) -> None:
+    """Its library does not load where Debian's package musl is installed."""
+    spark.range(1).coalesce(1).write.parquet(str(tmp_path / "one"))
+    (part,) = (tmp_path / "one").glob("*.parquet")
+    assert pq.ParquetFile(part).metadata.row_group(0).column(0).compression == "ZSTD"
 
 
 def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path) -> None:
