@@ -7,7 +7,6 @@ PYNOTIFY_SANITIZE instruments the extensions (see native/ffi_build.py).
 import copy
 import os
 import sys
-import sysconfig
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -27,10 +26,12 @@ cffi_modules = ["native/ffi_build.py:ffibuilder"]
 if os.environ.get("PYNOTIFY_CRASHPOINTS") == "1":
     cffi_modules.append("native/ffi_build.py:ffibuilder_crash")
 
-# cffi makes the extension itself abi3; the wheel's tag is ours to set. A free-threaded Python has
-# no stable ABI before 3.15.
-free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-if not free_threaded or sys.version_info >= (3, 15):
-    options["bdist_wheel"] = {"py_limited_api": "cp311"}
+if "t" in sys.abiflags:
+    raise SystemExit(
+        "pynotify cannot be built for a free-threaded Python (its name ends in t), which has no "
+        "stable ABI: use the standard build, which has the GIL"
+    )
+# cffi makes the extension itself abi3; the wheel's tag is ours to set.
+options["bdist_wheel"] = {"py_limited_api": "cp311"}
 
 setup(cmdclass={"build_ext": BuildExt}, cffi_modules=cffi_modules, options=options)

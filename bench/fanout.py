@@ -10,7 +10,7 @@ UNIT = "deliveries/s"
 
 _PAIRS = 7
 # Listeners, messages of a pass, the bar.
-_SIZES = ((10, 50_000, 1.5), (100, 10_000, 1.2))
+_SIZES = ((10, 50_000, 2.0), (100, 10_000, 2.5))
 
 
 def run(settings: Settings) -> None:

@@ -99,6 +99,10 @@ class Taker(Receiver):
             yield self.take()
 
 
+def look_at(data: bytes) -> None:
+    """What a consumer calls for each message, where a row is about one that calls something."""
+
+
 class Part(ABC):
     """What is measured; the parent prepares it and disposes of it, the rest is in its children."""
 

@@ -7,12 +7,12 @@ from functools import partial
 
 from bench.pairs import alternate
 from bench.peer import Peer
-from bench.peers.ours import Pynotify, PynotifyBatch
+from bench.peers.ours import Pynotify, PynotifyBatch, PynotifyCalling
 from bench.peers.posix_queue import PosixQueue
 from bench.peers.postgres import Postgres
 from bench.peers.redis_server import Redis, RedisPipeline
 from bench.peers.stdlib import MultiprocessingQueue, Pipe
-from bench.peers.zeromq import ZeroMQ
+from bench.peers.zeromq import ZeroMQ, ZeroMQCalling
 from bench.rig import Rig
 from bench.settings import Settings
 
@@ -27,8 +27,9 @@ _SCALE_PAIRS = 3
 def run(settings: Settings) -> None:
     """Ours against pyzmq, then the others for scale."""
     against_pyzmq(
-        settings, TOPIC, UNIT, listeners=1, messages=_MESSAGES, pairs=_PAIRS, bars=(1.8, 4.0)
+        settings, TOPIC, UNIT, listeners=1, messages=_MESSAGES, pairs=_PAIRS, bars=(4.0, 8.0)
     )
+    _calling(settings)
     for peer, messages in _for_scale(settings):
         with Rig(peer) as rig:
             (rates,) = alternate([partial(rig.rate, messages)], settings.pairs(_SCALE_PAIRS))
@@ -61,6 +62,22 @@ def against_pyzmq(
         settings.compare(
             topic, f"1:{listeners}, {name}", unit, ours, zmq, against=ZeroMQ.name, bar=bar
         )
+
+
+def _calling(settings: Settings) -> None:
+    """A consumer that calls a function of Python for each message, on both sides."""
+    messages = settings.messages(_MESSAGES)
+    with ExitStack() as stack:
+        rigs = [
+            stack.enter_context(Rig(kind(settings.directory)))
+            for kind in (PynotifyCalling, ZeroMQCalling)
+        ]
+        passes = [partial(rig.rate, messages) for rig in rigs]
+        ours, zmq = alternate(passes, settings.pairs(_PAIRS))
+    settings.compare(
+        TOPIC, "1:1, single notify, a function called for each", UNIT, ours, zmq,
+        against=ZeroMQ.name,
+    )  # fmt: skip
 
 
 def _for_scale(settings: Settings) -> list[tuple[Peer, int]]:

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pynotify._encoding import encode_channel
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import Counter
 from pynotify._ownership import keep
 from pynotify.errors import InvalidChannelName
 
 if TYPE_CHECKING:
     from pynotify._link import Link, TaskLink
 
-_pn_generation_value = lib.pn_generation_value
 
-
-class _Counter:
+class _Counter(Counter):
     """A counter, apart from waiting."""
 
-    __slots__ = ("__weakref__", "_engine", "_handle", "_index", "_link", "_name", "_transactions")
+    __slots__ = ("__weakref__", "_handle", "_link", "_name", "_transactions")
 
     def __init__(self, link: Link, name: str) -> None:
         encoded = _encode(name)
@@ -27,8 +26,8 @@ class _Counter:
         handle.check_usable()
         out = ffi.new("uint32_t *")
         # A reference of its own, so that the value can be read when the connection is closed.
-        self._engine = handle.engine()
-        keep(self, self._engine)
+        keep(self, handle.engine())
+        self._read_from(handle.engine())
         asked = encoded, len(encoded), out
         handle.check(again(lambda: lib.pn_generation(handle.native, *asked)))
         self._link = link
@@ -40,14 +39,6 @@ class _Counter:
     def name(self) -> str:
         """The counter's name in the connection's database."""
         return self._name
-
-    @property
-    def value(self) -> int:
-        """How often the counter was bumped: one load from shared memory.
-
-        It can be read by any thread, in a forked child, and after the connection was closed.
-        """
-        return _pn_generation_value(self._engine, self._index)
 
     def _bump_in_transaction(self) -> bool:
         """False when no transaction is open."""

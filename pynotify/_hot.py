@@ -18,6 +18,7 @@ AT_ONCE = _module.AT_ONCE
 AT_ONCE_BYTES = _module.AT_ONCE_BYTES
 Batch = _module.Batch
 Columns = _module.Columns
+Counter = _module.Counter
 Inlet = _module.Inlet
 Notifier = _module.Notifier
 Notify = _module.Notify

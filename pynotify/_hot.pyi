@@ -182,6 +182,19 @@ class Columns:
     def extent(self, index: int, /) -> tuple[int, int]: ...
     def __len__(self) -> int: ...
 
+class Counter:
+    """The value of a shared generation counter."""
+
+    _index: int
+    # The engine has to be kept as long as the object.
+    def _read_from(self, engine: Any, /) -> None: ...
+    @property
+    def value(self) -> int:
+        """How often the counter was bumped: one load from shared memory.
+
+        It can be read by any thread, in a forked child, and after the connection was closed.
+        """
+
 class Inlet:
     """What receives, where nothing is out of the ordinary."""
 

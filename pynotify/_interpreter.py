@@ -1,4 +1,7 @@
-"""Refuses a sub-interpreter, before anything of the core is loaded there.
+"""Refuses a free-threaded build and sub-interpreters, before anything of the core is loaded.
+
+A free-threaded build has no stable ABI before 3.15, which the extension is compiled for; and the
+GIL is what orders its calls of one connection.
 
 Python runs signal handlers, and what was registered for fork, in the main interpreter alone: in
 another one Ctrl-C would not end a wait(), and a forked child would go on with its parent's
@@ -8,6 +11,7 @@ connections.
 from __future__ import annotations
 
 import importlib
+import sys
 
 
 def _is_main() -> bool:
@@ -19,6 +23,13 @@ def _is_main() -> bool:
         return bool(interpreters.get_current() == interpreters.get_main())
     return True
 
+
+if "t" in sys.abiflags:
+    raise ImportError(
+        "pynotify cannot be used with a free-threaded build of Python (its name ends in t): use "
+        "the standard build, which has the GIL",
+        name="pynotify",
+    )
 
 if not _is_main():
     raise ImportError(

@@ -32,7 +32,7 @@ UNIT = "us"
 
 _PAIRS = 11
 _SCALE_PAIRS = 3
-_BAR = 1.2
+_BAR = 1.1
 
 
 class Side(Part):

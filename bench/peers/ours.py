@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pynotify
-from bench.peer import Peer, Receiver, Sender
+from bench.peer import Peer, Receiver, Sender, look_at
 
 CHANNEL = "bench"
 BATCH = 1_000
@@ -59,6 +59,15 @@ class PynotifyBatch(Pynotify):
         return _BatchReceiver(self.engine)
 
 
+class PynotifyCalling(Pynotify):
+    """A function of Python called for each message."""
+
+    name = "pynotify, a function called for each"
+
+    def receiver(self) -> Receiver:
+        return _CallingReceiver(self.engine)
+
+
 class _SingleSender(Sender):
     def __init__(self, engine: pynotify.Engine) -> None:
         self._conn = engine.connect()
@@ -97,6 +106,15 @@ class _NotifyReceiver(Receiver):
     def _messages(self, count: int | None) -> Iterator[pynotify.Notify]:
         # A Gap comes only where the slowest listener is dropped, and here it is waited for.
         return cast("Iterator[pynotify.Notify]", self._conn.notifies(stop_after=count))
+
+
+class _CallingReceiver(_NotifyReceiver):
+    def receive(self, count: int) -> bytes:
+        data = b""
+        for notify in self._messages(count):
+            data = notify.data
+            look_at(data)
+        return data
 
 
 class _BatchReceiver(_NotifyReceiver):

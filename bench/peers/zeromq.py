@@ -6,7 +6,7 @@ import importlib.util
 from functools import partial
 from typing import Any
 
-from bench.peer import Peer, Queue, Sender, Taker
+from bench.peer import Peer, Queue, Sender, Taker, look_at
 
 
 def _sender(kind: str, address: str) -> Sender:
@@ -51,6 +51,28 @@ class ZeroMQ(Peer):
 
     def receiver(self) -> Taker:
         return _receiver("SUB", self._address)
+
+
+class ZeroMQCalling(ZeroMQ):
+    """A function of Python called for each message."""
+
+    name = "pyzmq PUB/SUB ipc, a function called for each"
+
+    def receiver(self) -> Taker:
+        return _Calling(super().receiver())
+
+
+class _Calling(Taker):
+    def __init__(self, taker: Taker) -> None:
+        super().__init__(taker.take, taker.close)
+
+    def receive(self, count: int) -> bytes:
+        take = self.take
+        data = b""
+        for _ in range(count):
+            data = take()
+            look_at(data)
+        return data
 
 
 class PushPull(Queue):

@@ -13,9 +13,10 @@
 #ifndef PN_PYTHON_HOT_H
 #define PN_PYTHON_HOT_H
 
-#ifndef Py_GIL_DISABLED /* there is no limited API of a free-threaded build yet */
-#define Py_LIMITED_API 0x030b0000
+#ifdef Py_GIL_DISABLED
+#error "the GIL orders the calls of a connection: no free-threaded build"
 #endif
+#define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
@@ -63,6 +64,26 @@ PyObject *pn_py_list_of(const struct pn_py_view *view, PyObject *channels);
 
 /* A pynotify._hot.Columns of all messages, which the batch may have no more; a new reference. */
 PyObject *pn_py_columns_of(pn_batch *core, uint64_t before, PyObject *channels);
+
+/* A type that classes of Python are derived from (owner.c). */
+struct pn_py_owner {
+    const char *name, *doc; /* "pynotify._hot.Name" */
+    size_t size;            /* of an object */
+    size_t first, refs;     /* where its references to others begin, and how many there are */
+    /* Call the core with something closed from now on; or NULL. */
+    void (*reset)(PyObject *self);
+    PyMemberDef *members; /* each may be NULL, as the next two */
+    PyGetSetDef *properties;
+    PyMethodDef *methods;
+};
+
+/* Borrowed: it lives as long as the process.  NULL with an exception. */
+PyTypeObject *pn_py_add_owner(PyObject *module, const struct pn_py_owner *owner);
+
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, as PyArg_ParseTupleAndKeywords() would
+ * have them; what it stores is the caller's still.  0 or -1. */
+int pn_py_parse(PyObject *const *args, Py_ssize_t n, PyObject *names, const char *format,
+                char **known, ...);
 
 /* pynotify._hot.Port, the base of Handle: the C connection. */
 struct pn_py_port {
@@ -116,6 +137,7 @@ int pn_py_add_notify(PyObject *module);
 int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
 int pn_py_add_columns(PyObject *module);
+int pn_py_add_counter(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);

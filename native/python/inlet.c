@@ -64,36 +64,6 @@ static PyObject *take(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    struct inlet *in = (struct inlet *) self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(in->handle);
-    Py_VISIT(in->batch);
-    Py_VISIT(in->backlog);
-    Py_VISIT(in->handlers);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    struct inlet *in = (struct inlet *) self;
-    Py_CLEAR(in->handle);
-    Py_CLEAR(in->batch);
-    Py_CLEAR(in->backlog);
-    Py_CLEAR(in->handlers);
-    return 0;
-}
-
-static void destroy(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    ((freefunc) PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
-
 #define AT(field) offsetof(struct inlet, field)
 
 static PyMemberDef members[] = {
@@ -114,32 +84,19 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *) "What receives, where nothing is out of the ordinary."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, destroy},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_members, members},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
 int pn_py_add_inlet(PyObject *module)
 {
-    static PyType_Spec spec = {
+    static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Inlet",
-        .basicsize = sizeof(struct inlet),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-        .slots = slots,
+        .doc = "What receives, where nothing is out of the ordinary.",
+        .size = sizeof(struct inlet),
+        .first = offsetof(struct inlet, handle),
+        .refs = 4,
+        .members = members,
+        .methods = methods,
     };
     if (PyModule_AddIntConstant(module, "AT_ONCE", PN_PY_AT_ONCE) < 0 ||
         PyModule_AddIntConstant(module, "AT_ONCE_BYTES", PN_PY_AT_ONCE_BYTES) < 0)
         return -1;
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int rc = PyModule_AddObjectRef(module, "Inlet", type);
-    Py_DECREF(type);
-    return rc;
+    return pn_py_add_owner(module, &owner) == NULL ? -1 : 0;
 }

@@ -19,7 +19,7 @@ static int fill(PyObject *module)
         return -1;
     if (pn_py_add_taker(module) < 0 || pn_py_add_columns(module) < 0)
         return -1;
-    return pn_py_add_sender(module);
+    return pn_py_add_counter(module) < 0 ? -1 : pn_py_add_sender(module);
 }
 
 PyMODINIT_FUNC PyInit__hot(void)

@@ -65,37 +65,9 @@ static int set_native(PyObject *self, PyObject *native, void *unused)
     return 0;
 }
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+static void reset(PyObject *self)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((struct pn_py_port *) self)->native);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    struct pn_py_port *port = (struct pn_py_port *) self;
-    port->conn = pn_closed_conn(); /* a __del__ of the same cycle may use it still */
-    Py_CLEAR(port->native);
-    return 0;
-}
-
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *self = ((allocfunc) PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    (void) args, (void) kwargs; /* of __init__() */
-    if (self != NULL)
-        ((struct pn_py_port *) self)->conn = pn_closed_conn();
-    return self;
-}
-
-static void destroy(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    ((freefunc) PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    ((struct pn_py_port *) self)->conn = pn_closed_conn();
 }
 
 static PyGetSetDef properties[] = {
@@ -103,23 +75,16 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *) "The C connection under a connection of Python."},
-    {Py_tp_new, construct},
-    {Py_tp_dealloc, destroy},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_getset, properties},
-    {0, NULL},
-};
-
 int pn_py_add_port(PyObject *module)
 {
-    static PyType_Spec spec = {
+    static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Port",
-        .basicsize = sizeof(struct pn_py_port),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-        .slots = slots,
+        .doc = "The C connection under a connection of Python.",
+        .size = sizeof(struct pn_py_port),
+        .first = offsetof(struct pn_py_port, native),
+        .refs = 1,
+        .reset = reset,
+        .properties = properties,
     };
     PyObject *ffi = pn_py_import("pynotify._ffi", "ffi");
     if (ffi == NULL)
@@ -127,8 +92,8 @@ int pn_py_add_port(PyObject *module)
     cast = PyObject_GetAttrString(ffi, "cast");
     address_type = PyObject_CallMethod(ffi, "typeof", "s", "uintptr_t");
     Py_DECREF(ffi);
-    port_type = (PyTypeObject *) PyType_FromSpec(&spec);
-    if (cast == NULL || address_type == NULL || port_type == NULL)
+    if (cast == NULL || address_type == NULL)
         return -1;
-    return PyModule_AddObjectRef(module, "Port", (PyObject *) port_type);
+    port_type = pn_py_add_owner(module, &owner);
+    return port_type == NULL ? -1 : 0;
 }

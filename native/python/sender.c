@@ -74,31 +74,13 @@ static PyObject *send_one(PyObject *self, PyObject *channel, PyObject *payload)
                            : PyObject_CallMethod(self, "_notify", "OO", channel, payload);
 }
 
-/* The arguments where they were not given by position alone; borrowed.  0 or -1. */
-static int parse(PyObject *const *args, Py_ssize_t n, PyObject *names, PyObject **channel,
-                 PyObject **payload)
-{
-    static char *known[] = {"channel", "payload", NULL};
-    PyObject *positional = PyTuple_New(n), *named = PyDict_New();
-    int rc = positional == NULL || named == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; rc == 0 && i < n; i++)
-        rc = PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; rc == 0 && names != NULL && i < PyTuple_Size(names); i++)
-        rc = PyDict_SetItem(named, PyTuple_GetItem(names, i), args[n + i]);
-    if (rc == 0 &&
-        !PyArg_ParseTupleAndKeywords(positional, named, "O|O:notify", known, channel, payload))
-        rc = -1;
-    Py_XDECREF(positional);
-    Py_XDECREF(named);
-    return rc;
-}
-
 static PyObject *notify(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
+    static char *known[] = {"channel", "payload", NULL};
     PyObject *channel = n > 0 ? args[0] : NULL, *payload = n > 1 ? args[1] : NULL;
-    if (n < 1 || n > 2 || names != NULL)
-        if (parse(args, n, names, &channel, &payload) < 0)
-            return NULL;
+    if ((n < 1 || n > 2 || names != NULL) &&
+        pn_py_parse(args, n, names, "O|O:notify", known, &channel, &payload) < 0)
+        return NULL;
     return send_one(self, channel, payload);
 }
 
@@ -167,30 +149,6 @@ static PyObject *notify_many(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((struct notifier *) self)->handle);
-    Py_VISIT(((struct notifier *) self)->transactions);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    Py_CLEAR(((struct notifier *) self)->handle);
-    Py_CLEAR(((struct notifier *) self)->transactions);
-    return 0;
-}
-
-static void destroy(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    ((freefunc) PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
-
 static PyMemberDef members[] = {
     {"_handle", T_OBJECT_EX, offsetof(struct notifier, handle), 0, NULL},
     {"_transactions", T_OBJECT_EX, offsetof(struct notifier, transactions), 0, NULL},
@@ -217,29 +175,16 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *) "What a connection sends outside of transactions."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, destroy},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_members, members},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
 int pn_py_add_sender(PyObject *module)
 {
-    static PyType_Spec spec = {
+    static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Notifier",
-        .basicsize = sizeof(struct notifier),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-        .slots = slots,
+        .doc = "What a connection sends outside of transactions.",
+        .size = sizeof(struct notifier),
+        .first = offsetof(struct notifier, handle),
+        .refs = 2,
+        .members = members,
+        .methods = methods,
     };
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int rc = PyModule_AddObjectRef(module, "Notifier", type);
-    Py_DECREF(type);
-    return rc;
+    return pn_py_add_owner(module, &owner) == NULL ? -1 : 0;
 }

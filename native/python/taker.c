@@ -19,9 +19,9 @@
 struct taker {
     PyObject head;
     PyObject *native;       /* cffi's pointer, which owns the C consumer */
-    pn_consumer *core;      /* the same */
     PyObject *handle;       /* Handle; NULL before it is stored */
     PyObject *transactions; /* dict: those that are open, of any thread */
+    pn_consumer *core;      /* what `native` points to */
     char draining, in_memory, in_core;
 };
 
@@ -180,42 +180,9 @@ static int set_native(PyObject *self, PyObject *native, void *unused)
     return 0;
 }
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+static void reset(PyObject *self)
 {
-    struct taker *t = (struct taker *) self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(t->native);
-    Py_VISIT(t->handle);
-    Py_VISIT(t->transactions);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    struct taker *t = (struct taker *) self;
-    t->core = pn_closed_consumer();
-    Py_CLEAR(t->native);
-    Py_CLEAR(t->handle);
-    Py_CLEAR(t->transactions);
-    return 0;
-}
-
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *self = ((allocfunc) PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    (void) args, (void) kwargs; /* of __init__() */
-    if (self != NULL)
-        ((struct taker *) self)->core = pn_closed_consumer();
-    return self;
-}
-
-static void destroy(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    ((freefunc) PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    ((struct taker *) self)->core = pn_closed_consumer();
 }
 
 #define AT(field) offsetof(struct taker, field)
@@ -241,30 +208,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *) "What a consumer does where nothing is out of the ordinary."},
-    {Py_tp_new, construct},
-    {Py_tp_dealloc, destroy},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_members, members},
-    {Py_tp_getset, properties},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
 int pn_py_add_taker(PyObject *module)
 {
-    static PyType_Spec spec = {
+    static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Taker",
-        .basicsize = sizeof(struct taker),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-        .slots = slots,
+        .doc = "What a consumer does where nothing is out of the ordinary.",
+        .size = sizeof(struct taker),
+        .first = offsetof(struct taker, native),
+        .refs = 3,
+        .reset = reset,
+        .members = members,
+        .properties = properties,
+        .methods = methods,
     };
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int rc = PyModule_AddObjectRef(module, "Taker", type);
-    Py_DECREF(type);
-    return rc;
+    return pn_py_add_owner(module, &owner) == NULL ? -1 : 0;
 }

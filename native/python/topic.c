@@ -51,20 +51,15 @@ static PyObject *publish_otherwise(PyObject *self, PyObject *const *args, Py_ssi
                                    PyObject *names)
 {
     static char *known[] = {"body", "delay", "ttl", "headers", NULL};
-    PyObject *body, *delay = NULL, *ttl = Py_None, *headers = Py_None, *result = NULL;
-    PyObject *positional = PyTuple_New(n), *named = PyDict_New(), *zero = PyFloat_FromDouble(0);
-    int rc = positional == NULL || named == NULL || zero == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; rc == 0 && i < n; i++)
-        rc = PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; rc == 0 && names != NULL && i < PyTuple_Size(names); i++)
-        rc = PyDict_SetItem(named, PyTuple_GetItem(names, i), args[n + i]);
-    if (rc == 0 && PyArg_ParseTupleAndKeywords(positional, named, "O|$OOO:publish", known, &body,
-                                               &delay, &ttl, &headers))
-        result = PyObject_CallMethod(self, "_publish_otherwise", "OOOO", body,
-                                     delay == NULL ? zero : delay, ttl, headers);
-    Py_XDECREF(positional);
-    Py_XDECREF(named);
-    Py_XDECREF(zero);
+    PyObject *body, *delay = NULL, *ttl = Py_None, *headers = Py_None;
+    if (pn_py_parse(args, n, names, "O|$OOO:publish", known, &body, &delay, &ttl, &headers) < 0)
+        return NULL;
+    PyObject *zero = PyFloat_FromDouble(0);
+    if (zero == NULL)
+        return NULL;
+    PyObject *result = PyObject_CallMethod(self, "_publish_otherwise", "OOOO", body,
+                                           delay == NULL ? zero : delay, ttl, headers);
+    Py_DECREF(zero);
     return result;
 }
 
@@ -86,30 +81,6 @@ static PyObject *publish(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
-
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((struct publisher *) self)->handle);
-    Py_VISIT(((struct publisher *) self)->transactions);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    Py_CLEAR(((struct publisher *) self)->handle);
-    Py_CLEAR(((struct publisher *) self)->transactions);
-    return 0;
-}
-
-static void destroy(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    ((freefunc) PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
 
 #define AT(field) offsetof(struct publisher, field)
 
@@ -135,29 +106,16 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *) "What a topic publishes outside of transactions."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, destroy},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_members, members},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
 int pn_py_add_topic(PyObject *module)
 {
-    static PyType_Spec spec = {
+    static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Publisher",
-        .basicsize = sizeof(struct publisher),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-        .slots = slots,
+        .doc = "What a topic publishes outside of transactions.",
+        .size = sizeof(struct publisher),
+        .first = offsetof(struct publisher, handle),
+        .refs = 2,
+        .members = members,
+        .methods = methods,
     };
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int rc = PyModule_AddObjectRef(module, "Publisher", type);
-    Py_DECREF(type);
-    return rc;
+    return pn_py_add_owner(module, &owner) == NULL ? -1 : 0;
 }

@@ -6,6 +6,7 @@ import copy
 import gc
 import itertools
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pynotify
 from forgetting import assert_forgotten
 from forking import in_child
 from locked import LockHolder
+from programs import ROOT, environment
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker
 from pynotify.topics import Topic
 from receiving import PATIENCE, payloads, wait_until
@@ -720,3 +722,14 @@ def test_a_handle_that_was_cleared_is_closed(connect: Connect) -> None:
     with pytest.raises(TypeError, match="cannot be deleted"):
         del handle.native
     assert handle.closed is False
+
+
+# ---- references ----------------------------------------------------------------------------------
+
+
+def test_no_call_leaves_references_behind(make_engine: EngineFactory) -> None:
+    """Ten thousand times each.  A debug build that the extension was compiled with counts all."""
+    program = ROOT / "tests" / "core" / "references.py"
+    command = [sys.executable, str(program), make_engine(max_payload=70_000).name]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("9 tried\n", "")

@@ -1,12 +1,17 @@
-"""Sub-interpreters (mod_wsgi's, or Python's own): refused, and the process goes on."""
+"""Sub-interpreters (mod_wsgi's, or Python's own), and free-threaded builds: both are refused."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from types import ModuleType
 
+import pytest
+
 from listening import hear, listen
+from programs import ROOT, environment
 from requirement import require
 from serving import Notifier
 from sessions import Worker
@@ -59,3 +64,20 @@ def test_sub_interpreter_is_refused(engine_name: str, worker: Worker, notifier: 
         worker.start(hear, 1)
         notifier.notify(message)
         assert worker.result() == [message]
+
+
+@pytest.mark.parametrize("flags", ["t", "td"])
+def test_a_free_threaded_build_is_refused(flags: str) -> None:
+    """As one would say that it is; nothing of the core is loaded, and setup.py builds nothing."""
+    program = f"import sys; sys.abiflags = {flags!r}\n" + TRY.format(fd=1)
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    text, loaded = said.stdout.splitlines()
+    assert text.startswith("pynotify cannot be used with a free-threaded build of Python")
+    assert loaded == "[]"
+    loaded = "import runpy, setuptools.command.build_ext, sys"
+    building = f"{loaded}; sys.abiflags = {flags!r}; runpy.run_path('setup.py')"
+    command = [sys.executable, "-c", building]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    assert said.stderr.startswith("pynotify cannot be built for a free-threaded Python")
