@@ -1,0 +1,467 @@
+"""Starlette and FastAPI: broadcast to the WebSocket and SSE clients of all workers.
+
+```
+broadcast = Broadcast("app")
+app = FastAPI(lifespan=broadcast.lifespan)
+
+@app.websocket("/chat/{room}")
+async def chat(websocket: WebSocket, room: str) -> None:
+    await broadcast.websocket(websocket, room)
+
+@app.get("/events/{room}")
+async def events(request: Request, room: str) -> Response:
+    return broadcast.events(request, room)
+
+@app.post("/say/{room}")
+async def say(room: str, text: str) -> None:
+    await broadcast.publish(room, text)
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.responses import StreamingResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from pynotify._segments import check_name
+from pynotify._types import Gap
+from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
+from pynotify.errors import Error, InterfaceError
+from pynotify.pubsub import AsyncPubSub
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from typing import Self, Unpack
+
+    from starlette.requests import Request
+
+    from pynotify._async_connection import AsyncConnection
+    from pynotify._options import OpenOptions
+
+__all__ = ["Broadcast", "Member", "Message"]
+
+logger = logging.getLogger("pynotify")
+
+_CHANNEL = "broadcast"
+_PRESENT = "present"
+_HISTORY = "history"
+_LENGTH = 6
+
+
+class Message(NamedTuple):
+    """What was published: in which group, under which id, and a str, bytes or anything JSON."""
+
+    group: str
+    id: str
+    data: Any
+
+    def text(self) -> str:
+        """The data as text: a str as it is, bytes as UTF-8, else JSON."""
+        if isinstance(self.data, bytes):
+            return self.data.decode("utf-8", "replace")
+        return self.data if isinstance(self.data, str) else json.dumps(self.data)
+
+
+def _pack(message: Message) -> bytes:
+    data, kind = message.data, "json"
+    if isinstance(data, str):
+        body, kind = data.encode(), "text"
+    elif isinstance(data, (bytes, bytearray, memoryview)):
+        body, kind = bytes(data), "bytes"
+    else:
+        body = json.dumps(data).encode()
+    head = json.dumps([message.group, message.id, kind]).encode()
+    return b"%0*d%s%s" % (_LENGTH, len(head), head, body)
+
+
+def _unpack(packed: bytes) -> Message:
+    end = _LENGTH + int(packed[:_LENGTH])
+    group, id_, kind = json.loads(packed[_LENGTH:end])
+    body = packed[end:]
+    if kind == "bytes":
+        return Message(group, id_, body)
+    return Message(group, id_, body.decode() if kind == "text" else json.loads(body))
+
+
+class Member:
+    """One client, made by `Broadcast.join`: iterating gives each `Message`, and a `Gap` where it
+    was too slow.  It belongs to its groups from `async with` on, and until that ends."""
+
+    def __init__(
+        self,
+        broadcast: Broadcast,
+        groups: tuple[str, ...],
+        identity: str | None,
+        last_id: str | None,
+    ) -> None:
+        if not groups:
+            raise TypeError("a member needs at least one group")
+        self._broadcast = broadcast
+        self.groups, self.identity = tuple(dict.fromkeys(groups)), identity
+        self._last_id = last_id
+        self._messages: deque[Message | Gap] = deque()
+        self._missed = self._missed_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._left = False
+
+    async def next(self) -> Message | Gap:
+        """The next message; a `Gap` where some were dropped.  Cancelling it loses nothing."""
+        while not self._messages and not self._missed:
+            if self._left:
+                raise InterfaceError("the member has left its groups", hint="Join again.")
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._missed:
+            gap = Gap(self._missed_bytes, Gap.OVERFLOW, self._missed)
+            self._missed = self._missed_bytes = 0
+            return gap
+        return self._messages.popleft()
+
+    def put(self, message: Message | Gap, size: int, maxlen: int) -> None:
+        """Keep it, and drop the oldest when there are more than `maxlen`; the broadcast calls it."""
+        if len(self._messages) >= maxlen:
+            self._messages.popleft()
+            self._missed += 1
+            self._missed_bytes += size
+        self._messages.append(message)
+        self._wake()
+
+    def replay(self, messages: Iterable[Message | Gap]) -> None:
+        """Put what was published before it joined first, and once; the broadcast calls it."""
+        earlier = list(messages)
+        ids = {each.id for each in earlier if isinstance(each, Message)}
+        later = [each for each in self._messages if isinstance(each, Gap) or each.id not in ids]
+        self._messages = deque([*earlier, *later])
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self._broadcast.admit(self, self._last_id)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._left = True
+        self._wake()
+        await self._broadcast.dismiss(self)
+
+    def __aiter__(self) -> AsyncIterator[Message | Gap]:
+        return self
+
+    async def __anext__(self) -> Message | Gap:
+        try:
+            return await self.next()
+        except InterfaceError:
+            raise StopAsyncIteration from None
+
+
+class Broadcast:
+    """Groups of clients over all worker processes of a host.
+
+    `segment` is its name; broadcasts that share it and `prefix` are one.  `maxlen`: how many
+    messages are kept for a client that is too slow, beyond which the oldest are dropped and a `Gap`
+    says how many.  `replay`: how many messages of each group are kept for clients that connect
+    again, all workers together.  `wakeup` and `options` as for `pynotify.connect`.
+
+    Each worker has one connection, opened by `lifespan` or `async with`.  Of a worker that is
+    killed nothing stays: its clients are not present any more.
+    """
+
+    def __init__(
+        self,
+        segment: str = "default",
+        *,
+        prefix: str = "b",
+        maxlen: int = 1024,
+        replay: int = 0,
+        wakeup: str | int | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> None:
+        check_name(segment)
+        if maxlen < 1 or replay < 0:
+            raise ValueError(f"maxlen is at least 1 and replay 0, not {maxlen} and {replay}")
+        self.segment, self.prefix, self.maxlen, self.replay = segment, prefix, maxlen, replay
+        self._wakeup, self._options = wakeup, options
+        self._connection: AsyncConnection | None = None
+        self._pubsub: AsyncPubSub
+        self._limit = 0
+        self._dispatching: asyncio.Task[None]
+        self._changing: asyncio.Lock
+        self._members: dict[str, set[Member]] = {}
+        #: How many members here have an identity in a group.
+        self._present: dict[str, int] = {}
+
+    # ---- its life --------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+        """Open in the worker until the application stops; for `Starlette(lifespan=...)`."""
+        async with self:
+            yield
+
+    async def __aenter__(self) -> Self:
+        if self._connection is not None:
+            raise InterfaceError("the Broadcast is open already", hint="Open it once in a process.")
+        self._changing = asyncio.Lock()
+        self._connection = await connect_async_preferring(
+            self.segment, self._wakeup, **self._options
+        )
+        self._limit = limit_of(self._connection)
+        self._pubsub = await AsyncPubSub(self._connection).__aenter__()
+        self._dispatching = asyncio.create_task(self._dispatch(self._pubsub))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        connection, self._connection = self._open(), None
+        self._dispatching.cancel()
+        await asyncio.wait([self._dispatching])
+        await self._pubsub.close()
+        await connection.close()
+        self._members.clear()
+        self._present.clear()
+
+    def _open(self) -> AsyncConnection:
+        if self._connection is None:
+            raise InterfaceError(
+                "the Broadcast is not open",
+                hint="Give the application lifespan=broadcast.lifespan, or use 'async with'.",
+            )
+        return self._connection
+
+    async def _dispatch(self, pubsub: AsyncPubSub) -> None:
+        try:
+            async for _, packed, _ in pubsub:
+                if isinstance(packed, Gap):
+                    everyone = {each for members in self._members.values() for each in members}
+                    for member in everyone:
+                        member.put(packed, 0, self.maxlen)
+                    continue
+                message = _unpack(packed)
+                for member in self._members.get(message.group, ()):
+                    member.put(message, len(packed), self.maxlen)
+        except Error as error:
+            logger.error("Broadcast: it does not listen any more: %s", error)
+
+    # ---- publishing ------------------------------------------------------------------------
+
+    async def publish(self, group: str, data: Any) -> str:
+        """Send a str, bytes or anything JSON to the members of a group; the id it gets.
+
+        All workers get the messages of all groups in one order.  Raises `QueueFull` when a worker
+        does not read.
+        """
+        connection = self._open()
+        message = Message(group, uuid.uuid4().hex, data)
+        packed, channel = _pack(message), self._channel(group)
+        if not self.replay:
+            await self._pubsub.publish(channel, packed)
+            return message.id
+        topic = self._history(group)
+        async with connection.transaction():
+            await topic.publish(packed)
+            await self._pubsub.publish(channel, packed)
+        return message.id
+
+    # ---- members ---------------------------------------------------------------------------
+
+    def join(self, *groups: str, identity: str | None = None, last_id: str | None = None) -> Member:
+        """A member of the groups: `async with broadcast.join("room") as member`.
+
+        `identity`: what `present` calls it.  `last_id`: the id of the last message that the client
+        has had; what came after that comes first, as far as it is kept, or else a `Gap`.
+        """
+        return Member(self, groups, identity, last_id)
+
+    async def present(self, group: str) -> list[str]:
+        """The identities of the members of a group, of all workers, each once; sorted."""
+        start = self._presence(group, "")
+        found = await self._open().channels(start)
+        return sorted(name[len(start) :] for name in found)
+
+    async def count(self, group: str) -> int:
+        """How many workers have a member in the group."""
+        return await self._open().listeners(self._channel(group))
+
+    async def admit(self, member: Member, last_id: str | None) -> None:
+        """Take a member in; `async with` of the member calls it."""
+        connection = self._open()
+        names = self._identities(member)
+        async with self._changing:
+            for group in member.groups:
+                if group not in self._members:
+                    await self._pubsub.subscribe(self._channel(group))
+                self._members.setdefault(group, set()).add(member)
+            new = [name for name in names if name not in self._present]
+            await connection.listen(*new)
+            for name in names:
+                self._present[name] = self._present.get(name, 0) + 1
+        if last_id is not None:
+            earlier = [
+                each for group in member.groups for each in await self._since(group, last_id)
+            ]
+            member.replay(earlier)
+
+    async def dismiss(self, member: Member) -> None:
+        """Let a member go; the end of its `async with` calls it."""
+        connection = self._connection
+        if connection is None:
+            return  # closed in the meantime
+        async with self._changing:
+            for group in member.groups:
+                members = self._members.get(group, set())
+                members.discard(member)
+                if not members and self._members.pop(group, None) is not None:
+                    await self._pubsub.unsubscribe(self._channel(group))
+            gone = []
+            for name in self._identities(member):
+                self._present[name] = self._present.get(name, 0) - 1
+                if self._present[name] <= 0:
+                    del self._present[name]
+                    gone.append(name)
+            await connection.unlisten(*gone)
+
+    async def _since(self, group: str, last_id: str) -> list[Message | Gap]:
+        if not self.replay:
+            return [Gap(0, "not kept")]
+        kept = await self._history(group).channel(_HISTORY).peek(self.replay)
+        messages = [_unpack(bytes(each.body)) for each in kept]
+        for at, message in enumerate(messages):
+            if message.id == last_id:
+                return [*messages[at + 1 :]]
+        return [Gap(0, "not kept"), *messages]
+
+    # ---- names -----------------------------------------------------------------------------
+
+    def _channel(self, group: str) -> str:
+        return fitting(f"{self.prefix}:{_CHANNEL}", group, self._limit)
+
+    def _presence(self, group: str, identity: str) -> str:
+        name = f"{fitting(f'{self.prefix}:{_PRESENT}', group, 48)}/{identity}"
+        if len(name.encode()) > self._limit:
+            raise ValueError(
+                f"the identity {identity!r} is too long: names have at most {self._limit} bytes in"
+                f" segment {self.segment!r}; make it with max_channel_name=255"
+            )
+        return name
+
+    def _identities(self, member: Member) -> list[str]:
+        if member.identity is None:
+            return []
+        return [self._presence(group, member.identity) for group in member.groups]
+
+    def _history(self, group: str) -> Any:
+        name = f"{self.prefix}.{group}"
+        if not name.replace(".", "").replace("_", "").replace("-", "").isalnum() or len(name) > 64:
+            name = fitting(self.prefix, group, 0).replace("#", ".")
+        topic = self._open().topic(name, max_depth=self.replay, overflow="drop-oldest")
+        topic.channel(_HISTORY)  # it keeps them
+        return topic
+
+    # ---- clients ---------------------------------------------------------------------------
+
+    async def websocket(
+        self,
+        websocket: WebSocket,
+        *groups: str,
+        identity: str | None = None,
+        on_message: Callable[[str | bytes], Awaitable[None]] | None = None,
+        last_id: str | None = None,
+    ) -> None:
+        """Serve a WebSocket until it is closed: what is published goes to it.
+
+        What it sends is published in the first group, or given to `on_message`.  A str is sent as
+        text, bytes as bytes, anything else as JSON, and a `Gap` as `{"gap": {...}}`.
+        """
+        if websocket.application_state is WebSocketState.CONNECTING:
+            await websocket.accept()
+        async with self.join(*groups, identity=identity, last_id=last_id) as member:
+
+            async def forward() -> None:
+                async for message in member:
+                    await _send(websocket, message)
+
+            async def receive() -> None:
+                while True:
+                    event = await websocket.receive()
+                    if event["type"] == "websocket.disconnect":
+                        return
+                    data: str | bytes = event.get("text") or event.get("bytes") or ""
+                    if on_message is not None:
+                        await on_message(data)
+                    else:
+                        await self.publish(groups[0], data)
+
+            await _first_of(forward(), receive())
+
+    def events(
+        self,
+        request: Request,
+        *groups: str,
+        identity: str | None = None,
+        ping: float = 15.0,
+    ) -> StreamingResponse:
+        """A response of server-sent events, which ends when the client does.
+
+        Each has the message's id; a client that comes back with `Last-Event-ID` first gets what it
+        has missed, see `replay`.  A `Gap` is an event "gap".  A comment goes every `ping` seconds.
+        """
+        last_id = request.headers.get("last-event-id")
+
+        async def stream() -> AsyncIterator[str]:
+            async with self.join(*groups, identity=identity, last_id=last_id) as member:
+                yield ": connected\n\n"
+                while True:
+                    try:
+                        async with asyncio.timeout(ping):
+                            message = await member.next()
+                    except TimeoutError:
+                        yield ": ping\n\n"
+                        continue
+                    yield _event(message)
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+
+
+def _of_gap(gap: Gap) -> str:
+    return json.dumps({"missed": gap.missed, "reason": gap.reason})
+
+
+def _event(message: Message | Gap) -> str:
+    if isinstance(message, Gap):
+        return f"event: gap\ndata: {_of_gap(message)}\n\n"
+    lines = message.text().replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return f"id: {message.id}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
+
+
+async def _send(websocket: WebSocket, message: Message | Gap) -> None:
+    if isinstance(message, Gap):
+        await websocket.send_text(f'{{"gap": {_of_gap(message)}}}')
+    elif isinstance(message.data, bytes):
+        await websocket.send_bytes(message.data)
+    else:
+        await websocket.send_text(message.text())
+
+
+async def _first_of(*runs: Any) -> None:
+    """Until one of them ends; the others are cancelled.  A closed WebSocket is no error."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        with contextlib.suppress(WebSocketDisconnect):
+            task.result()

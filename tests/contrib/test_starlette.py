@@ -1,0 +1,295 @@
+"""Broadcast: groups, presence, replay and slow clients, and four workers of which one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import pynotify
+from receiving import PATIENCE, wait_until
+from requirement import require
+from workers import ROOT, Workers
+
+try:
+    import websockets  # noqa: F401 - of the clients and of uvicorn
+    from starlette.requests import Request
+
+    from chatting import connect_until, talk_beside_a_kill
+    from pynotify.contrib.starlette import Broadcast, Member, Message
+except ImportError as missing:
+    require("starlette", str(missing))
+
+EXAMPLES = ROOT / "examples" / "adapters"
+
+
+async def take(member: Member, count: int) -> list[Any]:
+    async with asyncio.timeout(PATIENCE):
+        found = [await member.next() for _ in range(count)]
+    return [each.data if isinstance(each, Message) else each for each in found]
+
+
+def test_groups_and_data_of_any_kind(segment_name: str) -> None:
+    async def run() -> None:
+        async with Broadcast(segment_name) as a, Broadcast(segment_name) as b:
+            async with a.join("x", "y") as one, b.join("y") as two:
+                sent = ["é\n|", b"\xff\x00", {"a": [1, None]}, "x" * 2_000_000]
+                await b.publish("x", "only one")
+                for data in sent:
+                    await a.publish("y", data)
+                await a.publish("z" * 300, "none")
+                assert await take(one, 5) == ["only one", *sent]
+                assert await take(two, 4) == sent
+                assert await a.count("y") == 2
+            assert await a.count("y") == 0
+
+    asyncio.run(run())
+
+
+def test_presence_over_workers(segment_name: str) -> None:
+    async def run() -> None:
+        async with Broadcast(segment_name) as a, Broadcast(segment_name) as b:
+            async with a.join("room", identity="ann"), b.join("room", identity="bob"):
+                async with b.join("room", "hall", identity="ann"):
+                    assert await a.present("room") == ["ann", "bob"]
+                    assert await a.present("hall") == ["ann"]
+                assert await b.present("room") == ["ann", "bob"]
+                assert await b.present("hall") == []
+            assert await a.present("room") == []
+
+    asyncio.run(run())
+
+
+def test_presence_of_a_killed_worker(segment_name: str) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+
+            async def be_present() -> None:
+                async with Broadcast(segment_name) as worker, worker.join("room", identity="ann"):
+                    os.write(writing, b"\n")
+                    await asyncio.Event().wait()
+
+            asyncio.run(be_present())
+        finally:
+            os._exit(1)
+    os.read(reading, 1)
+    os.close(reading)
+    os.close(writing)
+
+    async def run() -> None:
+        async with Broadcast(segment_name) as worker, asyncio.timeout(PATIENCE):
+            assert await worker.present("room") == ["ann"]
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            while await worker.present("room"):
+                await asyncio.sleep(0.002)
+
+    asyncio.run(run())
+
+
+def test_a_slow_client_gets_a_gap_and_what_is_newest(segment_name: str) -> None:
+    async def run() -> None:
+        broadcast = Broadcast(segment_name, maxlen=3)
+        async with broadcast, broadcast.join("c") as slow, broadcast.join("c") as fast:
+            for number in range(10):
+                await broadcast.publish("c", number)
+                assert await take(fast, 1) == [number]
+            gap, *rest = await take(slow, 4)
+            assert (gap.missed, gap.reason) == (7, "overflow")
+            assert rest == [7, 8, 9]
+
+    asyncio.run(run())
+
+
+def test_replay(segment_name: str) -> None:
+    """From any worker, also one that has started since, and nothing twice."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=4) as a:
+            ids = [await a.publish("c", number) for number in range(6)]
+            async with Broadcast(segment_name, replay=4) as b:
+                async with b.join("c", last_id=ids[3]) as back:
+                    await a.publish("c", 6)
+                    assert await take(back, 3) == [4, 5, 6]
+                async with b.join("c", last_id=ids[0]) as late:
+                    gap, *rest = await take(late, 5)
+                    assert gap.reason == "not kept"
+                    assert rest == [3, 4, 5, 6]
+                async with b.join("c") as new:
+                    await b.publish("c", 7)
+                    assert await take(new, 1) == [7]
+
+    asyncio.run(run())
+
+
+def test_cancelling_and_leaving(segment_name: str) -> None:
+    async def run() -> None:
+        async with Broadcast(segment_name) as broadcast:
+            async with broadcast.join("c") as member:
+                waiting = asyncio.create_task(member.next())
+                await asyncio.sleep(0)
+                await broadcast.publish("c", 1)
+                waiting.cancel()
+                got = await asyncio.gather(waiting, return_exceptions=True)
+                if isinstance(got[0], asyncio.CancelledError):
+                    assert await take(member, 1) == [1]
+                rest = asyncio.create_task(_all(member))
+                await asyncio.sleep(0)
+            assert await rest == []
+            with pytest.raises(pynotify.InterfaceError, match="open already"):
+                await broadcast.__aenter__()
+        with pytest.raises(pynotify.InterfaceError, match="lifespan"):
+            await broadcast.publish("c", 1)
+
+    asyncio.run(run())
+
+
+async def _all(member: Member) -> list[Any]:
+    return [each async for each in member]
+
+
+def test_events_of_a_gap_and_of_lines(segment_name: str) -> None:
+    async def run() -> list[str]:
+        async with Broadcast(segment_name, maxlen=1) as broadcast:
+            scope = {"type": "http", "headers": []}
+            response = broadcast.events(Request(scope), "c", ping=0.01)
+            stream = response.body_iterator
+            found = [str(await anext(stream)), str(await anext(stream))]
+            for text in ("lost", "two\nlines"):
+                await broadcast.publish("c", text)
+            async with asyncio.timeout(PATIENCE):
+                async for each in stream:
+                    found.append(str(each))
+                    if "lines" in found[-1]:
+                        break
+            await stream.aclose()  # type: ignore[attr-defined]
+        return found
+
+    connected, ping, *rest = asyncio.run(run())
+    assert connected == ": connected\n\n"
+    assert ping == ": ping\n\n"
+    rest = [each for each in rest if each != ": ping\n\n"]
+    assert rest[-1].startswith("id: ")
+    assert rest[-1].endswith("\ndata: two\ndata: lines\n\n")
+
+
+def test_bad_arguments(segment_name: str) -> None:
+    with pytest.raises(pynotify.ProgrammingError):
+        Broadcast("redis://localhost")
+    with pytest.raises(ValueError, match="maxlen"):
+        Broadcast(segment_name, maxlen=0)
+    with pytest.raises(TypeError):
+        Broadcast(segment_name).join()
+
+    async def run() -> None:
+        with pynotify.connect(segment_name):  # of the application, with names of 63 bytes
+            async with Broadcast(segment_name) as broadcast:
+                with pytest.raises(ValueError, match="max_channel_name=255"):
+                    async with broadcast.join("c", identity="i" * 100):
+                        pass
+                async with broadcast.join("g" * 200) as member:
+                    await broadcast.publish("g" * 200, 1)
+                    assert await take(member, 1) == [1]
+
+    asyncio.run(run())
+
+
+# ---- the example ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path, segment_name: str) -> Iterator[Workers]:
+    started = Workers(
+        tmp_path, "uvicorn", "--workers", "4", "--port", "0", "--app-dir", EXAMPLES,
+        "--timeout-graceful-shutdown", "2", "starlette_chat:app", SEGMENT=segment_name,
+    )  # fmt: skip
+    yield started
+    started.close()
+
+
+class Events:
+    """A client of /events."""
+
+    def __init__(self, url: str, last_id: str | None = None) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        self._connection.request("GET", "/events", headers=headers)
+        self._response = self._connection.getresponse()
+        assert self._response.headers["Content-Type"].startswith("text/event-stream")
+        assert self.next() == {}  # connected
+
+    def next(self) -> dict[str, str]:
+        lines = iter(self._response.readline, b"\n")
+        words = (line.decode().rstrip("\n").partition(": ") for line in lines)
+        return {name: value for name, _, value in words if name}
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+def say(url: str, text: str) -> str:
+    with urllib.request.urlopen(f"{url}/say", text.encode(), timeout=PATIENCE) as answer:
+        return str(json.load(answer)["id"])
+
+
+def present(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/present", timeout=PATIENCE) as answer:
+        return list(json.load(answer)["present"])
+
+
+def test_four_workers_of_which_one_is_killed(server: Workers) -> None:
+    try:
+        url = server.url
+        asyncio.run(talk_beside_a_kill(f"ws{url.removeprefix('http')}/chat", 4))
+        wait_until(lambda: present(url) == [], "none is present any more")
+        check_events(url)
+        asyncio.run(check_presence(url))
+    except BaseException:
+        print(server.said())
+        raise
+
+
+def check_events(url: str) -> None:
+    """A client that comes back, to whichever worker, gets what it has missed."""
+    first = Events(url)
+    ids = [say(url, "one"), say(url, "two")]
+    assert [first.next(), first.next()] == [
+        {"id": ids[0], "data": "one"},
+        {"id": ids[1], "data": "two"},
+    ]
+    first.close()
+    missed = [say(url, text) for text in ("three", "four")]
+    for _ in range(8):
+        back = Events(url, ids[1])
+        assert [back.next(), back.next()] == [
+            {"id": missed[0], "data": "three"},
+            {"id": missed[1], "data": "four"},
+        ]
+        back.close()
+
+
+async def check_presence(url: str) -> None:
+    clients = await connect_until(f"ws{url.removeprefix('http')}/chat", lambda pids: len(pids) == 4)
+    names = sorted(client.name for client in clients)
+    wait_until(lambda: present(url) == names, "all are present")
+    victim = clients[0].pid
+    os.kill(victim, signal.SIGKILL)
+    left = sorted(client.name for client in clients if client.pid != victim)
+    for client in clients:
+        if client.pid == victim:
+            await client.until_gone()
+    await asyncio.to_thread(wait_until, lambda: present(url) == left, "those of the dead are gone")
+    for client in clients:
+        await client.close()
