@@ -28,7 +28,8 @@ def listen() -> None:
 
 
 def heard(message: dict[str, Any]) -> None:
-    print(f"{os.getpid()} {message['channel']} {message['data']}", flush=True)
+    line = f"{os.getpid()} {message['channel']} {message['data']}\n"
+    print(line, end="", flush=True)  # one write: other processes print, too
 
 
 def main() -> None:
@@ -41,11 +42,11 @@ def main() -> None:
     publisher = redis.Redis(SEGMENT)
     while publisher.pubsub_numsub("news") != [(b"news", 4)] or publisher.pubsub_numpat() != 1:
         pass  # they are about to subscribe
-    print("received by", publisher.publish("news", "hello"))
-    print("received by", publisher.publish("sport.chess", "1-0"))
+    counts = [publisher.publish("news", "hello"), publisher.publish("sport.chess", "1-0")]
     publisher.publish("news", "stop")
     for child in children:
         os.waitpid(child, 0)
+    print("received by", *counts)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Member:
         return self._messages.popleft()
 
     def put(self, message: Message | Gap, size: int, maxlen: int) -> None:
-        """Keep it, and drop the oldest when there are more than `maxlen`; the broadcast calls it."""
+        """Keep it, and drop the oldest of more than `maxlen`; the broadcast calls it."""
         if len(self._messages) >= maxlen:
             self._messages.popleft()
             self._missed += 1

@@ -256,4 +256,4 @@ def test_the_example(segment_name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = sorted(line.partition(" ")[2] for line in done.stdout.splitlines())
-    assert lines == ["by 4"] * 2 + ["news hello"] * 4 + ["sport.chess 1-0"] * 4
+    assert lines == ["by 4 4"] + ["news hello"] * 4 + ["sport.chess 1-0"] * 4

@@ -217,6 +217,42 @@ def test_a_manager_that_was_made_before_a_fork(segment_name: str) -> None:
     manager.close()
 
 
+GREENLETS = """
+import sys
+if sys.argv[2] == "patched":
+    from gevent import monkey
+    monkey.patch_all()
+import gevent, socketio
+from pynotify.contrib.socketio import PynotifyManager
+
+manager = PynotifyManager(sys.argv[1])
+server = socketio.Server(async_mode="gevent", client_manager=manager)
+got = []
+manager._handle_emit = lambda message: got.append(message["event"])
+manager.initialize()
+print("ready", flush=True)
+while len(got) < 2:
+    gevent.sleep(0.01)  # it returns: the hub goes round
+print(*got, flush=True)
+"""
+
+
+@pytest.mark.parametrize("patched", ["patched", "not patched"])
+def test_in_gevent_the_hub_is_not_blocked(segment_name: str, patched: str) -> None:
+    command = [sys.executable, "-c", GREENLETS, segment_name, patched]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            manager = PynotifyManager(segment_name, write_only=True)
+            manager.emit("one", 1)
+            manager.emit("two", 2)
+            manager.close()
+            assert server.stdout.readline() == "one two\n"
+        finally:
+            server.kill()
+
+
 def test_a_bad_segment_name_is_refused_at_once() -> None:
     for kind in (PynotifyManager, AsyncPynotifyManager):
         with pytest.raises(pynotify.ProgrammingError):
