@@ -158,6 +158,7 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
             unsleep_locked(c, slot, &kept, &seg->ctl->locked);
     c->nwake = kept;
     PN_CRASH("commit:before-woken");
+    pn_invariant(seg, "I6", end == pn_load_relaxed(&seg->ctl->head));
     pn_store_release(&seg->ctl->woken, end);
     PN_CRASH("commit:after-woken");
 }

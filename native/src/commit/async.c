@@ -325,9 +325,15 @@ static int atcommit_locked(struct pn_commit *c)
     int rc = pn_segment_check_state(c->conn->seg);
     if (rc != 0)
         return rc;
+    pn_invariant(c->conn->seg, "I6", pn_load_relaxed(&ctl->woken) == begin);
     QueuePosition end = append_locked(c);
     give_back_reservation_locked(c->conn->seg, c->txn);
     if (end != begin) {
+        pn_invariant(c->conn->seg, "I12",
+                     end + ctl->reserved <= pn_load_relaxed(&ctl->tail) + c->conn->seg->capacity);
+        pn_invariant(c->conn->seg, "I12",
+                     end + ctl->reserved <=
+                         pn_load_relaxed(&ctl->mem_tail) + c->conn->seg->ring_bytes);
         PN_CRASH("commit:before-head");
         pn_store_release(&ctl->head, end); /* committed; pairs with the acquire in poll_once() */
         PN_CRASH("commit:after-head");

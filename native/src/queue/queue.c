@@ -67,6 +67,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
         pn_segment_poison(seg, "backend %d stands behind the tail", holder);
         return holder;
     }
+    pn_invariant(seg, "I1", least <= pn_load_relaxed(&seg->ctl->head));
     pn_store_release(&seg->ctl->tail, least);
     PN_CRASH("tail:stored");
     if (pn_load_relaxed(&seg->ctl->mem_tail) < least)

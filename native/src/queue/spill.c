@@ -138,6 +138,7 @@ static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
         PN_CRASH("spill:written");
         from = stop;
     }
+    pn_invariant(seg, "I19", end >= begin && end <= pn_load_relaxed(&ctl->head));
     pn_store_release(&ctl->mem_tail, end); /* pairs with the acquire in pn_copy_fetch() */
     PN_CRASH("spill:mem-tail");
     pn_store_relaxed(&ctl->locked.spilled_pages,

@@ -76,12 +76,19 @@ void pn_lock_release(struct pn_segment *seg);
  * The first statement of every function whose name ends in _locked: the calling thread holds the
  * writer lock of this segment.  Recovery counts, since it runs with the lock.  In builds without
  * NDEBUG (debug, sanitizers, crash points); nothing at all in the others.
+ *
+ * pn_invariant(): what docs/protocol.md numbers, where it is stored.  In the same builds a segment
+ * in which it does not hold is poisoned, so that every test sees it, and says which.  It is no
+ * assert(): memory that another program has overwritten ends in an error in these builds as well.
  */
 #ifdef NDEBUG
-#define pn_assert_held(seg)        ((void) sizeof(seg))
-#define pn_assert_topics_held(seg) ((void) sizeof(seg))
-#define pn_assert_arena_held(mem)  ((void) sizeof(mem))
+#define pn_invariant(seg, name, holds) ((void) sizeof(seg), (void) sizeof(holds))
+#define pn_assert_held(seg)            ((void) sizeof(seg))
+#define pn_assert_topics_held(seg)     ((void) sizeof(seg))
+#define pn_assert_arena_held(mem)      ((void) sizeof(mem))
 #else
+#define pn_invariant(seg, name, holds)                                                             \
+    ((holds) ? 0 : pn_segment_poison((seg), "%s does not hold: %s", (name), #holds))
 bool pn_lock_is_held(const struct pn_segment *seg);
 #define pn_assert_held(seg)        assert(pn_lock_is_held(seg))
 /* The topic area is also that of the thread which makes it, until it is ready: see topic/open.c. */

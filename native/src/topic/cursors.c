@@ -123,6 +123,8 @@ void pn_rest_cursors_follow_locked(struct pn_segment *seg, struct pn_topic *topi
             to = (struct pn_diskqueue_cursor) {
                 pn_rest_cursor_of(ch)->file, pn_rest_cursor_of(ch)->at, pn_rest_cursor_of(ch)->seq,
                 pn_rest_cursor_of(ch)->sum};
+    PN_EACH_CHANNEL_AS (seg, topic, ch)
+        pn_invariant(seg, "I27", !pn_rests(topic, ch) || to.seq <= pn_rest_cursor_of(ch)->seq);
     pn_diskqueue_forget(&topic->rest, seg->topics.disk, &to);
     PN_CRASH("rest:followed");
     pn_tombstones_passed_locked(seg, topic);

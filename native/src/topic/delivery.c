@@ -107,6 +107,7 @@ static void ready_remove(struct pn_segment *seg, struct pn_topic_channel *ch, ui
         pn_delivery_at(seg, d->next)->prev = d->prev;
     else
         ch->last = d->prev;
+    pn_invariant(seg, "I23", ch->ready > 0);
     ch->ready--;
     if (ch->samplers != 0)
         move_cursors(seg, ch, ref, d->prev);
@@ -223,9 +224,11 @@ static void take_out(struct pn_segment *seg, uint32_t ref, uint64_t was)
         ready_remove(seg, ch, ref);
         break;
     case PN_KIND_DEFERRED:
+        pn_invariant(seg, "I23", ch->deferred > 0);
         ch->deferred--;
         break;
     case PN_KIND_IN_FLIGHT:
+        pn_invariant(seg, "I23", ch->in_flight > 0 && c->in_flight > 0);
         flight_remove(seg, c, ref);
         ch->in_flight--;
         flight_left(seg, c);
@@ -457,6 +460,9 @@ static void claim(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t 
     struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
     uint64_t word = pn_load_relaxed(&d->state);
     uint32_t attempts = pn_state_attempts(word), tag = (pn_state_tag(word) + 1) & PN_TAG_MASK;
+    pn_invariant(seg, "I20",
+                 pn_load_relaxed(&pn_message_at(seg, d->message)->state) == PN_MSG_LIVE);
+    pn_invariant(seg, "I30", ch->leaving == 0);
     d->claim = ++c->claims;
     d->due = now + c->msg_timeout;
     d->delivered_ns = now;

@@ -193,6 +193,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
     pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     struct pn_topic *topic = pn_topic_at(seg, m->topic);
+    pn_invariant(seg, "I21", m->first != 0 && m->refs != 0);
     m->next = 0;
     m->prev = topic->newest;
     if (m->prev != 0)

@@ -136,6 +136,7 @@ void pn_tombstone_bury_locked(struct pn_segment *seg, uint32_t tombstone, uint64
     struct pn_tombstone *tomb = pn_tombstone_at(seg, tombstone);
     if (tomb->seq != seq || pn_load_relaxed(&tomb->state) != PN_TOMB_STAGED)
         return;
+    pn_invariant(seg, "I25", is_there(pn_topic_at(seg, tomb->topic), seq));
     pn_store_release(&tomb->state, PN_TOMB_LIVE);
     ++*buried_in(pn_topic_at(seg, tomb->topic), seq);
     PN_CRASH("tombstone:buried");

@@ -128,6 +128,9 @@ void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_chan
         return;
     while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))
         ;
+    pn_invariant(seg, "I24",
+                 pn_load_relaxed(&ch->paused) != 0 || ch->samplers != 0 || ch->waiting == 0 ||
+                     ch->ready <= ch->notified);
     if (ch->waiting == 0 || ch->notified != 0) /* the next one that looks arms itself */
         return;
     int64_t due = pn_topic_channel_next_due_locked(seg, ch);
