@@ -60,6 +60,8 @@ class _Hub:
         self.connection = layer.connect_here()
         self.limit = limit_of(self.connection)
         self.pubsub = PubSub(self.connection)
+        #: How often any process has made a channel without "!" a member of a group.
+        self.outside = self.connection.generation(f"{layer.prefix}:n")
         self._lock = threading.Lock()
         #: Of subscribing and unsubscribing, which go with the first and the last member.
         self._membership = threading.Lock()
@@ -315,6 +317,7 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         hub = self._hub.get()
         if "!" not in channel:
             hub.pubsub.subscribe(self._member_address(group, channel, hub))
+            hub.outside.bump()
         elif _client_of(channel) == hub.client:
             hub.add(group, channel)
         else:
@@ -343,7 +346,7 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         except QueueFull as error:
             logger.warning("channel layer: not sent to group %s: %s", group, error)
         start = self._members(group)
-        for name in hub.connection.channels(start):
+        for name in hub.connection.channels(start) if hub.outside.value else ():
             try:
                 await _off_loop_if_large(body, self._enqueue, name[len(start) :], body)
             except (ChannelFull, TopicFull, SegmentFull):

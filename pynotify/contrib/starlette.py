@@ -142,6 +142,11 @@ class Member:
         self._messages = deque([*earlier, *later])
         self._wake()
 
+    def end(self) -> None:
+        """Let iterating end, after what has come; the broadcast calls it."""
+        self._left = True
+        self._wake()
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -151,8 +156,7 @@ class Member:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._left = True
-        self._wake()
+        self.end()
         await self._broadcast.dismiss(self)
 
     def __aiter__(self) -> AsyncIterator[Message | Gap]:
@@ -251,6 +255,8 @@ class Broadcast:
                     member.put(message, len(packed), self.maxlen)
         except Error as error:
             logger.error("Broadcast: it does not listen any more: %s", error)
+            for member in [each for members in self._members.values() for each in members]:
+                member.end()
 
     # ---- publishing ------------------------------------------------------------------------
 
@@ -297,12 +303,17 @@ class Broadcast:
         connection = self._open()
         names = self._identities(member)
         async with self._changing:
-            for group in member.groups:
-                if group not in self._members:
-                    await self._pubsub.subscribe(self._channel(group))
-                self._members.setdefault(group, set()).add(member)
             new = [name for name in names if name not in self._present]
             await connection.listen(*new)
+            try:
+                for group in member.groups:
+                    if group not in self._members:
+                        await self._pubsub.subscribe(self._channel(group))
+            except BaseException:  # too many channels, or cancelled
+                await connection.unlisten(*new)
+                raise
+            for group in member.groups:
+                self._members.setdefault(group, set()).add(member)
             for name in names:
                 self._present[name] = self._present.get(name, 0) + 1
         if last_id is not None:
@@ -427,6 +438,8 @@ class Broadcast:
                     except TimeoutError:
                         yield ": ping\n\n"
                         continue
+                    except InterfaceError:
+                        return  # the segment is gone; the client comes back to what is there then
                     yield _event(message)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -157,6 +158,23 @@ def test_cancelling_and_leaving(segment_name: str) -> None:
 
 async def _all(member: Member) -> list[Any]:
     return [each async for each in member]
+
+
+def test_members_end_when_the_segment_is_gone(
+    segment_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        broadcast = Broadcast(segment_name)
+        with contextlib.suppress(pynotify.Error):
+            async with broadcast, broadcast.join("c") as member:
+                await broadcast.publish("c", 1)
+                rest = asyncio.create_task(_all(member))
+                pynotify.unlink(segment_name, force=True)
+                async with asyncio.timeout(PATIENCE):
+                    assert [each.data for each in await rest] in ([], [1])
+
+    asyncio.run(run())
+    assert "does not listen any more" in caplog.text
 
 
 def test_events_of_a_gap_and_of_lines(segment_name: str) -> None:
