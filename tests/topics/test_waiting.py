@@ -345,3 +345,17 @@ def test_what_was_fetched_ahead_does_not_time_out_unseen(
             assert sorted(work(other, 10), key=int) == numbered(10)
         assert_nothing(slow)
         assert slow.stats().in_flight == 0
+
+
+def test_drain_hears_of_the_last_answer(
+    topic: pynotify.Topic, channel: pynotify.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks now and then as well, for time-outs, which is not waited for here."""
+    monkeypatch.setattr("pynotify.topics._consumer._DRAIN_S", threading.TIMEOUT_MAX)
+    with channel.consumer() as consumer:
+        topic.publish("x")
+        message = consumer.get(0)
+        call = Call(consumer.drain, None)
+        wait_until(lambda: vars(consumer._answered)["_waiters"] or call.ended, "it waits")
+        message.finish()
+        assert call.result() is True
