@@ -109,9 +109,9 @@ static void clear_channel(const struct pn_segment *seg, struct pn_topic_channel 
         (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
          topic->generation != ch->topic_generation))
         pn_store_release(&ch->state, PN_RECORD_DELETED);
-    ch->swept_below = ch->void_below;
-    if (ch->next_order < ch->void_below && ch->void_below != UINT64_MAX)
-        ch->next_order = ch->void_below;
+    ch->swept_below = ch->discarded_below;
+    if (ch->next_order < ch->discarded_below && ch->discarded_below != UINT64_MAX)
+        ch->next_order = ch->discarded_below;
     ch->first = ch->last = ch->ready = ch->deferred = ch->in_flight = ch->held = 0;
     ch->staged = 0;
     ch->bytes = ch->rest_stuck = 0;

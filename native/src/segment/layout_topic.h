@@ -20,7 +20,7 @@
  * believes; what is "derived" it rebuilds (rebuild_topics.c).
  *
  *  I20 A delivery exists iff its kind is not FREE, its message is LIVE or PREPARED, its channel is
- *      in use, and its order is not below the channel's void_below.
+ *      in use, and its order is not below the channel's discarded_below.
  *  I21 A message that is LIVE has a delivery.
  *  I22 Each delivery that exists stands in one place: READY in its channel's ready list, which is
  *      sorted by order; IN_FLIGHT in its consumer's list, sorted by deadline; DEFERRED, or READY
@@ -232,8 +232,8 @@ struct pn_topic_channel {
     char name[64];
     pn_atomic_u32 paused; /* W: holder.  R: a consumer's process, which has something ahead */
     uint32_t ephemeral, max_consumers;
-    uint64_t next_order; /* never less than any order + 1; truth */
-    uint64_t void_below; /* what has a smaller order is void: empty() */
+    uint64_t next_order;      /* never less than any order + 1; truth */
+    uint64_t discarded_below; /* what has a smaller order is void: empty() */
     uint64_t message_count, requeued, timed_out, finished, dead_lettered, dropped, expired;
     /* It rests from there on: rest_cursor[rests - 1]; 0: it does not.  The one store of `rests`
      * moves it (topic/rest.c). */

@@ -109,7 +109,7 @@ static inline struct pn_topic *pn_topic_of(const struct pn_segment *seg,
 /* Was it emptied, with all that stood in the channel then (I20)? */
 static inline bool pn_is_void(const struct pn_topic_channel *ch, const struct pn_delivery *d)
 {
-    return d->order < ch->void_below;
+    return d->order < ch->discarded_below;
 }
 
 /* ---- references ------------------------------------------------------------------------------ */

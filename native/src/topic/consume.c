@@ -253,10 +253,10 @@ void pn_consume_give_back_locked(struct pn_consumer *c)
 {
     pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
-    while (c->nahead > c->at) {
-        uint32_t ref = c->ahead[--c->nahead].ref;
+    while (c->nprefetched > c->at) {
+        uint32_t ref = c->prefetched[--c->nprefetched].ref;
         struct pn_delivery *d = pn_delivery_at(seg, ref);
-        if (pn_load_relaxed(&d->state) == c->ahead[c->nahead].word)
+        if (pn_load_relaxed(&d->state) == c->prefetched[c->nprefetched].word)
             pn_delivery_return_locked(seg, ref, PN_BACK_HEAD);
     }
     PN_CRASH("topic:ahead-returned");
@@ -275,10 +275,10 @@ static int renew_ahead(struct pn_consumer *c, int64_t now)
         return rc;
     pn_topics_begin_locked(seg);
     rc = pn_consume_check_channel(c, &ch);
-    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
-    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
+    struct pn_delivery *d = pn_delivery_at(seg, c->prefetched[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->prefetched[c->at].word) {
         d->delivered_ns = now;
-        pn_delivery_touch_locked(seg, c->ahead[c->at].ref, now + c->me->msg_timeout);
+        pn_delivery_touch_locked(seg, c->prefetched[c->at].ref, now + c->me->msg_timeout);
         c->me->alive = now;
         PN_CRASH("claim:renewed");
     }
@@ -290,12 +290,12 @@ static int renew_ahead(struct pn_consumer *c, int64_t now)
 /* 1: *out; 0: nothing is left. */
 static int next_ahead(struct pn_consumer *c, pn_message_out *out)
 {
-    while (c->at < c->nahead) {
+    while (c->at < c->nprefetched) {
         const int64_t now = pn_now_ns();
         int late = now - c->fetched_at > c->me->msg_timeout / PN_LATE ? renew_ahead(c, now) : 0;
         if (late != 0)
             return late;
-        int rc = copy_out(c, c->ahead[c->at].ref, c->ahead[c->at].word, out);
+        int rc = copy_out(c, c->prefetched[c->at].ref, c->prefetched[c->at].word, out);
         if (rc == 1 && out->expires_ns != 0 && out->expires_ns <= now) {
             rc = expire_ahead(c);
             if (rc == 0)
@@ -333,14 +333,14 @@ static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int
     struct pn_segment *seg = c->conn->seg;
     uint32_t consumers = *(volatile const uint32_t *) &ch->consumers;
     uint32_t share = consumers == 0 ? 1 : (ch->ready + consumers - 1) / consumers;
-    c->nahead = c->at = 0;
+    c->nprefetched = c->at = 0;
     c->fetched_at = c->me->alive = now;
-    while (c->nahead < PN_AHEAD && c->nahead < share && !pn_consumer_full(c->me)) {
+    while (c->nprefetched < PN_PREFETCH && c->nprefetched < share && !pn_consumer_full(c->me)) {
         uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);
         if (ref == 0)
             return;
-        c->ahead[c->nahead].ref = ref;
-        c->ahead[c->nahead++].word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
+        c->prefetched[c->nprefetched].ref = ref;
+        c->prefetched[c->nprefetched++].word = pn_load_relaxed(&pn_delivery_at(seg, ref)->state);
     }
 }
 
@@ -377,10 +377,10 @@ static void release_and_log(const struct pn_consumer *c, struct pn_topic_notes *
         pn_log_notes(c->conn, notes);
 }
 
-enum look { LOOK_FOUND = 1, LOOK_AGAIN = 2, LOOK_SLEEP = 3 };
+enum taking { TAKING_FOUND = 1, TAKING_AGAIN = 2, TAKING_SLEEP = 3 };
 
 /* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
-static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
+static int take_or_register(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
 {
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
@@ -399,7 +399,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
     pn_topics_begin_locked(seg);
     if (pn_load_relaxed(&c->me->wait) != PN_CONSUMER_BUSY)
         pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BUSY);
-    if (c->at < c->nahead) /* the channel was paused */
+    if (c->at < c->nprefetched) /* the channel was paused */
         pn_consume_give_back_locked(c);
     pump_locked(seg, ch);
     bool more = pn_topic_channel_tick_locked(seg, ch, now);
@@ -407,8 +407,8 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
         more = true;
     else
         fetch_locked(c, ch, now);
-    rc = c->nahead != 0 ? LOOK_FOUND : more ? LOOK_AGAIN : LOOK_SLEEP;
-    if (rc == LOOK_SLEEP && sleep) {
+    rc = c->nprefetched != 0 ? TAKING_FOUND : more ? TAKING_AGAIN : TAKING_SLEEP;
+    if (rc == TAKING_SLEEP && sleep) {
         *until = c->me->armed = sleep_until(c, ch, now, deadline);
         bool full = pn_consumer_full(c->me);
         pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
@@ -421,7 +421,7 @@ static int look(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *un
 }
 
 /* Leave the waiting consumers; if this one was notified, another one is to be instead. */
-static void stop_waiting(struct pn_consumer *c)
+static void leave_waiters(struct pn_consumer *c)
 {
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
@@ -528,12 +528,12 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
         if (pn_load_acquire(&c->closing) != 0)
             return closed();
         bool stay = !(over || back);
-        rc = look(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
-        if (rc == LOOK_FOUND)
+        rc = take_or_register(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
+        if (rc == TAKING_FOUND)
             rc = next_ahead(c, out);
-        if (rc == LOOK_AGAIN || rc == 0)
+        if (rc == TAKING_AGAIN || rc == 0)
             continue;
-        if (rc != LOOK_SLEEP)
+        if (rc != TAKING_SLEEP)
             return rc;
         if (!stay) {
             if (has_fd)
@@ -542,7 +542,7 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
         }
         rc = block(c, until);
         if (rc != 0) {
-            stop_waiting(c);
+            leave_waiters(c);
             return rc;
         }
         now = pn_now_ns();
@@ -593,7 +593,7 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
         return closed();
     if (lock_consumer(c, timeout_ns) == 0)
         return 0;
-    rc = c->at < c->nahead && !is_paused(c) ? next_ahead(c, out) : 0;
+    rc = c->at < c->nprefetched && !is_paused(c) ? next_ahead(c, out) : 0;
     if (rc == 0)
         rc = get_slowly(c, timeout_ns, out);
     if (rc == 1 && __builtin_expect(c->conn->log != NULL, 0))
@@ -617,9 +617,9 @@ static int expire_ahead(struct pn_consumer *c)
     take_notes_locked(c, &notes);
     pn_topics_begin_locked(seg);
     rc = pn_consume_check_channel(c, &ch);
-    struct pn_delivery *d = pn_delivery_at(seg, c->ahead[c->at].ref);
-    if (rc == 0 && pn_load_relaxed(&d->state) == c->ahead[c->at].word) {
-        pn_delivery_return_locked(seg, c->ahead[c->at].ref, PN_BACK_HEAD);
+    struct pn_delivery *d = pn_delivery_at(seg, c->prefetched[c->at].ref);
+    if (rc == 0 && pn_load_relaxed(&d->state) == c->prefetched[c->at].word) {
+        pn_delivery_return_locked(seg, c->prefetched[c->at].ref, PN_BACK_HEAD);
         pn_topic_channel_tick_locked(seg, ch, pn_now_ns());
         pn_topic_channel_settle_locked(seg, ch);
     }

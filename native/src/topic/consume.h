@@ -7,7 +7,7 @@
 
 extern int64_t pn_consumer_slow_ns; /* the slow timer at first; tests put it off */
 
-enum { PN_AHEAD = 64 };
+enum { PN_PREFETCH = 64 };
 
 struct pn_consumer {
     struct pn_conn *conn; /* holds a reference */
@@ -24,9 +24,9 @@ struct pn_consumer {
     struct {
         uint32_t ref;
         uint64_t word;
-    } ahead[PN_AHEAD];
-    uint32_t nahead, at;
-    int64_t fetched_at; /* when those ahead were; CLOCK_MONOTONIC */
+    } prefetched[PN_PREFETCH];
+    uint32_t nprefetched, at;
+    int64_t fetched_at; /* when those prefetched were; CLOCK_MONOTONIC */
     uint8_t *buf;
     size_t cap;
     int64_t published_mono; /* of the message got last, for the log */

@@ -395,9 +395,9 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct p
     uint64_t word = pn_load_relaxed(&d->state);
     take_out(seg, ref, word);
     timed_give_back(seg, channel_of(seg, d), d);
-    /* until the store of `channel` the backlog's void_below is what counts */
-    if (to->next_order < channel_of(seg, d)->void_below)
-        to->next_order = channel_of(seg, d)->void_below;
+    /* until the store of `channel` the backlog's discarded_below is what counts */
+    if (to->next_order < channel_of(seg, d)->discarded_below)
+        to->next_order = channel_of(seg, d)->discarded_below;
     d->order = to->next_order++;
     PN_CRASH("topic:pump-order");
     pn_store_release(&d->state, pn_state_word(d->due > now ? PN_KIND_DEFERRED : PN_KIND_READY, 0, 0,
@@ -589,7 +589,7 @@ bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_chann
 {
     pn_assert_topics_held(seg);
     struct pn_timed entry;
-    if (ch->swept_below >= ch->void_below)
+    if (ch->swept_below >= ch->discarded_below)
         return false;
     for (uint32_t ref; (ref = ch->first) != 0 && pn_is_void(ch, pn_delivery_at(seg, ref));) {
         if ((*steps)-- == 0)
@@ -617,6 +617,6 @@ bool pn_topic_channel_sweep_locked(struct pn_segment *seg, struct pn_topic_chann
     }
     if (sweep_flights(seg, ch, steps))
         return true;
-    ch->swept_below = ch->void_below;
+    ch->swept_below = ch->discarded_below;
     return false;
 }

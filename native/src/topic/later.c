@@ -364,7 +364,7 @@ struct turn {
 };
 
 /* The queue has moved past it: so says the redo record, or that is all. */
-static void pass(const struct turn *t, const struct record *r)
+static void advance(const struct turn *t, const struct record *r)
 {
     pn_diskqueue_pass(&t->topic->later, r->to.file, r->to.at, r->to.seq - 1, r->to.sum);
 }
@@ -412,7 +412,7 @@ static bool is_over(const struct turn *t, const struct record *r)
     if (r->d.there)
         pn_durable_note_cancelled_locked(t->seg, t->topic, r->d.m.id, true);
     count_all(t, r, false, false);
-    pass(t, r);
+    advance(t, r);
     PN_CRASH("later:over");
     return true;
 }

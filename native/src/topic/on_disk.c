@@ -297,7 +297,7 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
     const struct pn_topic_channel *ch = pn_topic_channel_at(seg, out->channel);
     return out->channel >= seg->topics.max_topics && out->channel < seg->topics.max_channels &&
            pn_load_relaxed(&ch->state) == PN_RECORD_USED && ch->generation == out->generation &&
-           ch->topic == (uint32_t) (topic - seg->topics.topic) && out->order >= ch->void_below;
+           ch->topic == (uint32_t) (topic - seg->topics.topic) && out->order >= ch->discarded_below;
 }
 
 void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic *topic,

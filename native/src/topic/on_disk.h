@@ -62,8 +62,9 @@ int pn_topic_disk_full(const struct pn_topic *topic, uint64_t more);
 /* What a message that was given to its channels already still is to one of them. */
 struct pn_spilled_delivery {
     uint32_t channel, generation; /* index; which use of that record */
-    uint64_t order; /* it was to have that one; below the channel's void_below: emptied since */
-    int64_t due;    /* CLOCK_MONOTONIC, or 0 */
+    uint64_t
+        order;   /* it was to have that one; below the channel's discarded_below: emptied since */
+    int64_t due; /* CLOCK_MONOTONIC, or 0 */
     uint32_t attempts, unused;
 };
 struct pn_spilled_deliveries {

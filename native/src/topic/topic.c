@@ -14,8 +14,8 @@
  *    are built again (rebuild_topics.c).  What needs more than one store at once goes through a
  *    redo record, or, in a transaction, through redo entries in the queue before `head`.
  * 3. A topic, or a channel, is deleted by the store of its state; emptied by the store of
- *    `void_below`: whatever stands in it with a smaller order does not exist any more.  What it
- *    holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by every other
+ *    `discarded_below`: whatever stands in it with a smaller order does not exist any more.  What
+ *    it holds is freed afterwards, PN_TOPIC_STEPS at a time, by the deleter, and by every other
  *    operation on a topic until all is freed, also if the deleter has died (`sweeping`).
  * 4. The first channel of a topic gets what the topic has kept; a paused topic keeps, too, and so
  *    does one that has something kept already, so that the order stays (message.c).
@@ -386,7 +386,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
         if (!marked) {
             pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
-            ch->void_below = ch->next_order;
+            ch->discarded_below = ch->next_order;
             pn_rest_empty_locked(conn->seg, ch);
             pn_later_emptied_locked(conn->seg, ch);
         }
@@ -416,7 +416,7 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     pn_durable_note_channel_locked(seg, ch);
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
-    ch->void_below = UINT64_MAX;
+    ch->discarded_below = UINT64_MAX;
     PN_EACH_CONSUMER (seg, ch, i) {
         uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
         if (wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED)

@@ -196,7 +196,7 @@ static void peeks_at_a_list_that_leads_round(void *arg)
     publish(has.conn, has.topic, "void");
     struct pn_topic_channel *ch = inside(has.channel);
     pn_delivery_at(test_inside(), ch->first)->next = ch->first;
-    ch->void_below = UINT64_MAX; /* so that it is none of what is shown */
+    ch->discarded_below = UINT64_MAX; /* so that it is none of what is shown */
     pn_topic_channel_peek(has.conn, has.channel, rows, 16, bodies, 4);
     check_it_is_found(pn_topic_pause(has.conn, has.topic, 1));
     close_all();

@@ -587,7 +587,7 @@ static void test_an_emptied_channel_whose_emptier_has_died_makes_room(void)
     struct pn_topics *all = &test_inside()->topics; /* as a process leaves it that dies here */
     struct pn_topic_channel *ch = &all->channel[(uint32_t) crowded - 1];
     all->ctl->sweeping = 1;
-    ch->void_below = ch->next_order;
+    ch->discarded_below = ch->next_order;
     publish_to_fill(other);
 }
 

@@ -247,7 +247,7 @@ static void test_what_is_void_is_passed_over(void)
     pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
     struct pn_topic_channel *ch = pn_topic_channel_at(test_inside(), (uint32_t) channel - 1);
     publish(conn, topic, "a");
-    ch->void_below = ch->next_order;
+    ch->discarded_below = ch->next_order;
     CHECK_EQ(look_at(topic).oldest_ready_ns, -1);
     publish(conn, topic, "b");
     CHECK(look_at(topic).oldest_ready_ns >= 0);
