@@ -11,6 +11,7 @@ from consuming import PATIENCE, take, work
 
 import pynotify
 from sessions import Connect, EngineFactory
+from waiting import Call
 
 MEMORY = 256 * 1024
 BACKLOG = 2000  # of such messages: several times what memory has room for
@@ -356,6 +357,38 @@ def test_what_the_only_channel_has_on_disk_is_its_own(
         topic.publish(b"more")
         assert work(consumer, 1) == work(other, 1) == [b"more"]
     assert topic.stats().unfinished == 0
+
+
+def test_a_consumer_that_hangs_leaves_room_for_the_others_of_its_channel(
+    on_disk: pynotify.Connection,
+) -> None:
+    """With as many in flight as it gets, and the channel's others on disk for want of room."""
+    topic = on_disk.topic("t")
+    channel = topic.channel("c")
+    topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))
+    with channel.consumer(max_in_flight=BACKLOG) as hung, channel.consumer() as other:
+        hold(hung)
+        held = channel.stats().in_flight
+        assert 0 < held < BACKLOG / 2
+        for number in range(held, BACKLOG):
+            message = other.get(0)  # it is there at once
+            assert message.body == b"%d" % number + BODY
+            message.finish()
+    assert channel.stats().depth == held
+
+
+def test_a_consumer_that_has_left_some_to_others_gets_what_they_leave(
+    on_disk: pynotify.Connection,
+) -> None:
+    topic = on_disk.topic("t")
+    channel = topic.channel("c")
+    topic.publish_many(b"%d" % number + BODY for number in range(BACKLOG))
+    with channel.consumer(max_in_flight=BACKLOG) as slow, channel.consumer() as other:
+        hold(slow)
+        waiting = Call(slow.get, PATIENCE)
+        while topic.stats().on_disk > 0:
+            other.get(PATIENCE).finish()
+        assert waiting.result().body.endswith(BODY)
 
 
 def test_a_channel_that_rested_gets_all_of_it_in_order(on_disk: pynotify.Connection) -> None:

@@ -229,6 +229,7 @@ static void check_consumers(struct check *k, uint32_t index)
 {
     struct pn_topic_channel *ch = pn_topic_channel_at(k->seg, index);
     uint32_t n = 0, waiting = 0, notified = 0, leaving = 0, flying = 0, samplers = 0;
+    uint32_t throttled = 0;
     int64_t due = pn_topic_channel_next_due_locked(k->seg, ch);
     bool in_time = due == INT64_MAX;
     for (uint32_t i = ch->first_consumer; i != 0 && n <= k->seg->topics.max_consumers; n++) {
@@ -239,9 +240,12 @@ static void check_consumers(struct check *k, uint32_t index)
         waiting += wait == PN_CONSUMER_WAITING;
         notified += wait == PN_CONSUMER_NOTIFIED;
         leaving += wait == PN_CONSUMER_LEAVING;
+        throttled += wait == PN_CONSUMER_THROTTLED;
         samplers += c->sample_rate != 0;
-        in_time = in_time ||
-                  ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due);
+        in_time = in_time || (pn_consumer_sleeps(c) && c->armed <= due);
+        if (wait == PN_CONSUMER_THROTTLED && !pn_consumer_throttled(k->seg, c))
+            report(k, "I24: consumer %u of channel %u leaves messages to others for no reason",
+                   i - 1, index);
         flying += check_flights(k, i - 1);
         i = c->next;
     }
@@ -251,6 +255,9 @@ static void check_consumers(struct check *k, uint32_t index)
                n, waiting, notified, ch->consumers, ch->waiting, ch->notified);
     if (flying + ch->held != ch->in_flight)
         report(k, "I23: %u in the lists of channel %u, %u in flight", flying, index, ch->in_flight);
+    if (throttled != ch->throttled)
+        report(k, "I23: %u consumers of channel %u are throttled, it says %u", throttled, index,
+               ch->throttled);
     if (leaving != ch->leaving)
         report(k, "I30: %u consumers leave channel %u, it says %u", leaving, index, ch->leaving);
     check_waiting(k, index, in_time);

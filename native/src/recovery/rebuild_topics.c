@@ -120,7 +120,7 @@ static void clear_channel(const struct pn_segment *seg, struct pn_topic_channel 
         pn_diskqueue_now(&topic->rest)->write_seq) /* it never began to, or has all of it */
         pn_store_release(&ch->rests, 0);
     ch->first_consumer = ch->consumers = ch->samplers = ch->waiting = ch->notified = 0;
-    ch->leaving = 0;
+    ch->leaving = ch->throttled = 0;
     ch->next_deadline = INT64_MAX;
     pn_timedset_forget_locked(&seg->topics.arena, &ch->timed);
 }
@@ -358,6 +358,7 @@ static void attach_consumer(struct pn_segment *seg, uint32_t i)
     ch->waiting += pn_load_relaxed(&c->wait) == PN_CONSUMER_WAITING;
     ch->notified += pn_load_relaxed(&c->wait) == PN_CONSUMER_NOTIFIED;
     ch->leaving += pn_load_relaxed(&c->wait) == PN_CONSUMER_LEAVING;
+    ch->throttled += pn_load_relaxed(&c->wait) == PN_CONSUMER_THROTTLED;
 }
 
 static bool attach_consumers(struct step *s)

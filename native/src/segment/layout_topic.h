@@ -254,7 +254,8 @@ struct pn_topic_channel {
     uint32_t staged; /* deliveries of messages that are not LIVE yet, none of the above */
     uint32_t first_consumer, consumers, samplers;
     uint32_t waiting, notified; /* consumers; of those that wait, with room */
-    uint32_t leaving, pad;      /* consumers; while there is one, no message is claimed */
+    uint32_t leaving;           /* consumers; while there is one, no message is claimed */
+    uint32_t throttled;         /* consumers */
     uint32_t histogram;         /* page, 0: none yet (topic/stats.c) */
     int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     int64_t histogram_since;
@@ -292,7 +293,8 @@ enum pn_consumer_wait {
     PN_CONSUMER_WAITING = 1,  /* it sleeps, and has room */
     PN_CONSUMER_BLOCKED = 2,  /* it sleeps, and has as much in flight as it may */
     PN_CONSUMER_NOTIFIED = 3, /* it slept and was woken; it has not come yet */
-    PN_CONSUMER_LEAVING = 4   /* a part of what it had in flight went back, the rest is to */
+    PN_CONSUMER_LEAVING = 4,  /* a part of what it had in flight went back, the rest is to */
+    PN_CONSUMER_THROTTLED = 5 /* it sleeps, and leaves what is ready to others (topic/waiting.c) */
 };
 
 struct pn_consumer_slot {

@@ -248,7 +248,8 @@ int pn_consume_pause(struct pn_consumer *c, int level)
         uint32_t wait = pn_load_relaxed(&c->me->wait);
         if (wait == PN_CONSUMER_BLOCKED && !pn_consumer_full(c->me))
             pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_WAITING);
-        else if (wait == PN_CONSUMER_WAITING && pn_consumer_full(c->me))
+        else if ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_THROTTLED) &&
+                 pn_consumer_full(c->me))
             pn_consumer_set_wait_locked(seg, c->ci, PN_CONSUMER_BLOCKED);
         pn_topic_channel_settle_locked(seg, ch);
         pn_topics_end_locked(seg);

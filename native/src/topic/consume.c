@@ -1,13 +1,13 @@
 /*
  * consume.c - a consumer as its own process sees it: fetching, handing over, sleeping.
  *
- * 1. A fetch claims several messages at once, no more than the consumer may have in flight and no
- *    more than its share of what is ready.  What the caller has not got yet waits in `ahead`, and
- *    counts as in flight.  Its deadline runs from when the caller gets it: a hand-over later than a
- *    part of msg_timeout after the fetch takes the lock and stores a new one.  What has not been
- *    handed over goes back when a msg_timeout has passed without a fetch or such a hand-over
- *    (delivery.c 4): the caller hangs; what went back is passed over.  If the channel is paused
- *    meanwhile it goes back, when the caller comes for it.
+ * 1. A fetch claims several messages at once, no more than the consumer may have in flight (also
+ *    for want of memory: waiting.c) and no more than its share of what is ready.  What the caller
+ *    has not got yet waits in `ahead`, and counts as in flight.  Its deadline runs from when the
+ *    caller gets it: a hand-over later than a part of msg_timeout after the fetch takes the lock
+ *    and stores a new one.  What has not been handed over goes back when a msg_timeout has passed
+ *    without a fetch or such a hand-over (delivery.c 4): the caller hangs; what went back is passed
+ *    over.  If the channel is paused meanwhile it goes back, when the caller comes for it.
  * 2. Bodies are read without the lock.  While a delivery is in flight with us no process touches
  *    its message, so a state word that is the same before and after says that what was copied in
  *    between is the message.  No consumer can see the same word of a later claim: only this one
@@ -335,7 +335,8 @@ static void fetch_locked(struct pn_consumer *c, struct pn_topic_channel *ch, int
     uint32_t share = consumers == 0 ? 1 : (ch->ready + consumers - 1) / consumers;
     c->nprefetched = c->at = 0;
     c->fetched_at = c->me->alive = now;
-    while (c->nprefetched < PN_PREFETCH && c->nprefetched < share && !pn_consumer_full(c->me)) {
+    while (c->nprefetched < PN_PREFETCH && c->nprefetched < share && !pn_consumer_full(c->me) &&
+           !pn_consumer_throttled(seg, c->me)) {
         uint32_t ref = pn_delivery_claim_locked(seg, c->ci, now);
         if (ref == 0)
             return;
@@ -410,8 +411,10 @@ static int take_or_register(struct pn_consumer *c, bool sleep, int64_t deadline,
     rc = c->nprefetched != 0 ? TAKING_FOUND : more ? TAKING_AGAIN : TAKING_SLEEP;
     if (rc == TAKING_SLEEP && sleep) {
         *until = c->me->armed = sleep_until(c, ch, now, deadline);
-        bool full = pn_consumer_full(c->me);
-        pn_consumer_set_wait_locked(seg, c->ci, full ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
+        pn_consumer_set_wait_locked(seg, c->ci,
+                                    pn_consumer_full(c->me)             ? PN_CONSUMER_BLOCKED
+                                    : pn_consumer_throttled(seg, c->me) ? PN_CONSUMER_THROTTLED
+                                                                        : PN_CONSUMER_WAITING);
     }
     pn_topic_channel_settle_locked(seg, ch);
     seg->topics.ctl->refill_next = ch->topic; /* it comes first */

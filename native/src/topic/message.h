@@ -16,6 +16,7 @@ struct pn_new_message {
     uint64_t id;
     int64_t delay_ns, ttl_ns;
     bool fresh; /* it is being published, and may be refused; else it was accepted before */
+    bool fits;  /* all channels have room for it in memory: that was looked at, just now */
 };
 
 int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len);

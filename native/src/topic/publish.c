@@ -63,16 +63,15 @@ int pn_publish_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
     return pn_message_make_room_locked(seg, topic, m, now, backlog, ref);
 }
 
-static int publish_locked(struct pn_segment *seg, struct pn_topic *topic,
-                          const struct pn_new_message *m)
+static int publish_locked(struct pn_segment *seg, struct pn_topic *topic, struct pn_new_message *m)
 {
     pn_assert_topics_held(seg);
     struct pn_moment now = pn_moment_now();
     size_t skip = 0, keep = 1;
     uint32_t ref = 0;
-    if (pn_rest_runs(seg, topic) &&
-        pn_rest_splits_locked(seg, topic, (uint64_t) m->headers_len + m->body_len,
-                              m->delay_ns > 0 || m->ttl_ns > 0))
+    m->fits = pn_rest_runs(seg, topic);
+    if (m->fits && pn_rest_splits_locked(seg, topic, (uint64_t) m->headers_len + m->body_len,
+                                         m->delay_ns > 0 || m->ttl_ns > 0))
         return pn_rest_publish_locked(seg, topic, m, m->body, &m->body_len, 1);
     bool spill = pn_topic_spills_locked(seg, topic, 1);
     int rc = spill ? 0 : pn_publish_admit_locked(seg, topic, 1, &skip, &keep);

@@ -59,13 +59,13 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
 }
 
 static bool add_deliveries(struct pn_segment *seg, struct pn_topic *topic, struct pn_message *m,
-                           uint32_t ref, int64_t due, bool backlog)
+                           uint32_t ref, int64_t due, bool backlog, bool fits)
 {
     struct pn_topic_channel *own = pn_topic_channel_at(seg, m->topic);
     const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
     bool before = own->ready != 0 || own->staged != 0; /* also of one transaction: in order */
     if (backlog || before || topic->paused != 0 || topic->nchannels == 0 ||
-        pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0))
+        (!fits && pn_rest_splits_locked(seg, topic, bytes, due != 0 || m->expires != 0)))
         return pn_message_add_delivery_locked(seg, m, ref, own, due);
     PN_EACH_CHANNEL (seg, topic, i) {
         struct pn_topic_channel *ch = pn_topic_channel_at(seg, i - 1);
@@ -122,7 +122,7 @@ uint32_t pn_message_stage_locked(struct pn_segment *seg, struct pn_topic *topic,
     pn_assert_topics_held(seg);
     uint32_t ref = stage_body(seg, topic, in, now, true);
     if (ref == 0 || add_deliveries(seg, topic, pn_message_at(seg, ref), ref,
-                                   later_ns(now->mono, in->delay_ns), backlog))
+                                   later_ns(now->mono, in->delay_ns), backlog, in->fits))
         return ref;
     pn_message_unstage_locked(seg, ref);
     return 0;

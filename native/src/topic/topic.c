@@ -393,6 +393,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
         marked = true;
         PN_CRASH("topic:emptied");
         more = pn_topic_sweep_one_locked(conn->seg, ch);
+        pn_topic_channel_settle_locked(conn->seg, ch);
         leave(conn, 0);
     }
     return 0;
@@ -417,11 +418,9 @@ static void delete_queue(struct pn_segment *seg, struct pn_topic_channel *ch)
     seg->topics.ctl->deleted++;
     seg->topics.ctl->sweeping = 1;
     ch->discarded_below = UINT64_MAX;
-    PN_EACH_CONSUMER (seg, ch, i) {
-        uint32_t wait = pn_load_relaxed(&pn_consumer_at(seg, i - 1)->wait);
-        if (wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED)
+    PN_EACH_CONSUMER (seg, ch, i)
+        if (pn_consumer_sleeps(pn_consumer_at(seg, i - 1)))
             pn_consumer_notify_locked(seg, i - 1);
-    }
 }
 
 static void delete_topic(struct pn_segment *seg, struct pn_topic *topic)

@@ -1,15 +1,33 @@
-/* waiting.c - consumers that wait: whether one does, and which is notified (consumers.c). */
+/*
+ * waiting.c - consumers that wait: whether one does, and which is notified (consumers.c).
+ *
+ * What is in flight stays in memory, and with a consumer that hangs it stays long.  So while more
+ * of its channel waits on disk for room, the last quarter of what the channel has in memory, and
+ * one message at least, is for consumers that have nothing in flight: those with something are
+ * THROTTLED.  They wait for more to be ready, or for the end of what they have.
+ */
 #include "topic/waiting.h"
 
 #include "base/crashpoint.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/cursors.h"
 #include "topic/queues.h"
 #include "topic/timedset.h"
 
 bool pn_consumer_full(const struct pn_consumer_slot *c)
 {
     return c->in_flight >= c->level;
+}
+
+bool pn_consumer_throttled(const struct pn_segment *seg, const struct pn_consumer_slot *c)
+{
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, c->channel);
+    if (__builtin_expect(pn_load_relaxed(&ch->rests) == 0, 1) || c->in_flight == 0 ||
+        !pn_rests(pn_topic_of(seg, ch), ch))
+        return false;
+    const uint64_t part = ((uint64_t) ch->ready + ch->in_flight) / 4;
+    return ch->ready <= (part > 1 ? part : 1);
 }
 
 void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_consumer_wait wait)
@@ -21,9 +39,11 @@ void pn_consumer_set_wait_locked(struct pn_segment *seg, uint32_t ci, enum pn_co
     ch->waiting -= was == PN_CONSUMER_WAITING;
     ch->notified -= was == PN_CONSUMER_NOTIFIED;
     ch->leaving -= was == PN_CONSUMER_LEAVING;
+    ch->throttled -= was == PN_CONSUMER_THROTTLED;
     ch->waiting += wait == PN_CONSUMER_WAITING;
     ch->notified += wait == PN_CONSUMER_NOTIFIED;
     ch->leaving += wait == PN_CONSUMER_LEAVING;
+    ch->throttled += wait == PN_CONSUMER_THROTTLED;
     pn_store_release(&c->wait, wait);
     PN_CRASH("topic:wait");
 }
@@ -114,16 +134,28 @@ static bool has_timekeeper(const struct pn_segment *seg, const struct pn_topic_c
 {
     PN_EACH_CONSUMER (seg, ch, i) {
         const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
-        uint32_t wait = pn_load_relaxed(&c->wait);
-        if ((wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED) && c->armed <= due)
+        if (pn_consumer_sleeps(c) && c->armed <= due)
             return true;
     }
     return false;
 }
 
+/* Those that may have more by now wait for it like the others. */
+static void release_throttled(struct pn_segment *seg, const struct pn_topic_channel *ch)
+{
+    PN_EACH_CONSUMER (seg, ch, i) {
+        const struct pn_consumer_slot *c = pn_consumer_at(seg, i - 1);
+        if (pn_load_relaxed(&c->wait) == PN_CONSUMER_THROTTLED && !pn_consumer_throttled(seg, c))
+            pn_consumer_set_wait_locked(
+                seg, i - 1, pn_consumer_full(c) ? PN_CONSUMER_BLOCKED : PN_CONSUMER_WAITING);
+    }
+}
+
 void pn_topic_channel_settle_locked(struct pn_segment *seg, struct pn_topic_channel *ch)
 {
     pn_assert_topics_held(seg);
+    if (__builtin_expect(ch->throttled != 0, 0))
+        release_throttled(seg, ch);
     if (ch->waiting == 0)
         return;
     while (pn_load_relaxed(&ch->paused) == 0 && ch->ready > ch->notified && notify_one(seg, ch))

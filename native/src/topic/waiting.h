@@ -24,5 +24,14 @@ int64_t pn_topic_channel_next_due_locked(struct pn_segment *seg, struct pn_topic
 
 /* Has it as many in flight as it may have? */
 bool pn_consumer_full(const struct pn_consumer_slot *c);
+/* Does it leave what is ready to others, for want of memory? */
+bool pn_consumer_throttled(const struct pn_segment *seg, const struct pn_consumer_slot *c);
+/* Does it sleep, whatever for? */
+static inline bool pn_consumer_sleeps(const struct pn_consumer_slot *c)
+{
+    const uint32_t wait = pn_load_relaxed(&c->wait);
+    return wait == PN_CONSUMER_WAITING || wait == PN_CONSUMER_BLOCKED ||
+           wait == PN_CONSUMER_THROTTLED;
+}
 
 #endif

@@ -3,6 +3,7 @@
  * every message once and in order, whether it has it in memory or on disk.
  */
 #include "segfiles.h"
+#include "topic/tables.h"
 #include "topics.h"
 
 enum { CHANNELS = 4, STEPS = 3000, MOST = 9, MEMORY = 256 * 1024 };
@@ -110,6 +111,71 @@ static void test_an_abandoned_channel_stops_no_other(void)
     CHECK_OK(pn_consumer_close(fast));
     CHECK_OK(pn_consumer_close(slow));
     close_scene();
+}
+
+/* As many as it gets, and then it waits for one more. */
+static void collect(void *arg)
+{
+    pn_message_out m;
+    pn_conn *mine = test_connect(engine);
+    pn_consumer *c = consumer_of(mine, channel_of(mine, topic_of(mine, "t"), "c"), 1000);
+    int rc, n = 0;
+    while (pn_consumer_get(c, 0, &m) == 1)
+        n++;
+    CHECK(n > 10);
+    CHECK_EQ(write(*(int *) arg, "r", 1), 1);
+    do
+        rc = pn_consumer_get(c, TEST_PATIENCE_MS * MS, &m);
+    while (rc == -EINTR);
+    CHECK_EQ(rc, 1);
+    CHECK_OK(pn_consumer_close(c));
+    pn_conn_close(mine);
+}
+
+static uint32_t throttled(pn_ref channel)
+{
+    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
+    uint32_t n = pn_topic_channel_named_locked(test_inside(), channel)->throttled;
+    pn_lock_release(test_inside());
+    return n;
+}
+
+/* It is woken when others have left it some, or when the channel was emptied. */
+static void test_a_consumer_with_much_in_flight_leaves_some_to_others(void)
+{
+    int pipes[2];
+    char r;
+    for (int emptied = 0; emptied < 2; emptied++) {
+        open_with(0);
+        CHECK_EQ(pipe(pipes), 0);
+        pn_ref channel = channel_of(conn, topic, "c");
+        publish_numbers(1, 1000, 500);
+        pid_t pid = spawn(collect, &pipes[1]);
+        CHECK_EQ(read(pipes[0], &r, 1), 1);
+        CHECK_SOON(throttled(channel) == 1);
+        CHECK_ENGINE(engine);
+        const int held = (int) channel_stat(conn, channel).in_flight;
+        CHECK(topic_stat(conn, topic).on_disk > 500);
+        pn_consumer *other = consumer_of(conn, channel, 1);
+        pn_message_out m;
+        if (emptied != 0) {
+            CHECK_OK(pn_topic_channel_empty(conn, channel));
+            CHECK_EQ(throttled(channel), 0);
+            CHECK_ENGINE(engine);
+            publish_numbers(1, 1, 500);
+        }
+        for (int i = held + 1; emptied == 0 && throttled(channel) != 0; i++) {
+            CHECK_EQ(pn_consumer_get(other, 0, &m), 1); /* it is there at once */
+            CHECK_EQ(number_in(&m), i);
+            FINISH(conn, &m);
+        }
+        CHECK_CHILD(pid, 0);
+        CHECK_ENGINE(engine);
+        CHECK_OK(pn_consumer_close(other));
+        close(pipes[0]);
+        close(pipes[1]);
+        close_scene();
+    }
 }
 
 static void test_a_later_channel_has_nothing_of_what_is_on_disk(void)
@@ -481,6 +547,7 @@ int main(void)
     test_watchdog(110);
     data_dir_make();
     RUN(test_an_abandoned_channel_stops_no_other);
+    RUN(test_a_consumer_with_much_in_flight_leaves_some_to_others);
     RUN(test_a_later_channel_has_nothing_of_what_is_on_disk);
     RUN(test_what_is_emptied_or_deleted_leaves_nothing_on_disk);
     RUN(test_a_deferred_message_is_cancelled_wherever_it_is);
