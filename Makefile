@@ -21,7 +21,7 @@ LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
           $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h \
-                      native/python/*.c native/python/*.h)
+                      native/python/*.c native/python/*.h native/gateway/*.c native/gateway/*.h)
 # pytest fails when it finds no test, so a step without any is left out.
 SPARK_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.spark' tests)
 FULL_TESTS := $(shell grep -rls --include='test_*.py' 'mark\.full' tests)

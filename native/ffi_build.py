@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEADERS = [
     ROOT / "native" / "include" / "pynotify.h",
     ROOT / "native" / "include" / "pynotify_topic.h",
+    ROOT / "native" / "include" / "pynotify_gateway.h",
 ]
 
 # setuptools wants relative paths; it is always run in the project's root.
@@ -47,6 +48,12 @@ def python_sources() -> list[str]:
     return sorted(f"native/python/{path.name}" for path in (ROOT / "native" / "python").glob("*.c"))
 
 
+def gateway_sources() -> list[str]:
+    """All of it but the program."""
+    paths = (ROOT / "native" / "gateway").glob("*.c")
+    return sorted(f"native/gateway/{path.name}" for path in paths if path.name != "main.c")
+
+
 def read_declarations() -> str:
     found = []
     for header in HEADERS:
@@ -63,6 +70,7 @@ def read_headers() -> list[str]:
     found = [
         *(ROOT / "native" / "src").rglob("*.h"),
         *(ROOT / "native" / "python").glob("*.h"),
+        *(ROOT / "native" / "gateway").glob("*.h"),
         *HEADERS,
     ]
     return sorted(str(path.relative_to(ROOT)) for path in found)
@@ -84,8 +92,8 @@ def make_builder(module: str, macros: list[tuple[str, str | None]], asserts: boo
     sanitizers = sanitizer_args()
     builder.set_source(
         module,
-        '#include "pynotify.h"',
-        sources=read_sources() + python_sources(),
+        '#include "pynotify.h"\n#include "pynotify_gateway.h"',
+        sources=read_sources() + python_sources() + gateway_sources(),
         depends=read_headers(),
         include_dirs=INCLUDE_DIRS,
         # distutils puts the latter behind the former, and behind the flags of Python itself

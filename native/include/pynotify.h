@@ -259,6 +259,7 @@ void pn_conn_close(pn_conn *conn);
 
 int32_t pn_conn_pid(const pn_conn *conn);        /* the process that owns it */
 int32_t pn_conn_backend_id(const pn_conn *conn); /* its index in the backend array */
+uint32_t pn_conn_claim(const pn_conn *conn);     /* which claim of it this is, from 1 */
 
 /* Next notice (a warning to log) into buf; its length, 0 when there is none, or -PN_EFORKED. */
 int pn_conn_notice(pn_conn *conn, char *buf, size_t cap);

@@ -24,7 +24,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 #: Imported when they are called for.
 COMMANDS = (
     *("listen", "notify", "topics", "ls", "stat", "top", "doctor", "rm"),
-    *("bench", "demo", "exporter", "bridge"),
+    *("bench", "demo", "exporter", "bridge", "gateway"),
 )
 
 

@@ -538,6 +538,11 @@ PN_API int32_t pn_conn_backend_id(const pn_conn *conn)
     return (int32_t) conn->slot;
 }
 
+PN_API uint32_t pn_conn_claim(const pn_conn *conn)
+{
+    return conn->generation;
+}
+
 /* ---- shared generation counters -------------------------------------------------------------- */
 
 PN_API int pn_generation(pn_conn *conn, const char *name, size_t len, uint32_t *index)

@@ -1,0 +1,121 @@
+/*
+ * deliver.c - notifications to the client.
+ *
+ * What cannot be told in this protocol ends the session: after a Gap the client has to load its
+ * state anew, as after any lost connection.  A payload that is no text is left out and counted,
+ * since drivers that raise in the middle of a message cannot go on.
+ */
+#include "work.h"
+
+#define WARNING_INTERVAL_NS 1000000000LL
+
+static bool may_deliver(const struct gw_session *session)
+{
+    return session->activity == GW_IDLE && session->block == GW_BLOCK_NONE && !session->batch;
+}
+
+static void mute(struct gw_session *session)
+{
+    if (!session->muted && session->conn != NULL)
+        session->muted = pn_conn_mute_fd(session->conn) >= 0;
+}
+
+static void warn(struct gw_session *session, int64_t now)
+{
+    gw_count(&session->shared->unreadable, 1);
+    if (session->warned_at != 0 && now - session->warned_at < WARNING_INTERVAL_NS)
+        return;
+    session->warned_at = now;
+    gw_notice(session, "WARNING", "22021",
+              "a notification was left out: its payload is no UTF-8 text, or contains NUL");
+}
+
+static void send_batch(struct gw_session *session, const pn_batch *batch, int64_t now)
+{
+    for (size_t i = 0; i < batch->n; i++) {
+        size_t channel_len = 0, len = batch->offset[i + 1] - batch->offset[i];
+        const char *payload = (const char *) batch->data + batch->offset[i];
+        const char *channel = pn_conn_channel(session->conn, batch->channel[i], &channel_len);
+        if (channel == NULL || gw_utf8_valid(payload, len) < len) {
+            warn(session, now);
+            continue;
+        }
+        gw_send_notification(&session->out, (uint32_t) batch->pid[i], channel, channel_len,
+                             payload, len);
+        gw_count(&session->shared->sent, 1);
+    }
+}
+
+static void end_for(struct gw_session *session, int64_t rc)
+{
+    session->shared->gone |= rc == -PN_EGONE;
+    if (rc == -PN_EGONE)
+        gw_end_session(session, "57P01", "terminating connection due to administrator command");
+    else
+        gw_end_session(session, "58000", pn_error_message());
+}
+
+/*
+ * A backend that stands behind what is in memory, since its client was slow, reads from files: it
+ * may, a piece at a time.  No other thread has this slot, so nothing else is waited for.
+ */
+static int64_t poll_slot(pn_conn *conn, pn_batch *batch)
+{
+    int64_t n = pn_poll(conn, batch, 0);
+    if (n != -PN_ELOCKBUSY)
+        return n;
+    pn_set_never_wait(0);
+    n = pn_poll(conn, batch, 0);
+    pn_set_never_wait(1);
+    return n;
+}
+
+/* All that is owed, as long as the client takes it; false: the session ended. */
+static bool send_owed(struct gw_session *session, int64_t now)
+{
+    pn_batch *batch = session->shared->batch;
+    while (gw_buffer_size(&session->out) < GW_OUT_MAX) {
+        batch->max_data = GW_OUT_MAX / 4;
+        int64_t n = poll_slot(session->conn, batch);
+        if (n < 0) {
+            end_for(session, n);
+            return session->activity != GW_CLOSING;
+        }
+        if (batch->ngaps > 0) {
+            gw_end_session(session, "57P01", "notifications were lost");
+            return false;
+        }
+        send_batch(session, batch, now);
+        if (n == 0)
+            break;
+    }
+    return true;
+}
+
+void gw_session_deliver(struct gw_session *session, int64_t now)
+{
+    if (session->conn == NULL || session->activity == GW_CLOSING)
+        return;
+    if (!may_deliver(session) || gw_buffer_size(&session->out) >= GW_OUT_MAX) {
+        mute(session);
+        return;
+    }
+    if (session->muted) {
+        session->muted = false;
+        pn_conn_mark_readable(session->conn);
+    }
+    send_owed(session, now);
+}
+
+void gw_ready(struct gw_session *session)
+{
+    static const char status[] = {
+        [GW_BLOCK_NONE] = 'I', [GW_BLOCK_OPEN] = 'T', [GW_BLOCK_FAILED] = 'E'};
+    session->activity = GW_IDLE;
+    session->batch = session->skip_to_sync = false;
+    gw_session_deliver(session, session->now);
+    if (session->activity == GW_CLOSING)
+        return;
+    gw_settings_report(session->settings, &session->out, false);
+    gw_send_ready(&session->out, status[session->block]);
+}

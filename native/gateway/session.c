@@ -1,0 +1,405 @@
+/* session.c - see session.h: messages, simple queries, and what keeps a session going. */
+#include "session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parse.h"
+#include "terms.h"
+#include "work.h"
+
+#define PAUSE_MIN_NS 100000LL
+#define PAUSE_MAX_NS 5000000LL
+
+enum { CACHED_TEXT = 1024, MESSAGE_SLACK = 1 << 20 };
+
+/* ---- errors and notices ---------------------------------------------------------------------- */
+
+void gw_report(struct gw_session *session)
+{
+    gw_send_error(&session->out, "ERROR", &session->error);
+}
+
+void gw_end_session(struct gw_session *session, const char *code, const char *message)
+{
+    struct gw_error error;
+    gw_fail(&error, code, "%s", message);
+    gw_send_error(&session->out, "FATAL", &error);
+    session->activity = GW_CLOSING;
+}
+
+void gw_session_terminate(struct gw_session *session, const char *message)
+{
+    if (session->activity != GW_CLOSING)
+        gw_end_session(session, "57P01", message);
+}
+
+void gw_notice(struct gw_session *session, const char *severity, const char *code,
+               const char *message)
+{
+    struct gw_error notice;
+    if (!gw_settings_notice(session->settings, severity))
+        return;
+    const char *rest = strchr(message, '\n');
+    size_t len = rest != NULL ? (size_t) (rest - message) : strlen(message);
+    gw_fail(&notice, code, "%.*s", (int) len, message);
+    if (rest != NULL)
+        gw_hint(&notice, "%s", rest + 1);
+    gw_send_notice(&session->out, severity, &notice);
+}
+
+static const char *code_of(int rc)
+{
+    static const struct {
+        int rc;
+        const char *code;
+    } codes[] = {{PN_EQUEUEFULL, "54000"}, {PN_EROOMBUSY, "54000"},   {PN_ETOOBIG, "54000"},
+                 {PN_ECHANNELNAME, "22023"}, {PN_EPAYLOAD, "22023"},  {PN_EBACKENDS, "53300"},
+                 {PN_ECHANNELS, "53200"},  {PN_EENCODING, "22021"},   {PN_ELOCK, "55P03"},
+                 {PN_ELOCKBUSY, "55P03"},  {PN_EGONE, "57P01"},       {PN_EREAPED, "57P01"},
+                 {PN_ECLOSED, "57P01"},    {PN_ECORRUPT, "XX001"},    {ENOMEM, "53200"}};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i].rc == -rc)
+            return codes[i].code;
+    return "58000";
+}
+
+/* The core's message up to its newline; what follows says what to do. */
+enum gw_result gw_core_error(struct gw_session *session, int rc)
+{
+    const char *message = pn_error_message(), *rest = strchr(message, '\n');
+    size_t len = rest != NULL ? (size_t) (rest - message) : strlen(message);
+    gw_fail(&session->error, code_of(rc), "%.*s", (int) len, message);
+    if (rest != NULL)
+        gw_hint(&session->error, "%s", rest + 1);
+    return GW_FAILED;
+}
+
+void gw_try_again(struct gw_session *session)
+{
+    session->pause = session->pause == 0 ? PAUSE_MIN_NS : session->pause * 2;
+    if (session->pause > PAUSE_MAX_NS)
+        session->pause = PAUSE_MAX_NS;
+    session->wake_at = session->now + session->pause;
+}
+
+/* ---- compiled texts -------------------------------------------------------------------------- */
+
+/* FNV-1a; what it finds is compared. */
+static uint64_t hash(uint64_t value, const void *bytes, size_t len)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < len; i++)
+        value = (value ^ at[i]) * 0x100000001b3ULL;
+    return value;
+}
+
+static bool is_same(const struct gw_script *script, const char *text, size_t len, bool extended,
+                    const uint32_t *types, size_t ntypes)
+{
+    return script != NULL && !script->spoiled && script->len == len &&
+           script->extended == extended && script->ngiven == ntypes &&
+           memcmp(script->text, text, len) == 0 &&
+           (ntypes == 0 || memcmp(script->given, types, ntypes * sizeof *types) == 0);
+}
+
+/* Room for the types of all parameters, and those that are given. */
+static bool add_types(struct gw_script *script, bool extended, const uint32_t *types, size_t ntypes)
+{
+    size_t n = extended ? ntypes : 0;
+    for (size_t i = 0; extended && i < script->n; i++)
+        if (script->statement[i].nparams > n)
+            n = script->statement[i].nparams;
+    uint32_t *given = gw_alloc(&script->arena, (ntypes + 1) * sizeof *given);
+    uint32_t *all = gw_alloc(&script->arena, (n + 1) * sizeof *all);
+    if (given == NULL || all == NULL)
+        return false;
+    if (ntypes > 0) {
+        memcpy(given, types, ntypes * sizeof *given);
+        memcpy(all, types, ntypes * sizeof *all);
+    }
+    script->given = given;
+    script->ngiven = ntypes;
+    script->types = all;
+    script->ntypes = n;
+    script->extended = extended;
+    return true;
+}
+
+static struct gw_script *compile(struct gw_session *session, const char *text, size_t len,
+                                 bool extended, const uint32_t *types, size_t ntypes)
+{
+    size_t valid = gw_utf8_valid(text, len);
+    if (valid < len) {
+        gw_not_utf8(&session->error, text + valid, len - valid);
+        return NULL;
+    }
+    struct gw_script *script = gw_compile(text, len, &session->error);
+    if (script == NULL || add_types(script, extended, types, ntypes))
+        return script;
+    gw_script_let_go(script);
+    gw_fail(&session->error, "53200", "out of memory");
+    return NULL;
+}
+
+struct gw_script *gw_script_of(struct gw_session *session, const char *text, size_t len,
+                               bool extended, const uint32_t *types, size_t ntypes)
+{
+    struct gw_shared *shared = session->shared;
+    uint64_t key = hash(hash(extended ? 1 : 2, text, len < CACHED_TEXT ? len : CACHED_TEXT), types,
+                        ntypes * sizeof *types);
+    struct gw_script **place = &shared->script[(key ^ key >> 32) % GW_SCRIPTS];
+    struct gw_script *script;
+    if (is_same(*place, text, len, extended, types, ntypes)) {
+        script = gw_script_hold(*place);
+    } else {
+        script = compile(session, text, len, extended, types, ntypes);
+        if (script != NULL && len <= CACHED_TEXT && ntypes <= 16) {
+            gw_script_let_go(*place);
+            *place = gw_script_hold(script);
+        }
+    }
+    for (struct gw_cut_name *cut = script != NULL ? script->notices : NULL; cut != NULL;
+         cut = cut->next)
+        gw_notice(session, "NOTICE", "42622", cut->text);
+    return script;
+}
+
+/* ---- simple queries -------------------------------------------------------------------------- */
+
+static enum gw_result run_next(struct gw_session *session)
+{
+    struct gw_statement *statement = &session->script->statement[session->next];
+    size_t before = gw_buffer_size(&session->out), nrows;
+    char tag[GW_TAG_SIZE];
+    bool rows = gw_returns_rows(statement);
+    if (session->block != GW_BLOCK_FAILED && !gw_analyse(session->script, statement, &session->error)) {
+        session->script->spoiled = true;
+        return GW_FAILED;
+    }
+    if (rows && session->block != GW_BLOCK_FAILED)
+        gw_send_row_description(session, statement, NULL);
+    enum gw_result result = gw_run_statement(session, statement, NULL, session->script->n == 1,
+                                             &session->out, &nrows, tag);
+    if (result != GW_DONE && rows && !session->failed_late)
+        gw_buffer_rewind(&session->out, before);
+    if (result != GW_DONE)
+        return result;
+    if (statement->kind == GW_SELECT)
+        snprintf(tag, sizeof tag, "SELECT %zu", nrows);
+    gw_send_complete(&session->out, tag);
+    return GW_DONE;
+}
+
+/* The statements of a Query that are left, and the commit of what they did. */
+static enum gw_result run_query(struct gw_session *session)
+{
+    while (session->next < session->script->n) {
+        enum gw_result result = run_next(session);
+        if (result != GW_DONE)
+            return result;
+        session->next++;
+    }
+    return session->block == GW_BLOCK_NONE ? gw_commit(session) : GW_DONE;
+}
+
+static void go_on_querying(struct gw_session *session)
+{
+    enum gw_result result = run_query(session);
+    if (result == GW_WAITS)
+        return;
+    if (result == GW_FAILED) {
+        gw_report(session);
+        gw_fail_transaction(session);
+    }
+    gw_script_let_go(session->script);
+    session->script = NULL;
+    gw_ready(session);
+}
+
+static void handle_query(struct gw_session *session, struct gw_reader *in)
+{
+    size_t len;
+    const char *text = gw_get_text(in, &len);
+    if (session->skip_to_sync)
+        return;
+    gw_drop_prepared(session, "");
+    session->script = NULL;
+    if (in->cut)
+        gw_fail(&session->error, "08P01", "invalid string in message");
+    else
+        session->script = gw_script_of(session, text, len, false, NULL, 0);
+    if (session->script == NULL) {
+        gw_report(session);
+        gw_fail_transaction(session);
+        gw_ready(session);
+        return;
+    }
+    if (session->script->n == 0)
+        gw_send_empty(&session->out, 'I');
+    session->next = 0;
+    session->activity = GW_QUERY;
+    go_on_querying(session);
+}
+
+/* ---- Sync ------------------------------------------------------------------------------------ */
+
+static void go_on_syncing(struct gw_session *session)
+{
+    enum gw_result result = session->block == GW_BLOCK_NONE ? gw_commit(session) : GW_DONE;
+    if (result == GW_WAITS)
+        return;
+    if (result == GW_FAILED)
+        gw_report(session);
+    gw_ready(session);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void handle_message(struct gw_session *session, char type, struct gw_reader *in)
+{
+    char text[48];
+    switch (type) {
+    case 'Q':
+        handle_query(session, in);
+        return;
+    case 'P':
+    case 'B':
+    case 'D':
+    case 'E':
+    case 'C':
+    case 'H':
+        gw_handle_extended(session, type, in);
+        return;
+    case 'S':
+        session->activity = GW_SYNC;
+        go_on_syncing(session);
+        return;
+    case 'X':
+        session->activity = GW_CLOSING;
+        return;
+    case 'd':
+    case 'c':
+    case 'f':
+        return;
+    case 'F':
+        if (session->skip_to_sync)
+            return;
+        gw_fail(&session->error, "0A000", "function calls are not supported");
+        gw_hint(&session->error, "%s", gw_no_database_hint);
+        gw_report(session);
+        gw_fail_transaction(session);
+        gw_ready(session);
+        return;
+    default:
+        snprintf(text, sizeof text, "invalid frontend message type %u", (unsigned char) type);
+        gw_end_session(session, "08P01", text);
+    }
+}
+
+/* The next whole message; false: there is none. */
+static bool take_message(struct gw_session *session)
+{
+    size_t size = gw_buffer_size(&session->in);
+    if (session->activity == GW_STARTUP)
+        return gw_startup(session);
+    if (size < 5)
+        return false;
+    const char *at = session->in.data + session->in.begin;
+    uint32_t len = gw_peek32(at + 1);
+    size_t most = 4 * (size_t) session->shared->options.max_payload + MESSAGE_SLACK;
+    if (len < 4 || len > most) {
+        gw_end_session(session, "08P01", "invalid message length");
+        return true;
+    }
+    if (size - 1 < len)
+        return false;
+    struct gw_reader in = {at + 5, at + 1 + len, false};
+    handle_message(session, *at, &in);
+    gw_buffer_sent(&session->in, (size_t) len + 1);
+    return true;
+}
+
+/* ---- the session ----------------------------------------------------------------------------- */
+
+struct gw_session *gw_session_new(struct gw_shared *shared, bool refused, uint32_t secret)
+{
+    struct gw_session *session = calloc(1, sizeof *session);
+    if (session == NULL)
+        return NULL;
+    session->shared = shared;
+    session->refused = refused;
+    session->secret = secret;
+    session->activity = GW_STARTUP;
+    return session;
+}
+
+void gw_session_free(struct gw_session *session)
+{
+    if (session->settings != NULL)
+        gw_rollback(session);
+    session->portal = NULL;
+    gw_drop_portals(session);
+    gw_drop_prepared(session, NULL);
+    gw_script_let_go(session->script);
+    if (session->conn != NULL)
+        pn_conn_close(session->conn);
+    gw_settings_free(session->settings);
+    gw_arena_free(&session->arena);
+    gw_buffer_free(&session->in);
+    gw_buffer_free(&session->out);
+    free(session->user);
+    free(session->database);
+    free(session);
+}
+
+void gw_session_input(struct gw_session *session, const void *bytes, size_t len)
+{
+    gw_put(&session->in, bytes, len);
+}
+
+bool gw_session_reads(const struct gw_session *session)
+{
+    bool waits = session->activity != GW_IDLE && session->activity != GW_STARTUP;
+    return !waits && gw_buffer_size(&session->out) < GW_OUT_MAX;
+}
+
+static void go_on(struct gw_session *session)
+{
+    switch (session->activity) {
+    case GW_CONNECT:
+        gw_go_on_connecting(session);
+        return;
+    case GW_QUERY:
+        go_on_querying(session);
+        return;
+    case GW_EXECUTE:
+        gw_go_on_executing(session);
+        return;
+    default:
+        go_on_syncing(session);
+    }
+}
+
+static bool is_waiting(const struct gw_session *session)
+{
+    return session->activity == GW_CONNECT || session->activity == GW_QUERY ||
+           session->activity == GW_EXECUTE || session->activity == GW_SYNC;
+}
+
+void gw_session_run(struct gw_session *session, int64_t now)
+{
+    session->now = now;
+    if (is_waiting(session) && (session->canceled || now >= session->wake_at))
+        go_on(session);
+    while (gw_session_reads(session) && take_message(session))
+        ;
+    if (!is_waiting(session)) {
+        session->wake_at = 0;
+        session->canceled = false;
+    }
+    if (session->in.failed || session->out.failed)
+        session->activity = GW_CLOSING;
+}
