@@ -6,9 +6,12 @@ may say.  The protocol is spoken in C by one thread, the one that calls `Gateway
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ from pynotify._segments import map_segment
 from pynotify.errors import InterfaceError, OperationalError, SegmentUnlinked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Unpack
 
     from pynotify._options import OpenOptions
@@ -76,7 +79,6 @@ class Gateway(ClosedByWith):
         wanted.native.directory = wanted.path(directory or default_directory())
         wanted.native.port = port
         wanted.native.tcp = tcp
-        wanted.native.interruptible = 1
         wanted.native.databases, wanted.native.ndatabases = wanted.texts(databases)
         pairs = [f"{key}={value}" for key, value in (maps or {}).items()]
         wanted.native.maps, wanted.native.nmaps = wanted.texts(pairs)
@@ -84,18 +86,22 @@ class Gateway(ClosedByWith):
         wanted.native.gids, wanted.native.ngids = wanted.numbers(allow_gids)
         if latency_log is not None:
             wanted.native.latency_log = wanted.path(latency_log)
-        self._mapping = map_segment(name, create=True, options=options)
-        self._native: Any = None
-        self._running = False
-        out, said = ffi.new("pn_gateway **"), ffi.new("char[]", _SAID)
-        engine = self._mapping.usable()
-        result = lib.pn_gateway_open(engine, wanted.native, said, _SAID, out)
-        if result < 0:
-            self._mapping.close()
-            raise _error(result, said)
-        self._native = out[0]
         self.name = name
+        self._running = False
+        with contextlib.ExitStack() as undo:
+            self._mapping = undo.enter_context(map_segment(name, create=True, options=options))
+            self._wakeup = undo.enter_context(contextlib.closing(_Wakeup()))
+            wanted.native.interruptible, wanted.native.wake_fd = 1, self._wakeup.read_fd
+            self._native: Any = self._open(wanted.native)
+            undo.pop_all()
         self.path = Path(os.fsdecode(ffi.string(lib.pn_gateway_path(self._native))))
+
+    def _open(self, options: Any) -> Any:
+        out, said = ffi.new("pn_gateway **"), ffi.new("char[]", _SAID)
+        result = lib.pn_gateway_open(self._mapping.usable(), options, said, _SAID, out)
+        if result < 0:
+            raise _error(result, said)
+        return out[0]
 
     def run(self) -> None:
         """Serve clients until `stop`, in this thread.
@@ -108,8 +114,9 @@ class Gateway(ClosedByWith):
             raise InterfaceError("the gateway runs already")
         self._running = True
         try:
-            while (result := lib.pn_gateway_run(native)) == -errno.EINTR:
-                pass
+            with self._wakeup.of_signals():
+                while (result := lib.pn_gateway_run(native)) == -errno.EINTR:
+                    pass
         finally:
             self._running = False
         if result < 0:
@@ -142,6 +149,7 @@ class Gateway(ClosedByWith):
         if native is not None:
             lib.pn_gateway_close(native)
             self._mapping.close()
+            self._wakeup.close()
 
     def _usable(self) -> Any:
         if self._native is None:
@@ -158,6 +166,33 @@ def default_directory() -> Path:
         directory = Path(tempfile.gettempdir()) / f"pynotify-{os.geteuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     return directory
+
+
+class _Wakeup:
+    """A pipe that makes `run` come back to Python, whose signal handlers then run.
+
+    A signal that comes when the thread is not asleep interrupts nothing: without the byte that
+    Python's own handler writes, the thread would fall asleep right after it.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def of_signals(self) -> Iterator[None]:
+        """In the main thread, the only one that runs handlers; others have nothing to do."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self._write_fd)
 
 
 class _Options:

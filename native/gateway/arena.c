@@ -11,8 +11,7 @@ struct gw_chunk {
     size_t used, size; /* of what follows */
 };
 
-static const size_t head_size =
-    (sizeof(struct gw_chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+static const size_t head_size = (sizeof(struct gw_chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 
 static struct gw_chunk *add_chunk(struct gw_arena *arena, size_t size)
 {

@@ -175,7 +175,7 @@ static enum gw_result savepoint(struct gw_session *session, const struct gw_stat
         free(name);
         return gw_core_error(session, level);
     }
-    session->savepoint[session->nsavepoints++] = (struct gw_savepoint){name, level};
+    session->savepoint[session->nsavepoints++] = (struct gw_savepoint) {name, level};
     return GW_DONE;
 }
 

@@ -40,8 +40,8 @@ static void send_batch(struct gw_session *session, const pn_batch *batch, int64_
             warn(session, now);
             continue;
         }
-        gw_send_notification(&session->out, (uint32_t) batch->pid[i], channel, channel_len,
-                             payload, len);
+        gw_send_notification(&session->out, (uint32_t) batch->pid[i], channel, channel_len, payload,
+                             len);
         gw_count(&session->shared->sent, 1);
     }
 }
@@ -112,7 +112,7 @@ void gw_ready(struct gw_session *session)
     static const char status[] = {
         [GW_BLOCK_NONE] = 'I', [GW_BLOCK_OPEN] = 'T', [GW_BLOCK_FAILED] = 'E'};
     session->activity = GW_IDLE;
-    session->batch = session->skip_to_sync = false;
+    session->batch = session->pipelined = session->skip_to_sync = false;
     gw_session_deliver(session, session->now);
     if (session->activity == GW_CLOSING)
         return;

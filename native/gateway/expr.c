@@ -27,8 +27,13 @@ static const struct gw_function functions[] = {
     {"current_catalog", GW_F_DATABASE, GW_NAME, 0, 0, {0}, false},
     {"pg_client_encoding", GW_F_ENCODING, GW_NAME, 0, 0, {0}, false},
     {"pg_is_in_recovery", GW_F_IN_RECOVERY, GW_BOOL, 0, 0, {0}, false},
-    {"pg_isolation_test_session_is_blocked", GW_F_IS_BLOCKED, GW_BOOL, 2, 2,
-     {GW_INT4, GW_INT4_ARRAY}, true},
+    {"pg_isolation_test_session_is_blocked",
+     GW_F_IS_BLOCKED,
+     GW_BOOL,
+     2,
+     2,
+     {GW_INT4, GW_INT4_ARRAY},
+     true},
     {"pg_notify", GW_F_NOTIFY, GW_VOID, 2, 2, {GW_TEXT, GW_TEXT}, false},
     {"current_schema", GW_F_SCHEMA, GW_NAME, 0, 0, {0}, false},
     {"set_config", GW_F_SET_CONFIG, GW_TEXT, 3, 3, {GW_TEXT, GW_TEXT, GW_BOOL}, false},
@@ -248,9 +253,9 @@ static bool analyse_column(struct analysis *a, struct gw_node *node)
         gw_fail(a->error, "42601", "SELECT * with no tables specified is not valid");
         return refuse(a, node);
     }
-    if (node->star || (statement->from != GW_FROM_NOTHING &&
-                       (strcmp(node->name, statement->column) == 0 ||
-                        strcmp(node->name, statement->relation) == 0)))
+    if (node->star ||
+        (statement->from != GW_FROM_NOTHING && (strcmp(node->name, statement->column) == 0 ||
+                                                strcmp(node->name, statement->relation) == 0)))
         return true;
     gw_fail(a->error, "42703", "column \"%s\" does not exist", node->name);
     return refuse(a, node);
@@ -326,9 +331,8 @@ static void settle(struct analysis *a, struct gw_node *node)
 static bool check_places(struct analysis *a, const struct gw_node *node, bool top)
 {
     bool counts = node->function != NULL && node->function->kind == GW_F_COUNT;
-    bool of_session =
-        node->function != NULL &&
-        (node->function->kind == GW_F_SLEEP || node->function->kind == GW_F_LISTENING);
+    bool of_session = node->function != NULL && (node->function->kind == GW_F_SLEEP ||
+                                                 node->function->kind == GW_F_LISTENING);
     if (!top && (counts || of_session)) {
         gw_fail(a->error, "0A000", "%s() inside of another expression is not supported",
                 node->name);
@@ -426,17 +430,17 @@ bool gw_analyse(struct gw_script *script, struct gw_statement *statement, struct
 
 struct gw_value gw_text_value(const char *text, size_t len)
 {
-    return (struct gw_value){.type = GW_TEXT, .text = text, .len = len};
+    return (struct gw_value) {.type = GW_TEXT, .text = text, .len = len};
 }
 
 struct gw_value gw_whole_value(uint32_t type, int64_t whole)
 {
-    return (struct gw_value){.type = type, .whole = whole};
+    return (struct gw_value) {.type = type, .whole = whole};
 }
 
 static struct gw_value real_value(double real)
 {
-    return (struct gw_value){.type = GW_FLOAT8, .real = real};
+    return (struct gw_value) {.type = GW_FLOAT8, .real = real};
 }
 
 static bool no_memory(struct gw_error *error)
@@ -504,8 +508,8 @@ static bool bad_syntax(struct gw_error *error, uint32_t type, const char *text)
 
 static bool truth_of(const char *text, size_t len, int64_t *whole)
 {
-    static const char *const words[] = {"t", "true", "y", "yes", "on",  "1",
-                                        "f", "false", "n", "no", "off", "0"};
+    static const char *const words[] = {"t", "true",  "y", "yes", "on",  "1",
+                                        "f", "false", "n", "no",  "off", "0"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (gw_same_word(text, len, words[i])) {
             *whole = i < 6;
@@ -553,7 +557,7 @@ static bool write_text(struct gw_env *env, struct gw_value *value, uint32_t type
     text = gw_copy(env->arena, text, len);
     if (text == NULL)
         return no_memory(error);
-    *value = (struct gw_value){.type = type, .text = text, .len = len};
+    *value = (struct gw_value) {.type = type, .text = text, .len = len};
     return true;
 }
 
@@ -601,7 +605,7 @@ bool gw_convert(struct gw_env *env, struct gw_value *value, uint32_t type, struc
 
 static struct gw_value null_value(uint32_t type)
 {
-    return (struct gw_value){.type = type, .null = true};
+    return (struct gw_value) {.type = type, .null = true};
 }
 
 static bool call_own(struct gw_env *env, enum gw_function_kind kind, const struct gw_value *args,
@@ -681,37 +685,37 @@ static bool holds(const char *operator, int order)
     case '!':
         return order != 0;
     case '>':
-        return operator[1] == '=' ? order >= 0 : order > 0;
+        return operator[1] == '=' ? order >= 0 : order> 0;
     default:
-        return operator[1] == '>' ? order != 0 : operator[1] == '=' ? order <= 0 : order < 0;
+        return operator[1] == '>' ? order != 0 : operator[1] == '=' ? order <= 0 : order<0;
     }
 }
 
-static bool divide(char operator, const struct gw_value *left, const struct gw_value *right,
+static bool divide(char operator, const struct gw_value * left, const struct gw_value *right,
                    struct gw_value *out, struct gw_error *error)
 {
     if (right->whole == 0)
         return gw_fail(error, "22012", "division by zero");
     if (right->whole == -1) { /* the least number has no negative */
-        if (operator == '/' && __builtin_sub_overflow(0, left->whole, &out->whole))
+        if (operator== '/' && __builtin_sub_overflow(0, left->whole, &out->whole))
             return out_of_range(error, GW_INT8);
-        out->whole = operator == '/' ? out->whole : 0;
+        out->whole = operator== '/' ? out->whole : 0;
         return true;
     }
-    out->whole = operator == '/' ? left->whole / right->whole : left->whole % right->whole;
+    out->whole = operator== '/' ? left->whole / right->whole : left->whole % right->whole;
     return true;
 }
 
-static bool calculate_whole(char operator, const struct gw_value *left,
+static bool calculate_whole(char operator, const struct gw_value * left,
                             const struct gw_value *right, struct gw_value *out,
                             struct gw_error *error)
 {
     bool overflow = false;
-    if (operator == '+')
+    if (operator== '+')
         overflow = __builtin_add_overflow(left->whole, right->whole, &out->whole);
-    else if (operator == '-')
+    else if (operator== '-')
         overflow = __builtin_sub_overflow(left->whole, right->whole, &out->whole);
-    else if (operator == '*')
+    else if (operator== '*')
         overflow = __builtin_mul_overflow(left->whole, right->whole, &out->whole);
     else if (!divide(operator, left, right, out, error))
         return false;
@@ -819,7 +823,8 @@ static bool evaluate_unary(struct gw_env *env, const struct gw_node *node, struc
         return true;
     default:
         if (!null && node->type != GW_FLOAT8 &&
-            (__builtin_sub_overflow(0, out->whole, &out->whole) || !in_range(out->whole, node->type)))
+            (__builtin_sub_overflow(0, out->whole, &out->whole) ||
+             !in_range(out->whole, node->type)))
             return out_of_range(error, node->type);
         out->real = -out->real;
         return true;
@@ -912,7 +917,7 @@ bool gw_decode(struct gw_env *env, uint32_t type, bool binary, const char *bytes
     if (binary && (type == GW_BOOL || is_number(type)))
         return decode_binary(type, bytes, len, out, error);
     if (binary && type == GW_INT4_ARRAY) { /* nothing looks into it */
-        *out = (struct gw_value){.type = type, .text = "{}", .len = 2};
+        *out = (struct gw_value) {.type = type, .text = "{}", .len = 2};
         return true;
     }
     size_t valid = gw_utf8_valid(bytes, len);

@@ -73,8 +73,7 @@ bool gw_analyse(struct gw_script *script, struct gw_statement *statement, struct
 
 bool gw_evaluate(struct gw_env *env, const struct gw_node *node, struct gw_value *out,
                  struct gw_error *error);
-bool gw_convert(struct gw_env *env, struct gw_value *value, uint32_t type,
-                struct gw_error *error);
+bool gw_convert(struct gw_env *env, struct gw_value *value, uint32_t type, struct gw_error *error);
 /* What PostgreSQL calls pg_type.typlen. */
 int16_t gw_type_length(uint32_t type);
 

@@ -69,7 +69,7 @@ static bool add_prepared(struct gw_session *session, const char *name, struct gw
         free(copy);
         return gw_fail(&session->error, "53400", "too many prepared statements");
     }
-    *prepared = (struct gw_prepared){session->prepared, copy, gw_script_hold(script)};
+    *prepared = (struct gw_prepared) {session->prepared, copy, gw_script_hold(script)};
     session->prepared = prepared;
     session->nprepared++;
     return true;
@@ -202,10 +202,10 @@ static bool read_value(struct gw_session *session, struct gw_portal *portal, str
     struct gw_value *value = &portal->args[i];
     struct gw_env env = {.arena = &portal->arena, .script = portal->script};
     uint32_t type = portal->script->types[i];
-    bool binary = parameters->nformats > 0 &&
-                  parameters->format[parameters->nformats == 1 ? 0 : i] == 1;
+    bool binary =
+        parameters->nformats > 0 && parameters->format[parameters->nformats == 1 ? 0 : i] == 1;
     if (len == UINT32_MAX) {
-        *value = (struct gw_value){.type = type, .null = true};
+        *value = (struct gw_value) {.type = type, .null = true};
         return true;
     }
     const char *bytes = gw_get(in, len);
@@ -418,6 +418,8 @@ void gw_go_on_executing(struct gw_session *session)
     if (waits)
         return;
     session->activity = GW_IDLE;
+    enum gw_statement_kind kind = portal->script->statement[0].kind;
+    session->pipelined = kind != GW_COMMIT && kind != GW_ROLLBACK && kind != GW_DISCARD_ALL;
     if (!done)
         fail_batch(session);
     session->portal = NULL;

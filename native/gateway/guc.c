@@ -8,7 +8,18 @@
 
 #include "arena.h"
 
-enum kind { TEXT, TRUTH, CHOICE, NUMBER, DURATION, ENCODING, DATE_STYLE, CONFORMING, IDENTITY, FIXED };
+enum kind {
+    TEXT,
+    TRUTH,
+    CHOICE,
+    NUMBER,
+    DURATION,
+    ENCODING,
+    DATE_STYLE,
+    CONFORMING,
+    IDENTITY,
+    FIXED
+};
 
 enum { REPORTED = 1 };
 
@@ -226,7 +237,7 @@ static struct setting *find_or_add(struct gw_settings *settings, const char *nam
         return NULL;
     }
     setting = &settings->setting[settings->n++];
-    *setting = (struct setting){.name = copy};
+    *setting = (struct setting) {.name = copy};
     return setting;
 }
 
@@ -302,7 +313,8 @@ static int64_t milliseconds(const char *value)
     static const struct {
         const char *unit;
         double ms;
-    } units[] = {{"", 1}, {"us", 0.001}, {"ms", 1}, {"s", 1e3}, {"min", 6e4}, {"h", 3.6e6}, {"d", 8.64e7}};
+    } units[] = {{"", 1},      {"us", 0.001}, {"ms", 1},    {"s", 1e3},
+                 {"min", 6e4}, {"h", 3.6e6},  {"d", 8.64e7}};
     char *end;
     double number = strtod(value, &end);
     if (end == value || !(number >= 0))
@@ -347,9 +359,9 @@ static bool as_number(const struct setting *setting, const char *value, char *in
 /* Letters and digits count, as in PostgreSQL: 'utf-8' is UTF8. */
 static bool as_encoding(const struct setting *setting, const char *value, struct gw_error *error)
 {
-    static const char *const others[] = {"latin1",  "latin2",  "latin9",  "iso88591", "iso885915",
+    static const char *const others[] = {"latin1",   "latin2",  "latin9",  "iso88591", "iso885915",
                                          "sqlascii", "win1251", "win1252", "eucjp",    "koi8r",
-                                         "sjis",    "gbk",     "gb18030", "big5",     "euckr"};
+                                         "sjis",     "gbk",     "gb18030", "big5",     "euckr"};
     char plain[32];
     size_t n = 0;
     for (const char *at = value; *at != '\0' && n + 1 < sizeof plain; at++) {
@@ -500,7 +512,7 @@ static bool remember(struct gw_settings *settings, size_t index, bool local, uin
     for (size_t i = 0; !local && i < settings->nundo; i++)
         if (settings->undo[i].setting == index)
             settings->undo[i].local = false;
-    settings->undo[settings->nundo++] = (struct undo){index, value, level, local};
+    settings->undo[settings->nundo++] = (struct undo) {index, value, level, local};
     return true;
 }
 

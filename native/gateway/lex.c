@@ -185,7 +185,7 @@ static struct gw_token *add_token(struct gw_source *source, enum gw_token_kind k
     if (copy == NULL)
         gw_no_memory(source);
     struct gw_token *token = &source->token[source->ntokens++];
-    *token = (struct gw_token){kind, copy, len, start, end};
+    *token = (struct gw_token) {kind, copy, len, start, end};
     return token;
 }
 
@@ -198,8 +198,8 @@ static void cut_name(struct gw_source *source, struct gw_token *token)
     size_t size = token->len + kept + AROUND;
     struct gw_cut_name *cut = gw_need(source, sizeof *cut);
     char *text = gw_need(source, size);
-    snprintf(text, size, "identifier \"%s\" will be truncated to \"%.*s\"", token->text,
-             (int) kept, token->text);
+    snprintf(text, size, "identifier \"%s\" will be truncated to \"%.*s\"", token->text, (int) kept,
+             token->text);
     cut->text = text;
     *source->last_cut_name = cut;
     source->last_cut_name = &cut->next;
@@ -287,8 +287,7 @@ static size_t lex_operator(struct gw_source *source, size_t start)
     }
     if (end == start) {
         if (!in_set(source->text[start], SELF))
-            gw_syntax_error_at(source, "syntax error", start,
-                               start + 1);
+            gw_syntax_error_at(source, "syntax error", start, start + 1);
         end = start + 1;
     }
     add_token(source, GW_OPERATOR, start, end, source->text + start, end - start);
@@ -305,7 +304,7 @@ struct value {
 
 static struct value begin_value(const struct gw_source *source)
 {
-    return (struct value){source->scratch, 0};
+    return (struct value) {source->scratch, 0};
 }
 
 static void add_point(struct gw_source *source, struct value *value, int64_t point, size_t at)
@@ -551,8 +550,7 @@ static size_t lex_prefixed(struct gw_source *source, size_t at)
         return lex_string(source, at, at + 1, true);
     if ((c == 'b' || c == 'x') && next == '\'')
         return lex_bits(source, at);
-    if (c == 'u' && next == '&' &&
-        (byte(source, at + 2) == '\'' || byte(source, at + 2) == '"'))
+    if (c == 'u' && next == '&' && (byte(source, at + 2) == '\'' || byte(source, at + 2) == '"'))
         return lex_unicode(source, at);
     return 0;
 }

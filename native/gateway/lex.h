@@ -47,7 +47,7 @@ struct gw_source {
     size_t len;
     struct gw_arena *arena;
     struct gw_error *error;
-    jmp_buf *out; /* where gw_give_up() goes */
+    jmp_buf *out;           /* where gw_give_up() goes */
     struct gw_token *token; /* [ntokens], the last one is GW_END */
     size_t ntokens, room;
     struct gw_cut_name *cut_names, **last_cut_name;

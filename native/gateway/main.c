@@ -63,11 +63,16 @@ static size_t place(size_t *n)
 }
 
 static const struct option long_options[] = {
-    {"directory", required_argument, NULL, 'd'}, {"port", required_argument, NULL, 'p'},
-    {"tcp", no_argument, NULL, 't'},             {"database", required_argument, NULL, 'b'},
-    {"map", required_argument, NULL, 'm'},       {"allow-uid", required_argument, NULL, 'u'},
-    {"allow-gid", required_argument, NULL, 'g'}, {"latency-log", required_argument, NULL, 'l'},
-    {"help", no_argument, NULL, 'h'},            {NULL, 0, NULL, 0},
+    {"directory", required_argument, NULL, 'd'},
+    {"port", required_argument, NULL, 'p'},
+    {"tcp", no_argument, NULL, 't'},
+    {"database", required_argument, NULL, 'b'},
+    {"map", required_argument, NULL, 'm'},
+    {"allow-uid", required_argument, NULL, 'u'},
+    {"allow-gid", required_argument, NULL, 'g'},
+    {"latency-log", required_argument, NULL, 'l'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static void take_option(struct arguments *arguments, int option)

@@ -78,7 +78,7 @@ static struct gw_assignment *assign(struct gw_parser *parser, struct gw_statemen
     for (; *last != NULL; last = &(*last)->next)
         if (++n == MAX_MODES)
             gw_unexpected(parser);
-    *assignment = (struct gw_assignment){NULL, name, value, local};
+    *assignment = (struct gw_assignment) {NULL, name, value, local};
     *last = assignment;
     return assignment;
 }
@@ -233,8 +233,8 @@ static const char *setting_value(struct gw_parser *parser)
         gw_accept(parser, "+");
     const struct gw_token *token = gw_next(parser);
     bool number = token->kind == GW_INTEGER || token->kind == GW_DECIMAL;
-    bool keyword = gw_next_is(parser, "true") || gw_next_is(parser, "false") ||
-                   gw_next_is(parser, "on");
+    bool keyword =
+        gw_next_is(parser, "true") || gw_next_is(parser, "false") || gw_next_is(parser, "on");
     if (token->kind == GW_END || (minus && !number) ||
         (token->kind == GW_WORD && !keyword && gw_is_reserved(token->text)) ||
         token->kind == GW_OPERATOR || token->kind == GW_PARAMETER || token->kind == GW_BITS)
@@ -505,8 +505,7 @@ static bool names_catalogue(const struct gw_parser *parser, size_t begin, size_t
         if (token->kind == GW_OPERATOR && token->text[0] == ';')
             break;
         if ((token->kind == GW_WORD || token->kind == GW_QUOTED) &&
-            (strncmp(token->text, "pg_", 3) == 0 ||
-             strcmp(token->text, "information_schema") == 0))
+            (strncmp(token->text, "pg_", 3) == 0 || strcmp(token->text, "information_schema") == 0))
             return true;
     }
     return false;
@@ -605,9 +604,8 @@ static void no_relation(struct gw_parser *parser, size_t from)
 
 static size_t statement_end(const struct gw_parser *parser, size_t at)
 {
-    while (at + 1 < parser->source.ntokens &&
-           !(parser->source.token[at].kind == GW_OPERATOR &&
-             parser->source.token[at].text[0] == ';'))
+    while (at + 1 < parser->source.ntokens && !(parser->source.token[at].kind == GW_OPERATOR &&
+                                                parser->source.token[at].text[0] == ';'))
         at++;
     return at;
 }
@@ -646,13 +644,12 @@ static const struct {
     const char *word;
     parse_function *parse;
 } grammar[] = {
-    {"listen", parse_listen},         {"unlisten", parse_unlisten}, {"notify", parse_notify},
-    {"select", parse_select},         {"begin", parse_begin},       {"start", parse_start},
-    {"commit", parse_commit},         {"end", parse_commit},        {"rollback", parse_rollback},
-    {"abort", parse_rollback},        {"savepoint", parse_savepoint},
-    {"release", parse_release},       {"set", parse_set},           {"reset", parse_reset},
-    {"show", parse_show},             {"discard", parse_discard},   {"close", parse_close},
-    {"deallocate", parse_deallocate},
+    {"listen", parse_listen},   {"unlisten", parse_unlisten},   {"notify", parse_notify},
+    {"select", parse_select},   {"begin", parse_begin},         {"start", parse_start},
+    {"commit", parse_commit},   {"end", parse_commit},          {"rollback", parse_rollback},
+    {"abort", parse_rollback},  {"savepoint", parse_savepoint}, {"release", parse_release},
+    {"set", parse_set},         {"reset", parse_reset},         {"show", parse_show},
+    {"discard", parse_discard}, {"close", parse_close},         {"deallocate", parse_deallocate},
 };
 
 static void parse_unsupported(struct gw_parser *parser)
@@ -706,7 +703,7 @@ static void parse_statement(struct gw_parser *parser, struct gw_statement *state
             gw_give_up(&parser->source);
         struct gw_error *failure = gw_need(&parser->source, sizeof *failure);
         *failure = *parser->source.error;
-        *statement = (struct gw_statement){.kind = GW_UNSUPPORTED, .at = statement->at};
+        *statement = (struct gw_statement) {.kind = GW_UNSUPPORTED, .at = statement->at};
         statement->failure = failure;
         skip_statement(parser);
     }
@@ -717,8 +714,8 @@ static void parse_script(struct gw_parser *parser, struct gw_script *script)
 {
     size_t room = 1;
     for (size_t i = 0; i < parser->source.ntokens; i++)
-        room += parser->source.token[i].kind == GW_OPERATOR &&
-                parser->source.token[i].text[0] == ';';
+        room +=
+            parser->source.token[i].kind == GW_OPERATOR && parser->source.token[i].text[0] == ';';
     script->statement = gw_need(&parser->source, room * sizeof *script->statement);
     for (;;) {
         while (gw_accept(parser, ";"))

@@ -16,7 +16,7 @@ bool gw_unix_peer(int fd, struct gw_peer *out)
     socklen_t len = sizeof credentials;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) != 0)
         return false;
-    *out = (struct gw_peer){credentials.uid, credentials.gid, true};
+    *out = (struct gw_peer) {credentials.uid, credentials.gid, true};
     return true;
 }
 
@@ -52,7 +52,7 @@ static bool ask(int netlink, const struct sockaddr_in *peer, const struct sockad
         answer.head.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
         return false;
     const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-    *out = (struct gw_peer){.uid = found->idiag_uid};
+    *out = (struct gw_peer) {.uid = found->idiag_uid};
     return found->id.idiag_sport == peer->sin_port && found->id.idiag_dport == own->sin_port;
 }
 
@@ -61,8 +61,8 @@ bool gw_tcp_peer(int fd, struct gw_peer *out)
     struct sockaddr_in peer, own;
     socklen_t peer_len = sizeof peer, own_len = sizeof own;
     if (getpeername(fd, (struct sockaddr *) &peer, &peer_len) != 0 ||
-        getsockname(fd, (struct sockaddr *) &own, &own_len) != 0 ||
-        peer.sin_family != AF_INET || own.sin_family != AF_INET)
+        getsockname(fd, (struct sockaddr *) &own, &own_len) != 0 || peer.sin_family != AF_INET ||
+        own.sin_family != AF_INET)
         return false;
     int netlink = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (netlink < 0)

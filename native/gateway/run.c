@@ -53,7 +53,7 @@ static bool call_current_setting(struct gw_session *session, const struct gw_val
         return unknown_setting(error, args[0].text);
     if (value != NULL)
         return text_result(out, value);
-    *out = (struct gw_value){.type = GW_TEXT, .null = true};
+    *out = (struct gw_value) {.type = GW_TEXT, .null = true};
     return true;
 }
 
@@ -73,7 +73,7 @@ static bool call_set_config(struct gw_session *session, const struct gw_value *a
 
 static bool call_usage(struct gw_session *session, struct gw_value *out)
 {
-    *out = (struct gw_value){.type = GW_FLOAT8};
+    *out = (struct gw_value) {.type = GW_FLOAT8};
     int rc = pn_queue_usage(session->shared->engine, &out->real);
     return rc >= 0 || gw_core_error(session, rc) == GW_DONE;
 }
@@ -99,9 +99,8 @@ static bool do_call(struct gw_env *env, const struct gw_function *function,
         return true;
     case GW_F_CANCEL:
     case GW_F_TERMINATE:
-        found = args[0].whole > 0 &&
-                shared->terminate(shared->server, (uint32_t) args[0].whole,
-                                  function->kind == GW_F_TERMINATE);
+        found = args[0].whole > 0 && shared->terminate(shared->server, (uint32_t) args[0].whole,
+                                                       function->kind == GW_F_TERMINATE);
         if (!found) {
             char text[96];
             snprintf(text, sizeof text, "PID %lld is not a PostgreSQL server process",
@@ -187,8 +186,7 @@ static bool count_row(struct row_sink *sink, int64_t *counts)
     struct gw_error *error = &sink->session->error;
     for (struct gw_item *item = sink->statement->items; item != NULL; item = item->next) {
         struct gw_value value = {.null = false};
-        if (!item->value->star &&
-            !gw_evaluate(&sink->env, item->value->args[0], &value, error))
+        if (!item->value->star && !gw_evaluate(&sink->env, item->value->args[0], &value, error))
             return false;
         *counts++ += !value.null;
     }
@@ -218,9 +216,8 @@ static bool series_rows(struct row_sink *sink, int64_t *counts)
     struct gw_error *error = &sink->session->error;
     const struct gw_statement *statement = sink->statement;
     struct gw_value first, last;
-    uint32_t type = statement->first->type == GW_INT8 || statement->last->type == GW_INT8
-                        ? GW_INT8
-                        : GW_INT4;
+    uint32_t type =
+        statement->first->type == GW_INT8 || statement->last->type == GW_INT8 ? GW_INT8 : GW_INT4;
     if (!gw_evaluate(&sink->env, statement->first, &first, error) ||
         !gw_convert(&sink->env, &first, type, error) ||
         !gw_evaluate(&sink->env, statement->last, &last, error) ||
@@ -403,10 +400,11 @@ static enum gw_result run_select(struct gw_session *session, struct gw_statement
     struct row_sink sink = {session, statement, portal, rows, {0}, 0};
     const struct gw_value *args = portal != NULL ? portal->args : NULL;
     const struct gw_script *script = portal != NULL ? portal->script : session->script;
-    sink.env = (struct gw_env){&session->arena, script, args, {0}, call_session, session};
+    sink.env = (struct gw_env) {&session->arena, script, args, {0}, call_session, session};
     if (portal != NULL && portal->nformats > 1 && portal->nformats != statement->nitems) {
-        gw_fail(&session->error, "08P01", "bind message has %zu result formats but query has %zu columns",
-                portal->nformats, statement->nitems);
+        gw_fail(&session->error, "08P01",
+                "bind message has %zu result formats but query has %zu columns", portal->nformats,
+                statement->nitems);
         return GW_FAILED;
     }
     enum gw_result slept = sleep_before(session, &sink);
@@ -428,9 +426,9 @@ static enum gw_result run_select(struct gw_session *session, struct gw_statement
 
 static bool is_constant(const struct gw_node *node)
 {
-    if (node->kind == GW_COLUMN || (node->function != NULL &&
-                                    (node->function->kind >= GW_F_LISTENING ||
-                                     node->function->kind == GW_F_COUNT)))
+    if (node->kind == GW_COLUMN ||
+        (node->function != NULL &&
+         (node->function->kind >= GW_F_LISTENING || node->function->kind == GW_F_COUNT)))
         return false;
     for (size_t i = 0; i < node->nargs; i++)
         if (!is_constant(node->args[i]))
@@ -497,8 +495,10 @@ static enum gw_result run_set(struct gw_session *session, const struct gw_statem
 
 static enum gw_result run_discard_all(struct gw_session *session, bool alone)
 {
-    if (session->block != GW_BLOCK_NONE || !alone || session->txn != NULL) {
-        gw_fail(&session->error, "25001", "DISCARD ALL cannot run inside a transaction block");
+    bool inside = session->block != GW_BLOCK_NONE || !alone;
+    if (inside || session->pipelined) {
+        gw_fail(&session->error, "25001", "DISCARD ALL cannot %s",
+                inside ? "run inside a transaction block" : "be executed within a pipeline");
         return GW_FAILED;
     }
     if (gw_need_transaction(session) != GW_DONE)
@@ -515,8 +515,7 @@ static enum gw_result run_deallocate(struct gw_session *session,
 {
     if (gw_drop_prepared(session, statement->name))
         return GW_DONE;
-    gw_fail(&session->error, "26000", "prepared statement \"%s\" does not exist",
-            statement->name);
+    gw_fail(&session->error, "26000", "prepared statement \"%s\" does not exist", statement->name);
     return GW_FAILED;
 }
 
@@ -532,8 +531,7 @@ static enum gw_result run_plain(struct gw_session *session, const struct gw_stat
     case GW_SET:
         return run_set(session, statement, alone);
     case GW_RESET_ALL:
-        return result_of(
-            gw_settings_reset(session->settings, gw_level(session), &session->error));
+        return result_of(gw_settings_reset(session->settings, gw_level(session), &session->error));
     case GW_DISCARD_ALL:
         return run_discard_all(session, alone);
     case GW_DEALLOCATE:

@@ -55,7 +55,8 @@ struct pn_gateway {
     uint32_t *uids, *gids;
     size_t nuids, ngids;
     char *log_dir;
-    bool interruptible;
+    bool interruptible, interrupted;
+    int wake_fd;
     char message[GW_SAID];
     pn_gateway_stat stat; /* the rest is in `shared`; written by the loop alone */
     char in[READ_SIZE];
@@ -313,8 +314,7 @@ static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
     client->slot_fd = -1;
     client->events = EPOLLIN;
     client->started = now;
-    if (client->session == NULL ||
-        !watch(gateway, EPOLL_CTL_ADD, fd, EPOLLIN, client, false)) {
+    if (client->session == NULL || !watch(gateway, EPOLL_CTL_ADD, fd, EPOLLIN, client, false)) {
         if (client->session != NULL)
             gw_session_free(client->session);
         free(client);
@@ -417,8 +417,8 @@ static int run_timed(pn_gateway *gateway, int64_t now)
         }
         if (at <= now) {
             if (session->terminated)
-                gw_session_terminate(
-                    session, "terminating connection due to administrator command");
+                gw_session_terminate(session,
+                                     "terminating connection due to administrator command");
             serve(gateway, client, now);
             at = client->dead || session->wake_at == 0 ? INT64_MAX : session->wake_at;
         }
@@ -436,6 +436,14 @@ static bool is_stopped(const pn_gateway *gateway)
     return read(gateway->stop_fd, &value, sizeof value) == sizeof value;
 }
 
+static bool empty(int fd)
+{
+    char bytes[64];
+    while (read(fd, bytes, sizeof bytes) > 0)
+        ;
+    return true;
+}
+
 static void handle_event(pn_gateway *gateway, const struct epoll_event *event, int64_t now)
 {
     uint64_t data = event->data.u64;
@@ -443,9 +451,11 @@ static void handle_event(pn_gateway *gateway, const struct epoll_event *event, i
         accept_clients(gateway, gateway->sockets.unix_fd, now);
     else if (data == (uint64_t) (uintptr_t) &gateway->sockets.tcp_fd)
         accept_clients(gateway, gateway->sockets.tcp_fd, now);
+    else if (data == (uint64_t) (uintptr_t) &gateway->wake_fd)
+        gateway->interrupted = empty(gateway->wake_fd);
     else if (data != (uint64_t) (uintptr_t) &gateway->stop_fd)
-        handle_client(gateway, (struct client *) (uintptr_t) (data & ~(uint64_t) 1),
-                      event->events, (data & 1) != 0, now);
+        handle_client(gateway, (struct client *) (uintptr_t) (data & ~(uint64_t) 1), event->events,
+                      (data & 1) != 0, now);
 }
 
 static int loop(pn_gateway *gateway)
@@ -455,18 +465,17 @@ static int loop(pn_gateway *gateway)
         int timeout = run_timed(gateway, now_ns());
         free_dead(gateway);
         int n = epoll_wait(gateway->epfd, events, EVENTS, timeout);
-        bool interrupted = n < 0 && errno == EINTR;
-        if (interrupted) /* most signals are wake-ups of a slot */
-            n = epoll_wait(gateway->epfd, events, EVENTS, 0);
         if (n < 0 && errno != EINTR)
             return gw_say(gateway->message, errno, "epoll_wait: %s", strerror(errno));
         if (is_stopped(gateway))
             return 0;
-        if (interrupted && n <= 0 && gateway->interruptible)
-            return -EINTR;
         int64_t now = now_ns();
         for (int i = 0; i < n; i++)
             handle_event(gateway, &events[i], now);
+        if (gateway->interrupted) {
+            gateway->interrupted = false;
+            return -EINTR;
+        }
         if (gateway->shared.gone)
             return gw_say(gateway->message, PN_EGONE, "the segment was removed");
     }
@@ -484,7 +493,7 @@ static void say_goodbye(pn_gateway *gateway)
     while (gateway->clients != NULL) {
         struct client *client = gateway->clients;
         while (gw_buffer_size(&client->session->out) > 0 && now_ns() < until && flush(client))
-            poll(&(struct pollfd){client->fd, POLLOUT, 0}, 1, 10);
+            poll(&(struct pollfd) {client->fd, POLLOUT, 0}, 1, 10);
         drop(gateway, client);
     }
     free_dead(gateway);
@@ -534,8 +543,7 @@ static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
     static const char *const otherwise[] = {"default"};
     bool none = options->ndatabases == 0 && options->nmaps == 0;
     gateway->ndatabases = none ? 1 : options->ndatabases;
-    gateway->databases =
-        copy_texts(none ? otherwise : options->databases, gateway->ndatabases);
+    gateway->databases = copy_texts(none ? otherwise : options->databases, gateway->ndatabases);
     gateway->nmaps = options->nmaps;
     gateway->maps = copy_texts(options->maps, options->nmaps);
     gateway->nuids = options->nuids;
@@ -547,10 +555,12 @@ static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
         gateway->gids == NULL || (options->latency_log != NULL && gateway->log_dir == NULL))
         return gw_say(gateway->message, ENOMEM, "out of memory");
     gateway->interruptible = options->interruptible != 0;
+    gateway->wake_fd = options->wake_fd;
     gateway->served = list_databases(gateway);
     for (size_t i = 0; i < gateway->nmaps; i++)
         if (strchr(gateway->maps[i], '=') == NULL)
-            return gw_say(gateway->message, EINVAL, "a map is NAME=DATABASE, not \"%s\"", gateway->maps[i]);
+            return gw_say(gateway->message, EINVAL, "a map is NAME=DATABASE, not \"%s\"",
+                          gateway->maps[i]);
     return gateway->served == NULL ? gw_say(gateway->message, ENOMEM, "out of memory") : 0;
 }
 
@@ -563,9 +573,12 @@ static int open_loop(pn_gateway *gateway)
     if (gateway->epfd < 0 || gateway->stop_fd < 0 || gateway->spare_fd < 0 ||
         !watch(gateway, EPOLL_CTL_ADD, gateway->stop_fd, EPOLLIN, &gateway->stop_fd, false) ||
         !watch(gateway, EPOLL_CTL_ADD, sockets->unix_fd, EPOLLIN, &sockets->unix_fd, false) ||
+        (gateway->interruptible &&
+         !watch(gateway, EPOLL_CTL_ADD, gateway->wake_fd, EPOLLIN, &gateway->wake_fd, false)) ||
         (sockets->tcp_fd >= 0 &&
          !watch(gateway, EPOLL_CTL_ADD, sockets->tcp_fd, EPOLLIN, &sockets->tcp_fd, false)))
-        return gw_say(gateway->message, errno, "no descriptors for the gateway's loop: %s", strerror(errno));
+        return gw_say(gateway->message, errno, "no descriptors for the gateway's loop: %s",
+                      strerror(errno));
     return 0;
 }
 
@@ -604,7 +617,7 @@ PN_API int pn_gateway_open(pn_engine *engine, const pn_gateway_options *options,
         return -ENOMEM;
     }
     gateway->epfd = gateway->stop_fd = gateway->spare_fd = -1;
-    gateway->sockets = (struct gw_sockets){
+    gateway->sockets = (struct gw_sockets) {
         .unix_fd = -1, .tcp_fd = -1, .lock_fd = -1, .message = gateway->message};
     int rc = set_up(gateway, engine, options);
     if (rc != 0) {
@@ -631,6 +644,7 @@ static void close_fd(int fd)
 
 PN_API void pn_gateway_close(pn_gateway *gateway)
 {
+    say_goodbye(gateway); /* to those of a pn_gateway_run() that was not called again */
     gw_sockets_close(&gateway->sockets);
     for (size_t i = 0; i < GW_SCRIPTS; i++)
         gw_script_let_go(gateway->shared.script[i]);
@@ -651,7 +665,7 @@ PN_API void pn_gateway_close(pn_gateway *gateway)
 PN_API void pn_gateway_get_stat(const pn_gateway *gateway, pn_gateway_stat *out)
 {
     const struct gw_shared *shared = &gateway->shared;
-    *out = (pn_gateway_stat){
+    *out = (pn_gateway_stat) {
         .accepted = __atomic_load_n(&gateway->stat.accepted, __ATOMIC_RELAXED),
         .refused = __atomic_load_n(&shared->refused, __ATOMIC_RELAXED),
         .clients = __atomic_load_n(&gateway->stat.clients, __ATOMIC_RELAXED),

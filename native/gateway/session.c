@@ -55,11 +55,11 @@ static const char *code_of(int rc)
     static const struct {
         int rc;
         const char *code;
-    } codes[] = {{PN_EQUEUEFULL, "54000"}, {PN_EROOMBUSY, "54000"},   {PN_ETOOBIG, "54000"},
+    } codes[] = {{PN_EQUEUEFULL, "54000"},   {PN_EROOMBUSY, "54000"}, {PN_ETOOBIG, "54000"},
                  {PN_ECHANNELNAME, "22023"}, {PN_EPAYLOAD, "22023"},  {PN_EBACKENDS, "53300"},
-                 {PN_ECHANNELS, "53200"},  {PN_EENCODING, "22021"},   {PN_ELOCK, "55P03"},
-                 {PN_ELOCKBUSY, "55P03"},  {PN_EGONE, "57P01"},       {PN_EREAPED, "57P01"},
-                 {PN_ECLOSED, "57P01"},    {PN_ECORRUPT, "XX001"},    {ENOMEM, "53200"}};
+                 {PN_ECHANNELS, "53200"},    {PN_EENCODING, "22021"}, {PN_ELOCK, "55P03"},
+                 {PN_ELOCKBUSY, "55P03"},    {PN_EGONE, "57P01"},     {PN_EREAPED, "57P01"},
+                 {PN_ECLOSED, "57P01"},      {PN_ECORRUPT, "XX001"},  {ENOMEM, "53200"}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (codes[i].rc == -rc)
             return codes[i].code;
@@ -175,7 +175,8 @@ static enum gw_result run_next(struct gw_session *session)
     size_t before = gw_buffer_size(&session->out), nrows;
     char tag[GW_TAG_SIZE];
     bool rows = gw_returns_rows(statement);
-    if (session->block != GW_BLOCK_FAILED && !gw_analyse(session->script, statement, &session->error)) {
+    if (session->block != GW_BLOCK_FAILED &&
+        !gw_analyse(session->script, statement, &session->error)) {
         session->script->spoiled = true;
         return GW_FAILED;
     }

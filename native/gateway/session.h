@@ -56,7 +56,7 @@ struct gw_shared {
     void (*cancel)(void *server, uint32_t pid, uint32_t secret);
     bool (*terminate)(void *server, uint32_t pid, bool session);
     void *server;
-    const char *served; /* for people: the databases that there are */
+    const char *served;  /* for people: the databases that there are */
     const char *log_dir; /* latency logs, or NULL */
     struct gw_script *script[GW_SCRIPTS];
     uint64_t key[GW_SCRIPTS];
@@ -99,7 +99,7 @@ struct gw_portal {
     uint16_t *format; /* of its columns; one, or one each */
     size_t nformats;
     bool ran, finished;
-    bool doomed; /* its transaction ended while it ran */
+    bool doomed;           /* its transaction ended while it ran */
     struct gw_buffer rows; /* DataRows not sent yet */
 };
 
@@ -120,6 +120,7 @@ struct gw_session {
     enum gw_block block;
     enum gw_activity activity;
     bool batch;        /* between the first message of an extended batch and its Sync */
+    bool pipelined;    /* and a statement of it has been executed */
     bool skip_to_sync; /* and one of them failed */
     struct gw_savepoint *savepoint;
     size_t nsavepoints;

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 enum { BACKLOG = 1024 };
 
 int gw_say(char *message, int error, const char *format, ...)
@@ -30,7 +29,8 @@ static int check_directory(char *message, const char *directory, bool shared)
 {
     struct stat status;
     if (mkdir(directory, shared ? 0755 : 0700) != 0 && errno != EEXIST)
-        return gw_say(message, errno, "directory %s cannot be made: %s", directory, strerror(errno));
+        return gw_say(message, errno, "directory %s cannot be made: %s", directory,
+                      strerror(errno));
     if (stat(directory, &status) != 0)
         return gw_say(message, errno, "directory %s: %s", directory, strerror(errno));
     if (!S_ISDIR(status.st_mode))
@@ -103,7 +103,8 @@ static int listen_unix(struct gw_sockets *sockets, bool shared)
     if (sockets->unix_fd < 0 || bind(sockets->unix_fd, address, sizeof sockets->address) != 0 ||
         chmod(sockets->address.sun_path, shared ? 0666 : 0600) != 0 ||
         listen(sockets->unix_fd, BACKLOG) != 0)
-        return gw_say(sockets->message, errno, "%s: %s", sockets->address.sun_path, strerror(errno));
+        return gw_say(sockets->message, errno, "%s: %s", sockets->address.sun_path,
+                      strerror(errno));
     return 0;
 }
 
@@ -131,8 +132,8 @@ int gw_sockets_open(struct gw_sockets *sockets, const char *directory, int port,
     sockets->address.sun_family = AF_UNIX;
     if ((size_t) snprintf(path, size, "%s/.s.PGSQL.%d", directory, port) >= size) {
         path[0] = '\0';
-        return gw_say(sockets->message, ENAMETOOLONG, "the path of a socket has at most %zu bytes: %s", size - 1,
-                      directory);
+        return gw_say(sockets->message, ENAMETOOLONG,
+                      "the path of a socket has at most %zu bytes: %s", size - 1, directory);
     }
     snprintf(sockets->lock_path, sizeof sockets->lock_path, "%s.lock", path);
     int rc = check_directory(sockets->message, directory, shared);

@@ -26,7 +26,6 @@ void gw_sockets_close(struct gw_sockets *sockets);
 enum { GW_SAID = 1024 };
 
 /* Writes `message` [GW_SAID] and returns -error. */
-int gw_say(char *message, int error, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+int gw_say(char *message, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -190,8 +190,8 @@ void gw_go_on_connecting(struct gw_session *session)
 {
     struct gw_shared *shared = session->shared;
     const char *database = shared->database(shared->server, session->database);
-    int rc = pn_connect(shared->engine, database, strlen(database), 0, shared->log_dir,
-                        &session->conn);
+    int rc =
+        pn_connect(shared->engine, database, strlen(database), 0, shared->log_dir, &session->conn);
     if (rc == -PN_ELOCKBUSY || rc == -EINTR) {
         gw_try_again(session);
         return;

@@ -56,8 +56,7 @@ void gw_expect(struct gw_parser *parser, const char *word_or_operator)
 const struct gw_token *gw_expect_name(struct gw_parser *parser)
 {
     const struct gw_token *token = gw_next(parser);
-    if (token->kind != GW_QUOTED &&
-        (token->kind != GW_WORD || gw_is_reserved(token->text)))
+    if (token->kind != GW_QUOTED && (token->kind != GW_WORD || gw_is_reserved(token->text)))
         gw_unexpected(parser);
     parser->at++;
     return token;
@@ -79,13 +78,26 @@ static const struct type_name {
     uint32_t type;
 } type_names[] = {
     /* The first name of each is the one that PostgreSQL shows. */
-    {"boolean", GW_BOOL},  {"bool", GW_BOOL},          {"name", GW_NAME},
-    {"bigint", GW_INT8},   {"int8", GW_INT8},          {"smallint", GW_INT2},
-    {"int2", GW_INT2},     {"integer", GW_INT4},       {"int4", GW_INT4},
-    {"int", GW_INT4},      {"text", GW_TEXT},          {"oid", GW_OID},
-    {"double precision", GW_FLOAT8}, {"float8", GW_FLOAT8}, {"float", GW_FLOAT8},
-    {"unknown", GW_UNKNOWN}, {"character varying", GW_VARCHAR}, {"varchar", GW_VARCHAR},
-    {"void", GW_VOID},     {"integer[]", GW_INT4_ARRAY},
+    {"boolean", GW_BOOL},
+    {"bool", GW_BOOL},
+    {"name", GW_NAME},
+    {"bigint", GW_INT8},
+    {"int8", GW_INT8},
+    {"smallint", GW_INT2},
+    {"int2", GW_INT2},
+    {"integer", GW_INT4},
+    {"int4", GW_INT4},
+    {"int", GW_INT4},
+    {"text", GW_TEXT},
+    {"oid", GW_OID},
+    {"double precision", GW_FLOAT8},
+    {"float8", GW_FLOAT8},
+    {"float", GW_FLOAT8},
+    {"unknown", GW_UNKNOWN},
+    {"character varying", GW_VARCHAR},
+    {"varchar", GW_VARCHAR},
+    {"void", GW_VOID},
+    {"integer[]", GW_INT4_ARRAY},
 };
 
 const char *gw_type_name(uint32_t type)
@@ -404,7 +416,8 @@ static struct gw_node *concatenation(struct gw_parser *parser)
         const struct gw_token *token = gw_next(parser);
         if (gw_accept(parser, "||"))
             node = join(parser, GW_CONCATENATION, token, node, sum(parser));
-        else if (token->kind == GW_OPERATOR && !compares(token) && strchr(",()[].;:", token->text[0]) == NULL)
+        else if (token->kind == GW_OPERATOR && !compares(token) &&
+                 strchr(",()[].;:", token->text[0]) == NULL)
             gw_not_supported(parser, "this operator");
         else
             return node;
@@ -487,8 +500,8 @@ const char *gw_column_label(const struct gw_node *node)
     static const struct {
         uint32_t type;
         const char *name;
-    } inner_names[] = {{GW_BOOL, "bool"},       {GW_INT8, "int8"},     {GW_INT2, "int2"},
-                       {GW_INT4, "int4"},       {GW_FLOAT8, "float8"}, {GW_VARCHAR, "varchar"},
+    } inner_names[] = {{GW_BOOL, "bool"},      {GW_INT8, "int8"},     {GW_INT2, "int2"},
+                       {GW_INT4, "int4"},      {GW_FLOAT8, "float8"}, {GW_VARCHAR, "varchar"},
                        {GW_INT4_ARRAY, "int4"}};
     if (node->kind == GW_CALL || node->kind == GW_COLUMN)
         return node->name;

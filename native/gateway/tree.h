@@ -60,8 +60,8 @@ struct gw_node {
     struct gw_node *args[3];
     size_t nargs;
     uint32_t height; /* of the tree below it */
-    bool star;    /* count(*) */
-    bool negated; /* IS NOT */
+    bool star;       /* count(*) */
+    bool negated;    /* IS NOT */
     const struct gw_function *function;
 };
 

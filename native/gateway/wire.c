@@ -15,7 +15,7 @@ enum { BUFFER_MIN = 512, BUFFER_KEPT = 16384 };
 void gw_buffer_free(struct gw_buffer *out)
 {
     free(out->data);
-    *out = (struct gw_buffer){0};
+    *out = (struct gw_buffer) {0};
 }
 
 size_t gw_buffer_size(const struct gw_buffer *out)
@@ -220,7 +220,11 @@ void gw_detail(struct gw_error *error, const char *format, ...)
 bool gw_not_utf8(struct gw_error *error, const char *text, size_t len)
 {
     const unsigned char *bytes = (const unsigned char *) text;
-    size_t size = bytes[0] < 0xC0 ? 1 : bytes[0] < 0xE0 ? 2 : bytes[0] < 0xF0 ? 3 : bytes[0] < 0xF8 ? 4 : 1;
+    size_t size = bytes[0] < 0xC0   ? 1
+                  : bytes[0] < 0xE0 ? 2
+                  : bytes[0] < 0xF0 ? 3
+                  : bytes[0] < 0xF8 ? 4
+                                    : 1;
     char shown[32] = "";
     for (size_t i = 0, used = 0; i < size && i < len; i++)
         used += (size_t) snprintf(shown + used, sizeof shown - used, " 0x%02x", bytes[i]);

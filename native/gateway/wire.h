@@ -59,8 +59,7 @@ struct gw_error {
 bool gw_fail(struct gw_error *error, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* "" takes it away. */
-void gw_hint(struct gw_error *error, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void gw_hint(struct gw_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void gw_detail(struct gw_error *error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* 22021: about the bytes at `text`. */

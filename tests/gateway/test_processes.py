@@ -1,0 +1,230 @@
+"""Gateways as processes: the command, the program without Python, and their deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pynotify
+from gateway.conftest import NewGateway, NewGatewayProcess
+from gateway.gateways import ROOT, Running, short_directory
+from gateway.wire import Client
+from pynotify.gateway import Gateway, default_directory
+from receiving import PATIENCE, receive, wait_until
+from requirement import require
+from sessions import Connect, EngineFactory
+
+PROGRAM = ROOT / "build" / "release" / "pynotify-gateway"
+
+
+@pytest.fixture(params=["command", "program"])
+def arguments_of(request: pytest.FixtureRequest) -> dict[str, tuple[str, ...]]:
+    if request.param == "command":
+        return {}
+    if not PROGRAM.exists():
+        require("pynotify-gateway", "the release build of CMake is not there")
+    return {"program": (str(PROGRAM),)}
+
+
+def test_serves_until_it_is_told_to_stop(
+    engine: pynotify.Engine,
+    new_gateway_process: NewGatewayProcess,
+    connect: Connect,
+    arguments_of: dict[str, tuple[str, ...]],
+) -> None:
+    gateway, native = new_gateway_process(engine, "--port", "6000", **arguments_of), connect()
+    native.listen("a")
+    with gateway.client() as client:
+        client.ask("LISTEN a")
+        client.ask("NOTIFY a, 'x'")
+        assert [n.payload for n in receive(native, 1)] == ["x"]
+        assert gateway.path.name == ".s.PGSQL.6000"
+        assert gateway.end() == 0
+        (answer,) = client.until_ready()
+        assert answer[1]["C"] == "57P01"
+    assert not list(gateway.directory.iterdir())
+
+
+def test_what_a_killed_gateway_leaves_is_taken_over(
+    engine: pynotify.Engine,
+    new_gateway_process: NewGatewayProcess,
+    connect: Connect,
+    arguments_of: dict[str, tuple[str, ...]],
+) -> None:
+    native = connect()
+    native.listen("a")
+    gateway = new_gateway_process(engine, **arguments_of)
+    with gateway.client() as client, gateway.client() as other:
+        other.ask("LISTEN a")
+        client.ask("BEGIN")
+        client.ask("NOTIFY a, 'never'")
+        gateway.end(signal.SIGKILL)
+        assert client.at_end()
+        assert other.at_end()
+    native.notify("a", "after")
+    assert [n.payload for n in receive(native, 1)] == ["after"]
+    wait_until(lambda: len(engine.stat().backends) == 1, "the slots of its clients are free")
+    with Gateway(engine.name, directory=gateway.directory) as heir:
+        assert heir.path == gateway.path
+        with pytest.raises(pynotify.OperationalError, match=f"pid {os.getpid()}"):
+            Gateway(engine.name, directory=gateway.directory)
+
+
+@pytest.mark.full
+def test_two_hundred_kills(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess, connect: Connect
+) -> None:
+    """GW-KILL: wherever it is killed, native peers lose nothing, and the segment is sound."""
+    require("pynotify-gateway", None if PROGRAM.exists() else "no release build of CMake")
+    sender, listener = connect(), connect()
+    listener.listen("a")
+    sent = 0
+    for kill in range(200):
+        gateway = new_gateway_process(engine, program=(str(PROGRAM),))
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(gateway.client()) for _ in range(4)]
+            for client in clients:
+                client.ask("LISTEN a; LISTEN b")
+            for step in range(kill % 20):
+                sender.notify("a", str(sent))
+                sent += 1
+                clients[step % 4].send(b"Q\0\0\0\x12NOTIFY b, 'x'\0")
+            gateway.end(signal.SIGKILL)
+        gateway.close()
+    payloads = [n.payload for n in receive(listener, sent)]
+    assert payloads == [str(number) for number in range(sent)]
+    wait_until(lambda: len(engine.stat().backends) == 2, "only the native ones are left")
+    assert engine.check().ok
+
+
+def test_hundreds_of_clients_and_no_leak(
+    make_engine: EngineFactory, new_gateway_process: NewGatewayProcess
+) -> None:
+    """GW-FD, in small: the soft limit of descriptors is raised, and all come back."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        require("descriptors", f"only {hard} file descriptors")
+    engine = make_engine(max_backends=512)
+    gateway = new_gateway_process(engine)
+    fds = Path(f"/proc/{gateway.pid}/fd")
+    gateway.client().close()  # the process has its own from its first backend on
+    wait_until(lambda: not engine.stat().backends, "it is gone")
+    before = len(list(fds.iterdir()))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(gateway.client()) for _ in range(300)]
+        for client in clients:
+            client.ask("LISTEN a")
+        clients[0].ask("NOTIFY a, 'to all'")
+        assert all(client.notification().payload == "to all" for client in clients[1:])
+    wait_until(lambda: len(list(fds.iterdir())) <= before, "all descriptors are closed")
+
+
+def test_no_descriptor_left_is_told(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    gateway = new_gateway_process(engine)
+    used = len(list(Path(f"/proc/{gateway.pid}/fd").iterdir()))
+    resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (used, used))
+    with Client(gateway.path) as client:
+        (answer,) = client.until_ready()
+        assert answer[1]["C"] == "53300"
+        assert "descriptor" in answer[1]["H"]
+
+
+def test_an_unsafe_directory_is_refused(engine: pynotify.Engine) -> None:
+    with short_directory() as directory:
+        Path(directory).chmod(0o777)
+        with pytest.raises(pynotify.OperationalError, match="not safe"):
+            Gateway(engine.name, directory=directory)
+    with pytest.raises(pynotify.OperationalError, match="107 bytes"):
+        Gateway(engine.name, directory="/tmp/" + "x" * 120)
+    with pytest.raises(ValueError, match="port"):
+        Gateway(engine.name, port=70000)
+
+
+def test_the_socket_of_another_server_is_left_alone(engine: pynotify.Engine) -> None:
+    import socket
+
+    with short_directory() as directory, socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{directory}/.s.PGSQL.5432")
+        other.listen()
+        with pytest.raises(pynotify.OperationalError, match="listens at"):
+            Gateway(engine.name, directory=directory)
+        assert Path(f"{directory}/.s.PGSQL.5432").exists()
+
+
+def test_only_users_that_are_allowed(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    require("root")
+    require("setpriv")
+    gateway = new_gateway_process(engine, "--allow-uid", "12345", "--tcp", "--port", "0")
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "from gateway.wire import Client\n"
+        "print(Client(sys.argv[3]).start('me', 'default')[-1])"
+    )
+    gateway.directory.chmod(0o755)
+    for uid, said in ((12345, "('Z', 'I')"), (12346, "peer authentication failed")):
+        done = subprocess.run(
+            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c",
+             program, str(ROOT / "tests"), str(ROOT / "tests" / "support"), str(gateway.path)],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert said in done.stdout, done.stderr
+
+
+def test_the_default_directory_is_the_user_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_directory() == tmp_path / "pynotify"
+    assert (tmp_path / "pynotify").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_gateway_runs_once_at_a_time(gateway: Running) -> None:
+    with gateway.client():
+        with pytest.raises(pynotify.InterfaceError, match="runs"):
+            gateway.gateway.run()
+        with pytest.raises(pynotify.InterfaceError, match="runs"):
+            gateway.gateway.close()
+    gateway.gateway.stop()
+    gateway.join()
+    gateway.gateway.close()
+    with pytest.raises(pynotify.InterfaceError, match="closed"):
+        gateway.gateway.stat()
+    gateway.gateway.close()
+
+
+def test_stop_before_run(engine: pynotify.Engine, new_gateway: NewGateway) -> None:
+    with short_directory() as directory, Gateway(engine.name, directory=directory) as gateway:
+        gateway.stop()
+        gateway.run()
+
+
+def test_ctrl_c_ends_it(engine: pynotify.Engine, new_gateway_process: NewGatewayProcess) -> None:
+    gateway = new_gateway_process(engine)
+    with gateway.client() as client:
+        assert gateway.end(signal.SIGINT) == 0
+        assert client.until_ready()[0][1]["C"] == "57P01"
+
+
+def test_a_signal_handler_that_raises_ends_run(engine: pynotify.Engine) -> None:
+    def raise_it(_signo: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    try:
+        with short_directory() as directory, Gateway(engine.name, directory=directory) as gateway:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                gateway.run()
+    finally:
+        signal.signal(signal.SIGALRM, before)
