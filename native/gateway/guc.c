@@ -241,7 +241,7 @@ static struct setting *find_or_add(struct gw_settings *settings, const char *nam
     return setting;
 }
 
-/* ---- values: what is accepted, and how it is written ------------------------------------------ */
+/* ---- values: what is accepted, and how it is written ----------------------------------------- */
 
 static bool invalid(const struct setting *setting, const char *value, struct gw_error *error)
 {

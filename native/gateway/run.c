@@ -452,7 +452,7 @@ bool gw_fold(struct gw_session *session, const struct gw_portal *portal)
     return done;
 }
 
-/* ---- everything else -------------------------------------------------------------------------- */
+/* ---- everything else ------------------------------------------------------------------------- */
 
 static enum gw_result run_notification(struct gw_session *session,
                                        const struct gw_statement *statement)

@@ -365,7 +365,7 @@ static void accept_clients(pn_gateway *gateway, int listener, int64_t now)
     }
 }
 
-/* ---- what clients ask of one another ----------------------------------------------------------- */
+/* ---- what clients ask of one another --------------------------------------------------------- */
 
 static void cancel(void *server, uint32_t pid, uint32_t secret)
 {

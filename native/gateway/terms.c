@@ -351,7 +351,7 @@ static struct gw_node *primary(struct gw_parser *parser)
     return node;
 }
 
-/* ---- operators, those that bind most tightly first --------------------------------------------- */
+/* ---- operators, those that bind most tightly first ------------------------------------------- */
 
 static struct gw_node *converted(struct gw_parser *parser)
 {

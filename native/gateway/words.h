@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* It cannot name a channel, a savepoint, a column: a reserved word, or one of types and functions. */
+/* It cannot name a channel: it is a reserved word, or one of types and functions. */
 bool gw_is_reserved(const char *word);
 /* A statement of PostgreSQL begins with it which the gateway does not know. */
 bool gw_begins_unsupported(const char *word);

@@ -46,7 +46,7 @@ def test_invariants_are_those_of_the_headers() -> None:
 
 
 def test_no_source_cites_a_document_that_is_not_here() -> None:
-    names = re.compile(r"\b((?:spin|liveness|shm|postgres|nsq|gateway|API|DESIGN)\.md)\b")
+    names = re.compile(r"\b((?:spin|liveness|shm|postgres|nsq|API|DESIGN)\.md)\b")
     found = []
     for folder in ("native", "pynotify", "spark_jobs", "tests", "bench"):
         for path in (ROOT / folder).rglob("*"):
