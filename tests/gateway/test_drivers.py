@@ -139,7 +139,6 @@ def test_psycopg2(gateway: Running) -> None:
         cursor = conn.cursor()
         cursor.execute("LISTEN a")
         cursor.execute("SELECT pg_notify(%s, %s)", ("a", "it's"))
-        select.select([conn], [], [], PATIENCE)
         conn.poll()
         assert [(n.channel, n.payload) for n in conn.notifies] == [("a", "it's")]
         conn.reset()
