@@ -87,6 +87,7 @@ class Gateway(ClosedByWith):
         if latency_log is not None:
             wanted.native.latency_log = wanted.path(latency_log)
         self.name = name
+        self._pid = os.getpid()
         self._running = False
         with contextlib.ExitStack() as undo:
             self._mapping = undo.enter_context(map_segment(name, create=True, options=options))
@@ -142,7 +143,13 @@ class Gateway(ClosedByWith):
         )
 
     def close(self) -> None:
-        """Remove the socket.  Raises `InterfaceError` while `run` is under way: `stop` it first."""
+        """Remove the socket.  Raises `InterfaceError` while `run` is under way: `stop` it first.
+
+        In a forked child nothing is done: the sockets are the parent's.
+        """
+        if os.getpid() != self._pid:
+            self._native = None
+            return
         if self._running:
             raise InterfaceError("the gateway runs", hint="Call stop(), and close it afterwards.")
         native, self._native = self._native, None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +180,32 @@ def test_asyncpg(engine: pynotify.Engine, new_gateway: NewGateway, connect: Conn
     assert [payload for _pid, _channel, payload in said] == ["1", "2", "3"]
     assert said[2][0] == os.getpid()
     assert [n.payload for n in receive(native, 1)] == ["to the process"]
+
+
+# ---- node-postgres ------------------------------------------------------------------------------
+
+NODE_MODULES = Path(__file__).resolve().parents[1] / "pubsub" / "node" / "node_modules"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gateway" / "listener.js"
+
+
+def test_node_postgres(engine: pynotify.Engine, new_gateway: NewGateway, connect: Connect) -> None:
+    require("node")
+    if not (NODE_MODULES / "pg").exists():
+        require("node-postgres", "`make node-peer` installs it, with npm")
+    gateway, native = new_gateway(engine), connect(to=engine)
+    native.listen("a")
+    node = subprocess.Popen(
+        ["node", str(EXAMPLE), str(gateway.path.parent), "a", str(gateway.port)],
+        env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        (heard,) = receive(native, 1)
+        assert heard.payload == "from node"
+        native.notify("a", "end")
+        said = [json.loads(line) for line in node.communicate(timeout=PATIENCE)[0].splitlines()]
+    finally:
+        node.kill()
+        node.wait()
+    assert said == [["a", "from node", heard.pid], ["a", "end", os.getpid()]]

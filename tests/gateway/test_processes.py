@@ -231,3 +231,14 @@ def test_a_signal_handler_that_raises_ends_run(engine: pynotify.Engine) -> None:
                 gateway.run()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_child_leaves_the_sockets_alone(engine: pynotify.Engine) -> None:
+    with short_directory() as directory, Gateway(engine.name, directory=directory) as gateway:
+        child = os.fork()
+        if not child:
+            gateway.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert gateway.path.exists()
+    assert not gateway.path.exists()
