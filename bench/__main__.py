@@ -13,6 +13,7 @@ from bench import (
     bridge,
     calls,
     fanout,
+    gateway,
     generation,
     guest,
     idle,
@@ -38,6 +39,7 @@ _TOPICS = {
         guest,
         pubsub,
         bridge,
+        gateway,
         topics,
         abandoned,
     )
