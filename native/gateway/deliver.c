@@ -14,6 +14,7 @@ static bool may_deliver(const struct gw_session *session)
     return session->activity == GW_IDLE && session->block == GW_BLOCK_NONE && !session->batch;
 }
 
+/* The slot's descriptor is readable, and must not wake the loop again before this is over. */
 static void mute(struct gw_session *session)
 {
     if (!session->muted && session->conn != NULL)
@@ -113,7 +114,8 @@ void gw_ready(struct gw_session *session)
         [GW_BLOCK_NONE] = 'I', [GW_BLOCK_OPEN] = 'T', [GW_BLOCK_FAILED] = 'E'};
     session->activity = GW_IDLE;
     session->batch = session->pipelined = session->skip_to_sync = false;
-    gw_session_deliver(session, session->now);
+    if (may_deliver(session))
+        gw_session_deliver(session, session->now);
     if (session->activity == GW_CLOSING)
         return;
     gw_settings_report(session->settings, &session->out, false);

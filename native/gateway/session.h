@@ -22,8 +22,8 @@
  * When notifications are sent
  * ---------------------------
  * Outside of any transaction only, implicit ones included; before ReadyForQuery, or at any time
- * when the session is idle.  In between the slot is muted, so that no process sends signals for
- * what cannot be passed on, and it pins the queue as a backend of PostgreSQL does in a transaction.
+ * when the session is idle.  What comes in between mutes the slot, so that no process sends signals
+ * for what cannot be passed on; it pins the queue as a backend of PostgreSQL does in a transaction.
  * A client that does not read pins it likewise: behind GW_OUT_MAX bytes no more is read for it.
  */
 #ifndef PN_GATEWAY_SESSION_H

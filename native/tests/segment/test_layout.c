@@ -117,6 +117,7 @@ static void test_placement_of_anything(void)
 static void move_queue(struct pn_segment *seg, QueuePosition pos)
 {
     pn_store_relaxed(&seg->ctl->tail, pos);
+    pn_store_relaxed(&seg->ctl->mem_tail, pos);
     pn_store_relaxed(&seg->ctl->head, pos);
     pn_store_relaxed(&seg->ctl->woken, pos);
     for (uint32_t i = 0; i < seg->max_backends; i++)
