@@ -29,7 +29,9 @@
  *  I23 Counters of deliveries and messages (depth and the like) are exact.
  *  I24 Whenever the lock is free: no consumer waits while its channel has more ready messages than
  *      notified consumers; and if something of the channel falls due, and consumers wait, then one
- *      of them sleeps no longer than until then.  What `refilling` says is due at once.
+ *      of them sleeps no longer than until then.  What `refilling` says is due at once.  A consumer
+ *      that is throttled has something in flight, and its channel has no more ready than it leaves
+ *      to others.
  *  I25 A LIVE tombstone is of a record that its topic's queue on disk has not passed; no two are of
  *      the same one; `buried` counts them.
  *  I26 A message and its deliveries lie in pages of their topic's.
