@@ -10,34 +10,6 @@ enum { MAX_PREPARED = 10000, MAX_PORTALS = 1000 };
 
 /* ---- prepared statements --------------------------------------------------------------------- */
 
-static struct gw_prepared *find_prepared(const struct gw_session *session, const char *name)
-{
-    for (struct gw_prepared *prepared = session->prepared; prepared != NULL;
-         prepared = prepared->next)
-        if (strcmp(prepared->name, name) == 0)
-            return prepared;
-    return NULL;
-}
-
-bool gw_drop_prepared(struct gw_session *session, const char *name)
-{
-    bool found = false;
-    for (struct gw_prepared **at = &session->prepared; *at != NULL;) {
-        struct gw_prepared *prepared = *at;
-        if (name != NULL && strcmp(prepared->name, name) != 0) {
-            at = &prepared->next;
-            continue;
-        }
-        *at = prepared->next;
-        gw_script_let_go(prepared->script);
-        free(prepared->name);
-        free(prepared);
-        session->nprepared--;
-        found = true;
-    }
-    return found;
-}
-
 static bool no_statement(struct gw_error *error, const char *name)
 {
     if (name[0] == '\0')
@@ -88,7 +60,7 @@ static bool prepare(struct gw_session *session, const char *name, struct gw_scri
     }
     if (name[0] == '\0')
         gw_drop_prepared(session, name);
-    else if (find_prepared(session, name) != NULL)
+    else if (gw_find_prepared(session, name) != NULL)
         return gw_fail(&session->error, "42P05", "prepared statement \"%s\" already exists", name);
     return add_prepared(session, name, script);
 }
@@ -123,51 +95,6 @@ static bool handle_parse(struct gw_session *session, struct gw_reader *in)
 }
 
 /* ---- portals --------------------------------------------------------------------------------- */
-
-static struct gw_portal *find_portal(const struct gw_session *session, const char *name)
-{
-    for (struct gw_portal *portal = session->portals; portal != NULL; portal = portal->next)
-        if (strcmp(portal->name, name) == 0)
-            return portal;
-    return NULL;
-}
-
-static void free_portal(struct gw_portal *portal)
-{
-    gw_script_let_go(portal->script);
-    gw_arena_free(&portal->arena);
-    gw_buffer_free(&portal->rows);
-    free(portal->name);
-    free(portal);
-}
-
-static void drop_portal(struct gw_session *session, const char *name)
-{
-    for (struct gw_portal **at = &session->portals; *at != NULL; at = &(*at)->next)
-        if (strcmp((*at)->name, name) == 0) {
-            struct gw_portal *portal = *at;
-            *at = portal->next;
-            free_portal(portal);
-            session->nportals--;
-            return;
-        }
-}
-
-/* The one that runs, a COMMIT for instance, goes when it has ended. */
-void gw_drop_portals(struct gw_session *session)
-{
-    for (struct gw_portal **at = &session->portals; *at != NULL;) {
-        struct gw_portal *portal = *at;
-        if (portal == session->portal) {
-            portal->doomed = true;
-            at = &portal->next;
-            continue;
-        }
-        *at = portal->next;
-        free_portal(portal);
-        session->nportals--;
-    }
-}
 
 static bool no_portal(struct gw_error *error, const char *name)
 {
@@ -263,20 +190,20 @@ static bool handle_bind(struct gw_session *session, struct gw_reader *in)
     const char *statement_name = gw_get_text(in, &len);
     if (in->cut)
         return cut_message(session);
-    struct gw_prepared *prepared = find_prepared(session, statement_name);
+    struct gw_prepared *prepared = gw_find_prepared(session, statement_name);
     if (prepared == NULL)
         return no_statement(&session->error, statement_name);
     if (!allowed(session, prepared->script))
         return false;
     if (name[0] == '\0')
-        drop_portal(session, name);
-    else if (find_portal(session, name) != NULL)
+        gw_drop_portal(session, name);
+    else if (gw_find_portal(session, name) != NULL)
         return gw_fail(&session->error, "42P03", "cursor \"%s\" already exists", name);
     struct gw_portal *portal = new_portal(session, name, prepared->script);
     if (portal == NULL)
         return false;
     if (!read_parameters(session, portal, statement_name, in) || !gw_fold(session, portal)) {
-        free_portal(portal);
+        gw_free_portal(portal);
         return false;
     }
     portal->next = session->portals;
@@ -299,7 +226,7 @@ static void describe(struct gw_session *session, const struct gw_script *script,
 
 static bool describe_statement(struct gw_session *session, const char *name)
 {
-    struct gw_prepared *prepared = find_prepared(session, name);
+    struct gw_prepared *prepared = gw_find_prepared(session, name);
     if (prepared == NULL)
         return no_statement(&session->error, name);
     const struct gw_script *script = prepared->script;
@@ -326,7 +253,7 @@ static bool handle_describe(struct gw_session *session, struct gw_reader *in)
         return describe_statement(session, name);
     if (what != 'P')
         return gw_fail(&session->error, "08P01", "invalid DESCRIBE message subtype %u", what);
-    struct gw_portal *portal = find_portal(session, name);
+    struct gw_portal *portal = gw_find_portal(session, name);
     if (portal == NULL)
         return no_portal(&session->error, name);
     describe(session, portal->script, portal);
@@ -343,7 +270,7 @@ static bool handle_close(struct gw_session *session, struct gw_reader *in)
     if (what == 'S')
         gw_drop_prepared(session, name);
     else if (what == 'P')
-        drop_portal(session, name);
+        gw_drop_portal(session, name);
     else
         return gw_fail(&session->error, "08P01", "invalid CLOSE message subtype %u", what);
     gw_send_empty(&session->out, '3');
@@ -424,7 +351,7 @@ void gw_go_on_executing(struct gw_session *session)
         fail_batch(session);
     session->portal = NULL;
     if (portal->doomed)
-        drop_portal(session, portal->name);
+        gw_drop_portal(session, portal->name);
 }
 
 static bool handle_execute(struct gw_session *session, struct gw_reader *in)
@@ -436,7 +363,7 @@ static bool handle_execute(struct gw_session *session, struct gw_reader *in)
         return cut_message(session);
     if (session->max_rows > INT32_MAX) /* as many as there are */
         session->max_rows = 0;
-    struct gw_portal *portal = find_portal(session, name);
+    struct gw_portal *portal = gw_find_portal(session, name);
     if (portal == NULL)
         return no_portal(&session->error, name);
     if (portal->script->n == 0) {

@@ -1,7 +1,6 @@
 /* session.c - see session.h: messages, simple queries, and what keeps a session going. */
 #include "session.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,162 +9,7 @@
 #include "terms.h"
 #include "work.h"
 
-#define PAUSE_MIN_NS 100000LL
-#define PAUSE_MAX_NS 5000000LL
-
-enum { CACHED_TEXT = 1024, MESSAGE_SLACK = 1 << 20 };
-
-/* ---- errors and notices ---------------------------------------------------------------------- */
-
-void gw_report(struct gw_session *session)
-{
-    gw_send_error(&session->out, "ERROR", &session->error);
-}
-
-void gw_end_session(struct gw_session *session, const char *code, const char *message)
-{
-    struct gw_error error;
-    gw_fail(&error, code, "%s", message);
-    gw_send_error(&session->out, "FATAL", &error);
-    session->activity = GW_CLOSING;
-}
-
-void gw_session_terminate(struct gw_session *session, const char *message)
-{
-    if (session->activity != GW_CLOSING)
-        gw_end_session(session, "57P01", message);
-}
-
-void gw_notice(struct gw_session *session, const char *severity, const char *code,
-               const char *message)
-{
-    struct gw_error notice;
-    if (!gw_settings_notice(session->settings, severity))
-        return;
-    const char *rest = strchr(message, '\n');
-    size_t len = rest != NULL ? (size_t) (rest - message) : strlen(message);
-    gw_fail(&notice, code, "%.*s", (int) len, message);
-    if (rest != NULL)
-        gw_hint(&notice, "%s", rest + 1);
-    gw_send_notice(&session->out, severity, &notice);
-}
-
-static const char *code_of(int rc)
-{
-    static const struct {
-        int rc;
-        const char *code;
-    } codes[] = {{PN_EQUEUEFULL, "54000"},   {PN_EROOMBUSY, "54000"}, {PN_ETOOBIG, "54000"},
-                 {PN_ECHANNELNAME, "22023"}, {PN_EPAYLOAD, "22023"},  {PN_EBACKENDS, "53300"},
-                 {PN_ECHANNELS, "53200"},    {PN_EENCODING, "22021"}, {PN_ELOCK, "55P03"},
-                 {PN_ELOCKBUSY, "55P03"},    {PN_EGONE, "57P01"},     {PN_EREAPED, "57P01"},
-                 {PN_ECLOSED, "57P01"},      {PN_ECORRUPT, "XX001"},  {ENOMEM, "53200"}};
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (codes[i].rc == -rc)
-            return codes[i].code;
-    return "58000";
-}
-
-/* The core's message up to its newline; what follows says what to do. */
-enum gw_result gw_core_error(struct gw_session *session, int rc)
-{
-    const char *message = pn_error_message(), *rest = strchr(message, '\n');
-    size_t len = rest != NULL ? (size_t) (rest - message) : strlen(message);
-    gw_fail(&session->error, code_of(rc), "%.*s", (int) len, message);
-    if (rest != NULL)
-        gw_hint(&session->error, "%s", rest + 1);
-    return GW_FAILED;
-}
-
-void gw_try_again(struct gw_session *session)
-{
-    session->pause = session->pause == 0 ? PAUSE_MIN_NS : session->pause * 2;
-    if (session->pause > PAUSE_MAX_NS)
-        session->pause = PAUSE_MAX_NS;
-    session->wake_at = session->now + session->pause;
-}
-
-/* ---- compiled texts -------------------------------------------------------------------------- */
-
-/* FNV-1a; what it finds is compared. */
-static uint64_t hash(uint64_t value, const void *bytes, size_t len)
-{
-    const unsigned char *at = bytes;
-    for (size_t i = 0; i < len; i++)
-        value = (value ^ at[i]) * 0x100000001b3ULL;
-    return value;
-}
-
-static bool is_same(const struct gw_script *script, const char *text, size_t len, bool extended,
-                    const uint32_t *types, size_t ntypes)
-{
-    return script != NULL && !script->spoiled && script->len == len &&
-           script->extended == extended && script->ngiven == ntypes &&
-           memcmp(script->text, text, len) == 0 &&
-           (ntypes == 0 || memcmp(script->given, types, ntypes * sizeof *types) == 0);
-}
-
-/* Room for the types of all parameters, and those that are given. */
-static bool add_types(struct gw_script *script, bool extended, const uint32_t *types, size_t ntypes)
-{
-    size_t n = extended ? ntypes : 0;
-    for (size_t i = 0; extended && i < script->n; i++)
-        if (script->statement[i].nparams > n)
-            n = script->statement[i].nparams;
-    uint32_t *given = gw_alloc(&script->arena, (ntypes + 1) * sizeof *given);
-    uint32_t *all = gw_alloc(&script->arena, (n + 1) * sizeof *all);
-    if (given == NULL || all == NULL)
-        return false;
-    if (ntypes > 0) {
-        memcpy(given, types, ntypes * sizeof *given);
-        memcpy(all, types, ntypes * sizeof *all);
-    }
-    script->given = given;
-    script->ngiven = ntypes;
-    script->types = all;
-    script->ntypes = n;
-    script->extended = extended;
-    return true;
-}
-
-static struct gw_script *compile(struct gw_session *session, const char *text, size_t len,
-                                 bool extended, const uint32_t *types, size_t ntypes)
-{
-    size_t valid = gw_utf8_valid(text, len);
-    if (valid < len) {
-        gw_not_utf8(&session->error, text + valid, len - valid);
-        return NULL;
-    }
-    struct gw_script *script = gw_compile(text, len, &session->error);
-    if (script == NULL || add_types(script, extended, types, ntypes))
-        return script;
-    gw_script_let_go(script);
-    gw_fail(&session->error, "53200", "out of memory");
-    return NULL;
-}
-
-struct gw_script *gw_script_of(struct gw_session *session, const char *text, size_t len,
-                               bool extended, const uint32_t *types, size_t ntypes)
-{
-    struct gw_shared *shared = session->shared;
-    uint64_t key = hash(hash(extended ? 1 : 2, text, len < CACHED_TEXT ? len : CACHED_TEXT), types,
-                        ntypes * sizeof *types);
-    struct gw_script **place = &shared->script[(key ^ key >> 32) % GW_SCRIPTS];
-    struct gw_script *script;
-    if (is_same(*place, text, len, extended, types, ntypes)) {
-        script = gw_script_hold(*place);
-    } else {
-        script = compile(session, text, len, extended, types, ntypes);
-        if (script != NULL && len <= CACHED_TEXT && ntypes <= 16) {
-            gw_script_let_go(*place);
-            *place = gw_script_hold(script);
-        }
-    }
-    for (struct gw_cut_name *cut = script != NULL ? script->notices : NULL; cut != NULL;
-         cut = cut->next)
-        gw_notice(session, "NOTICE", "42622", cut->text);
-    return script;
-}
+enum { MESSAGE_SLACK = 1 << 20 };
 
 /* ---- simple queries -------------------------------------------------------------------------- */
 
@@ -354,6 +198,12 @@ void gw_session_free(struct gw_session *session)
     free(session->user);
     free(session->database);
     free(session);
+}
+
+void gw_session_terminate(struct gw_session *session, const char *message)
+{
+    if (session->activity != GW_CLOSING)
+        gw_end_session(session, "57P01", message);
 }
 
 void gw_session_input(struct gw_session *session, const void *bytes, size_t len)

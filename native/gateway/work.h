@@ -1,4 +1,9 @@
-/* work.h - the parts of a session: startup.c, run.c, query.c, extended.c, deliver.c. */
+/*
+ * work.h - the parts of a session, each of which calls those before it:
+ *
+ *   report.c < scripts.c < prepared.c < block.c < run.c < deliver.c < startup.c, extended.c
+ *   < session.c
+ */
 #ifndef PN_GATEWAY_WORK_H
 #define PN_GATEWAY_WORK_H
 
@@ -6,7 +11,7 @@
 
 enum gw_result { GW_DONE, GW_FAILED, GW_WAITS };
 
-/* ---- session.c ------------------------------------------------------------------------------ */
+/* ---- report.c ------------------------------------------------------------------------------- */
 
 /* The error of session->error, in session->out. */
 void gw_report(struct gw_session *session);
@@ -18,9 +23,23 @@ void gw_notice(struct gw_session *session, const char *severity, const char *cod
 enum gw_result gw_core_error(struct gw_session *session, int rc);
 /* Try again what another process had the lock or the room for. */
 void gw_try_again(struct gw_session *session);
+/* ---- scripts.c ------------------------------------------------------------------------------ */
+
 /* A compiled text; NULL: session->error.  `types`: of parameters, as Parse gave them. */
 struct gw_script *gw_script_of(struct gw_session *session, const char *text, size_t len,
                                bool extended, const uint32_t *types, size_t ntypes);
+
+/* ---- prepared.c ----------------------------------------------------------------------------- */
+
+/* NULL: there is none. */
+struct gw_prepared *gw_find_prepared(const struct gw_session *session, const char *name);
+struct gw_portal *gw_find_portal(const struct gw_session *session, const char *name);
+void gw_free_portal(struct gw_portal *portal);
+/* NULL name: all.  False: there is none. */
+bool gw_drop_prepared(struct gw_session *session, const char *name);
+void gw_drop_portal(struct gw_session *session, const char *name);
+/* All but the one that runs. */
+void gw_drop_portals(struct gw_session *session);
 
 /* ---- block.c: transactions ------------------------------------------------------------------ */
 
@@ -56,10 +75,6 @@ void gw_send_row_description(struct gw_session *session, const struct gw_stateme
 
 void gw_handle_extended(struct gw_session *session, char type, struct gw_reader *in);
 void gw_go_on_executing(struct gw_session *session);
-/* NULL name: all. */
-bool gw_drop_prepared(struct gw_session *session, const char *name);
-/* All, or those that end with the transaction. */
-void gw_drop_portals(struct gw_session *session);
 
 /* ---- startup.c ------------------------------------------------------------------------------ */
 

@@ -367,8 +367,8 @@ def symbols_of(objects: Path, source: Path) -> tuple[set[str], set[str]]:
     )
 
 
-def uses_of(objects: Path) -> dict[Path, set[Path]]:
-    sources = sorted(CORE.rglob("*.c"))
+def uses_of(objects: Path, folder: Path) -> dict[Path, set[Path]]:
+    sources = sorted(folder.rglob("*.c"))
     with ThreadPoolExecutor(2) as workers:
         symbols = dict(
             zip(sources, workers.map(partial(symbols_of, objects), sources), strict=True)
@@ -423,7 +423,7 @@ def circles(uses: dict[Path, set[Path]]) -> list[set[Path]]:
 
 @pytest.mark.timeout(300)
 def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
-    uses = uses_of(tmp_path)
+    uses = uses_of(tmp_path, CORE)
     assert sum(map(len, uses.values())) > 200
     offenders = [
         f"{relative(path)} stands below {relative(used)}, and calls it"
@@ -443,6 +443,37 @@ def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
         and order.index(used.stem) > order.index(path.stem)
     ]
     fail_if_any(offenders)
+
+
+GATEWAY = ROOT / "native" / "gateway"
+#: Each file calls those before it; work.h is the header of those from report to session.
+GATEWAY_ORDER = ["arena", "wire", "words", "lex", "terms", "parse", "expr", "guc"]
+GATEWAY_ORDER += ["report", "scripts", "prepared", "block", "run", "deliver"]
+GATEWAY_ORDER += ["startup", "extended", "session", "peer", "sockets", "server", "main"]
+
+
+def test_the_gateway_knows_the_core_by_its_public_header() -> None:
+    own = {path.name for path in GATEWAY.glob("*.h")} | {"pynotify.h", "pynotify_gateway.h"}
+    offenders = [
+        f"{relative(path)} includes {name}"
+        for path in sorted(GATEWAY.glob("*.[ch]"))
+        for name in INCLUDE.findall(path.read_text())
+        if name not in own or (path.name == "main.c" and name != "pynotify_gateway.h")
+    ]
+    fail_if_any(offenders)
+
+
+def test_files_of_the_gateway_call_those_before_them(tmp_path: Path) -> None:
+    uses = uses_of(tmp_path, GATEWAY)
+    assert sorted(path.stem for path in uses) == sorted(GATEWAY_ORDER)
+    fail_if_any(
+        [
+            f"{relative(path)} calls {used.name}, which stands behind it"
+            for path, others in uses.items()
+            for used in sorted(others)
+            if GATEWAY_ORDER.index(used.stem) > GATEWAY_ORDER.index(path.stem)
+        ]
+    )
 
 
 def test_a_circle_is_found() -> None:
