@@ -17,7 +17,7 @@ static enum gw_result run_next(struct gw_session *session)
 {
     struct gw_statement *statement = &session->script->statement[session->next];
     size_t before = gw_buffer_size(&session->out), nrows;
-    char tag[GW_TAG_SIZE];
+    char *tag = session->tag;
     bool rows = gw_returns_rows(statement);
     if (session->block != GW_BLOCK_FAILED &&
         !gw_analyse(session->script, statement, &session->error)) {
@@ -33,18 +33,28 @@ static enum gw_result run_next(struct gw_session *session)
     if (result != GW_DONE)
         return result;
     if (statement->kind == GW_SELECT)
-        snprintf(tag, sizeof tag, "SELECT %zu", nrows);
-    gw_send_complete(&session->out, tag);
+        snprintf(tag, GW_TAG_SIZE, "SELECT %zu", nrows);
+    session->ran = true;
     return GW_DONE;
 }
 
-/* The statements of a Query that are left, and the commit of what they did. */
+/*
+ * The statements of a Query that are left.  What they did is committed before the last one is said
+ * to be complete: a client that reads so knows that it happened.
+ */
 static enum gw_result run_query(struct gw_session *session)
 {
-    while (session->next < session->script->n) {
-        enum gw_result result = run_next(session);
+    size_t n = session->script->n;
+    enum gw_result result = GW_DONE;
+    while (session->next < n) {
+        if (!session->ran)
+            result = run_next(session);
+        if (result == GW_DONE && session->next + 1 == n && session->block == GW_BLOCK_NONE)
+            result = gw_commit(session);
         if (result != GW_DONE)
             return result;
+        gw_send_complete(&session->out, session->tag);
+        session->ran = false;
         session->next++;
     }
     return session->block == GW_BLOCK_NONE ? gw_commit(session) : GW_DONE;
@@ -85,6 +95,7 @@ static void handle_query(struct gw_session *session, struct gw_reader *in)
     if (session->script->n == 0)
         gw_send_empty(&session->out, 'I');
     session->next = 0;
+    session->ran = false;
     session->activity = GW_QUERY;
     go_on_querying(session);
 }

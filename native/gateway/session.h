@@ -39,7 +39,7 @@
 #include "tree.h"
 #include "wire.h"
 
-enum { GW_OUT_MAX = 256 * 1024, GW_SCRIPTS = 512 };
+enum { GW_OUT_MAX = 256 * 1024, GW_SCRIPTS = 512, GW_TAG_SIZE = 64 };
 
 /* pids of clients begin above any process of Linux (PID_MAX_LIMIT). */
 #define GW_FIRST_PID (1U << 22)
@@ -130,7 +130,9 @@ struct gw_session {
 
     /* What is under way. */
     struct gw_script *script;
-    size_t next; /* statement */
+    size_t next;           /* statement */
+    bool ran;              /* it has, and is to be committed */
+    char tag[GW_TAG_SIZE]; /* and this is to be said then */
     struct gw_portal *portal;
     uint32_t max_rows;
     bool query_failed;

@@ -61,7 +61,6 @@ bool gw_ends_block(const struct gw_statement *statement);
  * Run a statement.  Its rows go to `rows`, in the formats of the portal, if there is one; its
  * tag, which is "" for rows, to `tag`.
  */
-enum { GW_TAG_SIZE = 64 };
 enum gw_result gw_run_statement(struct gw_session *session, struct gw_statement *statement,
                                 const struct gw_portal *portal, bool alone, struct gw_buffer *rows,
                                 size_t *nrows, char tag[GW_TAG_SIZE]);

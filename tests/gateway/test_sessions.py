@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import struct
 from collections.abc import Callable
 
@@ -362,6 +363,46 @@ def test_a_lock_that_is_held_keeps_only_commits_waiting(
         lock_holder.release()
         assert writer.until_ready() == [("C", "NOTIFY"), ("Z", "I")]
         assert reader.notification().payload == "goes through"
+
+
+def test_a_commit_that_waits_for_room_keeps_only_its_own_client_waiting(
+    make_engine: EngineFactory, new_gateway: NewGateway
+) -> None:
+    engine = make_engine(queue_pages=64, on_full="block", full_timeout=60)
+    gateway = new_gateway(engine)
+    sql = "SELECT count(pg_notify('a', s || repeat('x', 7000))) FROM generate_series(1, 20) s"
+    with gateway.client() as pin, gateway.client() as writer, gateway.client() as other:
+        pin.ask("LISTEN a")
+        pin.ask("BEGIN")
+        while engine.stat().queue_usage < 0.7:
+            writer.ask(sql)
+        writer.send(query(sql))
+        writer.until("D")
+        assert ("D", [b"1"]) in other.ask("SELECT 1")
+        assert not select.select([writer], [], [], 0)[0], "it is said to be complete"
+        assert pin.ask("COMMIT")[0] == ("C", "COMMIT")
+        warning, *answers = writer.until_ready()
+        assert (warning[0], warning[1]["M"]) == ("N", "NOTIFY queue is full")
+        assert answers == [("C", "SELECT 1"), ("Z", "I")]
+
+
+def test_a_commit_waits_for_room_no_longer_than_it_may(
+    make_engine: EngineFactory, new_gateway: NewGateway
+) -> None:
+    engine = make_engine(queue_pages=64, on_full="block", full_timeout=0.05)
+    gateway = new_gateway(engine)
+    sql = "SELECT count(pg_notify('a', s || repeat('x', 7000))) FROM generate_series(1, 20) s"
+    with gateway.client() as pin, gateway.client() as writer:
+        pin.ask("LISTEN a")
+        pin.ask("BEGIN")
+        while engine.stat().queue_usage < 0.7:
+            writer.ask(sql)
+        answers = writer.ask(sql)
+        assert [answer[0] for answer in answers] == ["T", "D", "E", "Z"], "not complete"
+        assert code_of(answers) == "54000"
+        writer.ask("SET statement_timeout = 10")
+        assert code_of(writer.ask(sql)) == "57014"
+        assert writer.ask("SELECT 1")[-1] == ("Z", "I")
 
 
 # ---- slow clients, ends -------------------------------------------------------------------------
