@@ -57,6 +57,7 @@ notification has come exactly once.
    tests/guest/test_uvicorn.py::test_two_workers
    tests/guest/test_debugger.py::test_debugger_that_keeps_signals
    tests/guest/test_subinterpreter.py::test_sub_interpreter_is_refused
+   tests/guest/test_subinterpreter.py::test_a_free_threaded_build_is_refused
    tests/guest/test_closed_descriptors.py::test_it_receives_as_before
 """
 
