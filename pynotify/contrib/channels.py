@@ -13,7 +13,9 @@ CHANNEL_LAYERS = {
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
+import math
 import os
 import select
 import threading
@@ -68,6 +70,8 @@ class _Hub:
         self._boxes: dict[str, Mailbox] = {}
         self._groups: dict[str, dict[str, float]] = {}
         self._consumers: dict[str, Consumer] = {}
+        #: Requests to other processes that they have not answered yet.
+        self._asked: dict[str, concurrent.futures.Future[None]] = {}
         self._taking = threading.Lock()
         self._swept = time.monotonic()
         #: Of reading and delivering, which a task does as well that is about to receive.
@@ -125,7 +129,11 @@ class _Hub:
         elif kind == "group":
             self._spread(name, body, until, now)
         elif kind == "add":
-            self.add(name, body)
+            channel, client, request = body
+            self.add(name, channel)
+            self._answer(client, request)
+        elif kind == "added":
+            self._answered(name)
         elif kind == "discard":
             self.discard(name, body)
         elif kind == "flush" and name != self.client:
@@ -216,6 +224,40 @@ class _Hub:
                 self._listen(self._layer.group_address(group, self.limit))
             with self._lock:
                 self._groups.setdefault(group, {})[channel] = ends
+
+    def _answer(self, client: str, request: str) -> None:
+        """Tell the process that asked: what it sends to the group from now on comes here."""
+        packed = msgpack.packb(("added", request, math.inf, None))
+        try:
+            self.pubsub.publish(self._layer.address(client), packed)
+        except Error as error:  # it asks again whether we live
+            logger.warning("channel layer: a process was not told of its member: %s", error)
+
+    def _answered(self, request: str) -> None:
+        future = self._asked.pop(request, None)
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_result(None)
+
+    async def added_elsewhere(self, request: str, address: str, patience: float) -> None:
+        """Until the process at `address` has answered, or is gone."""
+        answer = asyncio.wrap_future(self._asked[request])
+        ends = time.monotonic() + patience
+        try:
+            while not (await asyncio.wait([answer], timeout=1))[0]:
+                if not self.connection.listeners(address):
+                    break
+                if time.monotonic() > ends:
+                    logger.warning("channel layer: %s did not answer in %s s", address, patience)
+                    break
+        finally:
+            self._asked.pop(request, None)
+            answer.cancel()
+
+    def ask(self) -> str:
+        """A request that another process is to answer."""
+        request = uuid.uuid4().hex
+        self._asked[request] = concurrent.futures.Future()
+        return request
 
     def discard(self, group: str, channel: str) -> None:
         with self._membership:
@@ -309,8 +351,8 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
     async def group_add(self, group: str, channel: str) -> None:
         """Add a channel to a group, for `group_expiry` seconds or until its process ends.
 
-        A channel of another process is added when that has received the request, which is before
-        any message that is sent to the group afterwards.
+        A channel of another process is added by that process, whose answer is waited for: it
+        gets what is sent to the group afterwards.
         """
         self.require_valid_group_name(group)
         self.require_valid_channel_name(channel)
@@ -321,7 +363,11 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         elif _client_of(channel) == hub.client:
             hub.add(group, channel)
         else:
-            await self._publish(self.address(_client_of(channel)), "add", group, channel)
+            address = self.address(_client_of(channel))
+            if hub.connection.listeners(address):
+                request = hub.ask()
+                await self._publish(address, "add", group, (channel, hub.client, request))
+                await hub.added_elsewhere(request, address, self.expiry)
 
     async def group_discard(self, group: str, channel: str) -> None:
         """Take a channel out of a group; one that is no member is no error."""

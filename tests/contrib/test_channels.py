@@ -69,6 +69,40 @@ def test_groups_over_two_layers(new_layer: Callable[..., PynotifyChannelLayer]) 
     asyncio.run(run())
 
 
+def test_a_member_in_another_process_is_one_when_group_add_returns(
+    new_layer: Callable[..., PynotifyChannelLayer],
+) -> None:
+    async def run() -> None:
+        a, b = new_layer(), new_layer()
+        there = await b.new_channel()
+        reading = b._hub.get()._reading
+        with reading:  # b's thread reads nothing
+            adding = asyncio.create_task(a.group_add("group", there))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            early = adding.done()
+            if early:
+                await a.group_send("group", {"type": "hello"})
+        await soon(adding)
+        if not early:
+            await a.group_send("group", {"type": "hello"})
+        assert (await soon(b.receive(there)))["type"] == "hello"
+
+    asyncio.run(run())
+
+
+def test_a_member_in_a_process_that_is_gone(
+    new_layer: Callable[..., PynotifyChannelLayer],
+) -> None:
+    async def run() -> None:
+        a, b = new_layer(), new_layer()
+        there = await b.new_channel()
+        await b.close()
+        await soon(a.group_add("group", there))
+
+    asyncio.run(run())
+
+
 def test_normal_channel_is_a_queue(new_layer: Callable[..., PynotifyChannelLayer]) -> None:
     """Each message to one task, in whichever process; one that is a member of a group as well."""
 
