@@ -89,6 +89,7 @@ class Gateway(ClosedByWith):
         self.name = name
         self._pid = os.getpid()
         self._running = False
+        self._lock = threading.RLock()  # a signal handler may be in it, too
         with contextlib.ExitStack() as undo:
             self._mapping = undo.enter_context(map_segment(name, create=True, options=options))
             self._wakeup = undo.enter_context(contextlib.closing(_Wakeup()))
@@ -110,10 +111,15 @@ class Gateway(ClosedByWith):
         Signal handlers run in between.  Clients are told at the end.  Raises `SegmentUnlinked`
         when the segment is removed.
         """
-        native = self._usable()
-        if self._running:
-            raise InterfaceError("the gateway runs already")
-        self._running = True
+        if os.getpid() != self._pid:
+            raise InterfaceError(
+                "the gateway belongs to another process", hint="Make one in each process."
+            )
+        with self._lock:
+            native = self._usable()
+            if self._running:
+                raise InterfaceError("the gateway runs already")
+            self._running = True
         try:
             with self._wakeup.of_signals():
                 while (result := lib.pn_gateway_run(native)) == -errno.EINTR:
@@ -125,8 +131,9 @@ class Gateway(ClosedByWith):
 
     def stop(self) -> None:
         """Make `run` return, now or as soon as it is called; from any thread or signal handler."""
-        if self._native is not None:
-            lib.pn_gateway_stop(self._native)
+        native = self._native
+        if native is not None and os.getpid() == self._pid:
+            lib.pn_gateway_stop(native)
 
     def stat(self) -> GatewayStat:
         """Figures of this moment; from any thread."""
@@ -150,9 +157,10 @@ class Gateway(ClosedByWith):
         if os.getpid() != self._pid:
             self._native = None
             return
-        if self._running:
-            raise InterfaceError("the gateway runs", hint="Call stop(), and close it afterwards.")
-        native, self._native = self._native, None
+        with self._lock:
+            if self._running:
+                raise InterfaceError("the gateway runs", hint="Call stop(), and close it then.")
+            native, self._native = self._native, None
         if native is not None:
             lib.pn_gateway_close(native)
             self._mapping.close()

@@ -9,6 +9,8 @@
 
 #define WARNING_INTERVAL_NS 1000000000LL
 
+enum { AT_ONCE = 1000 }; /* notifications */
+
 static bool may_deliver(const struct gw_session *session)
 {
     return session->activity == GW_IDLE && session->block == GW_BLOCK_NONE && !session->batch;
@@ -62,11 +64,11 @@ static void end_for(struct gw_session *session, int64_t rc)
  */
 static int64_t poll_slot(pn_conn *conn, pn_batch *batch)
 {
-    int64_t n = pn_poll(conn, batch, 0);
+    int64_t n = pn_poll(conn, batch, AT_ONCE);
     if (n != -PN_ELOCKBUSY)
         return n;
     pn_set_never_wait(0);
-    n = pn_poll(conn, batch, 0);
+    n = pn_poll(conn, batch, AT_ONCE);
     pn_set_never_wait(1);
     return n;
 }
@@ -95,7 +97,7 @@ static bool send_owed(struct gw_session *session, int64_t now)
 
 void gw_session_deliver(struct gw_session *session, int64_t now)
 {
-    if (session->conn == NULL || session->activity == GW_CLOSING)
+    if (session->conn == NULL)
         return;
     if (!may_deliver(session) || gw_buffer_size(&session->out) >= GW_OUT_MAX) {
         mute(session);

@@ -190,7 +190,7 @@ static bool analyse_comparison(struct analysis *a, struct gw_node *node)
     node->type = GW_BOOL;
     bool alike = left->type == right->type || (is_text(left->type) && is_text(right->type)) ||
                  (is_number(left->type) && is_number(right->type));
-    return (alike && left->type != GW_VOID) || no_operator(a, node);
+    return (alike && left->type != GW_VOID && left->type != GW_INT4_ARRAY) || no_operator(a, node);
 }
 
 static bool analyse_concatenation(struct analysis *a, struct gw_node *node)
@@ -672,8 +672,11 @@ static int compare_values(const struct gw_value *left, const struct gw_value *ri
     }
     if (left->type != GW_FLOAT8 && right->type != GW_FLOAT8)
         return (left->whole > right->whole) - (left->whole < right->whole);
+    /* NaN is greater than any number, and equal to itself. */
     double a = left->type == GW_FLOAT8 ? left->real : (double) left->whole;
     double b = right->type == GW_FLOAT8 ? right->real : (double) right->whole;
+    if (isnan(a) || isnan(b))
+        return (isnan(a) != 0) - (isnan(b) != 0);
     return (a > b) - (a < b);
 }
 

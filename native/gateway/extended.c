@@ -32,6 +32,21 @@ static bool allowed(struct gw_session *session, const struct gw_script *script)
     return (script->n > 0 && gw_ends_block(&script->statement[0])) || aborted(&session->error);
 }
 
+/* What the client has prepared, and the rows that it has not fetched, are bounded in bytes. */
+static bool holds_too_much(struct gw_session *session)
+{
+    size_t held = 0;
+    for (struct gw_prepared *at = session->prepared; at != NULL; at = at->next)
+        held += at->script->arena.bytes;
+    for (struct gw_portal *at = session->portals; at != NULL; at = at->next)
+        held += at->arena.bytes + at->rows.cap;
+    if (held <= GW_HELD_MAX)
+        return false;
+    gw_fail(&session->error, "53400", "prepared statements and portals hold more than %d bytes",
+            GW_HELD_MAX);
+    return true;
+}
+
 static bool add_prepared(struct gw_session *session, const char *name, struct gw_script *script)
 {
     struct gw_prepared *prepared = calloc(1, sizeof *prepared);
@@ -62,7 +77,7 @@ static bool prepare(struct gw_session *session, const char *name, struct gw_scri
         gw_drop_prepared(session, name);
     else if (gw_find_prepared(session, name) != NULL)
         return gw_fail(&session->error, "42P05", "prepared statement \"%s\" already exists", name);
-    return add_prepared(session, name, script);
+    return !holds_too_much(session) && add_prepared(session, name, script);
 }
 
 static bool cut_message(struct gw_session *session)
@@ -199,6 +214,8 @@ static bool handle_bind(struct gw_session *session, struct gw_reader *in)
         gw_drop_portal(session, name);
     else if (gw_find_portal(session, name) != NULL)
         return gw_fail(&session->error, "42P03", "cursor \"%s\" already exists", name);
+    if (holds_too_much(session))
+        return false;
     struct gw_portal *portal = new_portal(session, name, prepared->script);
     if (portal == NULL)
         return false;
@@ -347,8 +364,11 @@ void gw_go_on_executing(struct gw_session *session)
     session->activity = GW_IDLE;
     enum gw_statement_kind kind = portal->script->statement[0].kind;
     session->pipelined = kind != GW_COMMIT && kind != GW_ROLLBACK && kind != GW_DISCARD_ALL;
-    if (!done)
+    if (!done) {
+        gw_buffer_free(&portal->rows);
+        portal->ran = portal->finished = true;
         fail_batch(session);
+    }
     session->portal = NULL;
     if (portal->doomed)
         gw_drop_portal(session, portal->name);
@@ -371,6 +391,7 @@ static bool handle_execute(struct gw_session *session, struct gw_reader *in)
         return true;
     }
     session->portal = portal;
+    session->work = 0;
     session->activity = GW_EXECUTE;
     gw_go_on_executing(session);
     return true;

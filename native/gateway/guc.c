@@ -87,7 +87,12 @@ static const struct known known_settings[] = {
     {"xmloption", "content", CHOICE, 0, " content document "},
 };
 
-enum { NKNOWN = sizeof known_settings / sizeof *known_settings, MAX_CUSTOM = 256 };
+enum {
+    NKNOWN = sizeof known_settings / sizeof *known_settings,
+    MAX_CUSTOM = 256,
+    VALUE_MAX = 8192,
+    MAX_UNDO = 10000
+};
 
 /* A setting; `value` and `reset` are NULL as long as they are the known default. */
 struct setting {
@@ -430,6 +435,11 @@ static bool as_conforming(const char *value, struct gw_error *error)
 static const char *accept(const struct gw_settings *settings, const struct setting *setting,
                           const char *value, char *into, size_t size, struct gw_error *error)
 {
+    if (strlen(value) > VALUE_MAX) {
+        gw_fail(error, "22023", "a value of parameter \"%s\" has more than %d bytes",
+                name_of(setting), VALUE_MAX);
+        return NULL;
+    }
     if (setting->known == NULL)
         return value;
     switch (setting->known->kind) {
@@ -496,6 +506,9 @@ bool gw_setting_start(struct gw_settings *settings, const char *name, const char
 static bool remember(struct gw_settings *settings, size_t index, bool local, uint32_t level,
                      struct gw_error *error)
 {
+    if (settings->nundo == MAX_UNDO)
+        return gw_fail(error, "53400", "a transaction changes parameters at most %d times",
+                       MAX_UNDO);
     if (settings->nundo == settings->undo_room) {
         size_t room = settings->undo_room == 0 ? 4 : settings->undo_room * 2;
         struct undo *grown = realloc(settings->undo, room * sizeof *grown);
@@ -508,10 +521,6 @@ static bool remember(struct gw_settings *settings, size_t index, bool local, uin
     char *value = setting->value != NULL ? strdup(setting->value) : NULL;
     if (setting->value != NULL && value == NULL)
         return out_of_memory(error);
-    /* What is set for good is not put back at the commit by an earlier SET LOCAL. */
-    for (size_t i = 0; !local && i < settings->nundo; i++)
-        if (settings->undo[i].setting == index)
-            settings->undo[i].local = false;
     settings->undo[settings->nundo++] = (struct undo) {index, value, level, local};
     return true;
 }
@@ -587,14 +596,17 @@ void gw_settings_release(struct gw_settings *settings, uint32_t level)
             settings->undo[i].level = level - 1;
 }
 
+/* What was set for good stays; what was local since then, or without it, is put back. */
 void gw_settings_commit(struct gw_settings *settings)
 {
+    bool set[NKNOWN + MAX_CUSTOM] = {false};
     while (settings->nundo > 0) {
         struct undo *undo = &settings->undo[--settings->nundo];
-        if (undo->local)
-            change(settings, &settings->setting[undo->setting], undo->value);
-        else
+        set[undo->setting] |= !undo->local;
+        if (set[undo->setting])
             free(undo->value);
+        else
+            change(settings, &settings->setting[undo->setting], undo->value);
     }
 }
 

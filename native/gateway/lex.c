@@ -31,7 +31,7 @@ void *gw_need(struct gw_source *source, size_t size)
 
 size_t gw_position(const struct gw_source *source, size_t at)
 {
-    return gw_utf8_length(source->text, at) + 1;
+    return source->placeless ? 0 : gw_utf8_length(source->text, at) + 1;
 }
 
 void gw_syntax_error_at(struct gw_source *source, const char *message, size_t start, size_t end)
@@ -270,7 +270,8 @@ static size_t lex_operator(struct gw_source *source, size_t start)
         add_token(source, GW_OPERATOR, start, start + 2, "::", 2);
         return start + 2;
     }
-    while (in_set(byte(source, end), OPERATORS)) { /* a comment ends it */
+    /* A comment ends it; none is longer than a name, so that nothing is looked at for ever. */
+    while (end - start < GW_NAME_MAX && in_set(byte(source, end), OPERATORS)) {
         if (end > start && ((source->text[end] == '-' && byte(source, end + 1) == '-') ||
                             (source->text[end] == '/' && byte(source, end + 1) == '*')))
             break;

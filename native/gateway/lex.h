@@ -51,7 +51,8 @@ struct gw_source {
     struct gw_token *token; /* [ntokens], the last one is GW_END */
     size_t ntokens, room;
     struct gw_cut_name *cut_names, **last_cut_name;
-    char *scratch; /* where the value of a literal is put together; as long as the text */
+    bool placeless; /* errors need no position any more: an earlier one comes first */
+    char *scratch;  /* where the value of a literal is put together; as long as the text */
 };
 
 void gw_lex(struct gw_source *source);

@@ -157,6 +157,8 @@ int main(int argc, char **argv)
     int rc = pn_gateway_run(running);
     if (rc < 0)
         fprintf(stderr, "pynotify-gateway: %s\n", pn_gateway_error(running));
+    signal(SIGTERM, SIG_IGN); /* they would stop what is freed */
+    signal(SIGINT, SIG_IGN);
     pn_gateway_close(running);
     pn_engine_close(engine);
     return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

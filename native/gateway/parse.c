@@ -7,7 +7,7 @@
 
 #include "terms.h"
 
-enum { MAX_MODES = 64, MAX_VALUES = 1000, MAX_ITEMS = 1600, MAX_PARAMETER = 65535 };
+enum { MAX_MODES = 64, MAX_VALUES = 64, MAX_ITEMS = 1600, MAX_PARAMETER = 65535 };
 
 typedef void parse_function(struct gw_parser *parser, struct gw_statement *statement);
 
@@ -701,10 +701,14 @@ static void parse_statement(struct gw_parser *parser, struct gw_statement *state
         parser->source.out = whole;
         if (fails_the_text(parser->source.error))
             gw_give_up(&parser->source);
-        struct gw_error *failure = gw_need(&parser->source, sizeof *failure);
-        *failure = *parser->source.error;
+        if (parser->failure == NULL) { /* those behind it are never run */
+            struct gw_error *failure = gw_need(&parser->source, sizeof *failure);
+            *failure = *parser->source.error;
+            parser->failure = failure;
+        }
+        parser->source.placeless = true;
         *statement = (struct gw_statement) {.kind = GW_UNSUPPORTED, .at = statement->at};
-        statement->failure = failure;
+        statement->failure = parser->failure;
         skip_statement(parser);
     }
     statement->nparams = parser->nparams;

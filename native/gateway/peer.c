@@ -53,7 +53,9 @@ static bool ask(int netlink, const struct sockaddr_in *peer, const struct sockad
         return false;
     const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
     *out = (struct gw_peer) {.uid = found->idiag_uid};
-    return found->id.idiag_sport == peer->sin_port && found->id.idiag_dport == own->sin_port;
+    /* One that was closed has no inode any more, and uid 0, whichever it had. */
+    return found->idiag_inode != 0 && found->id.idiag_sport == peer->sin_port &&
+           found->id.idiag_dport == own->sin_port;
 }
 
 bool gw_tcp_peer(int fd, struct gw_peer *out)

@@ -1,4 +1,5 @@
 /* run.c - statements: what each of them does, and the rows that it returns. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 
 #include "work.h"
 
-enum { MAX_SERIES = 1000000, MAX_RESULT = 1 << 26, CHANNEL_MAX = 63 };
+enum { MAX_SERIES = 1000000, CHANNEL_MAX = 63 };
+enum { ROW_WORK = 64, ARENA_KEPT = 8192, MAX_WORK = 1 << 27 };
 
 static enum gw_result result_of(bool done)
 {
@@ -51,10 +53,12 @@ static bool call_current_setting(struct gw_session *session, const struct gw_val
     bool missing_ok = nargs > 1 && args[1].whole != 0;
     if (value == NULL && !missing_ok)
         return unknown_setting(error, args[0].text);
-    if (value != NULL)
-        return text_result(out, value);
-    *out = (struct gw_value) {.type = GW_TEXT, .null = true};
-    return true;
+    if (value == NULL) {
+        *out = (struct gw_value) {.type = GW_TEXT, .null = true};
+        return true;
+    }
+    char *copy = gw_copy(&session->arena, value, strlen(value)); /* it may be set in this row */
+    return copy != NULL ? text_result(out, copy) : gw_fail(error, "53200", "out of memory");
 }
 
 static bool call_set_config(struct gw_session *session, const struct gw_value *args,
@@ -74,8 +78,15 @@ static bool call_set_config(struct gw_session *session, const struct gw_value *a
 static bool call_usage(struct gw_session *session, struct gw_value *out)
 {
     *out = (struct gw_value) {.type = GW_FLOAT8};
-    int rc = pn_queue_usage(session->shared->engine, &out->real);
-    return rc >= 0 || gw_core_error(session, rc) == GW_DONE;
+    struct gw_shared *shared = session->shared;
+    int rc = pn_queue_usage(shared->engine, &out->real);
+    if (rc >= 0)
+        shared->usage = out->real;
+    else if (rc == -PN_ELOCKBUSY || rc == -EINTR) /* a figure of a moment ago will do */
+        out->real = shared->usage;
+    else
+        return gw_core_error(session, rc) == GW_DONE;
+    return true;
 }
 
 static bool do_call(struct gw_env *env, const struct gw_function *function,
@@ -156,6 +167,15 @@ static bool is_binary(const struct gw_portal *portal, size_t column)
     return portal->format[portal->nformats == 1 ? 0 : column] == 1;
 }
 
+/* One client keeps the thread for some hundredths of a second at the most. */
+static bool may_go_on(struct gw_session *session)
+{
+    size_t used = session->arena.bytes > ARENA_KEPT ? session->arena.bytes : 0;
+    session->work += ROW_WORK + used;
+    return session->work <= MAX_WORK ||
+           gw_fail(&session->error, "54000", "a query does more than a gateway does for one");
+}
+
 /* All of it is evaluated before it is written: a notice on the way is a message of its own. */
 static bool put_row(struct row_sink *sink)
 {
@@ -175,9 +195,12 @@ static bool put_row(struct row_sink *sink)
         gw_put_value(sink->rows, &value[column], is_binary(sink->portal, column));
     gw_end(sink->rows, message);
     sink->n++;
+    bool may = may_go_on(sink->session);
     gw_arena_reset(arena);
-    return gw_buffer_size(sink->rows) <= MAX_RESULT ||
-           gw_fail(error, "54000", "the result is larger than %d bytes", MAX_RESULT);
+    if (!may)
+        return false;
+    return gw_buffer_size(sink->rows) <= GW_RESULT_MAX ||
+           gw_fail(error, "54000", "the result is larger than %d bytes", GW_RESULT_MAX);
 }
 
 /* A row of an aggregate: its arguments are evaluated, and counted unless they are NULL. */
@@ -190,8 +213,9 @@ static bool count_row(struct row_sink *sink, int64_t *counts)
             return false;
         *counts++ += !value.null;
     }
+    bool may = may_go_on(sink->session);
     gw_arena_reset(&sink->session->arena);
-    return true;
+    return may;
 }
 
 static void put_counts(struct row_sink *sink, const int64_t *counts)

@@ -11,6 +11,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +32,14 @@
 #include "sockets.h"
 
 enum { EVENTS = 256, READ_SIZE = 64 * 1024, ACCEPTED_AT_ONCE = 64, ROUNDS = 8 };
+enum {
+    NO_DESCRIPTOR_US = 10000,
+    LOOK_MS = 1000
+}; /* so often it looks whether the segment is there */
 
 #define STARTUP_PATIENCE_NS 60000000000LL
 #define STOP_PATIENCE_NS    200000000LL /* for what is left to be sent when it stops */
+#define CLOSE_PATIENCE_NS   1000000000LL
 
 struct client {
     struct client *next, *previous; /* all */
@@ -41,6 +49,7 @@ struct client {
     int fd, slot_fd; /* -1: none yet */
     uint32_t events; /* that the socket is waited for */
     int64_t started; /* CLOCK_MONOTONIC ns */
+    int64_t drop_at; /* what is closing is dropped then; 0: it is not closing */
     bool dead, slow;
 };
 
@@ -145,6 +154,9 @@ static void drop(pn_gateway *gateway, struct client *client)
         gateway->clients = client->next;
     if (client->slot_fd >= 0)
         epoll_ctl(gateway->epfd, EPOLL_CTL_DEL, client->slot_fd, NULL);
+    /* A forked child may have a copy, with which it would stay in the set. */
+    epoll_ctl(gateway->epfd, EPOLL_CTL_DEL, client->fd, NULL);
+    shutdown(client->fd, SHUT_RDWR);
     close(client->fd);
     client->next = gateway->dead;
     gateway->dead = client;
@@ -249,8 +261,11 @@ static void serve(pn_gateway *gateway, struct client *client, int64_t now)
     }
     note_slow(gateway, client);
     watch_socket(gateway, client);
+    if (session->activity == GW_CLOSING && client->drop_at == 0)
+        client->drop_at = now + CLOSE_PATIENCE_NS;
     if (!client->dead)
-        set_timed(gateway, client, session->wake_at > 0 || session->activity == GW_STARTUP);
+        set_timed(gateway, client,
+                  session->wake_at > 0 || session->activity == GW_STARTUP || client->drop_at > 0);
 }
 
 static void handle_input(pn_gateway *gateway, struct client *client, int64_t now)
@@ -314,6 +329,9 @@ static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
     client->slot_fd = -1;
     client->events = EPOLLIN;
     client->started = now;
+    int on = 1; /* notifications do not wait for one another */
+    if (tcp)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (client->session == NULL || !watch(gateway, EPOLL_CTL_ADD, fd, EPOLLIN, client, false)) {
         if (client->session != NULL)
             gw_session_free(client->session);
@@ -334,7 +352,10 @@ static void refuse_one(pn_gateway *gateway, int listener)
 {
     struct gw_buffer out = {0};
     struct gw_error error;
-    close(gateway->spare_fd);
+    if (gateway->spare_fd >= 0)
+        close(gateway->spare_fd);
+    else
+        usleep(NO_DESCRIPTOR_US); /* not even that: others have to give one back */
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     gw_fail(&error, "53300", "sorry, too many clients already");
     gw_hint(&error, "The gateway's process has no descriptor left: raise its limit (ulimit -n).");
@@ -353,9 +374,9 @@ static void accept_clients(pn_gateway *gateway, int listener, int64_t now)
 {
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && gateway->spare_fd >= 0) {
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             refuse_one(gateway, listener);
-            continue;
+            return;
         }
         if (fd < 0)
             return;
@@ -406,28 +427,33 @@ static bool terminate(void *server, uint32_t pid, bool whole_session)
 static int run_timed(pn_gateway *gateway, int64_t now)
 {
     int64_t next = INT64_MAX;
+    const struct client *first = gateway->timed;
     for (struct client *client = gateway->timed, *following; client != NULL; client = following) {
         struct gw_session *session = client->session;
         following = client->next_timed;
-        bool starting = session->activity == GW_STARTUP;
-        int64_t at = starting ? client->started + STARTUP_PATIENCE_NS : session->wake_at;
-        if (at <= now && starting) {
+        int64_t end = client->drop_at;
+        if (session->activity == GW_STARTUP)
+            end = client->started + STARTUP_PATIENCE_NS;
+        int64_t at = end > 0 ? end : session->wake_at;
+        if (at <= now && end > 0) {
             drop(gateway, client);
             continue;
         }
         if (at <= now) {
-            if (session->terminated)
-                gw_session_terminate(session,
-                                     "terminating connection due to administrator command");
             serve(gateway, client, now);
-            at = client->dead || session->wake_at == 0 ? INT64_MAX : session->wake_at;
+            at = client->dead            ? INT64_MAX
+                 : client->drop_at > 0   ? client->drop_at
+                 : session->wake_at == 0 ? INT64_MAX
+                                         : session->wake_at;
         }
         next = at < next ? at : next;
     }
+    if (gateway->timed != first && gateway->timed != NULL)
+        return 0; /* one of them has ended another one */
     if (next == INT64_MAX)
-        return -1;
+        return LOOK_MS;
     int64_t left = (next - now + 999999) / 1000000;
-    return left < 0 ? 0 : left < 1000 ? (int) left : 1000;
+    return left < 0 ? 0 : left < LOOK_MS ? (int) left : LOOK_MS;
 }
 
 static bool is_stopped(const pn_gateway *gateway)
@@ -476,6 +502,8 @@ static int loop(pn_gateway *gateway)
             gateway->interrupted = false;
             return -EINTR;
         }
+        if (n == 0)
+            gateway->shared.gone |= pn_engine_gone(gateway->shared.engine) != 0;
         if (gateway->shared.gone)
             return gw_say(gateway->message, PN_EGONE, "the segment was removed");
     }
@@ -502,10 +530,16 @@ static void say_goodbye(pn_gateway *gateway)
 PN_API int pn_gateway_run(pn_gateway *gateway)
 {
     int before = pn_set_never_wait(1);
+    locale_t numbers = newlocale(LC_NUMERIC_MASK, "C", (locale_t) 0); /* 1.5, wherever this runs */
+    locale_t of_host = numbers != (locale_t) 0 ? uselocale(numbers) : (locale_t) 0;
     int rc = loop(gateway);
     if (rc != -EINTR)
         say_goodbye(gateway);
     pn_set_never_wait(before);
+    if (numbers != (locale_t) 0) {
+        uselocale(of_host);
+        freelocale(numbers);
+    }
     return rc;
 }
 

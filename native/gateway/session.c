@@ -49,6 +49,11 @@ static enum gw_result run_query(struct gw_session *session)
     while (session->next < n) {
         if (!session->ran)
             result = run_next(session);
+        if (result == GW_DONE && gw_buffer_size(&session->out) > GW_RESULT_MAX) {
+            gw_fail(&session->error, "54000", "the results are larger than %d bytes",
+                    GW_RESULT_MAX);
+            result = GW_FAILED;
+        }
         if (result == GW_DONE && session->next + 1 == n && session->block == GW_BLOCK_NONE)
             result = gw_commit(session);
         if (result != GW_DONE)
@@ -96,6 +101,7 @@ static void handle_query(struct gw_session *session, struct gw_reader *in)
         gw_send_empty(&session->out, 'I');
     session->next = 0;
     session->ran = false;
+    session->work = 0;
     session->activity = GW_QUERY;
     go_on_querying(session);
 }
@@ -211,10 +217,18 @@ void gw_session_free(struct gw_session *session)
     free(session);
 }
 
+/* Its transaction is not kept while its last words wait to be read. */
+static void give_up(struct gw_session *session)
+{
+    if (session->activity == GW_CLOSING && session->txn != NULL)
+        gw_rollback(session);
+}
+
 void gw_session_terminate(struct gw_session *session, const char *message)
 {
     if (session->activity != GW_CLOSING)
         gw_end_session(session, "57P01", message);
+    give_up(session);
 }
 
 void gw_session_input(struct gw_session *session, const void *bytes, size_t len)
@@ -254,6 +268,8 @@ static bool is_waiting(const struct gw_session *session)
 void gw_session_run(struct gw_session *session, int64_t now)
 {
     session->now = now;
+    if (session->terminated)
+        gw_session_terminate(session, "terminating connection due to administrator command");
     if (is_waiting(session) && (session->canceled || now >= session->wake_at))
         go_on(session);
     while (gw_session_reads(session) && take_message(session))
@@ -264,4 +280,7 @@ void gw_session_run(struct gw_session *session, int64_t now)
     }
     if (session->in.failed || session->out.failed)
         session->activity = GW_CLOSING;
+    if (session->terminated)
+        gw_session_terminate(session, "terminating connection due to administrator command");
+    give_up(session);
 }

@@ -40,6 +40,7 @@
 #include "wire.h"
 
 enum { GW_OUT_MAX = 256 * 1024, GW_SCRIPTS = 512, GW_TAG_SIZE = 64 };
+enum { GW_RESULT_MAX = 1 << 26, GW_HELD_MAX = 1 << 27 }; /* bytes */
 
 /* pids of clients begin above any process of Linux (PID_MAX_LIMIT). */
 #define GW_FIRST_PID (1U << 22)
@@ -63,7 +64,8 @@ struct gw_shared {
     pn_batch *batch;
     /* Notifications to and from clients, and those that are no text; connections refused. */
     uint64_t sent, received, unreadable, refused;
-    bool gone; /* a session found the segment removed */
+    double usage; /* of the queue, when it was last seen */
+    bool gone;    /* a session found the segment removed */
 };
 
 /* For a counter that one thread writes, and any may read. */
@@ -137,6 +139,7 @@ struct gw_session {
     uint32_t max_rows;
     bool query_failed;
     bool slept;
+    size_t work;      /* of the Query or Execute */
     bool failed_late; /* in a function: rows were begun */
     bool canceled, terminated;
     int64_t now;

@@ -28,10 +28,15 @@ int gw_say(char *message, int error, const char *format, ...)
 static int check_directory(char *message, const char *directory, bool shared)
 {
     struct stat status;
-    if (mkdir(directory, shared ? 0755 : 0700) != 0 && errno != EEXIST)
+    mode_t mode = shared ? 0755 : 0700;
+    bool made = mkdir(directory, mode) == 0;
+    if (made)
+        chmod(directory, mode); /* whatever the umask is */
+    else if (errno != EEXIST)
         return gw_say(message, errno, "directory %s cannot be made: %s", directory,
                       strerror(errno));
-    if (stat(directory, &status) != 0)
+    if (lstat(directory, &status) != 0 ||
+        (S_ISLNK(status.st_mode) && status.st_uid == geteuid() && stat(directory, &status) != 0))
         return gw_say(message, errno, "directory %s: %s", directory, strerror(errno));
     if (!S_ISDIR(status.st_mode))
         return gw_say(message, ENOTDIR, "%s is no directory", directory);
@@ -48,6 +53,18 @@ static int in_use(struct gw_sockets *sockets, const char *pid)
     return gw_say(sockets->message, EADDRINUSE,
                   "a server (pid %s) listens at %s already\nName another directory or port.", pid,
                   sockets->address.sun_path);
+}
+
+/* A server that does not know our lock, a PostgreSQL for instance. */
+static bool answers(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool connected =
+        fd >= 0 && (connect(fd, (const struct sockaddr *) address, sizeof *address) == 0 ||
+                    errno == EAGAIN); /* its backlog is full */
+    if (fd >= 0)
+        close(fd);
+    return connected;
 }
 
 /* Whether the lock is on the file of this name still, and not on one that was removed. */
@@ -75,6 +92,11 @@ static int take_lock(struct gw_sockets *sockets)
             return in_use(sockets, text);
         }
     } while (!lock_is_there(sockets));
+    if (answers(&sockets->address)) { /* the lock file is that server's */
+        close(sockets->lock_fd);
+        sockets->lock_fd = -1;
+        return in_use(sockets, "unknown");
+    }
     int len = snprintf(text, sizeof text, "%d\n", (int) getpid());
     if (ftruncate(sockets->lock_fd, 0) != 0 ||
         pwrite(sockets->lock_fd, text, (size_t) len, 0) != len)
@@ -82,22 +104,9 @@ static int take_lock(struct gw_sockets *sockets)
     return 0;
 }
 
-/* A server that does not know our lock, a PostgreSQL for instance. */
-static bool answers(const struct sockaddr_un *address)
-{
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool connected =
-        fd >= 0 && connect(fd, (const struct sockaddr *) address, sizeof *address) == 0;
-    if (fd >= 0)
-        close(fd);
-    return connected;
-}
-
 static int listen_unix(struct gw_sockets *sockets, bool shared)
 {
     const struct sockaddr *address = (const struct sockaddr *) &sockets->address;
-    if (answers(&sockets->address))
-        return in_use(sockets, "unknown");
     unlink(sockets->address.sun_path); /* of a dead gateway: the lock is ours */
     sockets->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sockets->unix_fd < 0 || bind(sockets->unix_fd, address, sizeof sockets->address) != 0 ||

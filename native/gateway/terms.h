@@ -11,6 +11,7 @@ struct gw_parser {
     size_t at; /* index of the next token */
     uint32_t nparams;
     uint32_t depth;
+    const struct gw_error *failure; /* of the first statement that is not supported */
 };
 
 const struct gw_token *gw_next(const struct gw_parser *parser);
