@@ -119,3 +119,31 @@ def test_nan_and_arrays(gateway: Running) -> None:
     with gateway.client() as client:
         assert ("D", [b"f", b"t"]) in client.ask("SELECT 'NaN'::float8 = 1, 'NaN'::float8 > 1")
         assert code_of(client.ask("SELECT '{1}'::int4[] = '{2}'::int4[]")) == "42883"
+
+
+def test_a_client_may_terminate_itself(gateway: Running) -> None:
+    with gateway.client() as client:
+        client.send(query(f"SELECT pg_terminate_backend({client.pid})"))
+        assert code_of(client.until("E")) == "57P01"
+        assert client.at_end()
+
+
+def test_a_client_that_leaves_after_a_fork(gateway: Running) -> None:
+    """A child has copies of all sockets: they stayed in the loop, for a client that was freed."""
+    client = gateway.client()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(theirs)
+        client.close()  # the child keeps the gateway's end, not the client's
+        os.read(ours, 1)  # until the parent ends it
+        os._exit(0)
+    try:
+        os.close(ours)
+        client.close()
+        with gateway.client() as other:
+            wait_until(lambda: gateway.gateway.stat().clients == 1, "it is gone")
+            assert other.ask("SELECT 1")[-1] == ("Z", "I")
+    finally:
+        os.close(theirs)
+        assert os.waitpid(child, 0)[1] == 0
