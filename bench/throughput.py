@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.pairs import alternate
 from bench.peer import Peer
-from bench.peers.ours import Pynotify, PynotifyBatch, PynotifyCalling
+from bench.peers.ours import Pynotify, PynotifyBatch, PynotifyCalling, PynotifyPieces
 from bench.peers.posix_queue import PosixQueue
 from bench.peers.postgres import Postgres
 from bench.peers.redis_server import Redis, RedisPipeline
@@ -51,13 +51,14 @@ def against_pyzmq(
     with ExitStack() as stack:
         rigs = [
             stack.enter_context(Rig(kind(settings.directory), listeners=listeners))
-            for kind in (Pynotify, PynotifyBatch, ZeroMQ)
+            for kind in (Pynotify, PynotifyBatch, PynotifyPieces, ZeroMQ)
         ]
         passes = [partial(rig.rate, messages) for rig in rigs]
-        single, batch, zmq = alternate(passes, settings.pairs(pairs))
+        single, batch, pieces, zmq = alternate(passes, settings.pairs(pairs))
     for name, ours, bar in (
         ("single notify, each message a Notify", single, bars[0]),
-        ("notify_many and poll_batch(4096).payloads()", batch, bars[1]),
+        ("notify_many and poll_batch().payloads()", batch, bars[1]),
+        ("notify_many and poll_batch(4096).payloads()", pieces, None),
     ):
         settings.compare(
             topic, f"1:{listeners}, {name}", unit, ours, zmq, against=ZeroMQ.name, bar=bar

@@ -48,15 +48,23 @@ class Pynotify(Peer):
 
 
 class PynotifyBatch(Pynotify):
-    """notify_many() of 1,000, read with poll_batch(4,096).payloads()."""
+    """notify_many() of 1,000, read with poll_batch().payloads()."""
 
     name = "pynotify, notify_many and poll_batch"
+    at_once: int | None = None
 
     def sender(self) -> Sender:
         return _BatchSender(self.engine)
 
     def receiver(self) -> Receiver:
-        return _BatchReceiver(self.engine)
+        return _BatchReceiver(self.engine, self.at_once)
+
+
+class PynotifyPieces(PynotifyBatch):
+    """The same with poll_batch(4,096)."""
+
+    name = "pynotify, notify_many and poll_batch in pieces"
+    at_once = AT_ONCE
 
 
 class PynotifyCalling(Pynotify):
@@ -118,11 +126,15 @@ class _CallingReceiver(_NotifyReceiver):
 
 
 class _BatchReceiver(_NotifyReceiver):
+    def __init__(self, engine: pynotify.Engine, at_once: int | None) -> None:
+        super().__init__(engine)
+        self._at_once = at_once
+
     def _batches(self, count: int) -> Iterator[list[bytes]]:
-        wait, poll_batch = self._conn.wait, self._conn.poll_batch
+        wait, poll_batch, at_once = self._conn.wait, self._conn.poll_batch, self._at_once
         while count:
             wait()
-            if batch := poll_batch(AT_ONCE):
+            if batch := poll_batch(at_once):
                 payloads = batch.payloads()
                 count -= len(payloads)
                 yield payloads
