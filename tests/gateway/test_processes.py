@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -153,8 +154,6 @@ def test_an_unsafe_directory_is_refused(engine: pynotify.Engine) -> None:
 
 
 def test_the_socket_of_another_server_is_left_alone(engine: pynotify.Engine) -> None:
-    import socket
-
     with short_directory() as directory, socket.socket(socket.AF_UNIX) as other:
         other.bind(f"{directory}/.s.PGSQL.5432")
         other.listen()
@@ -163,25 +162,66 @@ def test_the_socket_of_another_server_is_left_alone(engine: pynotify.Engine) -> 
         assert Path(f"{directory}/.s.PGSQL.5432").exists()
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def as_user(uid: int, program: str, *arguments: object) -> str:
+    """What a Python of another user prints."""
+    require("root")
+    require("setpriv")
+    paths = [str(ROOT / "tests"), str(ROOT / "tests" / "support"), str(ROOT)]
+    done = subprocess.run(
+        ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c",
+         f"import sys; sys.path[:0] = {paths}; from gateway.wire import *\n{program}",
+         *map(str, arguments)],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_only_users_that_are_allowed(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
 ) -> None:
     require("root")
-    require("setpriv")
-    gateway = new_gateway_process(engine, "--allow-uid", "12345", "--tcp", "--port", "0")
-    program = (
-        "import sys; sys.path[:0] = sys.argv[1:3]\n"
-        "from gateway.wire import Client\n"
-        "print(Client(sys.argv[3]).start('me', 'default')[-1])"
-    )
+    port = free_port()
+    gateway = new_gateway_process(engine, "--allow-uid", "12345", "--tcp", "--port", str(port))
     gateway.directory.chmod(0o755)
-    for uid, said in ((12345, "('Z', 'I')"), (12346, "peer authentication failed")):
-        done = subprocess.run(
-            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c",
-             program, str(ROOT / "tests"), str(ROOT / "tests" / "support"), str(gateway.path)],
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
-        assert said in done.stdout, done.stderr
+    program = "print(Client({}).start('me', 'default')[-1])"
+    for address in (f"'{gateway.path}'", f"('127.0.0.1', {port})"):
+        for uid, said in ((12345, "('Z', 'I')"), (12346, "peer authentication failed")):
+            assert said in as_user(uid, program.format(address)), (address, uid)
+    with Client(("127.0.0.1", port)) as own:
+        assert own.start("me", "default")[-1] == ("Z", "I")
+
+
+def test_a_tcp_peer_that_has_gone_already(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess, connect: Connect
+) -> None:
+    """The kernel says uid 0 of a socket that is closed."""
+    require("root")
+    native, port = connect(), free_port()
+    native.listen("a")
+    gateway = new_gateway_process(engine, "--tcp", "--port", str(port))
+    program = (
+        "import socket\n"
+        "with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as other:\n"
+        "    all = startup(user='me', database='default') + query('NOTIFY a') + TERMINATE\n"
+        "    other.sendall(all)\n"
+    )
+    os.kill(gateway.pid, signal.SIGSTOP)
+    try:
+        as_user(12346, program, port)
+    finally:
+        os.kill(gateway.pid, signal.SIGCONT)
+    with Client(("127.0.0.1", port)) as own:  # accepted after the other one
+        own.start("me", "default")
+        own.ask("NOTIFY a, 'own'")
+    assert [note.payload for note in receive(native, 1)] == ["own"]
 
 
 def test_the_default_directory_is_the_user_s(

@@ -87,10 +87,11 @@ def startup(version: int = PROTOCOL, **parameters: str) -> bytes:
 class Client:
     """One connection, which has sent nothing yet."""
 
-    def __init__(self, path: Path | str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, address: Path | str | tuple[str, int]) -> None:
+        tcp = isinstance(address, tuple)
+        self._socket = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
         self._socket.settimeout(PATIENCE)
-        self._socket.connect(str(path))
+        self._socket.connect(address if tcp else str(address))
         self._bytes = b""
         self.pid = self.secret = 0
         self.parameters: dict[str, str] = {}
