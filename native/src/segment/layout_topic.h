@@ -182,7 +182,7 @@ struct pn_topic {
     uint32_t oldest, newest;           /* messages; derived */
     uint32_t messages, firm; /* LIVE ones; of them not only in ephemeral channels; derived */
     uint32_t staged;         /* PREPARED ones, and those of a commit on its way; derived */
-    uint32_t refilling;      /* more of its queue on disk could be looked at right now; derived */
+    uint32_t refilling;      /* more on disk, or in its backlog, could be moved at once; derived */
     uint64_t max_depth;
     uint64_t message_count, message_bytes, dropped, expired;
     uint64_t disk_staged; /* where its queue on disk ends after the commit on its way; derived */

@@ -297,7 +297,7 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     /* beyond max_disk_bytes nothing leaves but for what waits */
     for (uint32_t i = 0; i < n; i++)
         last = due[i] > last ? due[i] : last;
-    for (uint32_t i = 0; i < n && pn_topics_hold(seg)->moved.written < PN_MOVE_WRITTEN &&
+    for (uint32_t i = 0; i < n && pn_topic_may_write_locked(seg) &&
                          !is_roomy(seg, topic, bytes, pn_topic_disk_is_over(topic) ? 0 : HALF);
          i++) {
         int64_t until;
@@ -306,7 +306,7 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         const struct pn_lengths length = pn_message_lengths(pn_message_at(seg, ref[i]));
         if (leave(seg, topic, ref[i], until) != 0)
             break;
-        pn_topics_hold(seg)->moved.written += length.both + PN_LATER_RECORD;
+        pn_topic_has_written_locked(seg, length.both + PN_LATER_RECORD);
         left = true;
     }
     return left;
@@ -337,7 +337,7 @@ bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic)
         topic->refilling = pn_load_relaxed(&seg->topics.ctl->log.queue.error) == 0;
         return false;
     }
-    if (!pn_topic_may_write_locked(seg)) {
+    if (!pn_topic_may_look_locked(seg)) {
         topic->refilling = 1;
         return false;
     }
@@ -468,7 +468,7 @@ static int write_again(struct turn *t, const struct record *r)
     redo->disk = redo->spill = redo->rest = 0;
     if (topic->later_recount == PN_LATER_COUNTING)
         count_all(t, r, true, true);
-    pn_topics_hold(seg)->moved.written += r->d.bytes;
+    pn_topic_has_written_locked(seg, r->d.bytes);
     note_due(topic, r->d.expires != 0 && r->d.expires < r->d.due ? r->d.expires : r->d.due);
     return 1;
 }
@@ -539,8 +539,7 @@ static int step(struct turn *t, uint64_t until)
     struct record r = {.to = {0}};
     int rc = 1;
     while ((rc == 1 || rc == -EAGAIN) && pn_diskqueue_now(&topic->later)->read_seq < until) {
-        if (!pn_topic_may_read_locked(t->seg) ||
-            pn_topics_hold(t->seg)->moved.written >= PN_MOVE_WRITTEN)
+        if (!pn_topic_may_read_locked(t->seg) || !pn_topic_may_write_locked(t->seg))
             return 1;
         const uint64_t next = pn_diskqueue_now(&topic->later)->read_seq;
         rc = pn_later_look_locked(t->seg, topic, &r.to, &r.d);

@@ -115,8 +115,9 @@ void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic
 
 /*
  * In one hold of the lock so much is moved between memory and the files of all topics, and one
- * record more: records that are read, and their bytes; bytes of those that later.c writes; messages
- * that it looks at.  What is left to do is `refilling`, and goes on in the next hold.
+ * record more: records that are read, and their bytes; bytes of those that go to `later`, or from a
+ * backlog to `rest`; messages that later.c looks at.  What is left to do is `refilling`, and goes on
+ * in the next hold.
  */
 enum {
     PN_MOVE_RECORDS = PN_TOPIC_STEPS,
@@ -124,7 +125,7 @@ enum {
     PN_MOVE_WRITTEN = 128 << 10,
     PN_MOVE_LOOKS = 2048
 };
-/* May one more be read; or written, and looked at? */
+/* May one more be read; written; or looked at, and then written? */
 static inline bool pn_topic_may_read_locked(const struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
@@ -134,8 +135,12 @@ static inline bool pn_topic_may_read_locked(const struct pn_segment *seg)
 static inline bool pn_topic_may_write_locked(const struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    const struct pn_moved *moved = &pn_topics_hold(seg)->moved;
-    return moved->looks < PN_MOVE_LOOKS && moved->written < PN_MOVE_WRITTEN;
+    return pn_topics_hold(seg)->moved.written < PN_MOVE_WRITTEN;
+}
+static inline bool pn_topic_may_look_locked(const struct pn_segment *seg)
+{
+    pn_assert_topics_held(seg);
+    return pn_topics_hold(seg)->moved.looks < PN_MOVE_LOOKS && pn_topic_may_write_locked(seg);
 }
 static inline void pn_topic_has_read_locked(struct pn_segment *seg, uint64_t bytes)
 {
@@ -143,6 +148,11 @@ static inline void pn_topic_has_read_locked(struct pn_segment *seg, uint64_t byt
     struct pn_moved *moved = &pn_topics_hold(seg)->moved;
     moved->records++;
     moved->read += bytes;
+}
+static inline void pn_topic_has_written_locked(struct pn_segment *seg, uint64_t bytes)
+{
+    pn_assert_topics_held(seg);
+    pn_topics_hold(seg)->moved.written += bytes;
 }
 
 /* Those that are the topic's own are forgotten.  -errno: nothing is. */

@@ -197,6 +197,12 @@ static bool is_stuck(const struct refill *r)
            !pn_message_has_room_locked(r->seg, topic, topic->stuck_bytes, false);
 }
 
+/* In this hold of the lock. */
+static bool may_take(const struct refill *r)
+{
+    return pn_topic_may_read_locked(r->seg) && (pn_topic_may_write_locked(r->seg) || !runs(r));
+}
+
 static int take(void *arg, const struct pn_record_out *record)
 {
     struct refill *r = arg;
@@ -205,7 +211,7 @@ static int take(void *arg, const struct pn_record_out *record)
     struct pn_new_message m;
     struct pn_moment then;
     struct pn_spilled head;
-    if (!pn_topic_may_read_locked(seg))
+    if (!may_take(r))
         return 0;
     pn_topic_has_read_locked(seg, record->length);
     if (!pn_spilled_parse(seg, record, &head, &m, &then))
@@ -257,7 +263,7 @@ static bool refill_once(struct refill *r)
     for (int tries = 0; tries < 16 && n == -EAGAIN; tries++)
         n = pn_diskqueue_get(&topic->disk, seg->topics.disk, PN_MOVE_RECORDS, take, r);
     PN_CRASH("refill:done");
-    if ((!pn_topic_may_read_locked(seg) || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
+    if ((!may_take(r) || n == -EAGAIN) && pn_topic_on_disk(topic) != 0)
         topic->refilling = 1;
     const uint32_t firm = topic->firm;
     if (n <= 0 || pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic))->ready == 0 ||
@@ -273,7 +279,7 @@ void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
     uint32_t before = topic->messages;
     if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
-    if (!pn_topic_may_read_locked(seg)) {
+    if (!may_take(&r)) {
         topic->refilling = 1;
         return;
     }
@@ -303,7 +309,7 @@ static void refill(struct pn_segment *seg, struct pn_topic *topic)
 
 static bool may_move(const struct pn_segment *seg)
 {
-    return pn_topic_may_read_locked(seg) && pn_topic_may_write_locked(seg);
+    return pn_topic_may_read_locked(seg) && pn_topic_may_look_locked(seg);
 }
 
 void pn_topics_refill_locked(struct pn_segment *seg)
@@ -317,14 +323,15 @@ void pn_topics_refill_locked(struct pn_segment *seg)
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t index = first + k < n ? first + k : first + k - n;
         struct pn_topic *topic = &seg->topics.topic[index];
-        const bool may = may_move(seg);
+        const bool may = may_move(seg), was = topic->refilling != 0;
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
-            (pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0 &&
+            (!was && pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0 &&
              pn_topic_later(topic) == 0))
             continue;
         if (topic->disk_staged == 0) { /* else a commit is on its way, which holds both copies */
-            const bool was = topic->refilling != 0;
             topic->refilling = 0;
+            if (was)
+                pn_topic_go_on_locked(seg, topic);
             refill(seg, topic);
             while (topic->refilling == 0 && pn_later_make_room_locked(seg, topic))
                 refill(seg, topic);
@@ -333,8 +340,8 @@ void pn_topics_refill_locked(struct pn_segment *seg)
         }
         if (may && !may_move(seg))
             ctl->refill_next = index + 1;
-        more = more || pn_topic_on_disk(topic) != 0 || pn_rest_records(topic) != 0 ||
-               pn_topic_later(topic) != 0;
+        more = more || topic->refilling != 0 || pn_topic_on_disk(topic) != 0 ||
+               pn_rest_records(topic) != 0 || pn_topic_later(topic) != 0;
     }
     ctl->spilled = more;
 }

@@ -106,6 +106,10 @@ bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic)
         const struct pn_message *m = pn_message_at(seg, pn_delivery_at(seg, at)->message);
         if (steps == PN_TOPIC_STEPS)
             return true;
+        if (!pn_topic_may_write_locked(seg)) {
+            topic->refilling = seg->topics.ctl->spilled = 1; /* the next hold goes on with it */
+            return true;
+        }
         if (pn_is_void(own, pn_delivery_at(seg, at))) {
             pn_delivery_end_locked(seg, at);
         } else if (m->expires != 0 && m->expires <= now) {

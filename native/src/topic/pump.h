@@ -4,7 +4,8 @@
 
 #include "topic/area.h"
 
-/* From the backlog to the channels, in bounded steps; true: there is more. */
+/* From the backlog to the channels, as much as one hold moves (PN_MOVE_WRITTEN) and no more than
+ * PN_TOPIC_STEPS; true: there is more. */
 bool pn_topic_pump_locked(struct pn_segment *seg, struct pn_topic *topic);
 
 /* The same, and I24, of what was published there. */

@@ -221,6 +221,13 @@ static void commit(struct batch *b, const struct pn_record_out *from)
     b->topic->message_bytes += b->bytes;
 }
 
+/* Of one that was in the backlog, as a record or in memory. */
+static void has_written(const struct batch *b, uint64_t bytes)
+{
+    if (b->seq != 0)
+        pn_topic_has_written_locked(b->seg, bytes + sizeof(struct pn_spilled) + PN_RECORD_HEADER);
+}
+
 int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_new_message *common, const unsigned char *bodies,
                            const uint32_t *lens, size_t n)
@@ -272,6 +279,7 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
         return rc;
     }
     commit(&b, record);
+    has_written(&b, (uint64_t) m->headers_len + m->body_len);
     pn_durable_note_given_locked(seg, topic, m, then);
     return 0;
 }
@@ -364,6 +372,7 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
     int rc = write_from_memory(&b, own->message, due);
     if (rc == 0) {
         leave_backlog(&b, at, before);
+        has_written(&b, bytes);
         return 0;
     }
     pn_pump_give_back_locked(seg, m, before);

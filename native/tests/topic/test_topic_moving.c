@@ -4,6 +4,7 @@
  */
 #include "segfiles.h"
 #include "topic/overflow.h"
+#include "topic/pump.h"
 #include "topic/queues.h"
 #include "topic/tables.h"
 #include "topic/topic.h"
@@ -64,23 +65,28 @@ static void publish_some(int i, int n, uint32_t length, int64_t delay_ns)
 }
 
 struct counts {
-    uint64_t memory, disk, later; /* messages of all topics */
+    uint64_t memory, disk, later, rest; /* messages of all topics; `disk` has those of `rest` too */
 };
 
-/* What an operation ends with, alone. */
-static struct counts one_hold(bool moves)
+enum moves { NONE, REFILL, PUMP };
+
+/* What an operation ends with, alone; or begins with, if it may give out a backlog. */
+static struct counts one_hold(enum moves moves)
 {
     struct counts now = {0};
     struct pn_segment *seg = test_inside();
     CHECK_OK(pn_lock_topics(seg, &test_hold, PN_LOCK_TIMEOUT_NS));
     pn_topics_begin_locked(seg);
-    if (moves)
+    if (moves == PUMP)
+        pn_topic_go_on_locked(seg, pn_topic_named_locked(seg, topic[0]));
+    if (moves != NONE)
         pn_topics_refill_locked(seg);
     for (int i = 0; i < TOPICS && topic[i] != 0; i++) {
         const struct pn_topic *t = pn_topic_named_locked(seg, topic[i]);
         now.memory += t->firm;
         now.disk += pn_topic_on_disk(t) + pn_diskqueue_depth(&t->rest);
         now.later += pn_topic_later(t);
+        now.rest += pn_rest_records(t);
     }
     pn_store_relaxed(&seg->ctl->topics_dirty, 0);
     pn_lock_release(seg);
@@ -91,12 +97,12 @@ static struct counts one_hold(bool moves)
 /* All come back, so many in a hold at the most, and in order. */
 static void check_holds(uint64_t most, int topics, int each, uint32_t length)
 {
-    struct counts before = one_hold(false), now;
+    struct counts before = one_hold(NONE), now;
     pn_message_out m;
     unsigned holds = 0;
     CHECK(before.disk > most);
     for (; before.disk != 0; before = now, holds++) {
-        now = one_hold(true);
+        now = one_hold(REFILL);
         CHECK(now.memory - before.memory <= most);
         CHECK(now.memory > before.memory);
     }
@@ -162,6 +168,24 @@ static void wait_for_one(void *arg)
     pn_conn_close(mine);
 }
 
+/* It finishes those before it. */
+static void wait_for_the_last(void *arg)
+{
+    pn_message_out m = {.body_len = 0};
+    pn_conn *mine = test_connect(engine);
+    pn_consumer *consumer = consumer_of(mine, channel_of(mine, topic_of(mine, "t0"), "c"), 1);
+    (void) arg;
+    while (m.body_len != HUGE) {
+        int rc = pn_consumer_get(consumer, TEST_PATIENCE_MS * MS, &m);
+        if (rc == -EINTR)
+            continue;
+        CHECK_EQ(rc, 1);
+        FINISH(mine, &m);
+    }
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_conn_close(mine);
+}
+
 static uint32_t waiting(void)
 {
     CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
@@ -175,11 +199,11 @@ static void fill_with_deferred(void)
 {
     open_segment_of(4 << 20);
     open_topic(0, 1);
-    for (int i = 0; one_hold(false).later == 0; i++) {
+    for (int i = 0; one_hold(NONE).later == 0; i++) {
         CHECK(i < 100);
         publish_some(0, 100, DEFERRED, HOUR * 1000 * MS);
     }
-    for (uint64_t later = 0, now; (now = one_hold(true).later) != later;)
+    for (uint64_t later = 0, now; (now = one_hold(REFILL).later) != later;)
         later = now;
 }
 
@@ -189,10 +213,10 @@ static void test_deferred_ones_leave_some_at_a_time(void)
     const uint64_t most = (128 << 10) / (1024 + DEFERRED) + 1;
     unsigned holds = 0;
     fill_with_deferred();
-    struct counts before = one_hold(false), now;
+    struct counts before = one_hold(NONE), now;
     publish_some(0, 1, HUGE, 0);
     for (;; before = now, holds++) {
-        now = one_hold(holds > 0);
+        now = one_hold(holds > 0 ? REFILL : NONE);
         CHECK(now.later - before.later <= most);
         if (now.disk == 0)
             break;
@@ -217,6 +241,75 @@ static void test_a_consumer_that_waits_makes_them_go_on(void)
     topic[0] = 0;
 }
 
+/* A backlog of `n`, in memory or on disk, is given to two channels that have little room. */
+static void check_backlog(int n, bool on_disk)
+{
+    const uint64_t most = (128 << 10) / LARGE + 1;
+    struct counts now;
+    unsigned holds = 0;
+    open_segment_of(64 << 20);
+    open_topic(0, 2);
+    CHECK_OK(pn_topic_pause(conn, topic[0], true));
+    if (on_disk)
+        set_memory(0, 64 << 10);
+    publish_some(0, n, LARGE, 0);
+    set_memory(0, 64 << 10);
+    struct counts before = one_hold(NONE);
+    CHECK_EQ(before.rest, 0);
+    CHECK(on_disk ? before.disk > most : before.disk == 0);
+    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
+    pn_topic_named_locked(test_inside(), topic[0])->paused = 0; /* and nothing else */
+    pn_lock_release(test_inside());
+    for (;; before = now, holds++) {
+        now = one_hold(holds == 0 ? PUMP : REFILL); /* the next ones go on */
+        CHECK(now.rest <= before.rest + most);
+        if (now.rest == before.rest && now.disk == now.rest)
+            break;
+        CHECK(holds < (unsigned) n);
+    }
+    CHECK(holds * most > (unsigned) n / 2);
+    const pn_ref channels[] = {channel[0], channel_of(conn, topic[0], "other")};
+    for (int i = 0; i < 2; i++) {
+        pn_message_out m;
+        pn_consumer *consumer = consumer_of(conn, channels[i], 1);
+        for (int k = 1; k <= n; k++) {
+            CHECK_EQ(pn_consumer_get(consumer, TEST_PATIENCE_MS * MS, &m), 1);
+            CHECK_EQ(number_in(&m), k);
+            FINISH(conn, &m);
+        }
+        NOTHING(consumer);
+        CHECK_OK(pn_consumer_close(consumer));
+    }
+    close_scene();
+    topic[0] = 0;
+}
+
+static void test_a_backlog_goes_to_channels_that_rest_some_bytes_at_a_time(void)
+{
+    check_backlog(100, false);
+    check_backlog(100, true);
+}
+
+/* No other process does anything but to give out a backlog once. */
+static void test_a_consumer_that_waits_makes_a_backlog_go_on(void)
+{
+    open_segment_of(64 << 20);
+    open_topic(0, 2);
+    CHECK_OK(pn_topic_pause(conn, topic[0], true));
+    publish_some(0, 99, LARGE, 0);
+    publish_some(0, 1, HUGE, 0);
+    set_memory(0, 64 << 10);
+    pid_t child = spawn(wait_for_the_last, NULL);
+    CHECK_SOON(waiting() == 1);
+    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
+    pn_topic_named_locked(test_inside(), topic[0])->paused = 0;
+    pn_lock_release(test_inside());
+    one_hold(PUMP);
+    CHECK_CHILD(child, 0);
+    close_scene();
+    topic[0] = 0;
+}
+
 int main(void)
 {
     data_dir_make();
@@ -225,5 +318,7 @@ int main(void)
     RUN(test_no_more_than_256_messages_of_all_topics_come_back_in_a_hold);
     RUN(test_deferred_ones_leave_some_at_a_time);
     RUN(test_a_consumer_that_waits_makes_them_go_on);
+    RUN(test_a_backlog_goes_to_channels_that_rest_some_bytes_at_a_time);
+    RUN(test_a_consumer_that_waits_makes_a_backlog_go_on);
     return tests_done();
 }
