@@ -2,7 +2,8 @@
  * topic_ops.c - what a transaction does to topics: the steps of its commit (async.c).
  *
  * 1. Bodies and answers wait in the transaction's own list; nothing of them is in shared memory.
- * 2. Step a, under the lock: messages are staged, in one chain; every answered delivery must be in
+ * 2. Step a, under the lock: messages are staged, in one chain, or written to their topics' files,
+ *    as many together as follow one another in one topic (topic/on_disk.h); every answered delivery must be in
  *    flight with the tag that it was handed over with; what a requeue with a delay needs is lent
  *    to it.  `topics_dirty` is set from here on, so that a death before `head` is followed by a
  *    rebuild that frees the chain.
@@ -190,6 +191,7 @@ struct staging {
     struct pn_moment now;
     uint32_t first, last;
     bool prepare;
+    struct pn_topic_gathered *gathered; /* for files, and not written yet; NULL: they get none */
 };
 
 /* PREPARED: its owner, a slot and the slot's generation, stands where the links will be. */
@@ -215,14 +217,28 @@ static void link_staged(struct staging *s, uint32_t ref)
     PN_CRASH("commit:staged");
 }
 
-/* Behind what this commit has staged there before. */
+static int write_gathered(struct staging *s)
+{
+    return s->gathered == NULL ? 0 : pn_topic_gathered_stage_locked(s->conn->seg, s->gathered);
+}
+
+/* Behind what this commit has for that topic already.  undo() takes it back. */
 static int stage_on_disk(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op,
                          const struct pn_new_message *m)
 {
-    int rc = pn_topic_spill_stage_locked(s->conn->seg, topic, m, &s->now, &topic->disk_staged);
-    if (rc == 0)
-        op->spilled = topic->disk_staged;
-    return rc;
+    struct pn_segment *seg = s->conn->seg;
+    int rc = pn_topic_use_files_locked(seg, topic);
+    if (rc == 0 && s->gathered->topic != topic) {
+        rc = write_gathered(s);
+        pn_topic_gather(topic, 0, s->gathered);
+        s->gathered->seq = topic->disk_staged;
+    }
+    if (rc != 0)
+        return rc;
+    if (topic->disk_staged == 0)
+        topic->disk_staged = pn_diskqueue_now(&topic->disk)->write_seq;
+    op->spilled = ++topic->disk_staged;
+    return pn_topic_gather_locked(seg, s->gathered, m, &s->now);
 }
 
 /* The topic whose queue on disk is to end where this op says; NULL: that is none, or a later's. */
@@ -438,10 +454,10 @@ static void undo(struct staging *s, size_t n)
         if (op->kind == PN_OP_CANCEL)
             undo_cancel(s, op);
         struct pn_topic *spilled = spilled_by(seg, op);
-        if (spilled != NULL)
+        if (spilled != NULL) {
             spilled->disk_staged = 0;
-        if (op->spilled != 0) /* topic/overflow.c, count() */
-            pn_topic_at(seg, (uint32_t) op->topic - 1)->message_bytes += op->headers_len;
+            pn_diskqueue_take_back(&spilled->disk, seg->topics.disk);
+        }
         op->spilled = 0;
         op->was = 0;
         PN_CRASH("commit:undone");
@@ -468,7 +484,10 @@ static int stage_all(struct staging *s)
             return rc;
         }
     }
-    return 0;
+    rc = write_gathered(s);
+    if (rc != 0)
+        undo(s, p->nops);
+    return rc;
 }
 
 /* Of a prepared message the durations become times; false: its topic was deleted. */
@@ -559,7 +578,9 @@ static int log_all(struct staging *s)
 int pn_topic_precommit_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
-    struct staging s = {.conn = c->conn, .txn = c->txn, .now = pn_moment_now()};
+    struct pn_topic_gathered gathered;
+    struct staging s = {
+        .conn = c->conn, .txn = c->txn, .now = pn_moment_now(), .gathered = &gathered};
     struct pn_pending *p = &c->txn->pending;
     int rc = 0;
     for (size_t i = 0; c->conn->log != NULL && i < p->nops; i++)
@@ -568,6 +589,8 @@ int pn_topic_precommit_locked(struct pn_commit *c)
     if (!pn_topics_ready(c->conn->seg))
         return pn_fail(PN_ETOPICDELETED, "the topic was deleted");
     pn_topics_begin_locked(c->conn->seg);
+    gathered.topic = NULL;
+    gathered.n = 0;
     if (c->txn->prepared)
         revive_all(&s);
     else
@@ -739,6 +762,8 @@ void pn_topic_apply_locked(struct pn_commit *c)
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
         struct pn_topic *spilled = spilled_by(seg, op);
+        if (op->spilled != 0) /* topic/overflow.c, count() */
+            pn_topic_at(seg, (uint32_t) op->topic - 1)->message_bytes -= op->headers_len;
         if (spilled != NULL) {
             pn_topic_spill_commit_locked(seg, spilled, op->spilled);
             spilled->disk_staged = 0;

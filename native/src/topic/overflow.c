@@ -23,7 +23,7 @@
  * 4. Coming back changes two truths, the message and the queue: one redo record has both
  *    (message.c 2), so nothing is lost or doubled by a death in between.
  * 5. A batch goes to memory whole or to files whole; a transaction's messages one by one.
- *    Records of a batch are gathered and written some at a time, behind the committed end, where no
+ *    Records of either are gathered and written some at a time, behind the committed end, where no
  *    process looks: a writer that is killed between two writes or within one has put none, and what
  *    it left is cut off by the next.  A refusal cuts that off at once: the disk may be full.
  *    prepare() never writes to files: it takes memory beyond max_depth, if there is any.
