@@ -115,9 +115,9 @@ void pn_topic_disk_redo_set_locked(struct pn_segment *seg, const struct pn_topic
 
 /*
  * In one hold of the lock so much is moved between memory and the files of all topics, and one
- * record more: records that are read, and their bytes; bytes of those that go to `later`, or from a
- * backlog to `rest`; messages that later.c looks at.  What is left to do is `refilling`, and goes on
- * in the next hold.
+ * record more: records that are read, and their bytes; bytes of those that go to `later`, or from
+ * a backlog to `rest`; messages that later.c looks at.  What is left to do is `refilling`, and goes
+ * on in the next hold.
  */
 enum {
     PN_MOVE_RECORDS = PN_TOPIC_STEPS,
