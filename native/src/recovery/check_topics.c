@@ -283,10 +283,6 @@ static void check_topic(struct check *k, uint32_t index)
         report(k, "I23: topic %u has %u messages, %u firm, %llu bytes; says %u, %u, %llu", index, n,
                firm, (unsigned long long) bytes, t->messages, t->firm,
                (unsigned long long) t->bytes);
-    if (t->disk_given > pn_diskqueue_now(&t->disk)->write_seq)
-        report(k, "topic %u: channels have records up to %llu on disk, where there are %llu", index,
-               (unsigned long long) t->disk_given,
-               (unsigned long long) pn_diskqueue_now(&t->disk)->write_seq);
 }
 
 /* I28, as far as it can be told without the files. */

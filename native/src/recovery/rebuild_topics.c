@@ -97,9 +97,6 @@ static void clear_topic(const struct pn_segment *seg, struct pn_topic *topic)
     topic->stuck_seq = 0;
     topic->touched = 0;
     topic->passed[0] = topic->passed[1] = 0;
-    uint64_t end = pn_diskqueue_now(&topic->disk)->write_seq; /* nothing replaced it */
-    if (topic->disk_given > end)
-        topic->disk_given = end;
 }
 
 static void clear_channel(const struct pn_segment *seg, struct pn_topic_channel *ch)

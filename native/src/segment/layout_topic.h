@@ -195,8 +195,7 @@ struct pn_topic {
     /* None before that message can be dropped: of those of ephemeral channels alone, [1], as of
      * when it was looked at; 0: not known; derived */
     uint32_t passed[2];
-    uint32_t touched;    /* by the commit on its way; derived */
-    uint64_t disk_given; /* records from there on are not of messages that channels have; truth */
+    uint32_t touched;         /* by the commit on its way; derived */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
     struct pn_diskqueue rest; /* the same, of what was given to channels that rest (topic/rest.c) */
     uint64_t rest_buried;     /* records there with a LIVE tombstone; derived */

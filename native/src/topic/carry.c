@@ -271,7 +271,7 @@ static int carry_one_on_disk(struct pn_segment *seg, const struct pn_topic *topi
                                   .due = m->delay_ns > 0 ? then.real + m->delay_ns : 0,
                                   .expires = m->ttl_ns > 0 ? then.real + m->ttl_ns : 0,
                                   .topic = (uint32_t) (topic - seg->topics.topic),
-                                  .fanned_out = rest || later ? PN_LOG_FANNED_TOO : from->given,
+                                  .fanned_out = rest || later ? PN_LOG_FANNED_TOO : 0,
                                   .headers_len = m->headers_len};
     const size_t given = from->given ? from->deliveries.n : rest ? topic->nchannels : 0;
     size_t most = sizeof what + given * sizeof(struct pn_log_delivery);

@@ -269,21 +269,14 @@ void pn_topic_spill_commit_locked(struct pn_segment *seg, struct pn_topic *topic
 }
 
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                const struct pn_new_message *m, const struct pn_moment *then,
-                                const struct pn_spilled_deliveries *given)
+                                const struct pn_new_message *m, const struct pn_moment *then)
 {
     pn_assert_topics_held(seg);
     uint64_t seq = 0;
-    int rc = given == NULL ? pn_topic_spill_stage_locked(seg, topic, m, then, &seq)
-                           : stage_given(seg, topic, &topic->disk, m, then, given, &seq);
-    if (rc != 0)
-        return rc;
-    if (given != NULL) {
-        topic->disk_given = seq;
-        topic->message_bytes -= m->headers_len + given->n * sizeof(struct pn_spilled_delivery);
-    }
-    pn_topic_spill_commit_locked(seg, topic, seq);
-    return 0;
+    int rc = pn_topic_spill_stage_locked(seg, topic, m, then, &seq);
+    if (rc == 0)
+        pn_topic_spill_commit_locked(seg, topic, seq);
+    return rc;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -395,44 +388,15 @@ static void forget_all(struct pn_segment *seg, struct pn_topic *topic)
     pn_tombstones_passed_locked(seg, topic);
 }
 
-static int keep_given(struct pn_segment *seg, struct pn_topic *topic, uint64_t *seq)
-{
-    struct pn_diskqueue_cursor cursor = {0};
-    struct pn_topic_on_disk d;
-    int rc;
-    while ((rc = pn_topic_disk_look_locked(seg, topic, &cursor, &d)) == 1 || rc == -EAGAIN) {
-        if (rc == 1 && d.there && d.given)
-            rc = stage_given(seg, topic, &topic->disk, &d.m, &d.then, &d.deliveries, seq);
-        if (rc < 0 && rc != -EAGAIN)
-            break;
-    }
-    return rc;
-}
-
-/* What channels have stays: it is written once more, and the queue begins there. */
 int pn_topic_disk_empty_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
-    uint64_t seq = 0;
     if (topic->disk.max_file == 0)
         return 0; /* it was never used */
     int rc = pn_topic_use_files_locked(seg, topic);
-    if (rc == 0 && topic->disk_given > pn_diskqueue_now(&topic->disk)->read_seq)
-        rc = keep_given(seg, topic, &seq);
-    if (rc != 0)
-        return rc;
-    if (seq == 0) {
+    if (rc == 0)
         forget_all(seg, topic);
-        return 0;
-    }
-    uint64_t n = pn_topic_on_disk(topic), bytes = pn_topic_disk_bytes(topic);
-    topic->disk_given = seq;
-    PN_CRASH("spilled:kept");
-    pn_diskqueue_replace(&topic->disk, seg->topics.disk, seq);
-    pn_tombstones_passed_locked(seg, topic);
-    topic->message_count += n - pn_topic_on_disk(topic);
-    topic->message_bytes += bytes - pn_topic_disk_bytes(topic);
-    return 0;
+    return rc;
 }
 
 void pn_topic_disk_delete_locked(struct pn_segment *seg, struct pn_topic *topic)

@@ -76,10 +76,9 @@ bool pn_spilled_delivery_locked(const struct pn_segment *seg, const struct pn_to
                                 const struct pn_spilled_deliveries *given, uint32_t i,
                                 struct pn_spilled_delivery *out);
 
-/* One of before the segment was made; given: NULL if it is still the topic's own. */
+/* One of before the segment was made, which is still the topic's own. */
 int pn_topic_spill_again_locked(struct pn_segment *seg, struct pn_topic *topic,
-                                const struct pn_new_message *m, const struct pn_moment *then,
-                                const struct pn_spilled_deliveries *given);
+                                const struct pn_new_message *m, const struct pn_moment *then);
 
 /* What stands on disk, for a look through it. */
 struct pn_topic_on_disk {

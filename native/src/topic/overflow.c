@@ -14,10 +14,6 @@
  * 2. In files a message has no channels yet.  When it comes back it is given to those that
  *    there are then, or to the backlog, as if it were published at that moment; its times are those
  *    of its publishing (CLOCK_MONOTONIC: the files do not outlive the segment).
- *    The exception are durable ones of before the segment was made that had been given to their
- *    channels and have no room now (restore.c): their records have these deliveries, and they
- *    come back to those channels only that are still the same and were not emptied meanwhile.  The
- *    log has been told of that all: it is told nothing when they come back.
  * 3. Publishing to disk is committed by the one store of diskqueue.c; a transaction's by `head`,
  *    with an entry that names the topic and how far its queue goes from there on.
  * 4. Coming back changes two truths, the message and the queue: one redo record has both
@@ -117,10 +113,9 @@ struct refill {
     bool moved; /* some came back */
 };
 
-/* The message is in memory, and the queue has moved past it: both, or neither.  `given`: to its
- * channels, long ago. */
+/* The message is in memory, and the queue has moved past it: both, or neither. */
 static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
-                 const struct pn_record_out *record, bool given)
+                 const struct pn_record_out *record)
 {
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     redo->messages = ref;
@@ -135,32 +130,16 @@ static void move(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
     pn_message_golive_locked(seg, ref);
     redo->disk = 0;
     const struct pn_message *m = pn_message_at(seg, ref);
-    if (!given && m->first != 0 &&
+    if (m->first != 0 &&
         !pn_is_backlog(seg, pn_topic_channel_at(seg, pn_delivery_at(seg, m->first)->channel)))
         pn_durable_note_fanned_out_locked(seg, m);
 }
 
-/* Does one of its channels still want it?  If it has `expired`, each of those counts it as
- * expired. */
-static bool is_wanted(const struct refill *r, const struct pn_spilled_deliveries *given,
-                      bool expired)
-{
-    struct pn_spilled_delivery d;
-    uint32_t wanted = 0;
-    for (uint32_t i = 0; i < given->n; i++) {
-        bool there = pn_spilled_delivery_locked(r->seg, r->topic, given, i, &d);
-        wanted += there;
-        if (there && expired)
-            pn_topic_channel_at(r->seg, d.channel)->expired++;
-    }
-    return wanted != 0;
-}
-
-/* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its headers and
- * deliveries was taken off when it went there: of a message its body counts. */
+/* It is none of those on disk any more.  What pn_topic_disk_bytes() has counted of its headers was
+ * taken off when it went there: of a message its body counts. */
 static void count(struct pn_topic *topic, const struct pn_spilled *head, bool in_memory)
 {
-    topic->message_bytes += head->headers_len + pn_spilled_given_bytes(head);
+    topic->message_bytes += head->headers_len;
     if (in_memory)
         return;
     topic->message_count++;
@@ -190,8 +169,8 @@ static bool is_stuck(const struct refill *r)
 {
     const struct pn_topic *topic = r->topic;
     if (topic->stuck_seq == 0 || topic->stuck_seq != pn_diskqueue_now(&topic->disk)->read_seq ||
-        topic->buried != 0 || topic->disk_given > topic->stuck_seq ||
-        topic->messages != topic->firm || r->now >= topic->stuck_until || runs(r))
+        topic->buried != 0 || topic->messages != topic->firm || r->now >= topic->stuck_until ||
+        runs(r))
         return false;
     return (topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth) ||
            !pn_message_has_room_locked(r->seg, topic, topic->stuck_bytes, false);
@@ -216,13 +195,12 @@ static int take(void *arg, const struct pn_record_out *record)
     pn_topic_has_read_locked(seg, record->length);
     if (!pn_spilled_parse(seg, record, &head, &m, &then))
         return 1;
-    const struct pn_spilled_deliveries given = pn_spilled_given(record, &head);
     if (pn_topic_is_buried_locked(seg, topic, record->seq)) {
         count(topic, &head, false);
         return 1;
     }
     bool expired = head.expires != 0 && head.expires <= r->now;
-    if (!expired && head.fanned_out == 0 && runs(r)) {
+    if (!expired && runs(r)) {
         int rc = pn_rest_move_locked(seg, topic, &m, &then, record);
         if (rc != 0)
             return rc;
@@ -230,18 +208,14 @@ static int take(void *arg, const struct pn_record_out *record)
         count(topic, &head, true);
         return 1;
     }
-    bool over = head.fanned_out != 0 ? !is_wanted(r, &given, expired) || expired : expired;
-    if (!over && topic->max_depth != 0 &&
+    if (!expired && topic->max_depth != 0 &&
         (uint64_t) topic->firm + topic->staged >= topic->max_depth)
         return stay(topic, record, &head);
-    uint32_t ref = over ? 0
-                   : head.fanned_out != 0
-                       ? pn_topic_stage_given_locked(seg, topic, &m, &then, &given, r->now)
-                       : pn_message_stage_firm_locked(seg, topic, &m, &then, false);
-    if (ref == 0 && !over)
+    uint32_t ref = expired ? 0 : pn_message_stage_firm_locked(seg, topic, &m, &then, false);
+    if (ref == 0 && !expired)
         return stay(topic, record, &head);
     if (ref != 0 && pn_message_at(seg, ref)->refs != 0) {
-        move(seg, topic, ref, record, head.fanned_out != 0);
+        move(seg, topic, ref, record);
         r->moved = true;
         count(topic, &head, true);
         return 1;
@@ -249,7 +223,7 @@ static int take(void *arg, const struct pn_record_out *record)
     if (ref != 0) /* every channel goes without */
         pn_message_unstage_locked(seg, ref);
     pn_durable_note_cancelled_locked(seg, topic, m.id, true);
-    topic->expired += expired && head.fanned_out == 0;
+    topic->expired += expired;
     count(topic, &head, false);
     return 1;
 }

@@ -220,7 +220,7 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         .delay_ns = what->due > r->now.real ? to_mono(&r->now, what->due) - then.mono : 0,
         .ttl_ns = what->expires == 0 ? 0 : to_mono(&r->now, what->expires) - then.mono};
     if (what->fanned_out == 0 && pn_topic_spills_locked(seg, t, 1))
-        return pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
+        return pn_topic_spill_again_locked(seg, t, &m, &then);
     if (what->fanned_out != 0 && pn_rest_may(seg, t))
         return give_on_disk(r, t, &m, &then, what, deliveries);
     /* What cannot go to disk was in memory before, when shares may have been larger. */
@@ -245,7 +245,7 @@ static int restore_message(void *arg, const struct pn_log_message *what,
         return pn_fail(PN_ETOPICFULL, "durable topics have more messages than topic_memory\n"
                                       "Make the segment with a larger one.");
     return what->fanned_out != 0 ? give_on_disk(r, t, &m, &then, what, deliveries)
-                                 : pn_topic_spill_again_locked(seg, t, &m, &then, NULL);
+                                 : pn_topic_spill_again_locked(seg, t, &m, &then);
 }
 
 const struct pn_topiclog_replay pn_restore = {.topic = restore_topic,
