@@ -5,7 +5,8 @@
  *
  * A worker publishes to A one by one, in batches and in transactions, moves messages from A to B
  * in transactions of a publish and a finish, requeues and finishes, while the log is compacted.
- * A's other channel is not consumed, rests (topic/rest.c), and is emptied now and then.  B is left
+ * A's second channel is not consumed, rests (topic/rest.c), and is emptied now and then; its third
+ * is deleted instead, and made again, and has nothing of before.  B is left
  * alone for a while, and has more than its part of the memory then: the rest is in overflow files.
  * The log's files are short, so that a compaction removes several; a cut leaves any of those.
  * Then the directory is made as a cut after so many of its writes may leave it (power_cut.h),
@@ -22,7 +23,14 @@
 #include "segfiles.h"
 #include "topics.h"
 
-enum { KEYS = 1 << 16, CALLS = 1 << 16, LONGEST = 9000 };
+enum {
+    KEYS = 1 << 16,
+    CALLS = 1 << 16,
+    LONGEST = 9000,
+    EMPTY_AFTER = 370,
+    REMAKE_AFTER = 60,
+    STARVE = 8
+};
 enum place { NOWHERE, IN_A, IN_B, FINISHED };
 
 struct call {
@@ -33,13 +41,20 @@ struct call {
 
 static struct call calls[CALLS];
 static unsigned n_calls, n_keys;
-static struct call emptied[64]; /* A's other channel, of keys below `n` */
-static unsigned n_emptied;
+enum { EMPTIED = 256 };
+/* A channel of A that is not consumed has had all of keys below `n` taken away. */
+static struct idle {
+    const char *name;
+    pn_ref channel;
+    unsigned times;
+    struct call emptied[EMPTIED];
+} idle_channel = {.name = "idle"}, remade = {.name = "remade"};
 static bool rested, overflowed;
 static uint8_t may[KEYS]; /* the places where it may be, a bit each; one bit: it is there, once */
 static uint8_t found[KEYS], idle[KEYS];
 static uint32_t fsync_option;
 static unsigned gaps; /* cuts that left an older file of the log, but not the one after it */
+static unsigned torn; /* cuts after which records were told to be lost */
 
 static pn_engine *engine;
 static pn_conn *conn;
@@ -95,7 +110,8 @@ static void open_all(const char *segment)
     CHECK_OK(pn_topic_open(conn, "B", 1, &o, &b));
     of_a = consumer_with(conn, channel_of(conn, a, "a"), &all);
     of_b = consumer_with(conn, channel_of(conn, b, "b"), &all);
-    channel_of(conn, a, "idle");
+    idle_channel.channel = channel_of(conn, a, idle_channel.name);
+    remade.channel = channel_of(conn, a, remade.name);
 }
 
 static void close_all(void)
@@ -177,12 +193,17 @@ static void finish_one(void)
     call->end = cut.n;
 }
 
-static void empty_idle(void)
+static void empty_one(struct idle *of)
 {
-    CHECK(n_emptied < 64);
-    struct call *call = &emptied[n_emptied++];
+    CHECK(of->times < EMPTIED);
+    struct call *call = &of->emptied[of->times++];
     *call = (struct call) {.begin = cut.n, .n = n_keys};
-    CHECK_OK(pn_topic_channel_empty(conn, channel_of(conn, a, "idle")));
+    if (of == &remade) {
+        CHECK_OK(pn_topic_channel_delete(conn, of->channel));
+        of->channel = channel_of(conn, a, of->name);
+    } else {
+        CHECK_OK(pn_topic_channel_empty(conn, of->channel));
+    }
     call->end = cut.n;
 }
 
@@ -213,7 +234,7 @@ static void one_step(void)
     else
         for (int n = 0; n < 3 && !alone; n++)
             finish_one();
-    rested |= topic_stat(conn, a).on_disk > 50;
+    rested |= topic_stat(conn, a).on_disk > 10;
     if (fsync_option == PN_FSYNC_INTERVAL && cut_random(40) == 0)
         pn_store_relaxed(&test_inside()->topics.ctl->log.synced_at, 0); /* it is due */
 }
@@ -221,8 +242,12 @@ static void one_step(void)
 static void work(unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
-        if (i % (n / 4) == n / 4 - 100)
-            empty_idle();
+        if (i % EMPTY_AFTER == EMPTY_AFTER - 1)
+            empty_one(&idle_channel);
+        if (i % REMAKE_AFTER == REMAKE_AFTER - 1)
+            empty_one(&remade);
+        if (cut_random(STARVE) == 0) /* of room on the disk, so it is compacted earlier */
+            test_inside()->topics.ctl->log.queue.starved = 1;
         one_step();
     }
 }
@@ -278,30 +303,33 @@ static void take_all(pn_consumer *consumer, enum place place, unsigned k)
 }
 
 /* Whatever became of it elsewhere. */
-static void take_idle(unsigned k)
+static void take_idle(const struct idle *of, unsigned k)
 {
     pn_message_out m;
     memset(idle, 0, sizeof idle);
-    of_idle = consumer_of(conn, channel_of(conn, a, "idle"), 10);
+    of_idle = consumer_of(conn, of->channel, 10);
     while (pn_consumer_get(of_idle, 0, &m) == 1) {
         uint32_t key = key_of(&m);
         if (idle[key]++ != 0)
-            FAIL("cut after %u operations: the idle channel has message %u twice", k, key);
+            FAIL("cut after %u operations: channel %s has message %u twice", k, of->name, key);
         FINISH(conn, &m);
     }
     CHECK_OK(pn_consumer_close(of_idle));
     unsigned surely = 0, perhaps = 0, synced = synced_before(k);
-    for (unsigned i = 0; i < n_emptied; i++) {
-        surely = emptied[i].end <= synced ? emptied[i].n : surely;
-        perhaps = emptied[i].begin < k ? emptied[i].n : perhaps;
+    bool is_there = true; /* so was it when the others were published */
+    for (unsigned i = 0; i < of->times; i++) {
+        surely = of->emptied[i].end <= synced ? of->emptied[i].n : surely;
+        perhaps = of->emptied[i].begin < k ? of->emptied[i].n : perhaps;
+        is_there = of->emptied[i].begin >= k ? is_there : of->emptied[i].end <= synced;
     }
     for (unsigned key = 0; key < surely; key++)
-        CHECK_EQ(idle[key], 0);
-    for (unsigned key = perhaps; key < n_keys; key++) {
+        if (idle[key] != 0)
+            FAIL("cut after %u operations: channel %s has message %u of before", k, of->name, key);
+    for (unsigned key = perhaps; key < n_keys && (is_there || of != &remade); key++) {
         bool was = may[key] != 1 << NOWHERE, is = (may[key] & 1 << NOWHERE) == 0;
         if (idle[key] != was && idle[key] != is)
-            FAIL("cut after %u of %u operations: the idle channel has message %u %u times", k,
-                 cut.n, key, idle[key]);
+            FAIL("cut after %u of %u operations: channel %s has message %u %u times", k, cut.n,
+                 of->name, key, idle[key]);
     }
 }
 
@@ -344,7 +372,9 @@ static void look_after(unsigned k, const char *segment)
     open_all(segment);
     take_all(of_a, IN_A, k);
     take_all(of_b, IN_B, k);
-    take_idle(k);
+    torn += topic_stat(conn, a).corrupt != 0;
+    take_idle(&idle_channel, k);
+    take_idle(&remade, k);
     compare(k);
     CHECK_ENGINE(engine);
     close_all();
@@ -360,9 +390,18 @@ static void forget_all(void)
     for (unsigned i = 0; i < cut.n; i++)
         free(cut.op[i].bytes);
     memset(&cut, 0, sizeof cut);
-    n_calls = n_keys = n_emptied = 0;
+    n_calls = n_keys = idle_channel.times = remade.times = 0;
     rested = overflowed = false;
-    gaps = 0;
+    gaps = torn = 0;
+}
+
+/* One in eight is while a channel is deleted and made again. */
+static unsigned any_moment(unsigned first, unsigned last)
+{
+    if (cut_random(8) != 0)
+        return cut_moment(first, last);
+    const struct call *call = &remade.emptied[cut_random(remade.times)];
+    return call->begin + 1 + (unsigned) cut_random(call->end - call->begin);
 }
 
 static void cut_power(uint32_t fsync, unsigned times)
@@ -373,12 +412,13 @@ static void cut_power(uint32_t fsync, unsigned times)
     data_dir_make();
     snprintf(cut.dir, sizeof cut.dir, "%s/%s", data_dir, segment);
     open_all(segment);
-    test_inside()->topics.ctl->log.compact_from = 256 << 10;
+    test_inside()->topics.ctl->log.compact_from = 128 << 10;
     test_inside()->topics.ctl->log.queue.max_file = 64 << 10; /* so that it drops several */
     unsigned first = cut.n;
     work(steps);
     unsigned last = cut.n;
     CHECK(cut.removed >= 2); /* files of the log that was compacted */
+    CHECK(test_inside()->topics.ctl->log.compactions > steps / 600);
     CHECK(rested);
     CHECK(overflowed);
     cut.dir[0] = '\0';
@@ -386,8 +426,9 @@ static void cut_power(uint32_t fsync, unsigned times)
     test_segment_remove(segment);
     const char *copy = test_segment_name();
     for (unsigned i = 0; i < times; i++)
-        look_after(cut_moment(first, last), copy);
+        look_after(any_moment(first, last), copy);
     CHECK(gaps > 0 || times < 30);
+    CHECK(torn > 0 || times < 30);
 }
 
 static void test_nothing_acknowledged_is_missing_after_a_power_cut(void)
