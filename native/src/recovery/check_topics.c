@@ -263,13 +263,29 @@ static void check_consumers(struct check *k, uint32_t index)
     check_waiting(k, index, in_time);
 }
 
+/* The frontier has passed it: has it done so rightly? */
+static void check_passed(struct check *k, uint32_t index, const struct pn_message *m)
+{
+    bool idle = m->firm != 0;
+    PN_EACH_DELIVERY (k->seg, m, at)
+        idle = idle && kind_of(k, at) < PN_KIND_IN_FLIGHT;
+    if (idle)
+        report(k, "I31: message %llu of topic %u was passed, and can be dropped",
+               (unsigned long long) m->id, index);
+}
+
 static void check_topic(struct check *k, uint32_t index)
 {
     const struct pn_topic *t = pn_topic_at(k->seg, index);
     uint32_t n = 0, firm = 0, last = 0;
     uint64_t bytes = 0;
+    bool passed = t->passed[0] != 0 && t->unsorted == PN_SORTED;
     for (uint32_t at = t->oldest; at != 0 && n <= k->limit; n++) {
         const struct pn_message *m = pn_message_at(k->seg, at);
+        passed = passed && at != t->passed[0] && at != t->beyond;
+        if (passed)
+            check_passed(k, index, m);
+        passed = passed || (t->unsorted == PN_SORTED && at == t->back_last);
         if (pn_load_relaxed(&m->state) != PN_MSG_LIVE || m->topic != index || m->prev != last) {
             report(k, "I22: the list of topic %u is wrong at message %u", index, at);
             return;

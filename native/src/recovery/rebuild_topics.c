@@ -38,6 +38,7 @@
 #include "segment/arena_share.h"
 #include "topic/area.h"
 #include "topic/end.h"
+#include "topic/frontier.h"
 #include "topic/journal.h"
 #include "topic/later.h"
 #include "topic/message.h"
@@ -96,7 +97,7 @@ static void clear_topic(const struct pn_segment *seg, struct pn_topic *topic)
     topic->disk_staged = topic->buried = topic->refilling = 0;
     topic->stuck_seq = 0;
     topic->touched = 0;
-    topic->passed[0] = topic->passed[1] = 0;
+    pn_frontier_forget(topic);
 }
 
 static void clear_channel(const struct pn_segment *seg, struct pn_topic_channel *ch)

@@ -45,6 +45,8 @@
  *      end: no bytes without a record, no record without bytes.  Nothing else counts it.
  *  I30 While a consumer is LEAVING none of its channel claims a message: those that have gone back
  *      are newer than the rest.  A dead slot is not free before its consumers have nothing.
+ *  I31 No message before a topic's frontier, but for those from there to `back_last`, can be
+ *      dropped for a new one, as long as its list is sorted by id.
  */
 #ifndef PN_LAYOUT_TOPIC_H
 #define PN_LAYOUT_TOPIC_H
@@ -192,9 +194,10 @@ struct pn_topic {
     uint64_t stuck_seq;
     int64_t stuck_until;
     uint32_t stuck_bytes;
-    /* None before that message can be dropped: of those of ephemeral channels alone, [1], as of
-     * when it was looked at; 0: not known; derived */
-    uint32_t passed[2];
+    /* What can be dropped is looked for from here, of those that only ephemeral channels have from
+     * [1]; what came back stands up to `back_last`, then comes `beyond` (topic/frontier.c); 0: not
+     * known, or none; derived */
+    uint32_t passed[2], back_last, beyond;
     uint32_t touched;         /* by the commit on its way; derived */
     struct pn_diskqueue disk; /* truth, but for what is staged; max_file 0: never used */
     struct pn_diskqueue rest; /* the same, of what was given to channels that rest (topic/rest.c) */
@@ -204,7 +207,7 @@ struct pn_topic {
     uint64_t rest_given;      /* records below may name the channels that get them; truth */
     struct pn_topic_limits limits[2];
     pn_atomic_u32 limits_now; /* which of the two counts: the one store that changes them */
-    uint32_t pad;
+    uint32_t unsorted;        /* enum pn_sorting; derived */
     /* Deferred messages that left memory (topic/later.c): truth, but for what is staged; buried
      * records of it; the turn that is being made ends at `later_turn`, 0: none is; the next begins
      * at `later_next`, none before `later_pause`; what is due so much later comes back in it.  All
@@ -216,6 +219,10 @@ struct pn_topic {
     uint32_t later_refused, later_recount, later_stuck, later_pad;
     uint64_t bytes; /* of headers and bodies of LIVE messages; derived */
 };
+
+/* The list of a topic's messages by their ids; MISSED: what can be dropped may stand before the
+ * frontier. */
+enum pn_sorting { PN_SORTED = 0, PN_UNSORTED = 1, PN_UNSORTED_MISSED = 2 };
 
 enum pn_later_recount { PN_LATER_COUNTED = 0, PN_LATER_TO_COUNT = 1, PN_LATER_COUNTING = 2 };
 

@@ -35,6 +35,7 @@
 #include "base/hash.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/frontier.h"
 #include "topic/message.h"
 #include "topic/notes.h"
 #include "topic/timedset.h"
@@ -261,7 +262,7 @@ static void leave_message(struct pn_segment *seg, struct pn_delivery *d, uint32_
     if (m->refs == 0)
         pn_message_free_locked(seg, d->message);
     else
-        pn_topic_at(seg, m->topic)->passed[0] = 0; /* it can be dropped now, perhaps */
+        pn_frontier_back_locked(seg, pn_topic_at(seg, m->topic), d->message);
 }
 
 void pn_delivery_ended_locked(struct pn_segment *seg, uint32_t ref, uint64_t was)
@@ -314,7 +315,7 @@ void pn_delivery_apply_locked(struct pn_segment *seg, uint32_t ref,
         return;
     }
     take_out(seg, ref, was); /* before the deadline is no more: its list is sorted by it */
-    pn_topic_of(seg, channel_of(seg, d))->passed[0] = 0; /* it can be dropped now */
+    pn_frontier_back_locked(seg, pn_topic_of(seg, channel_of(seg, d)), d->message);
     d->order = redo->order;
     d->due = redo->due;
     PN_CRASH("answer:order");

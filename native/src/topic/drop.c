@@ -5,6 +5,7 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/delivery.h"
+#include "topic/frontier.h"
 
 void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
 {
@@ -15,31 +16,6 @@ void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
     PN_CRASH("topic:discarded");
     while (refs-- > 0 && pn_cells_go_on(seg, &steps))
         pn_delivery_end_locked(seg, m->first);
-}
-
-static bool any_in_flight(const struct pn_segment *seg, const struct pn_message *m)
-{
-    PN_EACH_DELIVERY (seg, m, at)
-        if (pn_state_kind(pn_load_relaxed(&pn_delivery_at(seg, at)->state)) >= PN_KIND_IN_FLIGHT)
-            return true;
-    return false;
-}
-
-/* The first from where we stopped last that no consumer works on; 0: none, or, after so many steps,
- * it goes on next time. */
-static uint32_t find_idle(struct pn_segment *seg, struct pn_topic *topic, bool soft, uint32_t steps)
-{
-    uint32_t ref = topic->passed[soft] != 0 ? topic->passed[soft] : topic->oldest;
-    for (; ref != 0; ref = pn_message_at(seg, ref)->next) {
-        const struct pn_message *m = pn_message_at(seg, ref);
-        topic->passed[soft] = ref;
-        if (steps-- == 0)
-            return 0;
-        if ((m->firm == 0) == soft && !any_in_flight(seg, m))
-            return ref;
-    }
-    topic->passed[soft] = 0;
-    return 0;
 }
 
 /* Each channel that there is goes without so many. */
@@ -73,7 +49,8 @@ static void drop(struct pn_segment *seg, uint32_t ref)
 bool pn_message_drop_oldest_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
-    uint32_t ref = find_idle(seg, topic, false, (uint32_t) (seg->topics.memory / 32));
+    uint32_t steps = (uint32_t) (seg->topics.memory / 32), ref;
+    ref = pn_frontier_find_locked(seg, topic, &steps);
     if (ref == 0)
         return false;
     topic->dropped++;
@@ -84,7 +61,9 @@ bool pn_message_drop_oldest_locked(struct pn_segment *seg, struct pn_topic *topi
 bool pn_message_drop_soft_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
-    uint32_t ref = topic->messages == topic->firm ? 0 : find_idle(seg, topic, true, PN_TOPIC_STEPS);
+    uint32_t ref = 0;
+    if (topic->messages != topic->firm)
+        ref = pn_frontier_find_soft_locked(seg, topic, PN_TOPIC_STEPS);
     if (ref != 0)
         drop(seg, ref);
     return ref != 0;

@@ -34,6 +34,7 @@
 #include "segment/arena_share.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/frontier.h"
 #include "topic/settings.h"
 #include "topic/timedset.h"
 
@@ -117,9 +118,7 @@ void pn_message_free_locked(struct pn_segment *seg, uint32_t ref)
     struct pn_topic *topic = pn_topic_at(seg, m->topic);
     pn_store_release(&m->state, PN_MSG_FREE);
     PN_CRASH("topic:message-free");
-    for (int i = 0; i < 2; i++)
-        if (topic->passed[i] == ref)
-            topic->passed[i] = m->next;
+    pn_frontier_left_locked(seg, topic, ref);
     if (m->prev != 0)
         pn_message_at(seg, m->prev)->next = m->next;
     else

@@ -11,6 +11,7 @@
 #include "topic/cursors.h"
 #include "topic/drop.h"
 #include "topic/end.h"
+#include "topic/frontier.h"
 #include "topic/journal.h"
 #include "topic/latency.h"
 #include "topic/message.h"
@@ -25,7 +26,12 @@
 #include "topic/tables.h"
 #include "wakeup/make_way.h"
 
-int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
+enum {
+    PN_LOOK_STEPS = 4096,
+    PN_LOOKS = 256 /* of a caller, if consumers give back all the time */
+};
+
+static int enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
 {
     int rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
@@ -36,8 +42,29 @@ int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struc
         pn_lock_release(conn->seg);
         return rc != 0 ? rc : -PN_ETOPICDELETED;
     }
-    pn_topics_begin_locked(conn->seg);
     return 0;
+}
+
+/* What may have to be dropped is found before it must be, a piece in each hold of the lock. */
+static bool looks_further_locked(struct pn_segment *seg, struct pn_topic *topic)
+{
+    pn_assert_topics_held(seg);
+    uint32_t steps = PN_LOOK_STEPS;
+    return topic->overflow == PN_OVERFLOW_DROP_OLDEST &&
+           pn_frontier_find_locked(seg, topic, &steps) == 0 && steps == 0;
+}
+
+int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
+{
+    int rc = enter(conn, hold, ref, topic);
+    for (int i = 0; rc == 0 && i < PN_LOOKS && looks_further_locked(conn->seg, *topic); i++) {
+        pn_lock_release(conn->seg);
+        pn_lock_stand_back(0);
+        rc = enter(conn, hold, ref, topic);
+    }
+    if (rc == 0)
+        pn_topics_begin_locked(conn->seg);
+    return rc;
 }
 
 /* What timed out for the last time makes room as well: before its topic's bound or policy decides.

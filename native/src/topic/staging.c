@@ -9,6 +9,7 @@
 #include "topic/channel_room.h"
 #include "topic/delivery.h"
 #include "topic/drop.h"
+#include "topic/frontier.h"
 #include "topic/message.h"
 #include "topic/on_disk.h"
 #include "topic/timedset.h"
@@ -201,6 +202,7 @@ void pn_message_link_locked(struct pn_segment *seg, uint32_t ref)
     else
         topic->oldest = ref;
     topic->newest = ref;
+    pn_frontier_linked_locked(seg, topic, ref);
     topic->messages++;
     topic->bytes += (uint64_t) m->headers_len + m->body_len;
     topic->firm += m->firm != 0;
