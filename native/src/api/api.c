@@ -397,7 +397,7 @@ static int check_signal(int *signo)
 static void release_slot(pn_conn *conn)
 {
     struct pn_hold hold;
-    bool watched = pn_owns_slot(conn) && pn_load_relaxed(&conn->me->watches) != 0;
+    bool watched = pn_owns_slot(conn) && pn_slot_watches(conn->me);
     pn_procsignal_disown(conn);
     bool locked = false, released = false;
     while (!released && (locked = pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0)) {

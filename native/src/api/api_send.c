@@ -9,6 +9,7 @@
 
 #include "api/engine.h"
 #include "backend/generation.h"
+#include "base/crashpoint.h"
 #include "base/os.h"
 #include "commit/async.h"
 #include "commit/bridge.h"
@@ -33,11 +34,23 @@ PN_API int pn_notify_cstr(pn_conn *conn, const char *channel, const void *payloa
     return pn_notify(conn, channel, strlen(channel), payload, payload_len);
 }
 
+/* False: the slot is not ours any more. */
+static bool count_transaction(struct pn_conn *conn, uint32_t change)
+{
+    uint64_t counted = pn_load_relaxed(&conn->me->in_transaction);
+    PN_CRASH("txn:count");
+    while (counted >> 32 == conn->generation)
+        if (pn_cas_weak(&conn->me->in_transaction, &counted,
+                        pn_owned(conn->generation, (uint32_t) counted + change)))
+            return true;
+    return false;
+}
+
 static void free_txn(pn_txn *txn)
 {
     struct pn_conn *conn = txn->conn;
-    if (txn->explicit_begin && conn->pid == pn_my_pid && pn_owns_slot(conn))
-        pn_fetch_add_relaxed(&conn->me->in_transaction, (uint32_t) -1);
+    if (txn->explicit_begin && conn->pid == pn_my_pid)
+        count_transaction(conn, (uint32_t) -1);
     pn_pending_free(&txn->pending);
     free(txn->intents);
     free(txn);
@@ -119,10 +132,8 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
 PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
 {
     int rc = new_txn(conn, out);
-    if (rc == 0 && pn_owns_slot(conn)) { /* else its commit says so */
-        (*out)->explicit_begin = true;
-        pn_fetch_add_relaxed(&conn->me->in_transaction, 1);
-    }
+    if (rc == 0)
+        (*out)->explicit_begin = count_transaction(conn, 1); /* if not, its commit says so */
     return rc;
 }
 

@@ -159,8 +159,9 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     me->firstSub = 0;
     me->numSubs = 0;
     me->reserved = 0;
-    pn_store_relaxed(&me->in_transaction, 0);
-    pn_store_relaxed(&me->watches, 0);
+    uint32_t generation = pn_load_relaxed(&me->generation);
+    pn_store_relaxed(&me->in_transaction, pn_owned(generation, 0));
+    pn_store_relaxed(&me->watches, pn_owned(generation, 0));
     pn_store_relaxed(&me->bridge, 0);
     pn_store_relaxed(&me->want, 0);
     pn_store_relaxed(&me->from, 0);
@@ -175,7 +176,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     PN_CRASH("claim:published");
     conn->me = me;
     conn->slot = slot;
-    conn->generation = pn_load_relaxed(&me->generation);
+    conn->generation = generation;
     conn->src_pid = conn->pid;
     conn->src_generation = conn->generation;
     conn->dboid = me->dboid;
@@ -233,6 +234,7 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
     backend->reserved = 0;
     pn_store_release(&backend->pos, pn_load_relaxed(&seg->ctl->head) | PN_ASLEEP);
     pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
+    pn_store_relaxed(&backend->in_transaction, 0);
     pn_store_relaxed(&backend->watches, 0);
 }
 
@@ -242,7 +244,7 @@ bool pn_backend_release_locked(struct pn_conn *conn)
     struct pn_segment *seg = conn->seg;
     if (!pn_segment_hooks.slot_freed(seg, conn->slot))
         return false;
-    if (pn_load_relaxed(&conn->me->watches) != 0)
+    if (pn_slot_watches(conn->me))
         pn_watch_lengthened_locked(seg);
     free_slot_locked(seg, conn->slot);
     PN_CRASH("release:bits");
@@ -355,7 +357,7 @@ bool pn_backend_reap_locked(struct pn_segment *seg, uint32_t slot)
         pn_hold_of(seg)->at_end |= PN_REAP;
         return false;
     }
-    if (pn_load_relaxed(&seg->backend[slot].watches) != 0)
+    if (pn_slot_watches(&seg->backend[slot]))
         tell_if_it_lives_locked(seg, slot);
     free_slot_locked(seg, slot);
     PN_CRASH("reap:bits");

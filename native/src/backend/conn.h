@@ -163,12 +163,14 @@ static inline int pn_conn_check(const struct pn_conn *conn)
  * generation.
  *
  * Each call looks here, but without the writer lock the answer may be old as it is given.  So no
- * store can hit a later owner: `pos` changes by CAS from where we stood, and a reader looks again
+ * store may hit a later owner: `pos` changes by CAS from where we stood, and a reader looks again
  * after it has loaded that and `want`.  While we own the slot no other moves it from there, and a
  * later owner began at a head that was beyond it.  What was read in between is thrown away, and is
- * no reason to poison the segment (pn_conn_impossible).  One thing is left that we may do to a
- * later owner, if it stands where we stood: put it to sleep there.  It looks, and wakes itself
- * (native/models/slot.pml).
+ * no reason to poison the segment (pn_conn_impossible).  What else the owner writes without the
+ * lock has its generation in it (pn_owned).  Two things are left that we may do to a later owner.
+ * If it stands where we stood, we put it to sleep there: it looks, and wakes itself
+ * (native/models/slot.pml).  And our signal handler, or a read, may take a flag or a bit of `owed`
+ * that has been set for it in between: its slow timer finds what it was to be told.
  */
 static inline bool pn_owns_slot(const struct pn_conn *conn)
 {

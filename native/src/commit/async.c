@@ -307,8 +307,8 @@ static void rest_locked(struct pn_commit *c)
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);
-    if (pn_load_relaxed(&c->conn->me->watches) != 0 && pn_load_relaxed(&c->conn->nconsumers) == 0) {
-        pn_store_relaxed(&c->conn->me->watches, 0);
+    if (pn_slot_watches(c->conn->me) && pn_load_relaxed(&c->conn->nconsumers) == 0) {
+        pn_store_relaxed(&c->conn->me->watches, pn_owned(c->conn->generation, 0));
         pn_watch_lengthened_locked(c->conn->seg);
         c->leaves = true;
     }

@@ -375,7 +375,7 @@ static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat 
     row->pid = pn_load_relaxed(&b->pid);
     row->channels = b->numSubs;
     row->asleep = (pn_load_relaxed(&b->pos) & PN_ASLEEP) != 0;
-    row->in_transaction = pn_load_relaxed(&b->in_transaction) != 0;
+    row->in_transaction = pn_slot_transactions(b) != 0;
     row->signo = pn_load_relaxed(&b->signo);
     if (pn_load_relaxed(&b->bridge) != 0)
         row->bridge = b->numSubs == 0 ? PN_BRIDGE_ONE_WAY : PN_BRIDGE_BOTH;

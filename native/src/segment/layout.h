@@ -61,7 +61,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  19U
+#define PN_LAYOUT_VERSION  20U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -239,15 +239,35 @@ struct QueueBackendStatus {
     pn_atomic_u32 generation; /* counts the claims: the holder of an earlier one sees it */
     pn_atomic_i32 pid;
     uint32_t dboid;
-    pn_atomic_i32 signo; /* -1: poll */
-    uint32_t firstSub;   /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
-    uint32_t numSubs;    /* derived */
-    uint32_t database;   /* index into database[] */
-    pn_atomic_u32 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
-    pn_atomic_u32 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
-    pn_atomic_u32 bridge;  /* 1: it is the bridge of its database (bridge.c 1).  R: any */
+    pn_atomic_i32 signo;  /* -1: poll */
+    uint32_t firstSub;    /* index + 1 into subscription[], 0: none; the truth of its LISTENs */
+    uint32_t numSubs;     /* derived */
+    uint32_t database;    /* index into database[] */
+    pn_atomic_u32 bridge; /* 1: it is the bridge of its database (bridge.c 1).  R: any */
+    /* Written by the owner without the lock, so with its generation above the value: pn_owned() */
+    pn_atomic_u64 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
+    pn_atomic_u64 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
 };
 _Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a backend");
+
+/*
+ * A process that has lost the slot, and does not know, changes such a word by CAS from what was its
+ * own: the word of a later owner has another generation, and that of a free slot none.
+ */
+static inline uint64_t pn_owned(uint32_t generation, uint32_t value)
+{
+    return (uint64_t) generation << 32 | value;
+}
+
+static inline bool pn_slot_watches(const struct QueueBackendStatus *backend)
+{
+    return (uint32_t) pn_load_acquire(&backend->watches) != 0;
+}
+
+static inline uint32_t pn_slot_transactions(const struct QueueBackendStatus *backend)
+{
+    return (uint32_t) pn_load_relaxed(&backend->in_transaction);
+}
 
 struct pn_database {
     uint32_t dboid; /* 0: free.  W: holder; stored last when taken */

@@ -279,9 +279,9 @@ static bool leave_watch_locked(struct pn_conn *conn)
 {
     pn_assert_held(conn->seg);
     if (pn_load_relaxed(&conn->nconsumers) != 0 || pn_load_relaxed(&conn->nlistening) != 0 ||
-        pn_load_relaxed(&conn->me->watches) == 0 || !pn_owns_slot(conn))
+        !pn_slot_watches(conn->me) || !pn_owns_slot(conn))
         return false;
-    pn_store_relaxed(&conn->me->watches, 0);
+    pn_store_relaxed(&conn->me->watches, pn_owned(conn->generation, 0));
     pn_watch_lengthened_locked(conn->seg);
     return true;
 }

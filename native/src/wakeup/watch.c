@@ -130,7 +130,7 @@ void pn_watch_tell(struct pn_segment *seg, uint32_t slot)
             continue;
         }
         struct QueueBackendStatus *backend = &seg->backend[at];
-        if ((word >> (at % 64) & 1) == 0 || pn_load_acquire(&backend->watches) == 0)
+        if ((word >> (at % 64) & 1) == 0 || !pn_slot_watches(backend))
             continue;
         int32_t pid = pn_load_relaxed(&backend->pid);
         if (pid == pn_my_pid)
@@ -285,7 +285,7 @@ static void extend_watch(struct pn_conn *conn)
             }
             pass_over(w, slot, generation);
             i--; /* it is free, passed, or another process's by now */
-        } else if (pn_load_acquire(&backend->watches) != 0 && spanned(&span, pid)) {
+        } else if (pn_slot_watches(backend) && spanned(&span, pid)) {
             return;
         }
     }
@@ -308,6 +308,7 @@ static void forget_others(struct pn_watch *w)
 static bool walk_once(struct pn_conn *conn)
 {
     struct pn_watch *w = &conn->watch;
+    uint64_t none = pn_owned(conn->generation, 0);
     bool first = false;
     PN_CRASH("watch:begin");
     pn_exchange(&w->stale, 0);
@@ -322,8 +323,10 @@ static bool walk_once(struct pn_conn *conn)
         return false; /* an incomplete walk: keep those that we have */
     w->pause_ns = 0;
     forget_others(w);
-    if (listens(conn) && pn_owns_slot(conn))
-        first = pn_exchange(&conn->me->watches, 1) == 0;
+    if (listens(conn) && pn_owns_slot(conn)) {
+        PN_CRASH("watch:walked");
+        first = pn_cas(&conn->me->watches, &none, pn_owned(conn->generation, 1));
+    }
     PN_CRASH("watch:armed");
     pn_fence_seq_cst(); /* between `watches` and `members`: pairs with pn_watch_tell() */
     return first && pn_load_acquire(&conn->seg->ctl->members) != pn_load_relaxed(&w->seen);

@@ -88,7 +88,7 @@ static void run_chain_of_deaths(void *arg)
             watchers[i < (int) now.nth - 1 ? i : i - 1] = spawn(watcher_that_dies, NULL);
         REQUIRE(hear(1, TEST_PATIENCE_MS), "a listener did not start");
         const struct pn_segment *seg = inside();
-        CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
+        CHECK_SOON(pn_slot_watches(&seg->backend[i]) &&
                    (pn_load_acquire(&seg->backend[i].pos) & PN_ASLEEP) != 0);
     }
     const char *label = last_label[(uintptr_t) arg / 4];
@@ -122,7 +122,7 @@ static void run_far_away(void *arg)
     for (int i = 0; i < 3; i++) {
         others[i] = spawn(watcher_that_dies, NULL); /* at a label that is not reached */
         REQUIRE(hear(1, TEST_PATIENCE_MS), "a watcher did not start");
-        CHECK_SOON(pn_load_acquire(&inside()->backend[i + 1].watches) != 0);
+        CHECK_SOON(pn_slot_watches(&inside()->backend[i + 1]));
     }
     const char *label = "commit:unlocked";
     CHECK_KILLED(spawn(notifier_that_dies, &label), SIGKILL);

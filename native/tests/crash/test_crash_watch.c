@@ -70,12 +70,12 @@ static void test_a_process_that_comes_during_a_first_walk_is_watched(void)
     test_tell(down);
     CHECK_EQ(waitpid(walks, &status, WUNTRACED), walks);
     CHECK(WIFSTOPPED(status));
-    CHECK(pn_load_acquire(&slot(0)->watches) == 0);
+    CHECK(!pn_slot_watches(slot(0)));
     test_inside()->ctl->slot_hint = 1;
     pid_t comes = start_bystander();
     CHECK_EQ(slot(1)->pid, comes);
     kill(walks, SIGCONT);
-    CHECK_SOON(pn_load_acquire(&slot(0)->watches) != 0);
+    CHECK_SOON(pn_slot_watches(slot(0)));
     end_process(comes);
     CHECK_SOON(!claimed(1)); /* no other process is there to reap it */
     end_process(walks);

@@ -112,7 +112,7 @@ static void test_the_loser_is_told_and_hurts_no_other(void)
     pn_txn *txn = test_begin(heir);
     test_tell(down);
     CHECK_CHILD(pid, 0);
-    CHECK_EQ(pn_load_relaxed(&heir->me->in_transaction), 1);
+    CHECK_EQ(pn_slot_transactions(heir->me), 1);
     CHECK_EQ(pn_load_relaxed(&heir->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]), 1);
     pn_txn_abort(txn);
     CHECK_POLL(heir, "1 2");

@@ -360,7 +360,7 @@ static void get_until_told(void *arg)
 
 static bool waits(uint32_t slot)
 {
-    return pn_load_acquire(&test_inside()->backend[slot].watches) != 0;
+    return pn_slot_watches(&test_inside()->backend[slot]);
 }
 
 /* One sleep is ended by both, and no message is there. */

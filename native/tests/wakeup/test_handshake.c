@@ -254,7 +254,7 @@ static void test_the_uninterested_are_left_alone(void)
     pn_conn *reader = test_connect(engine), *conn = test_connect(engine);
     test_listen(reader, "c");
     for (uint32_t i = 0; i < IDLERS; i++) /* they watch, and know of the two newcomers */
-        CHECK_SOON(pn_load_acquire(&seg->backend[i].watches) != 0 &&
+        CHECK_SOON(pn_slot_watches(&seg->backend[i]) &&
                    pn_load_acquire(&seg->backend[i].pss_signalFlags[PROCSIG_NEIGHBOUR]) == 0);
     memcpy((void *) before, (const void *) seg->backend, sizeof before);
     pn_stat was = test_stat(engine);

@@ -55,7 +55,7 @@ static bool claimed(uint32_t i)
 
 static bool watches(uint32_t i)
 {
-    return pn_load_acquire(&slot(i)->watches) != 0;
+    return pn_slot_watches(slot(i));
 }
 
 static bool asleep(uint32_t i)
