@@ -62,6 +62,8 @@ class Receiver(Inlet):
         #: The descriptor is kept quiet until a full subscription has room again.
         self._muted = False
         self._subscribing = RLock()
+        #: The thread that holds it has begun to SUBSCRIBE or to UNSUBSCRIBE.
+        self._changing = False
         #: SUBSCRIBEd channels that no subscription has any more.
         self._stale: set[str] = set()
         self.handlers: list[NotifyHandler] = []
@@ -75,7 +77,7 @@ class Receiver(Inlet):
         self.inboxes.clear()
         self.reader.reset()
         self.lock, self._subscribing = RLock(), RLock()
-        self._dispatching = False
+        self._dispatching = self._changing = False
 
     def discard(self) -> None:
         """Drop all messages and wake all waiters: the connection was closed."""
@@ -328,50 +330,73 @@ class Receiver(Inlet):
     def subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
         """SUBSCRIBE, committed at once.  May be repeated."""
         names = tuple(dict.fromkeys(channels))
-        handle = self.handle
         with self._subscribing:
-            with self.lock:
-                self._stale.update(self.inboxes.sweep())
-                fresh = self.inboxes.add(inbox, names)
-                self.routed = True
+            if self._changing:  # whose UNSUBSCRIBE may be of these channels
+                raise ProgrammingError(
+                    "subscribing from a signal handler that interrupted subscribing",
+                    hint="Let the handler set a flag, and subscribe where the program goes on.",
+                )
             try:
-                in_own_transaction(handle, lambda transaction: transaction.subscribe(fresh))
-                since = ffi.new("uint64_t *")
-                handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
-            except BaseException as error:
-                with self.lock:
-                    unused = self.inboxes.remove(inbox)
-                    # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
-                    if not isinstance(error, (ProgrammingError, TypeError)):
-                        self._stale.update(unused)
-                    self.routed = bool(self.inboxes.all or self._stale)
-                raise
+                self._changing = True
+                self._subscribe(inbox, names)
+            finally:
+                self._changing = False
+
+    def _subscribe(self, inbox: Inbox, names: tuple[str, ...]) -> None:
+        handle = self.handle
+        with self.lock:
+            self._stale.update(self.inboxes.sweep())
+            fresh = self.inboxes.add(inbox, names)
+            self.routed = True
+        try:
+            in_own_transaction(handle, lambda transaction: transaction.subscribe(fresh))
+            since = ffi.new("uint64_t *")
+            handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
+        except BaseException as error:
             with self.lock:
-                self._stale.difference_update(names)
-                inbox.open(int(since[0]))
+                unused = self.inboxes.remove(inbox)
+                # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
+                if not isinstance(error, (ProgrammingError, TypeError)):
+                    self._stale.update(unused)
+                self.routed = bool(self.inboxes.all or self._stale)
+            raise
+        with self.lock:
+            self._stale.difference_update(names)
+            inbox.open(int(since[0]))
 
     def unsubscribe(self, inbox: Inbox) -> None:
         """UNSUBSCRIBE; the inbox gets nothing more in any case.  May be repeated."""
-        handle = self.handle
         with self._subscribing:
             with self.lock:
                 inbox.close()
-                self._stale.update(self.inboxes.sweep())
-            if handle.closed or handle.is_foreign:
+            # In a signal handler that interrupted this the interrupted one goes on with it.
+            if self._changing or self.handle.closed or self.handle.is_foreign:
                 return
-            if self._stale:
-                try:
-                    in_own_transaction(
-                        handle, lambda transaction: transaction.unsubscribe(self._stale)
-                    )
-                except InterfaceError:
-                    if handle.native is CLOSED:  # since the question above
-                        return
-                    raise
-            with self.lock:
-                self.recover()
-                self._stale.clear()
-                self.routed = bool(self.inboxes.all)
+            try:
+                self._changing = True
+                while self._unsubscribe_closed():
+                    pass
+            finally:
+                self._changing = False
+
+    def _unsubscribe_closed(self) -> bool:
+        """UNSUBSCRIBE what no inbox has any more; whether one was closed meanwhile."""
+        handle = self.handle
+        with self.lock:
+            self._stale.update(self.inboxes.sweep())
+            stale = tuple(self._stale)
+        if stale:
+            try:
+                in_own_transaction(handle, lambda transaction: transaction.unsubscribe(stale))
+            except InterfaceError:
+                if handle.native is CLOSED:  # since the question above
+                    return False
+                raise
+        with self.lock:
+            self.recover()
+            self._stale.difference_update(stale)
+            self.routed = bool(self.inboxes.all)
+            return any(other.closed for other in self.inboxes.all)
 
 
 def _batch(columns: list[Columns], messages: Sequence[Notify | Gap]) -> NotifyBatch:

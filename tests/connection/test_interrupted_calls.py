@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 import pynotify
-from interrupting import WHOLE, At, at_places
+from interrupting import WHOLE, At, Calls, at_places
 from receiving import payloads
 from sessions import EngineFactory
 
@@ -285,3 +285,38 @@ def test_the_exception_is_the_handlers(conn: pynotify.Connection) -> None:
         if not at.reached:
             break
     assert place > 20
+
+
+@pytest.mark.parametrize("how", ["subscribe", "close"])
+def test_a_handler_subscribes_and_closes_meanwhile(make_engine: EngineFactory, how: str) -> None:
+    """In the middle of that of another subscription to the same channels: none is deaf."""
+    engine = make_engine()
+    with engine.connect() as conn, engine.connect() as sender:
+        place, reached = 0, True
+        while reached:
+            place += 1
+            sub, other = conn.subscribe("s"), conn.subscribe("o", "p")
+            made: list[pynotify.Subscription] = []
+
+            def handler(
+                made: list[pynotify.Subscription] = made,
+                other: pynotify.Subscription = other,
+            ) -> None:
+                other.close()
+                with contextlib.suppress(pynotify.ProgrammingError):  # not at this place
+                    made.append(conn.subscribe("s"))
+
+            at = Calls(place, handler)
+            if how == "close":
+                at.attempt(sub.close)
+            else:
+                made.append(at.attempt(lambda: conn.subscribe("s", "p")))
+                sub.close()
+            sender.notify("s", "x")
+            assert [one.next(0).channel for one in made] == ["s"] * len(made), f"at place {place}"
+            for one in made:
+                one.close()
+            other.close()
+            assert conn.channels() == {}, f"at place {place}"
+            reached = at.reached
+        assert place > 50

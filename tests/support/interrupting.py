@@ -59,7 +59,10 @@ class At:
             self.reached = True
             sys.setprofile(None)
             sys.settrace(None)
-            raise self._exception
+            self._handle()
+
+    def _handle(self) -> None:
+        raise self._exception
 
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
         """Of a function: in it, before each of its instructions."""
@@ -99,6 +102,17 @@ class At:
             sys.settrace(None)
             if collecting:
                 gc.enable()
+
+
+class Calls(At):
+    """Calls a signal handler at the n-th place; what it raises, the interrupted call raises."""
+
+    def __init__(self, place: int, handler: Callable[[], object]) -> None:
+        super().__init__(place)
+        self._handler = handler
+
+    def _handle(self) -> None:
+        self._handler()
 
 
 def _comes_back_from_await(frame: FrameType) -> bool:
