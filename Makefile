@@ -15,6 +15,8 @@ CTEST  := env PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ctest
 LIMIT  := timeout --foreground --kill-after=30 $$((2400 * $${PYNOTIFY_TIME_FACTOR:-1}))
 PYTEST := $(LIMIT) $(PY) -m pytest -q
 SLOWEST := --durations=12 --durations-min=3
+# Of the tests of Python a third of the time is waiting for processes.
+WORKERS := $$(( $(JOBS) * 3 / 2 ))
 # The lint tests need nothing of the package, and so report even where it does not import.
 LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
           tests/project/test_sourcecode.py
@@ -142,7 +144,7 @@ ifneq ($(SPARK_TESTS),)
 	$(call step,spark tests,$(PYTEST) -n 2 --dist worksteal $(SLOWEST) -m "spark and not full" \
 	    $(SPARK_TESTS) $(call again,-m "spark and not full" $(SPARK_TESTS)))
 endif
-	$(call step,python tests,$(PYTEST) -n 2 $(SLOWEST) -m "not spark and not full" \
+	$(call step,python tests,$(PYTEST) -n $(WORKERS) $(SLOWEST) -m "not spark and not full" \
 	    --ignore=tests/project/test_sourcecode.py $(call again,-m "not spark and not full" \
 	    --ignore=tests/project/test_sourcecode.py))
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"
@@ -158,7 +160,7 @@ test-full: test ## also what takes long: TSan, single steps, fuzzing, the full m
 	    -scribbles=25000 -seed=0)
 	$(call step,fuzz targets,$(MAKE) --no-print-directory fuzz SECONDS=8)
 ifneq ($(FULL_TESTS),)
-	$(call step,full python tests and models,$(PYTEST) -n 2 $(SLOWEST) -m full \
+	$(call step,full python tests and models,$(PYTEST) -n $(WORKERS) $(SLOWEST) -m full \
 	    $(FULL_TESTS) $(call again,-m full $(FULL_TESTS)))
 endif
 	@echo "== all: $$(( $$(date +%s) - $(STARTED) )) s"

@@ -109,6 +109,7 @@ def of_survivors(figures: dict[str, Any], name: str) -> list[int]:
     return [row[name] for row in figures["listeners"] if not row["killed"]]
 
 
+@pytest.mark.full
 def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     start: Callable[..., Demo], session: Any, tmp_path: Path
 ) -> None:
@@ -180,7 +181,9 @@ def test_break_ends_with_exit_status_2_and_leaves_nothing(start: Callable[..., D
     demo.assert_nothing_left()
 
 
-@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signo", [pytest.param(signal.SIGINT, marks=pytest.mark.full), signal.SIGTERM]
+)
 def test_interrupted_in_mid_stream_it_leaves_nothing(
     start: Callable[..., Demo], signo: signal.Signals
 ) -> None:
@@ -195,6 +198,7 @@ def test_interrupted_in_mid_stream_it_leaves_nothing(
     demo.assert_nothing_left()
 
 
+@pytest.mark.full
 def test_the_death_of_a_worker_ends_the_run_and_leaves_nothing(start: Callable[..., Demo]) -> None:
     demo = start("--notifications", "20_000_000")
     demo.read_until("%")

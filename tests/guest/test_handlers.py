@@ -28,6 +28,7 @@ from serving import Notifier
 from sessions import Worker
 
 
+@pytest.mark.full
 def test_saved_and_restored_around_us(engine_name: str, worker: Worker, notifier: Notifier) -> None:
     """`signal.signal` gave the stale default, and got it back: a wake-up would terminate."""
     worker.call(start_loop, engine_name)
@@ -69,6 +70,7 @@ def test_handler_of_the_loop(
     assert worker.call(calls) == ["loop", "loop"]
 
 
+@pytest.mark.full
 def test_loop_that_removes_its_handler(
     engine_name: str, worker: Worker, notifier: Notifier
 ) -> None:

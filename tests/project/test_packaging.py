@@ -95,6 +95,7 @@ def test_c_library_can_be_configured_from_the_sdist(sdist: Path, tmp_path: Path)
 
 
 @pytest.mark.timeout(300)  # compiles the core
+@pytest.mark.full
 def test_wheel_from_sdist_is_complete_and_runs(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")

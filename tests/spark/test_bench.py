@@ -108,6 +108,7 @@ def test_ratios_and_verdicts() -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.filterwarnings("default")  # Spark's own code, which we cannot mend
+@pytest.mark.full
 def test_the_aggregate_of_an_archive_is_compared_with_sql(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_what_cannot_run_exits_with_1(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)  # a second JVM beside that of the other tests
+@pytest.mark.full
 def test_as_a_program(tmp_path: Path) -> None:
     """One object on stdout, also from another directory, with nothing left behind there."""
     logs = some_logs(tmp_path / "logs")

@@ -118,6 +118,7 @@ def test_logs_that_grow_while_it_runs(spark: Any, tmp_path: Path) -> None:
     assert not any(report.damaged for report in seen[-1].reports)
 
 
+@pytest.mark.full
 def test_a_restart_goes_on_from_the_checkpoint(spark: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     log = GrowingLog(logs, 1)

@@ -44,6 +44,7 @@ def one_run(logs: Path, values: dict[str, np.ndarray], boot: str = "b1") -> Path
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
+@pytest.mark.full
 def test_ratios_between_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(5)
     base = (random.pareto(1.5, 20_000) * 1000).astype(np.int64) + 1000

@@ -23,7 +23,7 @@ WHOLE = [
     pytest.param(False, id="some places"),
     pytest.param(True, id="every place", marks=pytest.mark.full),
 ]
-_SOME = 25
+_SOME = 10
 
 
 class Interruption(BaseException):

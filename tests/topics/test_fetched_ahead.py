@@ -12,6 +12,7 @@ import pynotify
 TIMEOUT = 2.0  # and a test is never more than half of it behind
 
 
+@pytest.mark.full
 def test_a_slow_handler_lets_nothing_time_out_that_waits_behind_it(
     topic: pynotify.Topic, channel: pynotify.Channel
 ) -> None:

@@ -617,7 +617,7 @@ int main(void)
     RUN_BOTH(test_a_prepared_transaction_keeps_its_place);
     RUN_BOTH(test_what_a_dead_process_had_prepared_is_as_before);
     RUN_BOTH(test_empty_and_delete_take_the_tombstones);
-    RUN_BOTH(test_when_there_is_no_place_it_is_said);
+    RUN(test_when_there_is_no_place_it_is_said); /* of both queues one, as it is a long test */
     RUN_BOTH(test_a_long_queue_is_looked_through_in_steps);
     RUN_BOTH(test_a_cancelled_record_that_is_damaged_is_counted_once);
     RUN(test_consumers_of_other_processes_do_not_see_it);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
@@ -17,20 +18,28 @@ import pynotify
 
 SEGMENT = os.environ["SEGMENT"]
 _FOLDER = Path(os.environ["BROKER"])
-_FOLDER.mkdir(exist_ok=True)
+_UNSENT = _FOLDER / "unsent"
+_UNSENT.mkdir(parents=True, exist_ok=True)
 
 app = Celery(broker="filesystem://")
 app.conf.update(
     broker_connection_retry_on_startup=False,
     broker_transport_options={
         "data_folder_in": str(_FOLDER),
-        "data_folder_out": str(_FOLDER),
+        "data_folder_out": str(_UNSENT),
         "control_folder": str(_FOLDER / "control"),
         "polling_interval": 0.02,
     },
     task_ignore_result=True,
     worker_enable_remote_control=False,
 )
+
+
+def send(task: str, *arguments: Any) -> None:
+    """A worker would read a file that is there and not yet written."""
+    app.tasks[f"{__name__}.{task}"].delay(*arguments)
+    for path in _UNSENT.iterdir():
+        path.rename(_FOLDER / path.name)
 
 
 def _hear(task: str, real_time: bool, count: int | None) -> None:
