@@ -210,7 +210,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         ("drop-oldest") or the newest ("drop-newest") and puts a `Gap` in their place, or lets
         this connection read nothing more until there is room ("block").
         `skip_self`: leave out what this connection itself sends.  Raises `ActiveTransaction`
-        inside a transaction, `InvalidChannelName`, `TooManyChannels`, and `ProgrammingError` in a
+        inside a transaction, `InvalidChannelName`, `TooManyChannels`.  Refused in a
         signal handler that interrupted subscribing.
         """
         self._registry.refuse("subscribe")
