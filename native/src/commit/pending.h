@@ -67,8 +67,8 @@ struct pn_pending_op {
     bool on_disk;
     uint64_t seq;
     int64_t due;
-    struct pn_diskqueue_cursor later; /* where its topic's `later` ended then */
-    int answer;                       /* enum pn_answer */
+    struct pn_diskqueue_cursor rest, later; /* where these of its topic ended then */
+    int answer;                             /* enum pn_answer */
     /* filled in under the writer lock */
     uint32_t message;   /* staged, or to be cancelled; 0: none */
     uint64_t was;       /* state word of the delivery; 0: it is not to be touched */

@@ -136,6 +136,7 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
         op->on_disk = d.on_disk;
         op->seq = d.seq;
         op->due = d.due;
+        op->rest = d.rest;
         op->later = d.later;
         txn->pending.nops++;
     }
@@ -350,13 +351,17 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     return rc;
 }
 
-/* It was deferred, and is not where it was: it left memory, or was written again. */
-static bool has_gone_later(struct pn_segment *seg, struct pn_topic *topic,
-                           const struct pn_pending_op *op)
+/* It was deferred.  If it is not where it was, it went to channels that rest, left memory, or was
+ * written again. */
+static void find_again(struct pn_segment *seg, struct pn_topic *topic, struct pn_pending_op *op)
 {
-    return pn_topic_later(topic) != 0 &&
-           !(op->on_disk && pn_deferred_on_disk_locked(seg, topic, op->seq)) &&
-           pn_deferred_in_memory_locked(seg, topic, op->id) == 0;
+    if (op->on_disk && pn_deferred_on_disk_locked(seg, topic, op->seq))
+        return;
+    op->on_disk = pn_topic_find_since_locked(seg, topic, PN_REST_SEQ, &op->rest, op->id, &op->seq,
+                                             &op->due) == 1 ||
+                  (pn_deferred_in_memory_locked(seg, topic, op->id) == 0 &&
+                   pn_topic_find_since_locked(seg, topic, PN_LATER_SEQ, &op->later, op->id,
+                                              &op->seq, &op->due) == 1);
 }
 
 /* It is in memory, and may have left it when the prepared transaction commits. */
@@ -380,14 +385,14 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
     if (kept) /* the record may have moved */
         op->seq = pn_tombstone_at(seg, tombstone)->seq;
     op->message = op->tombstone = 0;
-    if (topic != NULL && has_gone_later(seg, topic, op))
-        op->on_disk = pn_later_find_locked(seg, topic, op->id, &op->later, &op->seq, &op->due) == 1;
+    if (topic != NULL)
+        find_again(seg, topic, op);
     if (topic != NULL && op->on_disk && op->due > s->now.mono &&
         pn_deferred_on_disk_locked(seg, topic, op->seq)) {
         if (kept) {
             pn_tombstone_at(seg, tombstone)->seq = op->seq;
             pn_tombstone_stage_locked(seg, tombstone);
-        } else if (!s->txn->prepared || (op->seq & PN_LATER_SEQ) != 0) {
+        } else if (!s->txn->prepared || (op->seq & PN_SEQ_QUEUE) != 0) {
             tombstone = pn_tombstone_make_locked(
                 seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
         }

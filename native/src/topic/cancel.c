@@ -19,8 +19,8 @@
  *    own files or `rest` to memory, from there to the end of `later` (later.c), and from its front
  *    to memory or to its end; so a process that has looked through the files in that order and
  *    then, in the hold that reached the end of `later`, through memory, has missed none.
- *    A transaction that cancels remembers where `later` ended: what has left memory, or was written
- *    again, before it commits is behind that.
+ *    A transaction that cancels remembers where `rest` and `later` ended: what has gone to channels
+ *    that rest, has left memory or was written again before it commits is behind that.
  */
 #define _GNU_SOURCE
 #include "topic/cancel.h"
@@ -120,6 +120,7 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 {
     pn_assert_topics_held(seg);
     bool first = !d->begun;
+    pn_diskqueue_end(&topic->rest, false, &d->rest);
     pn_diskqueue_end(&topic->later, false, &d->later);
     if (first && pn_rest_records(topic) == 0 &&
         (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)

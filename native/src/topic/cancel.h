@@ -14,7 +14,8 @@ struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
     bool begun;                        /* that was done */
     uint64_t queue;                    /* of the topic's: 0, PN_REST_SEQ, then PN_LATER_SEQ */
-    struct pn_diskqueue_cursor later;  /* there it may have gone since: where that ended */
+    struct pn_diskqueue_cursor rest;   /* there it may have gone since: where that ended, */
+    struct pn_diskqueue_cursor later;  /* and there */
     uint32_t message;                  /* in memory, or 0 */
     bool on_disk; /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
     uint64_t seq;

@@ -585,21 +585,3 @@ void pn_later_turn_locked(struct pn_segment *seg, struct pn_topic *topic)
     if (over || t.moved)
         pn_topic_settle_locked(seg, topic);
 }
-
-int pn_later_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
-                         const struct pn_diskqueue_cursor *from, uint64_t *seq, int64_t *due)
-{
-    pn_assert_topics_held(seg);
-    struct pn_diskqueue_cursor at = *from;
-    struct pn_topic_on_disk d;
-    int rc = pn_topic_later(topic) == 0 ? 0 : -EAGAIN;
-    while (rc == 1 || rc == -EAGAIN) {
-        rc = pn_later_look_locked(seg, topic, &at, &d);
-        if (rc == 1 && d.there && d.m.id == id) {
-            *seq = d.seq;
-            *due = d.due;
-            return 1;
-        }
-    }
-    return rc;
-}

@@ -22,11 +22,6 @@ void pn_later_emptied_locked(struct pn_segment *seg, struct pn_topic_channel *ch
 /* How many the channel has there. */
 uint64_t pn_later_depth(const struct pn_topic *topic, const struct pn_topic_channel *ch);
 
-/* A deferred message that has gone there since its queue ended at *from: 1, and *seq and *due are
- * its record's; 0: there is none; -errno. */
-int pn_later_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
-                         const struct pn_diskqueue_cursor *from, uint64_t *seq, int64_t *due);
-
 /* After a death: what a valid redo record says; what was derived is not known. */
 void pn_later_redo_locked(struct pn_segment *seg);
 void pn_later_forget_locked(const struct pn_segment *seg, struct pn_topic *topic);

@@ -580,6 +580,64 @@ static void test_what_leaves_memory_after_prepare_is_cancelled_all_the_same(void
     empty_it();
 }
 
+/* Backlogs of paused topics are in memory, or on disk; then two channels that rest get them. */
+static uint64_t publish_to_a_backlog(uint64_t max_depth, pn_ref *other)
+{
+    static char body[20000];
+    memset(body, 'x', sizeof body - 1);
+    open_with(max_depth);
+    *other = channel_of(conn, topic, "other");
+    CHECK_OK(pn_topic_pause(conn, topic, true));
+    for (int i = 0; i < 20; i++)
+        publish(conn, topic, body);
+    return publish_in_an_hour("cancelled");
+}
+
+static void make_them_rest(void)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_MEMORY, .max_memory = 64 << 10};
+    CHECK_OK(pn_topic_configure(conn, topic, &o));
+    CHECK_OK(pn_topic_pause(conn, topic, false));
+    for (int i = 0; topic_stat(conn, topic).depth != 0; i++) { /* each call gives on some */
+        CHECK(i < 1000);
+        topic_stat(conn, topic);
+        CHECK_OK(pn_topic_pause(conn, topic, false));
+    }
+}
+
+static uint64_t has(pn_ref ch)
+{
+    pn_topic_channel_stats s = channel_stat(conn, ch);
+    return s.depth + s.deferred + s.in_flight;
+}
+
+static void check_cancelled_in_rest(uint64_t max_depth, bool prepared)
+{
+    pn_ref other;
+    uint64_t id = publish_to_a_backlog(max_depth, &other);
+    pn_txn *txn = test_begin(conn);
+    CANCEL(txn, id, 1);
+    if (prepared)
+        CHECK_OK(pn_txn_prepare(txn));
+    make_them_rest();
+    CHECK_EQ(has(channel) + has(other), 2 * 21);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(has(channel) + has(other), 2 * 20);
+    CANCEL(NULL, id, 0);
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    CHECK_OK(pn_topic_channel_empty(conn, other));
+    close_scene();
+}
+
+static void test_what_went_to_channels_that_rest_is_cancelled_all_the_same(void)
+{
+    check_cancelled_in_rest(0, false);
+    check_cancelled_in_rest(1, false);
+    check_cancelled_in_rest(0, true);
+    check_cancelled_in_rest(1, true);
+}
+
 static void test_prepare_says_that_there_is_no_place_for_what_may_leave_memory(void)
 {
     open_with_little_memory();
@@ -623,6 +681,7 @@ int main(void)
     RUN(test_consumers_of_other_processes_do_not_see_it);
     RUN_BOTH(test_a_consumer_gets_what_stands_behind_many_that_are_no_more);
     RUN(test_what_leaves_memory_after_prepare_is_cancelled_all_the_same);
+    RUN(test_what_went_to_channels_that_rest_is_cancelled_all_the_same);
     RUN(test_prepare_says_that_there_is_no_place_for_what_may_leave_memory);
     return tests_done();
 }
