@@ -517,6 +517,21 @@ def test_what_poll_takes(conn: pynotify.Connection) -> None:
             conn.poll(maximum)
 
 
+def test_an_interrupted_poll_is_gone_on_with(conn: pynotify.Connection) -> None:
+    """What has been read by then comes first; `take` leaves that to `take_otherwise`."""
+    conn.listen("c")
+    conn.notify("c", "the name of a channel is read otherwise")
+    conn.poll()
+    conn.notify("c", "x")
+    receiver = conn.link.receiver
+    receiver.interrupted = True
+    taken: list[pynotify.Notify | pynotify.Gap] = []
+    assert receiver.take(taken, None) is False
+    assert taken == []
+    assert payloads(conn.poll()) == ["x"]
+    assert not receiver.interrupted
+
+
 SEND: dict[str, Callable[[pynotify.Connection, str], object]] = {
     "notify": lambda conn, text: conn.notify("c", text),
     "notify_many": lambda conn, text: conn.notify_many("c", [text]),

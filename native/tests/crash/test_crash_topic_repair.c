@@ -448,6 +448,23 @@ static void reboot_in_the_middle(void)
     lose_all_at(FEW - 1);
 }
 
+/* Those that were finished are gone, and what is published next comes after them all the same. */
+static void orders_do_not_go_back(void)
+{
+    durable = false;
+    open_with(BATCH);
+    check_all_there(BATCH);
+    const struct pn_topic_channel *ch = &conn->seg->topics.channel[(uint32_t) channel - 1];
+    uint64_t before = ch->next_order;
+    CHECK(before > BATCH);
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    publish_all(BATCH);
+    CHECK(!is_closed());
+    CHECK_EQ(ch->next_order, before + BATCH);
+    check_all_there(BATCH);
+    close_all();
+}
+
 /* ---- overwritten words ----------------------------------------------------------------------- */
 
 /* The segment is poisoned: an answer to every call, and no end of any process. */
@@ -538,6 +555,7 @@ int main(void)
     goes_on_where_it_stopped();
     sleepers();
     a_second_death_is_finished_too();
+    orders_do_not_go_back();
     reboot_in_the_middle();
     overwritten();
     return 0;

@@ -85,6 +85,7 @@ static void calls_everything(void *arg)
     test_hear(down); /* the slot has a new owner now, and messages */
     CHECK_REAPED(pn_poll(conn, batch, 0), "belongs to the process with PID");
     CHECK_REAPED(pn_wait(conn, -1), "belongs to the process with PID");
+    CHECK_EQ(pn_conn_unread(conn), 0);
     CHECK_REAPED(test_notify(conn, "c", "x"), "belongs to the process with PID");
     CHECK_OK(pn_txn_begin(conn, &txn));
     pn_txn_abort(txn);
