@@ -69,6 +69,14 @@ def get(name: str = "default") -> Connection:
         return connection
 
 
+def close_shared(name: str) -> None:
+    """Close the connection to `name` that this process shares, if there is one."""
+    with _shared.lock:
+        connection = _shared.connections.pop(name, None)
+    if connection is not None:
+        connection.close()
+
+
 # The lock may be held at the moment of the fork by a thread that the child does
 # not have, and the parent's connections are of no use there.
 os.register_at_fork(after_in_child=_shared.reset)
