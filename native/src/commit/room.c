@@ -59,7 +59,6 @@
 #define PN_ROOM_WAIT_MIN_NS 10000000LL
 #define PN_ROOM_WAIT_MAX_NS 100000000LL
 #define PN_ROOM_LEFT_NS     1000000000LL /* a wait that a signal ended goes on within this */
-#define PN_TICKET_NS        300000000LL  /* three of the longest waits */
 
 /* ---- is there room ------------------------------------------------------------------------ */
 
@@ -254,11 +253,13 @@ static int make_room(struct pn_conn *conn, const struct append *a, struct pn_roo
     return pn_segment_check_state(seg);
 }
 
+int64_t pn_ticket_ns = PN_TICKET_NS;
+
 /* ---- tickets ------------------------------------------------------------------------------ */
 
 /*
  * The smallest that is valid, 0: none.  Forgets the others, and counts.  No owner makes one that is
- * valid for longer than PN_TICKET_NS: that would be overwritten memory.
+ * valid for longer than pn_ticket_ns: that would be overwritten memory.
  */
 static uint64_t first_ticket(struct AsyncQueueControl *ctl, int64_t now)
 {
@@ -266,7 +267,7 @@ static uint64_t first_ticket(struct AsyncQueueControl *ctl, int64_t now)
     uint32_t taken = 0;
     for (uint32_t i = 0; i < PN_ROOM_TICKETS; i++) {
         struct pn_room_ticket *t = &ctl->room_ticket[i];
-        if (t->number != 0 && (t->until <= now || t->until > now + PN_TICKET_NS))
+        if (t->number != 0 && (t->until <= now || t->until > now + pn_ticket_ns))
             t->number = 0;
         if (t->number == 0)
             continue;
@@ -300,7 +301,7 @@ static void renew_ticket(const struct pn_segment *seg, struct pn_room_wait *wait
         t = find_ticket(ctl, 0);
     if (t == NULL || until <= now)
         return;
-    t->until = until < now + PN_TICKET_NS ? until : now + PN_TICKET_NS;
+    t->until = until < now + pn_ticket_ns ? until : now + pn_ticket_ns;
     PN_CRASH("block:ticket");
     if (t->number == 0)
         ctl->tickets++;

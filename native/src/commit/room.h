@@ -6,6 +6,7 @@
 
 #include "backend/conn.h"
 
+#define PN_TICKET_NS        300000000LL  /* a ticket is valid for: three of the longest waits */
 #define PN_WARN_INTERVAL_NS 5000000000LL /* PostgreSQL's QUEUE_FULL_WARN_INTERVAL */
 
 /*
@@ -43,6 +44,9 @@ void pn_queue_pass_on(struct pn_segment *seg, struct pn_room_wait *wait);
  * a dead process's is, and expires.
  */
 void pn_queue_stop_waiting(struct pn_segment *seg, struct pn_room_wait *wait);
+
+/* PN_TICKET_NS; tests, in which a writer may not run for longer, have more. */
+extern int64_t pn_ticket_ns;
 
 /* What a transaction may take at the most: an empty queue. */
 uint64_t pn_queue_largest(const struct pn_segment *seg);
