@@ -178,6 +178,29 @@ static void test_consumers(void)
     CHECK_CHILD(spawn(looks_at_a_list_that_leads_round, NULL), 0);
 }
 
+/* ---- the database of a slot ------------------------------------------------------------------ */
+
+static void is_in_no_database(void *arg)
+{
+    char problems[1024];
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    uint32_t row = conn->me->database;
+    conn->me->database = *(const uint32_t *) arg;
+    CHECK_EQ(pn_check(engine, problems, sizeof problems), 1);
+    CHECK(strstr(problems, "slot 0 is in a database that is not") != NULL);
+    conn->me->database = row;
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+static void test_a_slot_in_no_database(void)
+{
+    for (size_t i = 1; i < sizeof wild / sizeof wild[0]; i++)
+        CHECK_CHILD(spawn(is_in_no_database, (void *) (uintptr_t) &wild[i]), 0);
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -185,5 +208,6 @@ int main(void)
     RUN(test_lengths_that_reach_beyond_the_entry);
     RUN(test_files_that_never_were);
     RUN(test_consumers);
+    RUN(test_a_slot_in_no_database);
     return tests_done();
 }
