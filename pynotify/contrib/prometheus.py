@@ -23,6 +23,7 @@ from pynotify._engine import Engine
 from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
 from pynotify._segments import check_name, segments
+from pynotify.contrib import _figures
 from pynotify.errors import LockTimeout
 
 if TYPE_CHECKING:
@@ -40,102 +41,8 @@ _SEGMENT = ("segment",)
 _PATIENCE = 1.0
 _BACKEND = ("segment", "pid", "backend", "database", "comm")
 
-#: Metric (counters get "_total"), attribute of EngineStat, help.
-_COUNTERS = (
-    ("pynotify_commits", "commits", "Transactions with an effect."),
-    (
-        "pynotify_notifications_committed",
-        "notifications",
-        "Notifications left after collapsing duplicates, heard or not.",
-    ),
-    (
-        "pynotify_notifications_collapsed",
-        "collapsed",
-        "Notifications left out as duplicates within their transaction.",
-    ),
-    ("pynotify_wakeups_sent", "signals_sent", "Signals sent to wake a listener."),
-    (
-        "pynotify_wakeups_suppressed",
-        "signals_elided",
-        "Signals not sent because the listener was awake or already signalled.",
-    ),
-    (
-        "pynotify_wakeups_unsent",
-        "signals_unsent",
-        "Signals that could not be sent; their listeners wake up late.",
-    ),
-    ("pynotify_wakeups_useful", "wakeups_useful", "Wake-ups after which something was found."),
-    ("pynotify_wakeups_useless", "wakeups_useless", "Wake-ups after which nothing was found."),
-    ("pynotify_slot_writes", "slot_writes", "Writes to other backends' slots."),
-    ("pynotify_recoveries", "recoveries", "Repairs after a process died in a commit."),
-    ("pynotify_evictions", "evictions", "Times that the slowest listener lost its place."),
-    ("pynotify_spilled_pages", "spilled_pages", "Pages of 8 KiB written to files."),
-    (
-        "pynotify_handler_reinstalls",
-        "handler_reinstalls",
-        "Signal handlers found replaced and installed again.",
-    ),
-)
-_GAUGES = (
-    ("pynotify_queue_usage_ratio", "queue_usage", "Part of the queue in use, 0 to 1."),
-    ("pynotify_queue_pages", "queue_pages", "Pages of 8 KiB in the shared ring."),
-    ("pynotify_max_queue_pages", "max_queue_pages", "The same with those that may go to files."),
-    ("pynotify_channels", "channels", "Channels in the channel table."),
-    ("pynotify_subscriptions", "subscriptions", "Pairs of a backend and a channel."),
-)
-#: The same of BackendStat.
-_BACKEND_GAUGES = (
-    (
-        "pynotify_backend_lag_bytes",
-        "lag_bytes",
-        "Bytes of the queue from the first entry the backend still has to read to its head.",
-    ),
-    ("pynotify_backend_asleep", "asleep", "1 when the backend sleeps until it is woken."),
-    ("pynotify_backend_channels", "channels", "Channels that the backend listens to."),
-    (
-        "pynotify_backend_in_transaction",
-        "in_transaction",
-        "1 when the backend has a transaction open.",
-    ),
-)
 _TOPIC = ("segment", "database", "topic")
 _CHANNEL = (*_TOPIC, "channel")
-#: The same of TopicStats.
-_TOPIC_COUNTERS = (
-    ("pynotify_topic_messages", "message_count", "Messages published."),
-    ("pynotify_topic_message_bytes", "message_bytes", "Bytes of their bodies."),
-    ("pynotify_topic_dropped", "dropped", "Messages that the topic's bounds dropped."),
-    ("pynotify_topic_expired", "expired", "Messages that expired in the topic."),
-    ("pynotify_topic_corrupt", "corrupt", "Records on disk that could not be read."),
-)
-_TOPIC_GAUGES = (
-    ("pynotify_topic_depth", "depth", "Messages that no channel has yet."),
-    ("pynotify_topic_unfinished", "unfinished", "Messages that some channel still has."),
-    ("pynotify_topic_paused", "paused", "1 when the topic is paused."),
-    ("pynotify_topic_memory_bytes", "memory", "Bytes of topic_memory that it has."),
-    ("pynotify_topic_max_memory_bytes", "max_memory", "Bytes of topic_memory that it may have."),
-    ("pynotify_topic_disk_bytes", "disk_bytes", "Bytes on disk of what has no room in memory."),
-    ("pynotify_topic_max_disk_bytes", "max_disk_bytes", "Bytes on disk that it may have."),
-    ("pynotify_topic_default_ttl_seconds", "default_ttl", "Set for messages without a ttl."),
-)
-#: And of ChannelStats.
-_CHANNEL_COUNTERS = (
-    ("pynotify_topic_channel_messages", "message_count", "Messages that came."),
-    ("pynotify_topic_channel_finished", "finished", "Messages finished."),
-    ("pynotify_topic_channel_requeued", "requeued", "Times a consumer requeued one."),
-    ("pynotify_topic_channel_timed_out", "timed_out", "Deliveries that timed out."),
-    ("pynotify_topic_channel_dead_lettered", "dead_lettered", "Messages given up."),
-    ("pynotify_topic_channel_dropped", "dropped", "Messages that were never delivered."),
-    ("pynotify_topic_channel_expired", "expired", "Messages that expired."),
-)
-_CHANNEL_GAUGES = (
-    ("pynotify_topic_channel_depth", "depth", "Messages ready."),
-    ("pynotify_topic_channel_in_flight", "in_flight", "Messages in flight."),
-    ("pynotify_topic_channel_deferred", "deferred", "Messages deferred."),
-    ("pynotify_topic_channel_paused", "paused", "1 when the channel is paused."),
-    ("pynotify_topic_channel_max_attempts", "max_attempts", "Set for its consumers, 0: no limit."),
-    ("pynotify_topic_channel_msg_timeout_seconds", "msg_timeout", "Set for its consumers."),
-)
 
 
 class PynotifyCollector(Collector):
@@ -227,12 +134,12 @@ def _of_stuck(looks: Mapping[str, _Look]) -> Iterable[Metric]:
 
 
 def _of_segments(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:
-    for name, attribute, text in _COUNTERS:
+    for name, attribute, text in _figures.COUNTERS:
         counter = CounterMetricFamily(name, text, labels=_SEGMENT)
         for segment, stat in stats:
             counter.add_metric((segment,), getattr(stat, attribute))
         yield counter
-    for name, attribute, text in _GAUGES:
+    for name, attribute, text in _figures.GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_SEGMENT)
         for segment, stat in stats:
             gauge.add_metric((segment,), getattr(stat, attribute))
@@ -261,7 +168,7 @@ def _families(
 
 def _of_topics(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
     rows = [((name, topic.database, topic.name), topic) for name, topic in topics]
-    yield from _families(_TOPIC, rows, _TOPIC_COUNTERS, _TOPIC_GAUGES)
+    yield from _families(_TOPIC, rows, _figures.TOPIC_COUNTERS, _figures.TOPIC_GAUGES)
 
 
 def _of_channels(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
@@ -270,7 +177,7 @@ def _of_channels(topics: Sequence[tuple[str, TopicStats]]) -> Iterable[Metric]:
         for name, topic in topics
         for channel in topic.channels
     ]
-    yield from _families(_CHANNEL, rows, _CHANNEL_COUNTERS, _CHANNEL_GAUGES)
+    yield from _families(_CHANNEL, rows, _figures.CHANNEL_COUNTERS, _figures.CHANNEL_GAUGES)
     consumers = GaugeMetricFamily(
         "pynotify_topic_channel_consumers", "Consumers attached.", labels=_CHANNEL
     )
@@ -315,7 +222,7 @@ def _of_backends(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:
         for segment, stat in stats
         for backend in stat.backends
     ]
-    for name, attribute, text in _BACKEND_GAUGES:
+    for name, attribute, text in _figures.BACKEND_GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_BACKEND)
         for labels, backend in rows:
             gauge.add_metric(labels, getattr(backend, attribute))

@@ -1,0 +1,256 @@
+"""OpenTelemetry: a trace goes on from the publisher of a message to the worker that processes it.
+
+```
+telemetry = Telemetry()
+
+telemetry.publish(topic, body)  # a span "publish jobs"; its context goes along in the headers
+
+consumer.run(telemetry.handler(channel, work))  # a span "process jobs" in the same trace
+
+telemetry.observe("app")  # the figures of the segment as metrics
+```
+
+Spans and attributes follow the semantic conventions for messaging.  The context is in the headers
+that the propagator writes (`traceparent`), so programs in other languages find it there as well.
+Notifications have no headers: put the context into their payload yourself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opentelemetry import metrics, propagate, trace
+
+from pynotify._engine import open as open_segment
+from pynotify.contrib import _figures
+from pynotify.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from opentelemetry.metrics import CallbackOptions, MeterProvider
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, TracerProvider
+    from typing_extensions import Buffer
+
+    from pynotify._types import EngineStat
+    from pynotify.topics import (
+        AsyncChannel,
+        AsyncMessage,
+        AsyncTopic,
+        Channel,
+        Message,
+        Topic,
+        TopicStats,
+    )
+
+    Attributes = dict[str, str]
+    Row = tuple[Attributes, Any]
+
+__all__ = ["Telemetry"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+_SCOPE = "pynotify"
+#: Seconds for which a look at a segment serves the instruments: one collection asks all of them.
+_LOOK = 0.5
+#: Seconds for the writer lock, which is free in microseconds.
+_PATIENCE = 1.0
+
+
+def _length(body: str | Buffer) -> int:
+    return len(body.encode()) if isinstance(body, str) else memoryview(body).nbytes
+
+
+class Telemetry:
+    """Spans of publishing and processing, and metrics of segments.
+
+    The providers and the propagator are the global ones unless they are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+        self._meters = meter_provider
+        self._propagator = propagator
+
+    # ---- spans -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _publishing(
+        self, topic: Topic | AsyncTopic, body: str | Buffer, headers: Mapping[str, str] | None
+    ) -> Iterator[tuple[Span, dict[str, str]]]:
+        attributes: dict[str, str | int] = {
+            "messaging.system": "pynotify",
+            "messaging.operation.name": "publish",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic.name,
+            "messaging.message.body.size": _length(body),
+        }
+        with self._tracer.start_as_current_span(
+            f"publish {topic.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carried = dict(headers or {})
+            (self._propagator or propagate.get_global_textmap()).inject(carried)
+            yield span, carried
+
+    def publish(
+        self,
+        topic: Topic,
+        body: str | Buffer,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> str:
+        """`topic.publish` in a span of its own, whose context goes along in the headers."""
+        with self._publishing(topic, body, headers) as (span, carried):
+            found = topic.publish(body, headers=carried, **options)
+            span.set_attribute("messaging.message.id", found)
+        return found
+
+    async def publish_async(
+        self,
+        topic: AsyncTopic,
+        body: str | Buffer,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> str:
+        """The same with a topic of asyncio."""
+        with self._publishing(topic, body, headers) as (span, carried):
+            found = await topic.publish(body, headers=carried, **options)
+            span.set_attribute("messaging.message.id", found)
+        return found
+
+    @contextlib.contextmanager
+    def process(
+        self, channel: Channel | AsyncChannel, message: Message | AsyncMessage
+    ) -> Iterator[Span]:
+        """A span, current in the block, whose parent is that of the publisher.
+
+        An exception is recorded, and goes on.  Answering the message is up to the block.
+        """
+        name = channel.topic.name
+        attributes: dict[str, str | int] = {
+            "messaging.system": "pynotify",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": name,
+            "messaging.destination.subscription.name": channel.name,
+            "messaging.message.id": message.id,
+            "messaging.message.body.size": len(message.body),
+            "pynotify.message.attempts": message.attempts,
+        }
+        context = (self._propagator or propagate.get_global_textmap()).extract(message.headers)
+        with self._tracer.start_as_current_span(
+            f"process {name}",
+            context=context,
+            kind=trace.SpanKind.CONSUMER,
+            attributes=attributes,
+        ) as span:
+            yield span
+
+    def handler(self, channel: Channel | AsyncChannel, function: _F) -> _F:
+        """`function(message)`, which may be a coroutine function, in the span of `process`."""
+        call: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call(message: Any) -> Any:
+                with self.process(channel, message):
+                    return await function(message)
+
+        else:
+
+            @functools.wraps(function)
+            def call(message: Any) -> Any:
+                with self.process(channel, message):
+                    return function(message)
+
+        handled: _F = call
+        return handled
+
+    # ---- metrics ---------------------------------------------------------------------------
+
+    def observe(self, segment: str = "default") -> None:
+        """Report the figures of a segment, whenever the provider collects.
+
+        The names are those of the Prometheus collector with dots.  All state is in shared memory,
+        so let one process of a host do this.  A segment that cannot be read has no figures.
+        """
+        meter = metrics.get_meter(_SCOPE, meter_provider=self._meters)
+        looks = _Looks(segment)
+        for rows, counters, gauges in (
+            (looks.of_segment, _figures.COUNTERS, _figures.GAUGES),
+            (looks.of_topics, _figures.TOPIC_COUNTERS, _figures.TOPIC_GAUGES),
+            (looks.of_channels, _figures.CHANNEL_COUNTERS, _figures.CHANNEL_GAUGES),
+        ):
+            for make, figures in (
+                (meter.create_observable_counter, counters),
+                (meter.create_observable_gauge, gauges),
+            ):
+                for name, attribute, text in figures:
+                    callback = functools.partial(_observations, rows, attribute)
+                    make(name.replace("_", ".", 1), callbacks=[callback], description=text)
+
+
+def _observations(
+    rows: Callable[[], list[Row]], attribute: str, _options: CallbackOptions
+) -> Iterable[metrics.Observation]:
+    for attributes, stats in rows():
+        value = getattr(stats, attribute)
+        if value is not None:
+            yield metrics.Observation(value, attributes)
+
+
+class _Looks:
+    """A segment, looked at once for all instruments of a collection."""
+
+    def __init__(self, segment: str) -> None:
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._at = float("-inf")
+        self._stat: EngineStat | None = None
+        self._topics: list[TopicStats] = []
+
+    def _look(self) -> tuple[EngineStat | None, list[TopicStats]]:
+        with self._lock:
+            if time.monotonic() - self._at > _LOOK:
+                self._stat, self._topics = None, []
+                with (
+                    contextlib.suppress(Error),
+                    open_segment(self._segment, create=False) as engine,
+                ):
+                    stat = engine.stat(timeout=_PATIENCE)
+                    self._topics = list(engine.topics(timeout=_PATIENCE))
+                    self._stat = stat
+                self._at = time.monotonic()
+            return self._stat, self._topics
+
+    def of_segment(self) -> list[Row]:
+        stat, _ = self._look()
+        return [] if stat is None else [({"segment": self._segment}, stat)]
+
+    def of_topics(self) -> list[Row]:
+        _, topics = self._look()
+        return [(self._labels(topic), topic) for topic in topics]
+
+    def of_channels(self) -> list[Row]:
+        _, topics = self._look()
+        return [
+            ({**self._labels(topic), "channel": channel.name}, channel)
+            for topic in topics
+            for channel in topic.channels
+        ]
+
+    def _labels(self, topic: TopicStats) -> Attributes:
+        return {"segment": self._segment, "database": topic.database, "topic": topic.name}

@@ -1,0 +1,219 @@
+"""OpenTelemetry: one trace from the publisher to the worker, and the figures of a segment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pynotify
+from forking import in_child
+from requirement import require
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+except ImportError as missing:
+    require("opentelemetry", str(missing))
+
+from pynotify.contrib.opentelemetry import Telemetry
+
+
+class Spans:
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def finished(self) -> list[Any]:
+        return list(self.exporter.get_finished_spans())
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+@pytest.fixture
+def telemetry(spans: Spans) -> Telemetry:
+    return Telemetry(tracer_provider=spans.provider)
+
+
+@pytest.fixture
+def conn(segment_name: str) -> Iterator[pynotify.Connection]:
+    with pynotify.connect(segment_name) as made:
+        yield made
+
+
+def test_one_trace(conn: pynotify.Connection, telemetry: Telemetry, spans: Spans) -> None:
+    topic = conn.topic("jobs")
+    channel = topic.channel("workers")
+    tracer = trace.get_tracer("test", tracer_provider=spans.provider)
+    with tracer.start_as_current_span("request"):
+        message_id = telemetry.publish(topic, "körper", headers={"kind": "x"}, delay=0)
+    with channel.consumer() as consumer:
+        message = consumer.get(timeout=20)
+        assert message.headers["kind"] == "x"
+        with telemetry.process(channel, message) as span:
+            assert trace.get_current_span() is span
+        message.finish()
+    published, request, processed = spans.finished()
+    assert request.name == "request"
+    assert (published.name, published.kind) == ("publish jobs", trace.SpanKind.PRODUCER)
+    assert (processed.name, processed.kind) == ("process jobs", trace.SpanKind.CONSUMER)
+    assert published.parent.span_id == request.context.span_id
+    assert processed.parent.span_id == published.context.span_id
+    assert processed.context.trace_id == request.context.trace_id
+    assert dict(published.attributes) == {
+        "messaging.system": "pynotify",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "jobs",
+        "messaging.message.body.size": 7,
+        "messaging.message.id": message_id,
+    }
+    assert dict(processed.attributes) == {
+        "messaging.system": "pynotify",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "jobs",
+        "messaging.destination.subscription.name": "workers",
+        "messaging.message.id": message_id,
+        "messaging.message.body.size": 7,
+        "pynotify.message.attempts": 1,
+    }
+
+
+def test_between_processes(
+    conn: pynotify.Connection, segment_name: str, telemetry: Telemetry, spans: Spans
+) -> None:
+    channel = conn.topic("jobs").channel("workers")
+
+    def child() -> str:
+        own = Spans()
+        with pynotify.connect(segment_name) as theirs:
+            Telemetry(tracer_provider=own.provider).publish(theirs.topic("jobs"), b"x")
+        return format(own.finished()[0].context.trace_id, "x")
+
+    trace_id = in_child(child)
+    with channel.consumer() as consumer:
+        message = consumer.get(timeout=20)
+        with telemetry.process(channel, message):
+            message.finish()
+    assert format(spans.finished()[0].context.trace_id, "x") == trace_id
+
+
+def test_without_a_context(conn: pynotify.Connection, telemetry: Telemetry, spans: Spans) -> None:
+    """Of a publisher that knows nothing of this."""
+    topic = conn.topic("jobs")
+    channel = topic.channel("workers")
+    topic.publish(b"x")
+    with channel.consumer() as consumer:
+        message = consumer.get(timeout=20)
+        with telemetry.process(channel, message):
+            message.finish()
+    assert spans.finished()[0].parent is None
+
+
+def test_a_handler_that_fails(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
+) -> None:
+    topic = conn.topic("jobs")
+    channel = topic.channel("workers")
+    telemetry.publish(topic, b"x")
+    with channel.consumer() as consumer:
+
+        def work(message: pynotify.topics.Message) -> None:
+            """Fails once."""
+            if message.attempts == 1:
+                raise KeyError("broken")
+            consumer.close()
+
+        handler = telemetry.handler(channel, work)
+        assert handler.__doc__ == "Fails once."
+        consumer.run(handler, backoff=(0.01, 0.01))
+    _, first, second = spans.finished()
+    assert first.status.status_code is trace.StatusCode.ERROR
+    assert first.events[0].attributes["exception.type"] == "KeyError"
+    assert second.status.status_code is trace.StatusCode.UNSET
+    assert first.attributes["pynotify.message.attempts"] == 1
+    assert second.attributes["pynotify.message.attempts"] == 2
+    assert first.context.trace_id == second.context.trace_id
+
+
+def test_a_publish_that_fails(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
+) -> None:
+    with pytest.raises(pynotify.ProgrammingError):
+        telemetry.publish(conn.topic("jobs"), b"")
+    assert spans.finished()[0].status.status_code is trace.StatusCode.ERROR
+
+
+def test_tasks(segment_name: str, telemetry: Telemetry, spans: Spans) -> None:
+    async def run() -> None:
+        async with await pynotify.AsyncConnection.connect(segment_name) as conn:
+            topic = conn.topic("jobs")
+            channel = topic.channel("workers")
+            consumer = channel.consumer()
+            seen = []
+
+            async def work(message: pynotify.topics.AsyncMessage) -> None:
+                seen.append(trace.get_current_span().get_span_context().trace_id)
+
+            handler = telemetry.handler(channel, work)
+            await telemetry.publish_async(topic, b"x")
+            message = await consumer.get(timeout=20)
+            await handler(message)
+            await message.finish()
+            await consumer.close()
+            assert seen == [spans.finished()[0].context.trace_id]
+
+    asyncio.run(run())
+
+
+def figures(reader: InMemoryMetricReader) -> dict[str, dict[tuple[str, ...], Any]]:
+    found: dict[str, dict[tuple[str, ...], Any]] = {}
+    data = reader.get_metrics_data()
+    if data is None:
+        return found
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                found[metric.name] = {
+                    tuple(point.attributes.values()): point.value
+                    for point in metric.data.data_points
+                }
+    return found
+
+
+def test_metrics(
+    conn: pynotify.Connection, segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pynotify.contrib.opentelemetry._LOOK", -1.0)
+    reader = InMemoryMetricReader()
+    telemetry = Telemetry(meter_provider=MeterProvider(metric_readers=[reader]))
+    telemetry.observe(segment_name)
+    telemetry.observe("there-is-no-such-segment")
+    conn.listen("c")
+    conn.notify("c", "x")
+    channel = conn.topic("jobs").channel("workers")
+    conn.topic("jobs").publish(b"xyz")
+    found = figures(reader)
+    assert found["pynotify.notifications_committed"] == {(segment_name,): 1}
+    assert found["pynotify.channels"] == {(segment_name,): 1}
+    assert found["pynotify.topic_messages"] == {(segment_name, "default", "jobs"): 1}
+    assert found["pynotify.topic_channel_depth"] == {
+        (segment_name, "default", "jobs", "workers"): 1
+    }
+    with channel.consumer() as consumer:
+        consumer.get(timeout=20).finish()
+    found = figures(reader)
+    where = (segment_name, "default", "jobs", "workers")
+    assert found["pynotify.topic_channel_depth"] == {where: 0}
+    assert found["pynotify.topic_channel_finished"] == {where: 1}
