@@ -69,8 +69,8 @@ class TaskReceiver(Receiver):
         """A descriptor for other loops, which shows the backlog."""
         self.handle.check_usable()
         if self.descriptor is None:
-            self.watched = True
             self.descriptor = Descriptor(self._core_fileno())
+            self.watched = True
         self.post()
         return self.descriptor.fileno()
 

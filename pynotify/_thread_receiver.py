@@ -163,8 +163,8 @@ class ThreadReceiver(Receiver):
     def fileno(self) -> int:
         """The core's descriptor, which is to show the backlog from now on."""
         self.handle.check_usable()
-        self.watched = True
         descriptor = self.handle.check(lib.pn_fileno(self.handle.native))
+        self.watched = True  # once there is one: what was read ahead meanwhile, post() shows
         self.post()
         return descriptor
 

@@ -279,3 +279,26 @@ def test_what_was_closed_behind_our_back_is_not_closed_again(
             assert os.read(fd, 100) == b"precious", "nothing was read from it or written to it"
 
     in_child(look)
+
+
+def backlog_after_a_failed_fileno(name: str) -> int:
+    with pynotify.connect(name) as conn:
+        conn.listen("c")
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            with pytest.raises(pynotify.OperationalError, match="could not create an eventfd"):
+                conn.fileno()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        conn.notify_many("c", ["1", "2", "3", "4"])
+        messages = conn.notifies()
+        assert next(messages).payload == "1"
+        return len(conn._receiver.backlog)
+
+
+def test_without_a_descriptor_it_reads_ahead_as_before(
+    engine: pynotify.Engine, engine_name: str
+) -> None:
+    """One that has no descriptor to show leaves nothing in the core for its sake."""
+    assert in_child(lambda: backlog_after_a_failed_fileno(engine_name)) == 3
