@@ -59,17 +59,16 @@ static int no_memory(void)
     return pn_fail(ENOMEM, "out of memory");
 }
 
-/* With the lock: does the topic exist, and what are its next n ids? */
-static int take_ids(struct pn_conn *conn, pn_ref topic, size_t n, uint64_t *first)
+/* With the lock: does the topic exist, and what are its next n ids?  The commit, which is one hold,
+ * then finds what it may have to drop. */
+static int take_ids(struct pn_conn *conn, pn_ref ref, size_t n, uint64_t *first)
 {
     struct pn_hold hold;
-    int rc = pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    struct pn_topic *topic;
+    int rc = pn_topic_look_ahead(conn, &hold, ref, &topic);
     if (rc != 0)
         return rc;
-    if (pn_topic_resolve_locked(conn, topic) == NULL)
-        rc = -PN_ETOPICDELETED;
-    else
-        *first = pn_fetch_add_relaxed(&conn->seg->topics.ctl->next_id, n);
+    *first = pn_fetch_add_relaxed(&conn->seg->topics.ctl->next_id, n);
     pn_lock_release(conn->seg);
     return rc;
 }

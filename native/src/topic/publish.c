@@ -54,7 +54,8 @@ static bool looks_further_locked(struct pn_segment *seg, struct pn_topic *topic)
            pn_frontier_find_locked(seg, topic, &steps) == 0 && steps == 0;
 }
 
-int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
+int pn_topic_look_ahead(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref,
+                        struct pn_topic **topic)
 {
     int rc = enter(conn, hold, ref, topic);
     for (int i = 0; rc == 0 && i < PN_LOOKS && looks_further_locked(conn->seg, *topic); i++) {
@@ -62,6 +63,12 @@ int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struc
         pn_lock_stand_back(0);
         rc = enter(conn, hold, ref, topic);
     }
+    return rc;
+}
+
+int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
+{
+    int rc = pn_topic_look_ahead(conn, hold, ref, topic);
     if (rc == 0)
         pn_topics_begin_locked(conn->seg);
     return rc;

@@ -14,7 +14,11 @@ int pn_message_publish_many(struct pn_conn *conn, pn_ref topic, const unsigned c
                             const uint32_t *lens, size_t n, const pn_message_in *common,
                             uint64_t *first_id);
 
-/* With the lock, and `topics_dirty`: what a connection does to a topic.  Else -errno. */
+/* With the lock; what may have to be dropped for a new message was found in holds before this one.
+ * Else -errno. */
+int pn_topic_look_ahead(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref,
+                        struct pn_topic **topic);
+/* The same, and `topics_dirty`: what a connection does to a topic. */
 int pn_topic_enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic);
 
 /* As pn_message_admit_locked(), and as pn_message_stage_if_room_locked() with what makes room, of

@@ -238,6 +238,22 @@ static void test_a_look_goes_on_in_pieces(void)
     close_scene(1);
 }
 
+/* Its commit is one hold of the lock. */
+static void test_a_transaction_looks_before_it_commits(void)
+{
+    uint32_t ref;
+    pn_txn *txn;
+    have_many_in_flight();
+    uint64_t idle = publish(conn, topic, "y");
+    pn_frontier_forget(pn_topic_at(conn->seg, (uint32_t) topic - 1));
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(publish_in(conn, txn, topic, "z", 0, 0, NULL));
+    CHECK_EQ(steps_of_a_look(&ref), 1);
+    CHECK_EQ(pn_message_at(conn->seg, ref)->id, idle);
+    CHECK_OK(pn_txn_commit(txn));
+    close_scene(1);
+}
+
 /* A transaction has its ids before others that are in the list before it. */
 static void test_an_unsorted_list(void)
 {
@@ -271,6 +287,7 @@ int main(void)
     RUN(test_few_are_looked_at);
     RUN(test_few_are_looked_at_in_vain);
     RUN(test_a_look_goes_on_in_pieces);
+    RUN(test_a_transaction_looks_before_it_commits);
     RUN(test_an_unsorted_list);
     return tests_done();
 }
