@@ -18,8 +18,8 @@ SEGMENT = os.environ.get("SEGMENT", "redis-clients")
 def listen() -> None:
     """Ends with the message "stop"."""
     with redis.Redis(SEGMENT, decode_responses=True).pubsub() as subscriber:
-        subscriber.subscribe("news")
         subscriber.psubscribe("sport.*")
+        subscriber.subscribe("news")  # last: who publishes waits until all have this one
         for message in subscriber.listen():
             if message["data"] == "stop":
                 return

@@ -34,6 +34,9 @@ class Chatter:
         _, pid, self.name = welcome.split()
         self.pid = int(pid)
         self._hearing = asyncio.create_task(self._hear())
+        # It is welcome before it is in the group, and hears itself as soon as it is.
+        await self.say(f"here is {self.name}")
+        await self.until_said(f"here is {self.name}")
         return self
 
     async def _hear(self) -> None:
