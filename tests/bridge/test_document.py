@@ -15,7 +15,9 @@ from pubsub.server import Server
 from receiving import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-_EXAMPLE = re.compile(r"^```py\n((?:(?!```).*\n)*)```\n\n```\n((?:(?!```).*\n)*)```\n", re.MULTILINE)
+_EXAMPLE = re.compile(
+    r"^```py\n((?:(?!```).*\n)*)```\n\n```\n((?:(?!```).*\n)*)```\n", re.MULTILINE
+)
 
 
 def examples() -> list[tuple[str, str]]:

@@ -1,0 +1,162 @@
+"""broadcaster: its own tests, of the same names, on the backend; and several processes.
+
+Its source distribution has no tests: these are those of its repository, written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import pynotify
+from forking import ForkedChild
+from receiving import PATIENCE
+from requirement import require
+
+try:
+    from broadcaster import Broadcast
+except ImportError as missing:
+    require("broadcaster", str(missing))
+
+from pynotify.contrib.broadcaster import PynotifyBackend
+
+
+def on(segment: str, **options: Any) -> Broadcast:
+    return Broadcast(backend=PynotifyBackend(segment, **options))
+
+
+def test_pynotify(segment_name: str) -> None:
+    async def run() -> None:
+        async with on(segment_name) as broadcast, broadcast.subscribe("chatroom") as subscriber:
+            await broadcast.publish("chatroom", "hello")
+            event = await subscriber.get()
+            assert event.channel == "chatroom"
+            assert event.message == "hello"
+
+    asyncio.run(run())
+
+
+def test_unsubscribe(segment_name: str) -> None:
+    """The queue should be removed when the context manager is left."""
+
+    async def run() -> None:
+        async with on(segment_name) as broadcast:
+            async with broadcast.subscribe("chatroom"):
+                pass
+            assert "chatroom" not in broadcast._subscribers
+            with pynotify.open(segment_name) as segment:
+                assert [each.channels for each in segment.stat().backends] == [0]
+
+    asyncio.run(run())
+
+
+def test_unsubscribe_w_gen(segment_name: str) -> None:
+    """If an async generator is closed, its subscription ends as well."""
+
+    async def run() -> None:
+        async with on(segment_name) as broadcast:
+
+            async def gen() -> AsyncIterator[str]:
+                async with broadcast.subscribe("chatroom") as subscriber:
+                    async for event in subscriber:
+                        yield event.message
+
+            async def publish_later() -> None:
+                await asyncio.sleep(0)
+                await broadcast.publish("chatroom", "hello")
+
+            task = asyncio.create_task(publish_later())
+            messages = gen()
+            while True:
+                try:
+                    assert await asyncio.wait_for(anext(messages), 0.2) == "hello"
+                    break
+                except TimeoutError:  # published before it was subscribed to
+                    messages = gen()
+                    task = asyncio.create_task(publish_later())
+            await task
+            await messages.aclose()
+            assert "chatroom" not in broadcast._subscribers
+
+    asyncio.run(run())
+
+
+def test_objects_and_long_names_and_messages(segment_name: str) -> None:
+    name, large = "room/" + "x" * 300, b"\x00\xff" * 500_000
+
+    async def run() -> None:
+        async with on(segment_name) as broadcast, broadcast.subscribe(name) as subscriber:
+            for message in ("", "körper", large, {"a": [1, None]}):
+                await broadcast.publish(name, message)
+                event = await subscriber.get()
+                assert (event.channel, event.message) == (name, message)
+
+    asyncio.run(run())
+
+
+def test_two_prefixes_are_apart(segment_name: str) -> None:
+    async def run() -> None:
+        async with (
+            on(segment_name) as one,
+            on(segment_name, prefix="other") as other,
+            one.subscribe("c") as subscriber,
+            other.subscribe("c") as beside,
+        ):
+            await other.publish("c", "there")
+            await one.publish("c", "here")
+            assert (await subscriber.get()).message == "here"
+            assert (await beside.get()).message == "there"
+
+    asyncio.run(run())
+
+
+def test_before_it_is_connected(segment_name: str) -> None:
+    backend = PynotifyBackend(segment_name)
+    calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: backend.publish("c", "x"),
+        lambda: backend.subscribe("c"),
+        backend.next_published,
+    ]
+    for call in calls:
+        with pytest.raises(pynotify.InterfaceError, match="not connected"):
+            asyncio.run(call())
+    asyncio.run(backend.disconnect())
+
+
+MESSAGES = 1000
+
+
+def listen_in(segment: str, ready: int) -> list[str]:
+    async def run() -> list[str]:
+        async with on(segment) as broadcast, broadcast.subscribe("chatroom") as subscriber:
+            os.write(ready, b".")
+            return [(await subscriber.get()).message for _ in range(MESSAGES)]
+
+    return asyncio.run(run())
+
+
+def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
+    """The others get everything, in order."""
+    listening, ready = os.pipe()
+    children = [ForkedChild(lambda: listen_in(segment_name, ready)) for _ in range(4)]
+    for _ in children:
+        os.read(listening, 1)
+
+    async def publish() -> None:
+        async with on(segment_name) as broadcast:
+            for number in range(MESSAGES):
+                if number == MESSAGES // 2:
+                    os.kill(children[0].pid, signal.SIGKILL)
+                await broadcast.publish("chatroom", str(number))
+
+    asyncio.run(publish())
+    for child in children[1:]:
+        assert child.result(PATIENCE) == [str(number) for number in range(MESSAGES)]
+    assert children[0].join() == -signal.SIGKILL
+    for fd in (listening, ready):
+        os.close(fd)

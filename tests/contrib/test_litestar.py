@@ -1,0 +1,247 @@
+"""Litestar: what its own tests ask of a pub/sub backend, its plugin, and several processes.
+
+Its distribution has no tests: those of its repository that are not about history, written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pynotify
+from forking import ForkedChild
+from receiving import PATIENCE
+from requirement import require
+
+try:
+    from litestar import Litestar, WebSocket, post, websocket
+    from litestar.channels import ChannelsPlugin
+    from litestar.testing import TestClient
+
+    from chatting import talk_beside_a_kill
+    from workers import ROOT, Workers
+except ImportError as missing:
+    require("litestar", str(missing))
+
+from pynotify.contrib.litestar import PynotifyChannelsBackend
+
+
+@asynccontextmanager
+async def started(segment: str, **options: Any) -> AsyncIterator[PynotifyChannelsBackend]:
+    backend = PynotifyChannelsBackend(segment, **options)
+    await backend.on_startup()
+    try:
+        yield backend
+    finally:
+        await backend.on_shutdown()
+
+
+@pytest.mark.parametrize("channels", [{"foo"}, {"foo", "bar"}])
+def test_pub_sub(segment_name: str, channels: set[str]) -> None:
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.subscribe(channels)
+            await backend.publish(b"something", channels)
+            events = backend.stream_events()
+            got = {await asyncio.wait_for(anext(events), PATIENCE) for _ in channels}
+            assert got == {(channel, b"something") for channel in channels}
+            await events.aclose()
+
+    asyncio.run(run())
+
+
+def test_pub_sub_non_blocking(segment_name: str) -> None:
+    """It is published while a task waits for it."""
+
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.subscribe({"something"})
+            events = backend.stream_events()
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            await backend.publish(b"x", {"something"})
+            assert await asyncio.wait_for(waiting, PATIENCE) == ("something", b"x")
+            await events.aclose()
+
+    asyncio.run(run())
+
+
+def test_pub_sub_subscribe_while_streaming(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            events = backend.stream_events()
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            await backend.subscribe({"something"})
+            await backend.publish(b"x", {"something"})
+            assert await asyncio.wait_for(waiting, PATIENCE) == ("something", b"x")
+            await events.aclose()
+
+    asyncio.run(run())
+
+
+def test_pub_sub_no_subscriptions_by_unsubscribing(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.subscribe({"foo", "bar"})
+            await backend.publish(b"something", {"foo"})
+            await backend.unsubscribe({"foo"})
+            await backend.publish(b"else", {"foo", "bar"})
+            events = backend.stream_events()
+            assert await asyncio.wait_for(anext(events), PATIENCE) == ("bar", b"else")
+            await events.aclose()
+
+    asyncio.run(run())
+
+
+def test_pub_sub_shutdown_leftover_messages(segment_name: str) -> None:
+    async def run() -> None:
+        backend = PynotifyChannelsBackend(segment_name)
+        await backend.on_startup()
+        await backend.subscribe({"something"})
+        await backend.publish(b"something", {"something"})
+        await asyncio.wait_for(backend.on_shutdown(), PATIENCE)
+
+    asyncio.run(run())
+
+
+def test_unsubscribe_without_subscription(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.unsubscribe(["foo"])
+
+    asyncio.run(run())
+
+
+def test_shutdown_ends_the_stream(segment_name: str) -> None:
+    async def run() -> None:
+        backend = PynotifyChannelsBackend(segment_name)
+        await backend.on_startup()
+
+        async def stream() -> list[tuple[str, bytes]]:
+            return [event async for event in backend.stream_events()]
+
+        task = asyncio.create_task(stream())
+        await asyncio.sleep(0)
+        await backend.on_shutdown()
+        assert await asyncio.wait_for(task, PATIENCE) == []
+        with pytest.raises(pynotify.InterfaceError, match="not connected"):
+            await backend.publish(b"x", ["c"])
+
+    asyncio.run(run())
+
+
+def test_there_is_no_history(segment_name: str) -> None:
+    with pytest.raises(NotImplementedError):
+        asyncio.run(PynotifyChannelsBackend(segment_name).get_history("c"))
+
+
+def test_megabytes(segment_name: str) -> None:
+    data = os.urandom(2_000_000)
+
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.subscribe(["c"])
+            await backend.publish(data, ["c"])
+            events = backend.stream_events()
+            assert await asyncio.wait_for(anext(events), PATIENCE) == ("c", data)
+            await events.aclose()
+
+    asyncio.run(run())
+
+
+def application(segment: str) -> Litestar:
+    plugin = ChannelsPlugin(
+        PynotifyChannelsBackend(segment),
+        arbitrary_channels_allowed=True,
+        create_ws_route_handlers=True,
+    )
+
+    @post("/say")
+    async def say() -> None:
+        plugin.publish({"text": "hello"}, "own")
+
+    @websocket("/own")
+    async def own(socket: WebSocket[Any, Any, Any]) -> None:
+        await socket.accept()
+        async with plugin.start_subscription(["own"]) as subscriber:
+            await socket.send_text("ready")
+            async for message in subscriber.iter_events():
+                await socket.send_bytes(message)
+                break  # the client of the test waits for the handler's end
+
+    return Litestar([say, own], plugins=[plugin])
+
+
+def test_applications_of_two_workers(segment_name: str) -> None:
+    with (
+        TestClient(application(segment_name)) as one,
+        TestClient(application(segment_name)) as other,
+        other.websocket_connect("/own") as socket,
+    ):
+        assert socket.receive_text(timeout=PATIENCE) == "ready"
+        one.post("/say")
+        assert socket.receive_bytes(timeout=PATIENCE) == b'{"text":"hello"}'
+
+
+MESSAGES = 1000
+
+
+def listen_in(segment: str, ready: int) -> list[bytes]:
+    async def run() -> list[bytes]:
+        got: list[bytes] = []
+        async with started(segment) as backend:
+            await backend.subscribe(["c"])
+            os.write(ready, b".")
+            async for _, data in backend.stream_events():
+                got.append(data)
+                if len(got) == MESSAGES:
+                    break
+        return got
+
+    return asyncio.run(run())
+
+
+def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
+    """The others get everything, in order."""
+    listening, ready = os.pipe()
+    children = [ForkedChild(lambda: listen_in(segment_name, ready)) for _ in range(4)]
+    for _ in children:
+        os.read(listening, 1)
+
+    async def publish() -> None:
+        async with started(segment_name) as backend:
+            for number in range(MESSAGES):
+                if number == MESSAGES // 2:
+                    os.kill(children[0].pid, signal.SIGKILL)
+                await backend.publish(b"%d" % number, ["c"])
+
+    asyncio.run(publish())
+    for child in children[1:]:
+        assert child.result(PATIENCE) == [b"%d" % number for number in range(MESSAGES)]
+    assert children[0].join() == -signal.SIGKILL
+    for fd in (listening, ready):
+        os.close(fd)
+
+
+def test_four_workers_of_which_one_is_killed(tmp_path: Path, segment_name: str) -> None:
+    """The example's, as a server."""
+    server = Workers(
+        tmp_path, "uvicorn", "--workers", "4", "--port", "0",
+        "--app-dir", ROOT / "examples" / "adapters", "--timeout-graceful-shutdown", "2",
+        "litestar_chat:app", SEGMENT=segment_name,
+    )  # fmt: skip
+    try:
+        asyncio.run(talk_beside_a_kill(f"ws{server.url.removeprefix('http')}/chat", 4))
+    except BaseException:
+        print(server.said())
+        raise
+    finally:
+        server.close()

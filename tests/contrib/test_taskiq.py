@@ -1,0 +1,220 @@
+"""taskiq: tasks on a topic, run by workers of which one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pynotify
+from programs import ROOT, environment
+from receiving import PATIENCE, wait_until
+from requirement import require
+
+try:
+    from taskiq import BrokerMessage, TaskiqMessage
+    from taskiq.acks import AckableMessage
+except ImportError as missing:
+    require("taskiq", str(missing))
+
+from pynotify.contrib.taskiq import PynotifyBroker
+
+
+@asynccontextmanager
+async def started(segment: str, **options: Any) -> AsyncIterator[PynotifyBroker]:
+    broker = PynotifyBroker(segment, **options)
+    await broker.startup()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+def message(body: bytes = b"my_msg", **labels: Any) -> BrokerMessage:
+    return BrokerMessage(task_id="1", task_name="name", message=body, labels=labels)
+
+
+async def first(broker: PynotifyBroker) -> AckableMessage:
+    """The first task; it is not acknowledged yet, and goes back with the generator."""
+    tasks = broker.listen()
+    try:
+        return await asyncio.wait_for(anext(tasks), PATIENCE)
+    finally:
+        await tasks.aclose()
+
+
+def test_kick_success(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            await broker.kick(message(b"my_msg"))
+            tasks = broker.listen()
+            task = await asyncio.wait_for(anext(tasks), PATIENCE)
+            assert task.data == b"my_msg"
+            acknowledged = task.ack()
+            assert acknowledged is not None
+            await acknowledged
+            await tasks.aclose()
+            with pynotify.open(segment_name) as segment:
+                (topic,) = segment.topics()
+                assert topic.unfinished == 0
+
+    asyncio.run(run())
+
+
+def test_what_is_not_acknowledged_comes_again(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            await broker.kick(message(b"x"))
+            assert (await first(broker)).data == b"x"
+            assert (await first(broker)).data == b"x"
+
+    asyncio.run(run())
+
+
+def test_startup(segment_name: str) -> None:
+    broker = PynotifyBroker(segment_name)
+    with pytest.raises(pynotify.InterfaceError, match="not started"):
+        asyncio.run(broker.kick(message()))
+
+
+def test_listen_waits(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            waiting = asyncio.ensure_future(first(broker))
+            await asyncio.sleep(0)
+            await broker.kick(message(b"x"))
+            assert (await waiting).data == b"x"
+
+    asyncio.run(run())
+
+
+def test_wrong_format_goes_through(segment_name: str) -> None:
+    """What another program published: taskiq decides what to do with it."""
+
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            with pynotify.connect(segment_name) as conn:
+                conn.topic("taskiq").publish(b"wrong")
+            assert (await first(broker)).data == b"wrong"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("delay", [3600, "3600"])
+def test_delayed_message(segment_name: str, delay: Any) -> None:
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            await broker.kick(message(b"later", delay=delay))
+            await broker.kick(message(b"now"))
+            assert (await first(broker)).data == b"now"
+            with pynotify.open(segment_name) as segment:
+                (topic,) = segment.topics()
+                assert [channel.deferred for channel in topic.channels] == [1]
+
+    asyncio.run(run())
+
+
+def test_queues_and_attempts(segment_name: str) -> None:
+    async def run() -> None:
+        options = {"queue": "mails", "max_attempts": 2, "dead_letter": "broken"}
+        async with started(segment_name, **options) as broker:
+            await broker.kick(message(b"x"))
+            for _ in range(2):
+                await first(broker)
+            with pynotify.open(segment_name) as segment:
+                left = {topic.name: topic.unfinished for topic in segment.topics()}
+            assert left == {"broken": 1, "mails": 0}
+
+    asyncio.run(run())
+
+
+def test_a_task_that_is_called(segment_name: str) -> None:
+    """What arrives is what taskiq's own receiver understands."""
+
+    async def run() -> None:
+        async with started(segment_name) as broker:
+
+            @broker.task
+            async def add(one: int, other: int) -> int:
+                return one + other
+
+            await add.kiq(1, other=2)
+            data = (await first(broker)).data
+            parsed = broker.formatter.loads(data)
+            assert isinstance(parsed, TaskiqMessage)
+            assert (parsed.args, parsed.kwargs) == ([1], {"other": 2})
+
+    asyncio.run(run())
+
+
+TASKS = 300
+
+
+def lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) -> None:
+    """The example's, by taskiq's own command; each task is run, that of the killed one again."""
+    journal = tmp_path / "journal"
+    env = {
+        **environment(),
+        "SEGMENT": segment_name,
+        "JOURNAL": str(journal),
+        "PYTHONPATH": f"{ROOT / 'examples' / 'adapters'}:{ROOT}",
+    }
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "taskiq", "worker", "taskiq_tasks:broker", "--workers", "1"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        for _ in range(4)
+    ]
+    try:
+        with pynotify.open(segment_name) as segment:
+
+            def consumers() -> int:
+                return sum(
+                    len(channel.consumers)
+                    for topic in segment.topics()
+                    for channel in topic.channels
+                )
+
+            wait_until(lambda: consumers() == 4, "four workers listen", 3 * PATIENCE)
+        subprocess.run(
+            [sys.executable, ROOT / "examples" / "adapters" / "taskiq_tasks.py", str(TASKS)],
+            env=env,
+            check=True,
+        )
+        wait_until(lambda: len(lines(journal)) > TASKS // 10, "some are run")
+        os.killpg(workers[0].pid, signal.SIGKILL)
+        wait_until(
+            lambda: {line[1] for line in lines(journal)} == set(map(str, range(TASKS))),
+            "all are run",
+        )
+        with pynotify.open(segment_name) as segment:
+            wait_until(
+                lambda: all(topic.unfinished == 0 for topic in segment.topics()), "all are done"
+            )
+        assert len({line[0] for line in lines(journal)}) == 4
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.communicate()
+        began = time.monotonic()
+        with pynotify.open(segment_name) as segment:
+            wait_until(lambda: not segment.stat().backends, "their slots are free")
+        assert time.monotonic() >= began
