@@ -52,14 +52,15 @@ class _Entry:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # the function may call itself
         self.value: Any = _EMPTY
-        self.expires = float("inf")
+        self.expires: float | None = None
         self.computing: asyncio.Future[Any] | None = None
 
     def found(self) -> Any:
-        return self.value if time.monotonic() < self.expires else _EMPTY
+        expires = self.expires
+        return self.value if expires is None or time.monotonic() < expires else _EMPTY
 
     def keep(self, value: Any, ttl: float | None) -> None:
-        self.expires = float("inf") if ttl is None else time.monotonic() + ttl
+        self.expires = None if ttl is None else time.monotonic() + ttl
         self.value = value
 
 

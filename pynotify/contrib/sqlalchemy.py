@@ -13,11 +13,13 @@ with Session(engine) as session, session.begin():
    a SAVEPOINT that is rolled back takes its part along, one that is released hands it on.
 2. Before the database commits all of it is made in one transaction here and prepared (`prepare()`):
    a full queue raises `QueueFull` out of `session.commit()`, and the rows can be rolled back.
-   After the database has committed that transaction is committed, which does not fail for want of
-   room.  What remains is a process that dies between the two: its rows are there, and nothing was
-   sent.
+   That is done where the commit begins, and again, if more was asked for in its flush or by other
+   handlers, when the session's connection is about to commit.  After the database has committed
+   that transaction is committed, which does not fail for want of room.  What remains is a process
+   that dies between the two: its rows are there, and nothing was sent.
 3. A commit on its way has a connection of its own, which is kept for the next one.  So tasks of
    `AsyncSession`, which share a thread, do not meet in one transaction.
+4. Sessions that do not ask for anything are only noted with their connections.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_scoped_session
@@ -32,12 +35,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from pynotify._connect import connect
 from pynotify.contrib._own import PerProcess
-from pynotify.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
+    from sqlalchemy import Connection as Database
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import SessionTransaction
     from typing_extensions import Buffer
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["SessionNotifier"]
 
 _KEY = "pynotify.contrib.sqlalchemy"
-#: Flushing may make objects that have to be flushed; SQLAlchemy gives up after as many.
-_FLUSHES = 100
 
 
 class _Connections:
@@ -92,27 +93,26 @@ class _Waiting:
 
     def __init__(self, connections: PerProcess[_Connections]) -> None:
         self._connections = connections
-        self.levels: dict[SessionTransaction, list[Action]] = {}
+        #: By the id of each, which so does not keep the session.
+        self.levels: dict[int, list[Action]] = {}
         self._prepared: tuple[_Connections, Connection, Transaction] | None = None
+        #: How many of the actions that has.
+        self._has = 0
 
     def add(self, level: SessionTransaction, action: Action) -> None:
-        if self._prepared is not None:
-            raise ProgrammingError(
-                "the session is committing, and what it sends has been prepared",
-                hint="Ask for it before: in a handler of before_flush, for instance.",
-            )
-        self.levels.setdefault(level, []).append(action)
+        self.levels.setdefault(id(level), []).append(action)
 
     def hand_on(self, level: SessionTransaction, above: SessionTransaction) -> None:
-        actions = self.levels.pop(level, [])
+        actions = self.levels.pop(id(level), [])
         if actions:
-            self.levels.setdefault(above, []).extend(actions)
+            self.levels.setdefault(id(above), []).extend(actions)
 
     def prepare(self) -> None:
-        self.undo()  # of a commit that the database has refused
+        """Reserve room for all of it, unless that was done."""
         actions = [action for of_level in self.levels.values() for action in of_level]
-        if not actions:
+        if self._has == len(actions):
             return
+        self.undo()
         connections = self._connections.get()
         own = connections.take()
         try:
@@ -124,12 +124,11 @@ class _Waiting:
         except BaseException:
             own.close()
             raise
-        self._prepared = connections, own, transaction
+        self._prepared, self._has = (connections, own, transaction), len(actions)
 
     def commit(self) -> None:
-        """The database has committed."""
-        if self._prepared is None:
-            self.prepare()  # a SAVEPOINT was open until then: it was not known whose commit began
+        """The database has committed, or there was nothing that it had to."""
+        self.prepare()
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             return
@@ -143,9 +142,57 @@ class _Waiting:
 
     def undo(self) -> None:
         """Any thread may end a session, and a transaction is its thread's: the slot goes, too."""
-        prepared, self._prepared = self._prepared, None
+        prepared, self._prepared, self._has = self._prepared, None, 0
         if prepared is not None:
             prepared[1].close()
+
+
+class _Session:
+    """The connections of a session's transaction, and what it waits for."""
+
+    def __init__(self) -> None:
+        self._listened: dict[Database, Callable[[Database], None]] = {}
+        self._begun: list[Database] = []
+        self.waiting: dict[SessionNotifier, _Waiting] = {}
+
+    def begun(self, connection: Database) -> None:
+        self._begun.append(connection)
+        if self.waiting:
+            self.listen()
+
+    def listen(self) -> None:
+        """Prepare when a connection is about to commit: everything was flushed by then."""
+        for connection in self._begun:
+            if connection not in self._listened:
+                self._listened[connection] = self.prepare
+                for what in _ABOUT_TO_COMMIT:
+                    event.listen(connection, what, self.prepare)
+
+    def prepare(self, *_of_connection: object) -> None:
+        for each in self.waiting.values():
+            each.prepare()
+
+    def end(self) -> None:
+        for connection in self._listened:
+            for what in _ABOUT_TO_COMMIT:
+                event.remove(connection, what, self.prepare)
+        for each in self.waiting.values():
+            each.undo()
+
+
+_ABOUT_TO_COMMIT = ("commit", "prepare_twophase")
+_sessions: WeakKeyDictionary[Session, _Session] = WeakKeyDictionary()
+
+
+def _after_begin(session: Session, _transaction: object, connection: Database) -> None:
+    _of(session).begun(connection)
+
+
+def _of(session: Session) -> _Session:
+    found = _sessions.get(session)
+    if found is None:
+        found = _sessions[session] = _Session()
+    return found
 
 
 def _level(session: Session) -> SessionTransaction:
@@ -153,45 +200,43 @@ def _level(session: Session) -> SessionTransaction:
     return session.get_nested_transaction() or session.get_transaction() or session.begin()
 
 
-def _waiting(session: Session) -> list[_Waiting]:
-    return list(session.info.get(_KEY, {}).values())
-
-
 def _before_commit(session: Session) -> None:
-    if session.get_nested_transaction() is not None:
-        return
-    for _ in range(_FLUSHES):  # the commit would do it, after this: handlers may ask for more
-        session.flush()
-        if not (session.new or session.dirty or session.deleted):
-            break
-    for each in _waiting(session):
-        each.prepare()
+    own = _sessions.get(session)
+    if own is not None and session.get_nested_transaction() is None:
+        own.prepare()
 
 
 def _after_commit(session: Session) -> None:
+    own = _sessions.get(session)
+    if own is None:
+        return
     level = session.get_nested_transaction()
     if level is None:
         with contextlib.ExitStack() as all_of_them:
-            for each in _waiting(session):
+            for each in own.waiting.values():
                 all_of_them.callback(each.commit)
         return
     above = level.parent
     while above is not None and not above.nested and above.parent is not None:
         above = above.parent  # a flush is a transaction too, of which nothing is told
-    for each in _waiting(session):
+    for each in own.waiting.values():
         if above is not None:
             each.hand_on(level, above)
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
     """What was not committed by now never will be."""
-    for each in _waiting(session):
-        each.levels.pop(transaction, None)
+    own = _sessions.get(session)
+    if own is None:
+        return
+    for each in own.waiting.values():
+        each.levels.pop(id(transaction), None)
     if transaction.parent is None:
-        for each in session.info.pop(_KEY, {}).values():
-            each.undo()
+        del _sessions[session]
+        own.end()
 
 
+event.listen(Session, "after_begin", _after_begin)
 event.listen(Session, "before_commit", _before_commit)
 event.listen(Session, "after_commit", _after_commit)
 event.listen(Session, "after_transaction_end", _after_transaction_end)
@@ -221,12 +266,13 @@ class SessionNotifier:
         )
 
     def _add(self, session: AnySession, action: Action) -> None:
-        own = _sync_session(session)
-        level = _level(own)
-        notifiers = own.info.setdefault(_KEY, {})
-        if self not in notifiers:
-            notifiers[self] = _Waiting(self._connections)
-        notifiers[self].add(level, action)
+        synchronous = _sync_session(session)
+        level = _level(synchronous)
+        own = _of(synchronous)
+        if self not in own.waiting:
+            own.waiting[self] = _Waiting(self._connections)
+            own.listen()
+        own.waiting[self].add(level, action)
 
     def notify(self, session: AnySession, channel: str, payload: object = "") -> None:
         """Notify when the session's transaction commits.

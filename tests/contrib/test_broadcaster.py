@@ -6,16 +6,15 @@ Its source distribution has no tests: these are those of its repository, written
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 import pynotify
-from forking import ForkedChild
-from receiving import PATIENCE
+from broadcasting import Publish, hear_beside_a_kill
 from requirement import require
 
 try:
@@ -60,25 +59,21 @@ def test_unsubscribe_w_gen(segment_name: str) -> None:
 
     async def run() -> None:
         async with on(segment_name) as broadcast:
+            subscribed = asyncio.Event()
 
             async def gen() -> AsyncIterator[str]:
                 async with broadcast.subscribe("chatroom") as subscriber:
+                    subscribed.set()
                     async for event in subscriber:
                         yield event.message
 
-            async def publish_later() -> None:
-                await asyncio.sleep(0)
+            async def publish() -> None:
+                await subscribed.wait()
                 await broadcast.publish("chatroom", "hello")
 
-            task = asyncio.create_task(publish_later())
+            task = asyncio.create_task(publish())
             messages = gen()
-            while True:
-                try:
-                    assert await asyncio.wait_for(anext(messages), 0.2) == "hello"
-                    break
-                except TimeoutError:  # published before it was subscribed to
-                    messages = gen()
-                    task = asyncio.create_task(publish_later())
+            assert await anext(messages) == "hello"
             await task
             await messages.aclose()
             assert "chatroom" not in broadcast._subscribers
@@ -128,35 +123,16 @@ def test_before_it_is_connected(segment_name: str) -> None:
     asyncio.run(backend.disconnect())
 
 
-MESSAGES = 1000
-
-
-def listen_in(segment: str, ready: int) -> list[str]:
-    async def run() -> list[str]:
-        async with on(segment) as broadcast, broadcast.subscribe("chatroom") as subscriber:
-            os.write(ready, b".")
-            return [(await subscriber.get()).message for _ in range(MESSAGES)]
-
-    return asyncio.run(run())
-
-
 def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
-    """The others get everything, in order."""
-    listening, ready = os.pipe()
-    children = [ForkedChild(lambda: listen_in(segment_name, ready)) for _ in range(4)]
-    for _ in children:
-        os.read(listening, 1)
-
-    async def publish() -> None:
+    @asynccontextmanager
+    async def publishing() -> AsyncIterator[Publish]:
         async with on(segment_name) as broadcast:
-            for number in range(MESSAGES):
-                if number == MESSAGES // 2:
-                    os.kill(children[0].pid, signal.SIGKILL)
-                await broadcast.publish("chatroom", str(number))
+            yield partial(broadcast.publish, "chatroom")
 
-    asyncio.run(publish())
-    for child in children[1:]:
-        assert child.result(PATIENCE) == [str(number) for number in range(MESSAGES)]
-    assert children[0].join() == -signal.SIGKILL
-    for fd in (listening, ready):
-        os.close(fd)
+    async def heard() -> AsyncGenerator[str | None]:
+        async with on(segment_name) as broadcast, broadcast.subscribe("chatroom") as subscriber:
+            yield None
+            async for event in subscriber:
+                yield event.message
+
+    hear_beside_a_kill(publishing, heard)

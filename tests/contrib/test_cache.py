@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import multiprocessing
 import os
 import signal
-import struct
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing import shared_memory
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ import pynotify
 from forking import ForkedChild, in_child
 from pynotify._connect import close_shared
 from pynotify.contrib.cache import Cached, cached
+from receiving import wait_until
 
 
 @pytest.fixture
@@ -114,28 +114,37 @@ def test_what_was_computed_from_old_data_is_not_kept(segment: str) -> None:
     assert read(1) == "new 1"
 
 
+class Counted:
+    """A lock that counts how many threads have come to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.came = 0
+
+    def __enter__(self) -> None:
+        self.came += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_threads_that_ask_at_once_compute_once(segment: str) -> None:
     table = Table()
-    together = threading.Barrier(4)
-    computing = threading.Event()
+    lock = Counted()
 
     @cached("t", segment=segment)
     def read(key: int) -> str:
-        computing.wait(0.2)
+        wait_until(lambda: lock.came == 4, "all have come to the entry")
         return table.read(key)
 
-    read(0)
-
-    def ask() -> None:
-        together.wait()
-        read(1)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    read._kept.get().entries()(1).lock = lock
+    threads = [threading.Thread(target=read, args=(1,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert table.reads == 2
+    assert table.reads == 1
 
 
 def test_exceptions_are_not_kept(segment: str) -> None:
@@ -277,21 +286,25 @@ class TestTasks:
         assert len(calls) == 2
 
 
-def work(segment: str, shared: Any, writes: bool) -> int:
+#: Words of a shared array: what the writer has stored, what it has said is stored, and the end.
+STORED, SAID, END = range(3)
+
+
+def work(segment: str, words: Any, writes: bool) -> int:
     """A writer raises a number, and then says so; a reader never gets less than was said."""
 
     @cached("number", segment=segment)
     def number() -> int:
-        return int(struct.unpack_from("q", shared.buf)[0])
+        return int(words[STORED])
 
     looked = 0
-    while struct.unpack_from("q", shared.buf, 16)[0] == 0:
+    while not words[END]:
         if writes:
-            struct.pack_into("q", shared.buf, 0, number() + 1)
+            words[STORED] = number() + 1
             number.invalidate()
-            struct.pack_into("q", shared.buf, 8, struct.unpack_from("q", shared.buf)[0])
+            words[SAID] = words[STORED]
         else:
-            said = struct.unpack_from("q", shared.buf, 8)[0]
+            said = words[SAID]
             assert number() >= said
             looked += 1
     close_shared(segment)
@@ -299,21 +312,14 @@ def work(segment: str, shared: Any, writes: bool) -> int:
 
 
 def test_four_processes_of_which_one_is_killed(segment: str) -> None:
-    shared = shared_memory.SharedMemory(create=True, size=64)
-    try:
-        children = [
-            ForkedChild(lambda writes=writes: work(segment, shared, writes))  # type: ignore[misc]
-            for writes in (True, False, False, False)
-        ]
-        for goal in (200, 400):
-            while struct.unpack_from("q", shared.buf, 8)[0] < goal:
-                os.sched_yield()
-            if goal == 200:
-                os.kill(children[3].pid, signal.SIGKILL)
-                children[3].join()
-        struct.pack_into("q", shared.buf, 16, 1)
-        children[0].result()
-        assert all(child.result() > 0 for child in children[1:3])
-    finally:
-        shared.close()
-        shared.unlink()
+    words = multiprocessing.get_context("fork").RawArray("q", 3)  # one store each, unlike struct's
+    children = [
+        ForkedChild(lambda writes=writes: work(segment, words, writes))  # type: ignore[misc]
+        for writes in (True, False, False, False)
+    ]
+    wait_until(lambda: words[SAID] > 200, "it has written some")
+    os.kill(children[3].pid, signal.SIGKILL)
+    children[3].join()
+    wait_until(lambda: words[SAID] > 400, "it goes on")
+    words[END] = 1
+    assert all(child.result() >= 0 for child in children[:3])

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from forking import ForkedChild
+from broadcasting import Publish, hear_beside_a_kill
 from receiving import PATIENCE
 from requirement import require
 
@@ -191,44 +190,20 @@ def test_applications_of_two_workers(segment_name: str) -> None:
         assert socket.receive_bytes(timeout=PATIENCE) == b'{"text":"hello"}'
 
 
-MESSAGES = 1000
-
-
-def listen_in(segment: str, ready: int) -> list[bytes]:
-    async def run() -> list[bytes]:
-        got: list[bytes] = []
-        async with started(segment) as backend:
-            await backend.subscribe(["c"])
-            os.write(ready, b".")
-            async for _, data in backend.stream_events():
-                got.append(data)
-                if len(got) == MESSAGES:
-                    break
-        return got
-
-    return asyncio.run(run())
-
-
 def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
-    """The others get everything, in order."""
-    listening, ready = os.pipe()
-    children = [ForkedChild(lambda: listen_in(segment_name, ready)) for _ in range(4)]
-    for _ in children:
-        os.read(listening, 1)
-
-    async def publish() -> None:
+    @asynccontextmanager
+    async def publishing() -> AsyncIterator[Publish]:
         async with started(segment_name) as backend:
-            for number in range(MESSAGES):
-                if number == MESSAGES // 2:
-                    os.kill(children[0].pid, signal.SIGKILL)
-                await backend.publish(b"%d" % number, ["c"])
+            yield lambda text: backend.publish(text.encode(), ["c"])
 
-    asyncio.run(publish())
-    for child in children[1:]:
-        assert child.result(PATIENCE) == [b"%d" % number for number in range(MESSAGES)]
-    assert children[0].join() == -signal.SIGKILL
-    for fd in (listening, ready):
-        os.close(fd)
+    async def heard() -> AsyncGenerator[str | None]:
+        async with started(segment_name) as backend:
+            await backend.subscribe(["c"])
+            yield None
+            async for _, data in backend.stream_events():
+                yield data.decode()
+
+    hear_beside_a_kill(publishing, heard)
 
 
 def test_four_workers_of_which_one_is_killed(tmp_path: Path, segment_name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 import pynotify
 from forking import in_child
+from programs import output_of_example
 from receiving import PATIENCE, wait_until
 from requirement import require
 from workers import ROOT
@@ -246,14 +246,6 @@ def test_four_processes_of_which_one_is_killed(client: redis.Redis, segment_name
 
 
 def test_the_example(segment_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "adapters" / "redis_clients.py"],
-        env={**os.environ, "SEGMENT": segment_name, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = sorted(line.partition(" ")[2] for line in done.stdout.splitlines())
+    output = output_of_example("adapters/redis_clients.py", segment_name)
+    lines = sorted(line.partition(" ")[2] for line in output)
     assert lines == ["by 4 4"] + ["news hello"] * 4 + ["sport.chess 1-0"] * 4

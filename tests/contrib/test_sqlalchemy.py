@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import pytest
 
 import pynotify
 from forking import in_child
-from programs import ROOT, environment
-from receiving import PATIENCE, payloads, receive
+from programs import environment, output_of_example
+from pubsub.server import Server
+from receiving import payloads, receive
 from requirement import require
 
 try:
@@ -86,7 +89,7 @@ def last(conn: pynotify.Connection, segment: str) -> list[str]:
 
 
 def test_at_the_commit_and_not_before(
-    database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection
+    database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection, segment_name: str
 ) -> None:
     with Session(database) as session:
         session.add(Order(number=1))
@@ -96,13 +99,10 @@ def test_at_the_commit_and_not_before(
         session.flush()
         assert conn.poll() == []
         session.commit()
-        first, second = receive(conn, 2)
-        assert payloads([first, second]) == ["1", "two"]
+        assert payloads(receive(conn, 2)) == ["1", "two"]
         assert conn.poll() == []
-        bus.notify(session, "orders", 3)
-        session.commit()
-    (third,) = receive(conn, 1)
-    assert third.backend_id == first.backend_id  # the connection was kept
+    with pynotify.open(segment_name) as segment:
+        assert len(segment.stat().backends) == 2  # the connection is kept for the next commit
 
 
 @pytest.mark.parametrize("way", ["rollback", "exception", "close"])
@@ -125,7 +125,6 @@ def test_what_is_undone_is_never_sent(
             session.rollback()
         bus.notify(session, "orders", "next")
         session.commit()
-        assert "pynotify.contrib.sqlalchemy" not in session.info
     assert last(conn, segment_name) == ["next"]
 
 
@@ -150,17 +149,87 @@ def test_savepoints(
     assert last(conn, segment_name) == ["before", "released", "after"]
 
 
+@pytest.fixture
+def prepared(database: sa.Engine, segment_name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many connections the segment has, whenever the database commits."""
+    counts: list[int] = []
+    commit = database.dialect.do_commit
+
+    def look_and_commit(connection: Any) -> None:
+        with pynotify.open(segment_name) as segment:
+            counts.append(len(segment.stat().backends))
+        commit(connection)
+
+    monkeypatch.setattr(database.dialect, "do_commit", look_and_commit)
+    return counts
+
+
+@pytest.mark.parametrize("asks", ["before it begins", "inside"])
 def test_a_savepoint_that_is_open_at_the_end(
+    database: sa.Engine,
+    bus: SessionNotifier,
+    conn: pynotify.Connection,
+    prepared: list[int],
+    asks: str,
+) -> None:
+    with Session(database) as session, session.begin():
+        if asks == "inside":
+            session.execute(sa.text("SELECT 1"))
+            session.begin_nested()
+        bus.notify(session, "orders", asks)
+        if asks != "inside":
+            session.begin_nested()
+            session.execute(sa.text("SELECT 1"))
+    assert payloads(receive(conn, 1)) == [asks]
+    assert prepared == [2]
+
+
+def test_inside_of_a_transaction_of_the_caller(
+    database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection
+) -> None:
+    """As test-suites do it: the session's own commit is that of a SAVEPOINT."""
+
+    def tell(_mapper: object, _connection: object, order: Order) -> None:
+        bus.notify(session, "orders", order.number)
+
+    sa.event.listen(Order, "after_insert", tell)
+    try:
+        with database.connect() as outside, outside.begin() as outer:
+            for number in (1, 2):
+                with Session(outside, join_transaction_mode="create_savepoint") as session:
+                    session.add(Order(number=number))
+                    session.commit()
+                assert payloads(receive(conn, 1)) == [str(number)]
+            assert not list(outside.dispatch.commit)  # nothing of them is left there
+            outer.rollback()
+    finally:
+        sa.event.remove(Order, "after_insert", tell)
+    assert conn.poll() == []
+
+
+def test_without_a_word_to_the_database(
     database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection, segment_name: str
 ) -> None:
     with Session(database) as session, session.begin():
-        session.begin_nested()
-        bus.notify(session, "orders", "inside")
-    assert last(conn, segment_name) == ["inside"]
+        bus.notify(session, "orders", "x")
+    assert last(conn, segment_name) == ["x"]
+
+
+def test_other_sessions_are_left_alone(database: sa.Engine, bus: SessionNotifier) -> None:
+    """Their handlers see what is not flushed yet."""
+    seen = []
+    for asks in (False, True):
+        with Session(database) as session:
+            sa.event.listen(session, "before_commit", lambda own: seen.append(len(own.new)))
+            session.add(Order(number=int(asks)))
+            if asks:
+                bus.notify(session, "orders", "x")
+            session.commit()
+    assert seen == [1, 1]
 
 
 def test_in_the_flush_of_the_commit(
-    database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection, segment_name: str
+    database: sa.Engine, bus: SessionNotifier, conn: pynotify.Connection, prepared: list[int]
 ) -> None:
     """The handlers of a mapper know what is written."""
 
@@ -169,13 +238,6 @@ def test_in_the_flush_of_the_commit(
         assert session is not None
         bus.notify(session, "orders", order.number)
 
-    prepared = []
-
-    def look(_connection: object) -> None:
-        with pynotify.open(segment_name) as segment:
-            prepared.append(len(segment.stat().backends))
-
-    sa.event.listen(database, "commit", look)
     sa.event.listen(Order, "after_insert", tell)
     try:
         with Session(database) as session, session.begin():
@@ -250,12 +312,55 @@ def test_the_database_refuses_the_commit(
     assert last(conn, segment_name) == ["second"]
 
 
-def test_asked_for_while_it_commits(database: sa.Engine, bus: SessionNotifier) -> None:
+def test_asked_for_while_it_commits(
+    database: sa.Engine,
+    bus: SessionNotifier,
+    conn: pynotify.Connection,
+    segment_name: str,
+    prepared: list[int],
+) -> None:
     with Session(database) as session:
         sa.event.listen(session, "before_commit", lambda _: bus.notify(session, "orders", "late"))
+        session.execute(sa.text("SELECT 1"))
         bus.notify(session, "orders", "x")
-        with pytest.raises(pynotify.ProgrammingError, match="has been prepared"):
-            session.commit()
+        session.commit()
+    assert last(conn, segment_name) == ["x", "late"]
+    assert prepared == [2]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_two_phases(postgres: Server, segment_name: str, end: str) -> None:
+    """Room is reserved before the database is prepared, also for what is asked for at last."""
+    bus = SessionNotifier(segment_name, queue_pages=64)
+    made = sa.create_engine(f"postgresql+psycopg://postgres@/postgres?host={postgres.directory}")
+    with (
+        pynotify.connect(segment_name, queue_pages=64) as conn,
+        pynotify.connect(segment_name) as other,
+        Session(made, twophase=True) as session,
+    ):
+        conn.listen("orders")
+        sa.event.listen(session, "before_commit", lambda _: bus.notify(session, "orders", "late"))
+        session.execute(sa.text("SELECT 1"))
+        bus.notify(session, "orders", "x")
+        session.prepare()
+        assert conn.poll() == []
+        fill(other)
+        getattr(session, end)()
+        got = [text for text in payloads(conn.poll()) if len(text) < 10]
+        assert got == ["x", "late"] * (end == "commit")
+    made.dispose()
+    bus.close()
+
+
+def test_a_forgotten_session(database: sa.Engine, bus: SessionNotifier) -> None:
+    """Nothing keeps it, or what it has asked for."""
+    session = Session(database)
+    session.execute(sa.text("SELECT 1"))
+    bus.notify(session, "orders", "never")
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
 
 
 def test_topics_and_generations(
@@ -403,14 +508,6 @@ def test_a_process_is_killed(
 
 
 def test_the_example(segment_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "adapters" / "sqlalchemy_orders.py"],
-        env={**environment(), "SEGMENT": segment_name},
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = sorted(line.partition(" ")[2] for line in done.stdout.splitlines())
+    output = output_of_example("adapters/sqlalchemy_orders.py", segment_name)
+    lines = sorted(line.partition(" ")[2] for line in output)
     assert lines == ["order 1: apples"] * 2 + ["order 3: pears"] * 2

@@ -27,6 +27,7 @@ _OPTIONS = {
     "listen_addresses": "",
     "fsync": "off",
     "max_connections": "300",
+    "max_prepared_transactions": "10",
     "shared_buffers": "16MB",
     "dynamic_shared_memory_type": "mmap",  # of the killed nothing stays in /dev/shm
     "log_min_messages": "warning",

@@ -33,6 +33,20 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths}
 
 
+def output_of_example(name: str, segment: str) -> list[str]:
+    """What examples/`name` prints, which does not fail."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name],
+        env={**environment(), "SEGMENT": segment},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 class Program:
     """An interpreter for which warnings are errors, and which one talks to by lines."""
 

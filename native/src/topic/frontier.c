@@ -11,9 +11,13 @@
  *    empty, ids tell little.  What comes back then may be missed, so a look that finds nothing
  *    begins once more at the oldest.
  * 4. A look of many steps is made in pieces, between which the lock is free (publish.c).
+ * 5. A look changes nothing that a death would have to repair, and so `topics_dirty` is not set for
+ *    it.  What it stores is true after each store.
  */
 #include "topic/frontier.h"
 
+#include "base/atomic.h"
+#include "base/crashpoint.h"
 #include "segment/lock.h"
 
 static bool any_in_flight(const struct pn_segment *seg, const struct pn_message *m)
@@ -24,38 +28,59 @@ static bool any_in_flight(const struct pn_segment *seg, const struct pn_message 
     return false;
 }
 
-static void no_jump(struct pn_topic *topic)
+/* A look, on its holder's stack. */
+struct look {
+    uint32_t at, back_last, beyond, unsorted;
+};
+
+/* Where it goes on; 0: all was looked at. */
+static uint32_t behind(const struct pn_segment *seg, const struct pn_topic *topic, struct look *l)
 {
-    topic->back_last = topic->beyond = 0;
+    uint32_t next = l->at == l->back_last ? l->beyond : pn_message_at(seg, l->at)->next;
+    if (l->at == l->back_last)
+        l->back_last = 0;
+    if (next != 0 || l->unsorted != PN_UNSORTED_MISSED)
+        return next;
+    l->unsorted = PN_UNSORTED;
+    l->back_last = 0;
+    return topic->oldest;
 }
 
-/* Where the look goes on behind it; 0: all was looked at. */
-static uint32_t behind(const struct pn_segment *seg, struct pn_topic *topic, uint32_t ref)
+/* Each store leaves what is true, if with more to look at: a look is not repaired (5). */
+static void keep(struct pn_topic *topic, const struct look *l)
 {
-    uint32_t next = ref == topic->back_last ? topic->beyond : pn_message_at(seg, ref)->next;
-    if (ref == topic->back_last)
-        no_jump(topic);
-    if (next != 0 || topic->unsorted != PN_UNSORTED_MISSED)
-        return next;
-    topic->unsorted = PN_UNSORTED;
-    no_jump(topic);
-    return topic->oldest;
+    if (l->back_last == 0)
+        topic->back_last = 0; /* before the frontier is behind it */
+    pn_compiler_fence();
+    PN_CRASH("frontier:jumped");
+    if (l->back_last == 0)
+        topic->beyond = 0;
+    topic->passed[0] = l->at;
+    pn_compiler_fence();
+    PN_CRASH("frontier:passed");
+    topic->unsorted = l->unsorted; /* after the frontier has begun again */
 }
 
 uint32_t pn_frontier_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t *steps)
 {
     pn_assert_topics_held(seg);
-    uint32_t ref = topic->passed[0] != 0 ? topic->passed[0] : topic->oldest;
-    for (; ref != 0; ref = behind(seg, topic, ref)) {
-        const struct pn_message *m = pn_message_at(seg, ref);
-        topic->passed[0] = ref;
+    struct look l = {
+        .back_last = topic->back_last, .beyond = topic->beyond, .unsorted = topic->unsorted};
+    uint32_t found = 0;
+    for (uint32_t at = topic->passed[0] != 0 ? topic->passed[0] : topic->oldest; at != 0;
+         at = behind(seg, topic, &l)) {
+        const struct pn_message *m = pn_message_at(seg, at);
+        l.at = at;
         if (*steps == 0)
-            return 0;
+            break;
         --*steps;
-        if (m->firm != 0 && !any_in_flight(seg, m))
-            return ref;
+        if (m->firm != 0 && !any_in_flight(seg, m)) {
+            found = at;
+            break;
+        }
     }
-    return 0;
+    keep(topic, &l);
+    return found;
 }
 
 uint32_t pn_frontier_find_soft_locked(struct pn_segment *seg, struct pn_topic *topic,
@@ -115,7 +140,7 @@ void pn_frontier_left_locked(struct pn_segment *seg, struct pn_topic *topic, uin
         topic->beyond = other;
     if (topic->back_last == ref && topic->passed[0] == ref) {
         topic->passed[0] = topic->beyond;
-        no_jump(topic);
+        topic->back_last = topic->beyond = 0;
     } else if (topic->passed[0] == ref) {
         topic->passed[0] = other;
     } else if (topic->back_last == ref) {

@@ -407,8 +407,9 @@ static bool tested_elsewhere(const char *label)
         "segfile:",     "recfile:",        "diskqueue:",
         "topiclog:", /* test_crash_<module>.c */
         "spilled:",     "refill:",         "durable:",
-        "tombstone:",   "rest:",           "later:", /* test_crash_topic_*.c, */
-        "dirlock:" /* test_crash_topic_durable.c among them */};
+        "tombstone:",   "rest:",           "later:",
+        "dirlock:", /* test_crash_topic_*.c */
+        "frontier:" /* test_crash_frontier.c */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)
             return true;

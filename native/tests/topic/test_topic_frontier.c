@@ -259,6 +259,7 @@ static void test_an_unsorted_list(void)
 {
     pn_message_out m[4];
     pn_txn *txn;
+    uint32_t ref;
     open_scene(3, 1);
     CHECK_OK(pn_txn_begin(conn, &txn));
     CHECK_OK(publish_in(conn, txn, topic, "first", 0, 0, NULL));
@@ -274,6 +275,7 @@ static void test_an_unsorted_list(void)
         publish(conn, topic, "c");
         GET(consumer[0], &m[3], "c");
         CHECK_EQ(publish_in(conn, NULL, topic, "none", 0, 0, NULL), -PN_ETOPICFULL);
+        CHECK_EQ(steps_of_a_look(&ref), 1); /* all were looked at once more, and are not again */
     }
     CHECK_EQ(topic_stat(conn, topic).dropped, 3);
     close_scene(1);
