@@ -1,5 +1,8 @@
 """The command line: ``python -m spark_jobs JOB LOGS... --out DIR [--json] [--overwrite]``.
 
+Logs are read on this host (`spark_jobs.engine.local`) unless something speaks for Spark: a master,
+``spark-submit``, a place that is not local, or more logs than one host should read.
+
 Exit status: 0 clean, 2 a violation in undamaged logs, 1 could not run.
 """
 
@@ -14,25 +17,58 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_jobs.directory import Directory, directory
 from spark_jobs.errors import CannotRunError
-from spark_jobs.jobs import NAMES, OPTIONS, preparer, runner
-from spark_jobs.output import CLEAN, FAILED, VIOLATION, Parser, described, print_table, summary
+from spark_jobs.jobs import NAMES, OPTIONS, TITLES, preparer, runner
+from spark_jobs.output import (
+    CLEAN,
+    FAILED,
+    VIOLATION,
+    Parser,
+    described,
+    print_table,
+    summary,
+    versions,
+)
 from spark_jobs.places import is_local
-from spark_jobs.spark.directory import Directory, RemoteDirectory, directory
+from spark_jobs.spark.configured import configured_master
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
+    from spark_jobs.engine.base import Engine
     from spark_jobs.logs.model import Survey
 
 COMMANDS = {"live": "spark_jobs.live.stream"}
 """What is no job over finished logs, and has a command line of its own."""
+COMMAND_TITLES = {"live": "percentiles of growing logs, at every trigger"}
+
+_LOCAL_BYTES = 64 << 30
+"""More logs than that are Spark's, if nothing else is said."""
+
+
+def _help() -> str:
+    width = max(map(len, (*TITLES, *COMMANDS)))
+    lines = [f"  {name:{width}}  {title}" for name, title in {**TITLES, **COMMAND_TITLES}.items()]
+    return "\n".join(["jobs:", *lines])
+
+
+def _seconds(text: str) -> float:
+    """The width of a window; whole nanoseconds."""
+    value = float(text)
+    if not (value < 1e9 and round(value * 1e9) > 0):
+        raise argparse.ArgumentTypeError(f"a window cannot be {text} s wide")
+    return value
 
 
 def parser() -> argparse.ArgumentParser:
     result = Parser(
-        prog="python -m spark_jobs", description="Analyses pynotify's latency logs on Spark."
+        prog="python -m spark_jobs",
+        description="Analyses pynotify's latency logs.",
+        epilog=_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument("job", choices=NAMES, metavar="JOB", help=", ".join((*NAMES, *COMMANDS)))
+    jobs = (*NAMES, *COMMANDS)
+    result.add_argument("job", choices=jobs, metavar="JOB", help="what to find out; see below")
     result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
     result.add_argument(
         "--out", required=True, type=directory, metavar="DIR", help="for the results"
@@ -41,15 +77,25 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--overwrite", action="store_true", help="replace results of an earlier run"
     )
-    result.add_argument("--window", type=float, metavar="SECONDS", help=_of("window") + "; 1.0")
+    result.add_argument("--window", type=_seconds, metavar="SECONDS", help=_of("window") + "; 1.0")
     result.add_argument(
         "--threshold",
         type=float,
         metavar="RATIO",
         help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
     )
+    result.add_argument(
+        "--engine", choices=("local", "spark"), help="what reads the logs; by default this host"
+    )
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
+    result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     return result
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(", ".join(f"{name} {version}" for name, version in versions().items()))
+        parser.exit()
 
 
 def _of(option: str) -> str:
@@ -68,27 +114,59 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
+def _speaks_for_spark(places: Sequence[str], out: Directory, master: str | None) -> str:
+    """Why Spark should read the logs; "" if nothing speaks for it."""
+    remote = [place for place in (*places, str(out)) if not is_local(place)]
+    if master is not None:
+        return f"--master {master} is Spark's"
+    if remote:
+        return f"{remote[0]} is on no local disk"
+    return configured_master()
+
+
+def _engine(job: str, wanted: str | None, found: object, why: str, master: str | None) -> Engine:
+    from spark_jobs.logs.model import Survey
+
+    size = sum(log.size for log in found.logs) if isinstance(found, Survey) else 0
+    if wanted == "spark" or (wanted is None and (why or size > _LOCAL_BYTES)):
+        from spark_jobs.spark.engine import SparkEngine
+        from spark_jobs.spark.session import create_session
+
+        return SparkEngine(create_session(f"pynotify {job}", master))
+    from spark_jobs.engine.local import LocalEngine
+
+    return LocalEngine()
+
+
 def run_job(
     job: str,
     logs: Sequence[str],
     out: Directory,
     *,
     overwrite: bool = False,
+    engine: str | None = None,
     master: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Runs `job` over `logs`, leaves its results in `out` and returns the summary.
 
-    `settings` are the job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError
-    when there are results already.
+    `engine`: "local" or "spark"; None: Spark where something speaks for it. `settings` are the
+    job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are
+    results already.
     """
     from spark_jobs.errors import NoLogsError
     from spark_jobs.fetched import fetched
     from spark_jobs.logs.model import Survey
-    from spark_jobs.spark.session import create_session
 
-    if isinstance(out, RemoteDirectory) or not all(map(is_local, logs)):
+    why = _speaks_for_spark(logs, out, master)
+    if not all(map(is_local, (*logs, str(out)))):
+        if engine == "local":
+            raise CannotRunError(f"{why}: that takes --engine spark")
+        from spark_jobs.spark.session import create_session
+
         create_session(f"pynotify {job}", master)  # it knows what the URIs mean
+    elif engine == "local" and master is not None:
+        raise CannotRunError(f"{why}: leave it out, or --engine local")
     target = out / f"{job}.json"
     if "overwrite" in OPTIONS.get(job, ()):
         settings["overwrite"] = overwrite
@@ -99,9 +177,9 @@ def run_job(
         if isinstance(found, Survey) and found.unreadable and not found.logs:
             raise NoLogsError(_nothing_readable(found))
         out.mkdir(parents=True, exist_ok=True)
-        session = create_session(f"pynotify {job}", master)
+        chosen = _engine(job, engine, found, why, master)
         begin = time.monotonic()
-        result = runner(job)(session, found, out, **settings)
+        result = runner(job)(chosen, found, out, **settings)
         report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -144,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.logs,
                 options.out,
                 overwrite=options.overwrite,
+                engine=options.engine,
                 master=options.master,
                 **_settings(options),
             )

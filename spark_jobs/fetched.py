@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from spark_jobs.archive.layout import is_archive
+from spark_jobs.directory import RemoteDirectory
 from spark_jobs.places import is_local
-from spark_jobs.spark.directory import RemoteDirectory
 
 
 def _read_in_place(place: str) -> bool:

@@ -39,6 +39,7 @@ WARM_UPS = 5
 SMALL = 1_000_000
 TOLERANCE = 0.10
 DEFAULT_RECORDS = 100_000_000
+_WITHOUT = ", without Spark"
 
 
 class CannotMeasureError(Exception):
@@ -154,11 +155,20 @@ class Bench:
     records: int
     received: int
 
-    def job(self, name: str, logs: Path | None = None, *, again: bool = False) -> Callable[[], Any]:
-        """Runs that job as the command line does; `again`: each time into another directory."""
+    def job(
+        self, name: str, logs: Path | None = None, *, again: bool = False, local: bool = False
+    ) -> Callable[[], Any]:
+        """Runs that job as the command line does; `again`: each time into another directory;
+        `local`: without Spark.
+        """
+        from spark_jobs.engine.local import LocalEngine
+        from spark_jobs.spark.engine import SparkEngine
         from spark_jobs.survey import survey
 
         count = 0
+        # However many threads this process has, the command line has one.
+        processes = os.cpu_count() or 1
+        engine = LocalEngine(processes) if local else SparkEngine(self.session)
 
         def work() -> Any:
             nonlocal count
@@ -168,25 +178,25 @@ class Bench:
                 shutil.rmtree(self.out / f"{name}-{count - 1}", ignore_errors=True)
             out.mkdir(parents=True, exist_ok=True)
             self.last_out = out
-            return runner(name)(self.session, survey([str(logs or self.logs)]), out)
+            return runner(name)(engine, survey([str(logs or self.logs)]), out)
 
         return work
 
-    def latency(self) -> Figure:
-        work = self.job("latency")
+    def latency(self, *, local: bool = False) -> Figure:
+        work = self.job("latency", local=local)
         found = sum(row["n"] for row in work().rows if row["wake"] == "all")
         if found != self.received:
             raise CannotMeasureError(f"latency counted {found} of {self.received} messages")
-        return measure("latency from binary", self.records, work)
+        return measure("latency from binary" + _WITHOUT * local, self.records, work)
 
-    def audit(self) -> Figure:
-        work = self.job("audit")
+    def audit(self, *, local: bool = False) -> Figure:
+        work = self.job("audit", local=local)
         totals = work().totals
         if totals["distinct"] != self.received or any(
             totals[name] for name in ("lost", "dup", "out_of_order", "corrupted", "unproven")
         ):
             raise CannotMeasureError(f"the audit of a clean log found {totals}")
-        return measure("audit from binary", self.records, work)
+        return measure("audit from binary" + _WITHOUT * local, self.records, work)
 
     def ingest(self) -> Figure:
         figure = measure("ingest", self.records, self.job("ingest", again=True))
@@ -311,6 +321,8 @@ def run(records: int, directory: Path | None = None, master: str | None = None) 
         figures = [
             _compare(bench.latency(), before, 0.25, 0.18),
             _compare(bench.audit(), before_audit, 0.15),
+            _compare(bench.latency(local=True), before),
+            _compare(bench.audit(local=True), before_audit),
             *_from_archive(bench, before),
         ]
         after, _ = _floors(files, total)

@@ -8,9 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from spark_jobs.engine.base import summed
 from spark_jobs.jobs import audit, latency, wakeups
+from spark_jobs.spark.engine import SparkEngine
 from spark_jobs.spark.session import create_session
-from spark_jobs.spark.source import load
 from spark_jobs.survey import survey
 
 _CHANNEL = ("engine", "database", "channel", "wake")
@@ -37,16 +38,13 @@ def run(logs: Sequence[str | PathLike[str]], out_dir: str | PathLike[str]) -> di
     found = survey(logs)
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    session = create_session("pynotify demo report")
-    partials = load(session, "latency", found).persist()
-    try:
-        rows = latency.unpacked(partials)
-        channels = _whole(latency.summarise(rows, _CHANNEL))
-        processes = _whole(latency.summarise(rows, _PROCESS))
-    finally:
-        partials.unpersist()
-    woken = wakeups.run(session, found, out)
-    audited = audit.run(session, found, out)
+    engine = SparkEngine(create_session("pynotify demo report"))
+    listeners = summed(engine.load("latency", found), ("engine",), lambda rows: rows).table
+    rows = latency.unpacked(listeners)
+    channels = _whole(latency.summarise(rows, _CHANNEL))
+    processes = _whole(latency.summarise(rows, _PROCESS))
+    woken = wakeups.run(engine, found, out)
+    audited = audit.run(engine, found, out)
     report = {
         "status": "violation" if audited.violation else "clean",
         "records": sum(file.records for file in audited.reports),

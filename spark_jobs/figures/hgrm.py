@@ -13,12 +13,14 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
+from spark_jobs.directory import Directory, remove_tree
+from spark_jobs.engine.tables import groups
 from spark_jobs.figures.histogram import midpoint
-from spark_jobs.spark.directory import Directory, remove_tree
+from spark_jobs.figures.quantiles import grouped
 
 TICKS_PER_HALF_DISTANCE = 5
 MOST_CHANNELS = 100
@@ -27,6 +29,7 @@ _SCALE = 1000.0
 Channel = tuple[str, int, str]
 """engine, database, name."""
 EVERYTHING: Channel = ("", -1, "")
+_CHANNEL = ("engine", "database", "channel")
 Counts = NDArray[np.int64]
 """Two rows: buckets in order, and the count of each."""
 
@@ -86,26 +89,27 @@ def busiest(rows: Sequence[Mapping[str, Any]], most: int) -> dict[Channel, int]:
     return {key: highest[key] for key in chosen}
 
 
-def distributions(counts: DataFrame, channels: Collection[Channel]) -> dict[Channel, Counts]:
+def distributions(counts: pa.Table, channels: Collection[Channel]) -> dict[Channel, Counts]:
     """Buckets and their counts of these channels, and as `EVERYTHING` of all there are.
 
     `counts` has engine, database, channel, bucket, n; any number of rows for each.
     """
-    names = sorted({name for _, _, name in channels})
-    own = sf.struct("engine", "database", "channel")
-    engine, database, channel = (
-        sf.lit(value).alias(name)
-        for name, value in zip(("engine", "database", "channel"), EVERYTHING, strict=True)
-    )
-    whole = sf.struct(engine, database.cast("long").alias("database"), channel)
-    wanted = sf.when(sf.col("channel").isin(names), sf.array(whole, own)).otherwise(sf.array(whole))
-    rows = counts.select("bucket", "n", sf.explode(wanted).alias("key")).groupBy("key", "bucket")
-    found: dict[Channel, list[tuple[int, int]]] = {}
-    for row in rows.agg(sf.sum("n").alias("n")).toLocalIterator():
-        key = tuple(row.key)
-        if key == EVERYTHING or key in channels:  # another engine may have one of that name
-            found.setdefault(key, []).append((row.bucket, row.n))
-    return {key: np.array(sorted(pairs)).T for key, pairs in found.items()}
+    found: dict[Channel, Counts] = {}
+    whole = grouped(counts, ["bucket"], {"n": "sum"})
+    if whole.num_rows:
+        found[EVERYTHING] = _pairs(whole)
+    names = pa.array(sorted({name for _, _, name in channels}), pa.string())
+    wanted = counts.filter(pc.is_in(counts["channel"], names))
+    sums = grouped(wanted, [*_CHANNEL, "bucket"], {"n": "sum"})
+    for name, rows in groups(sums, *_CHANNEL):
+        key = name["engine"], name["database"], name["channel"]
+        if key in channels:  # another engine may have one of that name
+            found[key] = _pairs(rows)
+    return found
+
+
+def _pairs(rows: pa.Table) -> Counts:
+    return np.stack([rows[name].to_numpy().astype(np.int64) for name in ("bucket", "n")])
 
 
 def write_all(

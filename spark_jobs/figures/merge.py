@@ -1,4 +1,4 @@
-"""Adds up histograms of several logs in numpy, after Spark has brought those of a channel together.
+"""Adds up histograms of several logs in numpy, where those of a channel were brought together.
 
 One row per key with its whole histogram in two arrays: a row per bucket would cost Spark, which
 moves rows one by one, more than reading the logs does. What a task holds follows the number of
@@ -7,21 +7,20 @@ channels and processes that it was given, not that of records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.figures.histogram import BUCKETS, QUANTILES, SCALE, midpoint
+from spark_jobs.engine.base import Work
+from spark_jobs.figures.histogram import BUCKETS, QUANTILES
+from spark_jobs.figures.quantiles import by_nearest_rank
 
 Ints = NDArray[np.int64]
 Key = tuple[Any, ...]
@@ -66,19 +65,6 @@ def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa
     }
 
 
-def _quantiles(
-    owner: Ints, buckets: Ints, counts: Ints, found: Mapping[str, Ints]
-) -> Iterator[tuple[str, Ints]]:
-    """Name and values, by nearest rank, within the exact extremes."""
-    reached = np.cumsum(counts)
-    start = np.searchsorted(owner, np.arange(len(found["n"])))
-    before = reached[start] - counts[start]
-    for name, share in QUANTILES.items():
-        rank = np.maximum(1, -(-found["n"] * share // SCALE))
-        at = np.searchsorted(reached, before + rank)
-        yield name, np.clip(midpoint(buckets[at]), found["min_ns"], found["max_ns"])
-
-
 def _grouped(
     scope: str, names: Sequence[Key], table: pa.Table, entries: tuple[Ints, Ints, Ints]
 ) -> dict[str, Any]:
@@ -98,7 +84,7 @@ def _grouped(
     start = np.flatnonzero(np.diff(place, prepend=-1))
     place, count = place[start], np.add.reduceat(count[order], start)
     owner, bucket = place // BUCKETS, place % BUCKETS
-    found |= _quantiles(owner, bucket, count, found)
+    found |= by_nearest_rank(owner, bucket, count, found["min_ns"], found["max_ns"])
     found |= lists(owner, bucket, count, len(numbers))
     found |= dict(zip(KEYS, map(list, zip(*numbers, strict=True)), strict=True))
     return found | {"scope": [scope] * len(numbers)}
@@ -151,12 +137,10 @@ class _Written:
             batch = batch.take(pc.select_k_unstable(batch, self._most, order))
         return batch
 
-    def close(self) -> None:
-        """Writes the file; another attempt at the task writes the same one."""
-        context = TaskContext.get()
-        assert context is not None
-        target = self._directory / f"part-{context.partitionId():05}.parquet"
-        partial = self._directory / f".{target.name}.{context.taskAttemptId()}"
+    def close(self, number: int) -> None:
+        """Writes the file of that number; another attempt at the task writes the same one."""
+        target = self._directory / f"part-{number:05}.parquet"
+        partial = self._directory / f".{target.name}.{uuid4().hex}"
         pyarrow.parquet.write_table(pa.concat_tables(self._tables), partial, compression="zstd")
         partial.replace(target)
 
@@ -174,44 +158,22 @@ def merged_schema(columns: Sequence[pa.Field[Any]]) -> pa.Schema:
     return pa.schema([*added, *columns])
 
 
-def merged(
-    partials: DataFrame,
-    columns: Sequence[pa.Field[Any]],
-    written: tuple[str, int] | None = None,
-) -> DataFrame:
-    """`columns` of `partials`, plus ``scope`` and the quantiles.
+def adding_up(schema: pa.Schema, written: tuple[str, int] | None = None) -> Work:
+    """What adds up rows: for each key, for each key with ``wake`` = all, for each channel, and for
+    all of them. `schema` is a `merged_schema`.
 
-    Rows with ``wake`` are added up: for each key, for each key with ``wake`` = all, for each
-    channel, and for all of them. Other rows stay as they are, without a ``scope``.
-
-    `written`: a local directory that the executors share, and a number. The tasks then write the
-    keys' histograms there, as `COUNTS`, and the rows have none of them; and of the channels' rows
-    each task hands on only so many, those with most values.
+    `written`: a local directory that all tasks share, and a number. The tasks then write the keys'
+    histograms there, as `COUNTS`, and the rows have none of them; and of the channels' rows each
+    task hands on only so many, those with most values.
     """
-    schema = merged_schema(columns)
-    names = [field.name for field in columns]
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = []
-        for batch in batches:
-            named = pc.is_valid(batch["wake"])
-            others = batch.filter(pc.invert(named))
-            if others.num_rows:
-                nulls = [pa.nulls(others.num_rows, field.type) for field in schema]
-                kept = [others[name].cast(schema.field(name).type) for name in names]
-                arrays = [*nulls[: len(schema) - len(names)], *kept]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            held.append(batch.filter(named))
-        table = pa.Table.from_batches(held) if held else None
-        if table is None or table.num_rows == 0:
-            return
-        found = _merged(table.combine_chunks(), schema)
+    def work(rows: pa.Table, number: int) -> Iterator[pa.RecordBatch]:
+        found = _merged(rows, schema)
         if written is None:
             yield from found
         else:
             file = _Written(*written)
             yield from map(file.take, found)
-            file.close()
+            file.close(number)
 
-    rows = partials.select(*names).repartition(*map(sf.col, CHANNEL_KEYS))
-    return rows.mapInArrow(work, from_arrow_schema(schema))
+    return work

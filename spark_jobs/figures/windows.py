@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs.model import Chunk
@@ -103,14 +102,26 @@ def nanoseconds(seconds: float) -> int:
     return width
 
 
-def with_time(frame: DataFrame) -> DataFrame:
+def only_timed(rows: pa.Table) -> pa.Table:
+    """With ``min_ns`` and ``max_ns`` null where nothing was timed."""
+    timed = pc.greater(rows["timed"], 0)
+    for name in ("min_ns", "max_ns"):
+        known = pc.if_else(timed, rows[name], pa.scalar(None, pa.int64()))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, known)
+    return rows
+
+
+def with_time(table: pa.Table) -> pa.Table:
     """``window`` as a time stamp, for Parquet."""
-    return frame.withColumn("window", sf.timestamp_micros(sf.expr("window DIV 1000")))
+    micros = pc.divide(table["window"], 1000)
+    time = micros.cast(pa.timestamp("us", tz="UTC"))
+    return table.set_column(table.schema.get_field_index("window"), "window", time)
 
 
-def listed(stored: DataFrame, *order: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The first `MAX_ROWS` rows of a stored table for the summary, and how many there are."""
-    time = sf.date_format("window", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
-    rows = stored.orderBy(*order).limit(MAX_ROWS).withColumn("window", time).collect()
-    totals = {"rows": stored.count(), "rows_listed": len(rows)}
-    return [row.asDict() for row in rows], totals
+def listed(table: pa.Table) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The first `MAX_ROWS` rows for the summary, and how many there are."""
+    rows = table.slice(0, MAX_ROWS).to_pylist()
+    for row in rows:
+        seconds, rest = divmod(row["window"] // 1000, 1_000_000)
+        row["window"] = f"{np.datetime64(seconds, 's')}.{rest:06}Z"
+    return rows, {"rows": table.num_rows, "rows_listed": len(rows)}

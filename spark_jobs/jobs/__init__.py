@@ -1,7 +1,7 @@
 """The jobs, one module each.
 
-A job module has ``TITLE``, ``run(session, survey, out, **options) -> JobResult`` and, when it
-reads logs, the class ``Partials`` that `spark_jobs.spark.source` looks for. One whose arguments
+A job module has ``run(engine, survey, out, **options) -> JobResult`` and, when it reads logs, the
+class ``Partials`` that `spark_jobs.engine.partials` looks for. One whose arguments
 are not just logs has ``prepare(paths)``, and what that returns takes the place of the survey.
 Adding its name here makes it a command.
 """
@@ -12,20 +12,21 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the names of the jobs are wanted where Spark is not
+if TYPE_CHECKING:  # the names of the jobs are wanted where numpy is not
     from spark_jobs.result import JobResult
 
-NAMES = (
-    "ingest",
-    "latency",
-    "timeline",
-    "audit",
-    "wakeups",
-    "lag",
-    "e2e",
-    "compare",
-    "report",
-)
+TITLES = {
+    "ingest": "archives raw logs as Parquet, which the other jobs read as well",
+    "latency": "commit-to-receive latency per channel, process and wake reason",
+    "timeline": "messages, bytes and latency per channel, window by window",
+    "audit": "lost, duplicate, reordered and corrupted messages; exit status 2 if there are any",
+    "wakeups": "signals sent and useful wake-ups per process",
+    "lag": "how far each process is behind, and which one holds the tail of the queue back",
+    "e2e": "publish-to-finish percentiles per topic and channel, attempts, requeues and time-outs",
+    "compare": "ratios of two runs, per channel and quantile; exit status 2 beyond --threshold",
+    "report": "one self-contained HTML page with plots, and .hgrm files",
+}
+NAMES = tuple(TITLES)
 
 OPTIONS = {
     "ingest": ("overwrite",),
@@ -52,6 +53,6 @@ def preparer(name: str) -> Callable[[Sequence[str]], Any]:
 
 
 def runner(name: str) -> Callable[..., JobResult]:
-    """``run`` of the job of that name, one of `NAMES`: (session, survey, out, its options)."""
+    """``run`` of the job of that name, one of `NAMES`: (engine, survey, out, its options)."""
     run: Callable[..., JobResult] = import_module(f"spark_jobs.jobs.{name}").run
     return run

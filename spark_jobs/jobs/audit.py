@@ -29,21 +29,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.audit.debt import BASE_BITS, Debt
 from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, Reduced, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import groups, write_rows
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import FILE_COLUMNS, load, reports_of
-from spark_jobs.spark.tables import write_rows
 
-TITLE = "lost, duplicate, reordered and corrupted messages; exit status 2 if there are any"
 KEYS = ("engine", "database", "channel")
 _RECV, _SEND, _WAKE = int(Kind.RECV), int(Kind.SEND), int(Kind.WAKE)
 
@@ -337,7 +334,7 @@ def _blocks_of(table: pa.Table, owner: NDArray[np.int64]) -> Blocks:
     return Blocks(place, count.flatten().to_numpy(), total.flatten().to_numpy().view(np.uint64))
 
 
-def _compare_sums(key: tuple[Any, ...], table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _compare_sums(channel: Mapping[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     """Of one group of a channel: rows of role ``compared``, and one of role ``suspects``."""
     is_sent = pc.equal(table["role"], "sent")
     sent, received = table.filter(is_sent), table.filter(pc.invert(is_sent))
@@ -347,34 +344,38 @@ def _compare_sums(key: tuple[Any, ...], table: pa.Table, schema: pa.Schema) -> p
         _blocks_of(received, log.astype(np.int64)),
         np.zeros(len(logs), dtype=np.int64),
     )
-    channel = dict(zip(KEYS, key, strict=False))
+    own = {name: channel[name] for name in KEYS}
     rows = [
-        channel | {"role": "compared", "log_id": str(logs[i]), "no_send": int(found.unsent[i])}
+        own | {"role": "compared", "log_id": str(logs[i]), "no_send": int(found.unsent[i])}
         for i in np.flatnonzero(found.unsent)
     ]
     if len(found.suspects):
-        rows.append(channel | {"role": "suspects", "blocks": found.suspects})
-    return pa.Table.from_pylist(rows, schema=schema)
+        rows.append(own | {"role": "suspects", "blocks": found.suspects})
+    return rows
 
 
-def examined(partials: DataFrame) -> DataFrame:
+def _examine(partials: pa.Table) -> pa.Table:
     """Rows of `Partials`, without those of sums; instead of these rows of role ``compared``, with
     ``no_send`` of a log and channel, and of role ``suspects``, with ``blocks`` of a channel.
     """
-    dropped = {"block", "offsets", "crcs", "sizes", "totals"}
-    kept = [field for field in (*Partials.COLUMNS, *FILE_COLUMNS) if field.name not in dropped]
-    schema = pa.schema([*kept, pa.field("no_send", pa.int64())])
+    of_sums = pc.is_valid(partials["block"])
+    rows = [
+        row
+        for channel, group in groups(partials.filter(of_sums), *KEYS, "block")
+        for row in _compare_sums(channel, group)
+    ]
+    left = partials.drop_columns(["block", "offsets", "crcs", "sizes", "totals"])
+    left = left.append_column("no_send", pa.nulls(left.num_rows, pa.int64()))
+    added = pa.Table.from_pylist(rows, schema=left.schema)
+    return pa.concat_tables([left.filter(pc.invert(of_sums)), added])
 
-    def work(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        if table["block"][0].is_valid:
-            return _compare_sums(tuple(each.as_py() for each in key), table, schema)
-        columns = [table[field.name] for field in kept]
-        return pa.Table.from_arrays([*columns, pa.nulls(len(table), pa.int64())], schema=schema)
 
-    return partials.groupBy(*KEYS, "block").applyInArrow(work, from_arrow_schema(schema))
+def examined(engine: Engine, survey: Survey) -> Reduced:
+    """What `_examine` makes of all logs."""
+    return summed(engine.load("audit", survey), (*KEYS, "block"), _examine, KEYS)
 
 
-def _compare(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+def _compare(channel: Mapping[str, Any], rows: pa.Table) -> list[dict[str, Any]]:
     """Per receiving log: records of this block without a SEND, and with other bytes than it."""
     sent = np.zeros(_BLOCK, dtype=bool)
     crcs = np.zeros(_BLOCK, dtype=np.uint32)
@@ -395,32 +396,38 @@ def _compare(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         entry = found.setdefault(log_ids[i], [0, 0])
         entry[0] += int(np.count_nonzero(~known))
         entry[1] += int(np.count_nonzero(known & (crcs[offsets] != crc)))
-    return pa.table(
-        {
-            "engine": pa.array([key[0]] * len(found), pa.string()),
-            "database": pa.array([key[1]] * len(found), pa.int64()),
-            "channel": pa.array([key[2]] * len(found), pa.string()),
-            "log_id": pa.array(list(found), pa.string()),
-            "no_send": pa.array([entry[0] for entry in found.values()], pa.int64()),
-            "corrupted": pa.array([entry[1] for entry in found.values()], pa.int64()),
-        }
-    )
+    own = {name: channel[name] for name in KEYS}
+    return [
+        own | {"log_id": log_id} | dict(zip(_DIFFERENCES, entry, strict=True))
+        for log_id, entry in found.items()
+    ]
 
 
-def _differences(details: DataFrame) -> Iterator[dict[str, Any]]:
-    """Per channel and receiving log: ``no_send`` and ``corrupted`` of these messages."""
-    compared = (
-        details.where(sf.col("block").isNotNull())
-        .groupBy(*KEYS, "block")
-        .applyInArrow(
-            _compare,
-            "engine string, database bigint, channel string, log_id string, no_send bigint, "
-            "corrupted bigint",
-        )
-        .groupBy(*KEYS, "log_id")
-        .agg(*(sf.sum(name).alias(name) for name in _DIFFERENCES))
-    )
-    return (row.asDict() for row in compared.collect())
+_COMPARED = pa.schema(
+    [
+        *((name, pa.int64() if name == "database" else pa.string()) for name in KEYS),
+        ("log_id", pa.string()),
+        *((name, pa.int64()) for name in _DIFFERENCES),
+    ]
+)
+
+
+def _compare_details(details: pa.Table) -> pa.Table:
+    rows = [
+        row
+        for channel, group in groups(details, *KEYS, "block")
+        for row in _compare(channel, group)
+    ]
+    return pa.Table.from_pylist(rows, schema=_COMPARED)
+
+
+def _differences(engine: Engine, survey: Survey, suspects: Suspects) -> list[dict[str, Any]]:
+    """Per channel, block and receiving log: ``no_send`` and ``corrupted`` of these messages."""
+    details = engine.load("audit", survey, suspects=suspects)
+    found: list[dict[str, Any]] = summed(
+        details, ("block", *KEYS), _compare_details, KEYS
+    ).table.to_pylist()
+    return found
 
 
 def _of_role(table: pa.Table, role: str) -> list[dict[str, Any]]:
@@ -432,7 +439,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
     return row["engine"], row["database"], row["channel"]
 
 
-def _found(session: SparkSession, survey: Survey, table: pa.Table) -> list[dict[str, Any]]:
+def _found(engine: Engine, survey: Survey, table: pa.Table) -> list[dict[str, Any]]:
     """One row of `TABLE` per listener and channel, before the rules for tails and incomplete logs;
     `table` is what was `examined`.
     """
@@ -443,7 +450,7 @@ def _found(session: SparkSession, survey: Survey, table: pa.Table) -> list[dict[
         parts.setdefault(_key(row), []).extend(row["blocks"])
     suspects = {channel: np.sort(np.array(blocks)) for channel, blocks in parts.items()}
     if suspects:
-        rows += _differences(load(session, "audit", survey, suspects=suspects))
+        rows += _differences(engine, survey, suspects)
     for row in rows:
         entry = differences.setdefault((*_key(row), row["log_id"]), dict.fromkeys(_DIFFERENCES, 0))
         for name in _DIFFERENCES:
@@ -502,14 +509,12 @@ def is_violation(row: Mapping[str, Any]) -> bool:
     return not row["incomplete"] and any(row[name] for name in broken)
 
 
-def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     """Rows as in docs/spark.md, plus dropped, unowed, database, engine, backend_id, log_id."""
-    table = examined(load(session, "audit", survey)).toArrow()
-    found = _found(session, survey, table)
+    table, others = examined(engine, survey)
+    found = _found(engine, survey, table)
     write_rows(out / "audit", found, TABLE)
     rows = [judge(row) for row in found]
     names = ("expected", "distinct", "lost", "dup", "out_of_order", "corrupted", "unproven")
     totals = {name: sum(row[name] or 0 for row in rows) for name in names}
-    files = table.filter(pc.is_valid(table["file"])).select([field.name for field in FILE_COLUMNS])
-    reports = reports_of(files.to_pylist(), survey)
-    return JobResult(rows, reports, any(map(is_violation, rows)), totals)
+    return JobResult(rows, reports_of(others, survey), any(map(is_violation, rows)), totals)

@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine
+from spark_jobs.engine.tables import read_table, write_rows
 from spark_jobs.errors import CannotRunError
 from spark_jobs.figures.histogram import QUANTILES, SCALE
 from spark_jobs.figures.quantiles import summarised
@@ -25,13 +28,22 @@ from spark_jobs.jobs import latency
 from spark_jobs.logs.model import Survey
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
 from spark_jobs.survey import survey
 
-TITLE = "ratios between two runs, per channel and quantile; exit status 2 beyond --threshold"
 KEYS = ("scope", "database", "channel")
 SIDES = ("before", "after")
 FIGURES = (*QUANTILES, "mean_ns", "max_ns")
+TABLE = pa.schema(
+    [
+        *((name, pa.int64() if name == "database" else pa.string()) for name in KEYS),
+        *(
+            (f"{name}_{side}", pa.float64() if name == "mean_ns" else pa.int64())
+            for side in SIDES
+            for name in ("n", *FIGURES)
+        ),
+    ]
+)
+"""Of ``compare/``."""
 
 _ABOVE = 10
 """So many values above a quantile make it known well enough."""
@@ -59,39 +71,50 @@ def _side(path: str) -> Survey | Path:
     return survey([path])
 
 
-def _scoped(frame: DataFrame) -> DataFrame:
+def _scoped(rows: pa.Table) -> pa.Table:
     """Each row for its channel, and again for the whole."""
-    rows = frame.where(sf.col("wake") == "all")
-    scopes = sf.expr(
-        "explode(array(struct('channel' AS scope, database, channel), "
-        "struct('all' AS scope, -1L AS database, '' AS channel))) AS place"
-    )
-    others = [name for name in rows.columns if name not in KEYS]
-    return rows.select(*others, scopes).select(*others, "place.*")
+    over_all = {"scope": "all", "database": -1, "channel": ""}
+    tables = []
+    for scope in ({"scope": "channel"}, over_all):
+        table = rows
+        for name, value in scope.items():
+            column = pa.repeat(pa.scalar(value, TABLE.field(name).type), rows.num_rows)
+            if name in table.column_names:
+                table = table.drop_columns(name)
+            table = table.append_column(name, column)
+        tables.append(table)
+    return pa.concat_tables([tables[0], tables[1].select(tables[0].column_names)])
 
 
-def _summary(rows: DataFrame, counts: DataFrame) -> DataFrame:
-    sums = rows.withColumn("sum_ns", sf.col("mean_ns") * sf.col("n"))
-    figures = sums.select(*KEYS[1:], "wake", "n", "sum_ns", "min_ns", "max_ns")
-    parts = figures.unionByName(
-        counts.select(*KEYS[1:], "wake", "bucket", "n"), allowMissingColumns=True
+def _summary(rows: pa.Table, counts: pa.Table) -> pa.Table:
+    names = [*KEYS[1:], "n", "min_ns", "max_ns"]
+    figures, buckets = (each.filter(pc.equal(each["wake"], "all")) for each in (rows, counts))
+    sums = pc.multiply(figures["mean_ns"], figures["n"].cast(pa.float64()))
+    parts = pa.concat_tables(
+        [
+            figures.select(names).append_column("sum_ns", sums),
+            buckets.select([*KEYS[1:], "bucket", "n"]),
+        ],
+        promote_options="default",
     )
     how = {"sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
     found = summarised(_scoped(parts), KEYS, how)
-    return found.withColumn("mean_ns", sf.col("sum_ns") / sf.col("n"))
+    mean = pc.divide(found["sum_ns"], found["n"].cast(pa.float64()))
+    return found.append_column("mean_ns", mean)
 
 
 def _find(
-    session: SparkSession, side: Survey | Directory, out: Directory
-) -> tuple[DataFrame, list[FileReport]]:
-    """One row per (database, channel) and one over all of them."""
+    engine: Engine, side: Survey | Path, out: Directory
+) -> tuple[dict[tuple[Any, ...], dict[str, Any]], list[FileReport]]:
+    """One row per (database, channel) and one over all of them, by `KEYS`."""
     reports: list[FileReport] = []
+    place: Directory = out
     if isinstance(side, Survey):
-        reports = latency.run(session, side, out).reports
-        side = out
-    rows = session.read.parquet(str(side / "latency_summary"))
-    counts = session.read.parquet(str(side / "latency_hist"))
-    return _summary(rows, counts), reports
+        reports = latency.run(engine, side, out).reports
+    else:
+        place = side
+    found = _summary(read_table(place / "latency_summary"), read_table(place / "latency_hist"))
+    return {tuple(row[key] for key in KEYS): row for row in found.to_pylist()}, reports
 
 
 def _known(found: Mapping[str, Any], quantile: str) -> bool:
@@ -121,9 +144,7 @@ def _row(found: Mapping[str, Any], threshold: float | None) -> dict[str, Any]:
     return row | {"regressions": regressions}
 
 
-def run(
-    session: SparkSession, pair: Pair, out: Directory, *, threshold: float | None = None
-) -> JobResult:
+def run(engine: Engine, pair: Pair, out: Directory, *, threshold: float | None = None) -> JobResult:
     """Rows: database, channel (both null for the row over all), n_before, n_after; of each
     quantile, the mean and the maximum NAME_before_ns, NAME_after_ns, NAME_ratio; regressions, a
     list of quantiles. `compare/` in `out` has the same without ratios.
@@ -132,14 +153,17 @@ def run(
         raise CannotRunError(f"a threshold of {threshold} is no ratio")
     sides, reports = [], []
     for name, side in zip(SIDES, (pair.before, pair.after), strict=True):
-        frame, found = _find(session, side, out / name)
-        reports += found
-        sides.append(
-            frame.select(*KEYS, *(sf.col(f).alias(f"{f}_{name}") for f in ("n", *FIGURES)))
-        )
-    path = str(out / "compare")
-    sides[0].join(sides[1], list(KEYS), "full").write.mode("overwrite").parquet(path)
-    stored = session.read.parquet(path).orderBy(*KEYS).collect()
-    rows = [_row(found.asDict(), threshold) for found in stored]
+        found, read = _find(engine, side, out / name)
+        reports += read
+        sides.append(found)
+    stored = []
+    for key in sorted(set().union(*sides)):
+        row = dict(zip(KEYS, key, strict=True))
+        for name, found in zip(SIDES, sides, strict=True):
+            own = found.get(key, {})
+            row |= {f"{figure}_{name}": own.get(figure) for figure in ("n", *FIGURES)}
+        stored.append(row)
+    write_rows(out / "compare", stored, TABLE)
+    rows = [_row(found, threshold) for found in stored]
     worse = sum(bool(row["regressions"]) for row in rows)
     return JobResult(rows, reports, worse > 0, totals={"regressed": worse, "threshold": threshold})

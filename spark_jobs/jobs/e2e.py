@@ -12,9 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import write_table
 from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.figures.quantiles import summarised
 from spark_jobs.figures.windows import (
@@ -25,6 +29,7 @@ from spark_jobs.figures.windows import (
     dense,
     nanoseconds,
     numbers,
+    only_timed,
     place,
     reduce_by,
     window_of,
@@ -34,15 +39,14 @@ from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import file_reports, load
 
-TITLE = "publish-to-finish percentiles per topic and channel, attempts, requeues and time-outs"
 KEYS = ("engine", "database", "topic", "channel")
 COUNTS = ("finished", "requeued", "timed_out", "timed", "sum_ns", "sum_attempts")
 LEFT_OUT = ("negative", "unknown", "other_clock")
 
 _WINDOW = ("host", "boot_id", *KEYS, "window")
+_LOGGED = ("engine", "database", "channel")
+"""What a log has of `KEYS`: topic and channel in one name."""
 _KINDS = (Kind.FIN, Kind.REQ, Kind.TIMEOUT)
 _NEVER = np.iinfo(np.int64).max
 
@@ -130,19 +134,21 @@ class Partials:
             yield {name: [count] for name, count in self._left_out.items()}
 
 
-def table(partials: DataFrame, *keys: str) -> DataFrame:
-    """One row per key with all figures; the quantiles are null where nothing was timed."""
-    colon = "instr(channel, ':')"
-    named = partials.where(sf.col("window").isNotNull()).withColumns(
-        {
-            "topic": sf.expr(f"if({colon} > 0, substring(channel, 1, {colon} - 1), channel)"),
-            "channel": sf.expr(f"if({colon} > 0, substring(channel, {colon} + 1), NULL)"),
-        }
+def _with_topics(rows: pa.Table) -> pa.Table:
+    """Two columns of TOPIC:CHANNEL."""
+    names = rows["channel"].combine_chunks().dictionary_encode()
+    parts = [name.partition(":") for name in names.dictionary.to_pylist()]
+    topics, channels = (
+        pa.array([part[at] for part in parts], pa.string()).take(names.indices) for at in (0, 2)
     )
-    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
-    rows = named.fillna("", ["channel"]).withColumns({"min_ns": low, "max_ns": high})
+    place = rows.schema.get_field_index("channel")
+    return rows.set_column(place, "channel", channels).append_column("topic", topics)
+
+
+def table(rows: pa.Table, *keys: str) -> pa.Table:
+    """One row per key with all figures; the quantiles are null where nothing was timed."""
     how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max", "max_attempts": "max"}
-    return summarised(rows, keys, how)
+    return summarised(only_timed(_with_topics(rows)), keys, how)
 
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,17 +163,16 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
     mean_attempts and max_attempts (of what was finished), requeued, timed_out. By host, boot and
     window they are in `e2e/` in `out`.
     """
-    partials = load(session, "e2e", survey, window_ns=nanoseconds(window)).persist()
-    try:
-        with_time(table(partials, *_WINDOW)).write.mode("overwrite").parquet(str(out / "e2e"))
-        rows = [_row(row.asDict()) for row in table(partials, *KEYS).orderBy(*KEYS).collect()]
-        sums = partials.agg(*(sf.sum(name).alias(name) for name in LEFT_OUT)).collect()[0]
-        totals = {name: sums[name] or 0 for name in LEFT_OUT}
-        return JobResult(rows, file_reports(partials, survey), totals=totals)
-    finally:
-        partials.unpersist()
+    with engine.load("e2e", survey, window_ns=nanoseconds(window)) as partials:
+        by = ("host", "boot_id", *_LOGGED, "window")
+        found, _ = summed(partials, by, lambda rows: table(rows, *_WINDOW), _WINDOW)
+        whole, others = summed(partials, _LOGGED, lambda rows: table(rows, *KEYS), KEYS)
+    write_table(out / "e2e", with_time(found))
+    rows = [_row(row) for row in whole.to_pylist()]
+    totals = {name: pc.sum(others[name]).as_py() or 0 for name in LEFT_OUT}
+    return JobResult(rows, reports_of(others, survey), totals=totals)

@@ -27,11 +27,13 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from pyspark.sql import SparkSession
 
 from spark_jobs.archive import layout
 from spark_jobs.archive.layout import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
 from spark_jobs.archive.row_group import RowGroup, writer
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs.find import group
 from spark_jobs.logs.model import Chunk, Log, Segment, Survey
@@ -40,10 +42,6 @@ from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import FIELD_NAMES, Kind
 from spark_jobs.places import filesystem, is_local, local_path
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import load, reports_of
-
-TITLE = "archives raw logs as Parquet, which the other jobs read as well"
 
 _KINDS = len(Kind) + 1
 _DAY_NS = 86_400 * 10**9
@@ -290,9 +288,7 @@ def _is_below(path: str, directory: Path) -> bool:
     return Path(path).absolute().is_relative_to(directory.absolute())
 
 
-def run(
-    session: SparkSession, survey: Survey, out: Directory, *, overwrite: bool = False
-) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = False) -> JobResult:
     """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
 
     Raises CannotRunError when `out` holds the logs, or what is given is an archive.
@@ -310,23 +306,23 @@ def run(
     rows_there = [] if overwrite else layout.segment_rows(root)[0]
     known = {row["segment"]: row for row in rows_there}
     fresh = _fresh(survey.segments, known)
-    partials = load(session, "ingest", Survey([*map(_alone, fresh)]), root=root)
-    found = [row.asDict() for row in partials.collect()]  # two of each segment
-    put = {row["segment"]: row for row in found if row["segment"] is not None}
-    reports = reports_of((row for row in found if row["file"] is not None), survey)
+    partials = engine.load("ingest", Survey([*map(_alone, fresh)]), root=root)
+    done, others = summed(partials, ("segment",), lambda rows: rows)
+    put = {row["segment"]: row for row in done.to_pylist()}
+    reports = reports_of(others, survey)
     by_file = {report.file: report for report in reports}
     rows = []
     for segment in fresh:
         _release(root, segment.file.path)
-        file, done = segment.file.path, put[segment.name]
+        file, own = segment.file.path, put[segment.name]
         records = by_file[file].records
         rows.append(
             {
                 "segment": segment.name,
-                "status": done["status"],
+                "status": own["status"],
                 "file": file,
                 "records": records,
-                "bytes": done["bytes"],
+                "bytes": own["bytes"],
             }
         )
     unchanged = len({segment.name for segment in survey.segments}) - len(fresh)

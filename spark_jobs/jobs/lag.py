@@ -15,9 +15,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import key_begins, ordered, write_table
+from spark_jobs.figures.quantiles import grouped
 from spark_jobs.figures.windows import (
     WINDOW_COLUMNS,
     Buffer,
@@ -35,10 +40,7 @@ from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import file_reports, load
 
-TITLE = "how far each process is behind, and which one holds the tail of the queue back"
 PLACE = ("host", "boot_id", "engine")
 KEYS = (*PLACE, "database", "channel", "pid", "window")
 
@@ -123,52 +125,55 @@ class Partials:
             yield {"other_clock": [self._other_clock]}
 
 
-def received(partials: DataFrame, *keys: str) -> DataFrame:
-    """The keys, n, mean_lag, max_lag, max_age_ns."""
-    return (
-        partials.where(sf.col("channel").isNotNull())
-        .groupBy(*keys)
-        .agg(
-            sf.sum("n").alias("n"),
-            (sf.sum("sum_lag") / sf.sum("n")).alias("mean_lag"),
-            sf.max("max_lag").alias("max_lag"),
-            sf.max("max_age_ns").alias("max_age_ns"),
-        )
-    )
+def received(rows: pa.Table, *keys: str) -> pa.Table:
+    """The keys, n, sum_lag, max_lag, max_age_ns."""
+    named = rows.filter(pc.is_valid(rows["channel"]))
+    figures = {"n": "sum", "sum_lag": "sum", "max_lag": "max", "max_age_ns": "max"}
+    return grouped(named, keys, figures)
 
 
-def holders(partials: DataFrame) -> DataFrame:
-    """host, boot_id, engine, window, pid of the holder, tail_age_ns; where a backend is behind."""
-    oldest = sf.max(sf.struct("tail_age_ns", "pid", "backend_id")).alias("oldest")
-    behind = partials.where(sf.col("tail_age_ns").isNotNull())
-    return behind.groupBy(*PLACE, "window").agg(oldest).select(*PLACE, "window", "oldest.*")
+def _with_mean(table: pa.Table) -> pa.Table:
+    """``mean_lag`` in place of ``sum_lag``."""
+    mean = pc.divide(table["sum_lag"].cast(pa.float64()), table["n"].cast(pa.float64()))
+    place = table.schema.get_field_index("sum_lag")
+    return table.set_column(place, "mean_lag", mean)
 
 
-def _per_process(partials: DataFrame, held: DataFrame) -> DataFrame:
+def holders(rows: pa.Table) -> pa.Table:
+    """host, boot_id, engine, window, tail_age_ns, pid, backend_id of the holder; where a backend is
+    behind.
+    """
+    keys, worst = (*PLACE, "window"), ("tail_age_ns", "pid", "backend_id")
+    behind = rows.filter(pc.is_valid(rows["tail_age_ns"])).select([*keys, *worst])
+    behind = ordered(behind, *keys, *worst)
+    last = np.append(key_begins(behind, keys)[1:], True)[: behind.num_rows]
+    return behind.filter(pa.array(last, pa.bool_()))
+
+
+def _per_process(by_window: pa.Table, held: pa.Table) -> list[dict[str, Any]]:
     keys = (*PLACE, "pid")
-    holding = held.groupBy(*keys).agg(
-        sf.count("*").alias("windows_as_holder"), sf.max("tail_age_ns").alias("max_tail_age_ns")
-    )
-    joined = received(partials, *keys).join(holding, list(keys), "left")
-    return joined.fillna(0, ["windows_as_holder", "max_tail_age_ns"])
+    figures = {"n": "sum", "sum_lag": "sum", "max_lag": "max", "max_age_ns": "max"}
+    holding: dict[tuple[Any, ...], list[int]] = {}
+    for row in held.to_pylist():
+        holding.setdefault(tuple(row[key] for key in keys), []).append(row["tail_age_ns"])
+    rows = _with_mean(grouped(by_window, keys, figures)).to_pylist()
+    for row in rows:
+        ages = holding.get(tuple(row[key] for key in keys), [])
+        row |= {"windows_as_holder": len(ages), "max_tail_age_ns": max(ages, default=0)}
+    return sorted(rows, key=lambda row: (-row["windows_as_holder"], -row["max_age_ns"]))
 
 
-def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows, who held the tail longest first: host, boot_id, engine, pid, n, mean_lag and max_lag
     (entries), max_age_ns (of a message when it was handed over), windows_as_holder and
     max_tail_age_ns. By window they are in `lag/`, and the holders in `lag_holders/` in `out`.
     """
-    partials = load(session, "lag", survey, window_ns=nanoseconds(window)).persist()
-    try:
-        with_time(received(partials, *KEYS)).write.mode("overwrite").parquet(str(out / "lag"))
-        held = holders(partials).persist()
-        with_time(held).write.mode("overwrite").parquet(str(out / "lag_holders"))
-        order = (sf.desc("windows_as_holder"), sf.desc("max_age_ns"), *PLACE, "pid")
-        rows = [row.asDict() for row in _per_process(partials, held).orderBy(*order).collect()]
-        held.unpersist()
-        foreign = partials.agg(sf.sum("other_clock")).collect()[0][0] or 0
-        totals = {"windows_held": sum(row["windows_as_holder"] for row in rows)}
-        reports = file_reports(partials, survey)
-        return JobResult(rows, reports, totals=totals | {"other_clock": foreign})
-    finally:
-        partials.unpersist()
+    with engine.load("lag", survey, window_ns=nanoseconds(window)) as partials:
+        by_window, _ = summed(partials, KEYS, lambda rows: received(rows, *KEYS))
+        held, others = summed(partials, (*PLACE, "window"), holders)
+    write_table(out / "lag", with_time(_with_mean(by_window)))
+    write_table(out / "lag_holders", with_time(held))
+    rows = _per_process(by_window, held)
+    totals = {"windows_held": sum(row["windows_as_holder"] for row in rows)}
+    totals["other_clock"] = pc.sum(others["other_clock"]).as_py() or 0
+    return JobResult(rows, reports_of(others, survey), totals=totals)

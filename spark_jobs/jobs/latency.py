@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, Reduced
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import write_rows, write_table
 from spark_jobs.figures.hgrm import EVERYTHING, MOST_CHANNELS, Channel, Counts, busiest, write_all
 from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket
 from spark_jobs.figures.merge import (
@@ -28,20 +30,16 @@ from spark_jobs.figures.merge import (
     KEY,
     KEYS,
     WHOLE,
+    adding_up,
+    exploded,
     lists,
-    merged,
     merged_schema,
 )
-from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.quantiles import grouped, summarised
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import WAKE_NAMES, Kind
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import FILE_COLUMNS, load, reports_of
-from spark_jobs.spark.tables import write_rows
-
-TITLE = "commit-to-receive latency per channel, process and wake reason"
 
 SUMMARY = pa.schema(
     [
@@ -292,21 +290,25 @@ class Partials(Rows):
             yield self._figures(n) | columns
 
 
-def _over_all_wakes(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("wake", sf.explode(sf.array(sf.lit("all"), sf.col("wake"))))
+def _over_all_wakes(rows: pa.Table) -> pa.Table:
+    place = rows.schema.get_field_index("wake")
+    over_all = pa.repeat(pa.scalar("all"), rows.num_rows)
+    return pa.concat_tables([rows.set_column(place, "wake", over_all), rows])
 
 
-def histogram(partials: DataFrame, keys: Sequence[str] = KEYS) -> DataFrame:
-    """keys, bucket, n: the whole histogram of each key."""
-    rows = _over_all_wakes(partials.where(sf.col("bucket").isNotNull()))
-    return rows.groupBy(*keys, "bucket").agg(sf.sum("n").alias("n"))
+def histogram(rows: pa.Table, keys: Sequence[str] = KEYS) -> pa.Table:
+    """keys, bucket, n: the whole histogram of each key, from `Rows`."""
+    of_buckets = rows.filter(pc.is_valid(rows["bucket"]))
+    return grouped(_over_all_wakes(of_buckets), [*keys, "bucket"], {"n": "sum"})
 
 
-def summarise(partials: DataFrame, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
-    """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate."""
-    named = _over_all_wakes(partials.where(sf.col("wake").isNotNull()))
-    rows = [row.asDict() for row in summarised(named, keys, _FIGURES).collect()]
-    return [_row(row, keys) for row in sorted(rows, key=lambda row: [row[key] for key in keys])]
+def summarise(rows: pa.Table, keys: Sequence[str] = KEYS) -> list[dict[str, Any]]:
+    """One row per key, which must contain ``wake``: n, min, quantiles, max, mean (ns), rate.
+
+    `rows` are `Rows`, or what was `unpacked`.
+    """
+    named = _over_all_wakes(rows.filter(pc.is_valid(rows["wake"])))
+    return [_row(row, keys) for row in summarised(named, keys, _FIGURES).to_pylist()]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -318,21 +320,18 @@ def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def left_out(partials: DataFrame) -> dict[str, int]:
+def left_out(rows: pa.Table) -> dict[str, int]:
     """How many receptions have no latency, and why."""
-    sums = partials.agg(sf.sum("negative"), sf.sum("other_clock")).collect()[0]
-    return {"negative_latencies": sums[0] or 0, "other_clock": sums[1] or 0}
+    return {
+        "negative_latencies": pc.sum(rows["negative"]).as_py() or 0,
+        "other_clock": pc.sum(rows["other_clock"]).as_py() or 0,
+    }
 
 
-def _per_bucket(rows: DataFrame) -> DataFrame:
-    pairs = sf.inline(sf.arrays_zip("buckets", "counts")).alias("bucket", "n")
-    return rows.select(*KEYS, pairs)
-
-
-def unpacked(partials: DataFrame) -> DataFrame:
+def unpacked(partials: pa.Table) -> pa.Table:
     """What `Partials` gave as `Rows` would have, for `summarise` by other keys."""
-    figures = partials.drop("buckets", "counts")
-    return figures.unionByName(_per_bucket(partials), allowMissingColumns=True)
+    figures = partials.drop_columns([field.name for field in HISTOGRAM])
+    return pa.concat_tables([figures, exploded(partials)], promote_options="default")
 
 
 def _distributions(table: pa.Table, chosen: Collection[Channel]) -> dict[Channel, Counts]:
@@ -350,45 +349,31 @@ def _distributions(table: pa.Table, chosen: Collection[Channel]) -> dict[Channel
     return result
 
 
-def _merged(partials: DataFrame, out: Directory) -> pa.Table:
-    """What `merged` finds but for the keys' histograms, which are in `out`, `latency_hist/`."""
-    columns, place = (*Partials.COLUMNS, *FILE_COLUMNS), out / "latency_hist"
+def _merged(engine: Engine, survey: Survey, out: Directory) -> Reduced:
+    """What `adding_up` finds but for the keys' histograms, which are in `out`, `latency_hist/`."""
+    found, place = engine.load("latency", survey), out / "latency_hist"
+    schema = merged_schema(found.schema)
     if isinstance(place, Path):
         write_rows(place, [], COUNTS)  # readers want a schema, even if there are no rows
-        return merged(partials, columns, (str(place.absolute()), MOST_CHANNELS)).toArrow()
-    # Arrow does not know all of Hadoop's file systems.
-    found = merged(partials, columns).persist()
-    try:
-        counts = _per_bucket(found.where(sf.col("scope") == KEY))
-        counts.write.mode("overwrite").parquet(str(place))
-        own = sf.coalesce(sf.col("scope"), sf.lit(KEY)) == KEY
-        kept = [
-            sf.when(~own, sf.col(field.name)).alias(field.name)
-            if field in HISTOGRAM
-            else sf.col(field.name)
-            for field in merged_schema(columns)
-        ]
-        return found.select(*kept).toArrow()
-    finally:
-        found.unpersist()
+        written = str(place.absolute()), MOST_CHANNELS
+        return found.reduced(CHANNEL_KEYS, adding_up(schema, written), schema)
+    reduced = found.reduced(CHANNEL_KEYS, adding_up(schema), schema)  # tasks cannot write there
+    of_keys = reduced.table.filter(pc.equal(reduced.table["scope"], KEY))
+    write_table(place, exploded(of_keys))
+    return reduced
 
 
-def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     """Rows as docs/spark.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
     `hgrm/`, one file for all channels and one for each of the busiest.
     """
-    table = _merged(load(session, "latency", survey), out)
+    table, others = _merged(engine, survey, out)
     plain = table.drop_columns([field.name for field in HISTOGRAM])
     listeners = plain.filter(pc.equal(plain["scope"], KEY)).to_pylist()
     listeners.sort(key=lambda row: [row[key] for key in KEYS])
     rows = [_row(row, KEYS) for row in listeners]
     write_rows(out / "latency_summary", rows, SUMMARY)
     write_all(_distributions(table, busiest(rows, MOST_CHANNELS)), rows, out / "hgrm")
-    totals = {
-        "negative_latencies": pc.sum(table["negative"]).as_py() or 0,
-        "other_clock": pc.sum(table["other_clock"]).as_py() or 0,
-    }
-    files = plain.filter(pc.is_valid(plain["file"])).select([field.name for field in FILE_COLUMNS])
-    return JobResult(rows, reports_of(files.to_pylist(), survey), totals=totals)
+    return JobResult(rows, reports_of(others, survey), totals=left_out(others))

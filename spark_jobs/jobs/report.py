@@ -7,23 +7,23 @@ exit status is that of the audit. What is over time is drawn for each host and b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, Found, summed
+from spark_jobs.engine.tables import read_table
 from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.figures.histogram import midpoint
+from spark_jobs.figures.quantiles import grouped
 from spark_jobs.jobs import audit, latency, timeline, wakeups
 from spark_jobs.logs.model import Survey
 from spark_jobs.report.html import Place, heat_map, page, percentile_plot, table, timeline_plot
 from spark_jobs.report.svg import plain
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import load
-
-TITLE = "one self-contained HTML page with plots, and .hgrm files"
 
 Curve = list[tuple[float, float]]
 
@@ -32,6 +32,8 @@ _CURVES, _ROWS, _PLACES = 7, 40, 8
 _LISTED = 200
 _CHANNEL = ("engine", "database", "channel")
 _PLACE = ("host", "boot_id")
+_TIMELINE = ("kind", "bucket", "n", "bytes", "timed", "min_ns", "max_ns")
+"""What `timeline.table` takes beside the keys."""
 _LATENCIES = {
     "channel": "channel",
     "pid": "pid",
@@ -78,10 +80,10 @@ def _curve(buckets: Any, counts: Any) -> list[tuple[float, float]]:
     return [(level, float(values[index])) for index, level, _ in steps(counts) if level < 1]
 
 
-def _curves(counts: DataFrame, rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+def _curves(counts: pa.Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Over all channels, and of the busiest."""
     chosen = busiest(rows, _CURVES)
-    found = distributions(counts.where(sf.col("wake") == "all"), chosen)
+    found = distributions(counts.filter(pc.equal(counts["wake"], "all")), chosen)
     curves: dict[str, Curve] = {}
     for key in (EVERYTHING, *chosen):
         if key in found:
@@ -113,46 +115,67 @@ def _width(span_ns: float) -> int:
     )
 
 
-def _places(session: SparkSession, survey: Survey, window_ns: int) -> list[Place]:
-    partials = load(session, "timeline", survey, window_ns=window_ns).persist()
-    try:
-        spans = (
-            partials.where(sf.col("window").isNotNull() & sf.col("bucket").isNull())
-            .groupBy(*_PLACE)
-            .agg(
-                sf.min("window").alias("first"),
-                sf.max("window").alias("last"),
-                sf.sum("n").alias("total"),
-            )
-            .orderBy(sf.desc("total"), *_PLACE)
-            .limit(_PLACES)
-        )
-        return [_place(partials, row, window_ns) for row in spans.collect()]
-    finally:
-        partials.unpersist()
+def _spans(rows: pa.Table) -> pa.Table:
+    """Of each place: its first and last window, and how many records it has."""
+    rows = rows.select([*_PLACE, "window", "n", "bucket"]).filter(pc.is_null(rows["bucket"]))
+    rows = rows.append_column("first", rows["window"]).append_column("last", rows["window"])
+    return grouped(rows, _PLACE, {"first": "min", "last": "max", "n": "sum"})
 
 
-def _place(partials: DataFrame, span: Any, window_ns: int) -> Place:
-    width = window_ns * (-(-(span.last - span.first + window_ns) // (window_ns * _BINS)))
-    bins = (span.last - span.first) // width + 1
-    place = Place(span.host, span.boot_id, span.first, width, bins)
-    here = partials.where((sf.col("host") == span.host) & (sf.col("boot_id") == span.boot_id))
-    binned = here.withColumn("bin", sf.expr(f"int((window - {span.first}L) DIV {width}L)"))
-    place.totals = [row.asDict() for row in timeline.table(binned, "kind", "bin").collect()]
-    received = binned.where(sf.col("kind") == "RECV")
-    counted = received.where(sf.col("bucket").isNull()).groupBy(*_CHANNEL)
-    counts = counted.agg(sf.sum("n").alias("total")).orderBy(sf.desc("total"), *_CHANNEL)
-    busy = counts.limit(_ROWS)
-    cells = timeline.table(received.join(busy, list(_CHANNEL), "left_semi"), *_CHANNEL, "bin")
-    names: dict[tuple[Any, ...], str] = {}
-    for row in busy.collect():
-        key = tuple(row[name] for name in _CHANNEL)
-        names[key] = _distinct(key, place.channels)
-        place.channels[names[key]] = []
-    for row in cells.orderBy("bin").collect():
-        if row.p99_ns is not None:
-            place.channels[names[tuple(row[name] for name in _CHANNEL)]].append(row.asDict())
-    return place
+def _places(engine: Engine, survey: Survey, window_ns: int) -> list[Place]:
+    places = []
+    with engine.load("timeline", survey, window_ns=window_ns) as partials:
+        spans = summed(partials, _PLACE, _spans).table.to_pylist()
+        for span in sorted(spans, key=lambda span: -span["n"])[:_PLACES]:
+            length = span["last"] - span["first"] + window_ns
+            width = window_ns * (-(-length // (window_ns * _BINS)))
+            bins = (span["last"] - span["first"]) // width + 1
+            places.append(Place(span["host"], span["boot_id"], span["first"], width, bins))
+        if places:
+            _fill(partials, places)
+    return places
+
+
+def _of_place(rows: pa.Table, place: Place) -> pa.Table:
+    own = zip(_PLACE, (place.host, place.boot_id), strict=True)
+    return rows.filter(pc.and_(*(pc.equal(rows[name], value) for name, value in own)))
+
+
+def _binned(rows: pa.Table, place: Place) -> Iterator[pa.Table]:
+    """`timeline.table` of the place by kind and bin, and by channel and bin."""
+    rows = _of_place(rows.select([*_PLACE, "window", *_CHANNEL, *_TIMELINE]), place)
+    since = pc.subtract(rows["window"], place.start_ns)
+    rows = rows.append_column("bin", pc.divide(since, place.width_ns))
+    received = rows.filter(pc.equal(rows["kind"], "RECV"))
+    for keys, part in ((("kind", "bin"), rows), ((*_CHANNEL, "bin"), received)):
+        found = timeline.table(part.select([*dict.fromkeys((*keys, *_TIMELINE))]), *keys)
+        for name, value in zip(_PLACE, (place.host, place.boot_id), strict=True):
+            column = pa.repeat(pa.scalar(value, pa.string()), found.num_rows)
+            found = found.append_column(name, column)
+        yield found
+
+
+def _fill(partials: Found, places: Sequence[Place]) -> None:
+    """Fills in what was received in each bin."""
+
+    def how(rows: pa.Table) -> pa.Table:
+        tables = [table for place in places for table in _binned(rows, place)]
+        return pa.concat_tables(tables, promote_options="default")
+
+    found = summed(partials, _PLACE, how, (*_PLACE, "kind", *_CHANNEL, "bin")).table
+    for place in places:
+        rows = _of_place(found, place)
+        of_channel = pc.is_valid(rows["channel"])
+        place.totals += rows.filter(pc.invert(of_channel)).to_pylist()
+        cells = rows.filter(of_channel)
+        busy = grouped(cells, _CHANNEL, {"n": "sum"}).to_pylist()
+        for channel in sorted(busy, key=lambda row: -row["n"])[:_ROWS]:
+            key = [channel[name] for name in _CHANNEL]
+            same = [pc.equal(cells[name], each) for name, each in zip(_CHANNEL, key, strict=True)]
+            own = cells.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
+            place.channels[_distinct(key, place.channels)] = [
+                row for row in own.to_pylist() if row["p99_ns"] is not None
+            ]
 
 
 def _verdict(audited: JobResult) -> str:
@@ -199,13 +222,13 @@ def _sections(
     return sections
 
 
-def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     """Rows: name, path; of what was written for people to look at."""
-    timed = latency.run(session, survey, out)
-    audited = audit.run(session, survey, out)
-    woken = wakeups.run(session, survey, out)
-    places = _places(session, survey, _width(_span_ns(timed.rows)))
-    counts = session.read.parquet(str(out / "latency_hist"))
+    timed = latency.run(engine, survey, out)
+    audited = audit.run(engine, survey, out)
+    woken = wakeups.run(engine, survey, out)
+    places = _places(engine, survey, _width(_span_ns(timed.rows)))
+    counts = read_table(out / "latency_hist")
     sections = _sections(timed, woken, audited, _curves(counts, timed.rows), places)
     target = out / "report.html"
     target.write_text(page("pynotify latency report", sections), encoding="utf-8")

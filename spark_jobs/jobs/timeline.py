@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+import pyarrow.compute as pc
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import write_table
 from spark_jobs.figures.histogram import BUCKETS, bucket
 from spark_jobs.figures.quantiles import summarised
 from spark_jobs.figures.windows import (
@@ -24,6 +27,7 @@ from spark_jobs.figures.windows import (
     listed,
     nanoseconds,
     numbers,
+    only_timed,
     place,
     reduce_by,
     window_of,
@@ -33,10 +37,7 @@ from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import file_reports, load
 
-TITLE = "messages, bytes and latency per channel, window by window"
 KEYS = ("host", "boot_id", "engine", "database", "channel", "kind", "window")
 
 _KINDS = tuple(kind for kind in Kind if kind.name in ("SEND", "RECV", "FIN", "REQ", "TIMEOUT"))
@@ -113,26 +114,22 @@ class Partials:
             yield {"untimed": [self._untimed]}
 
 
-def table(partials: DataFrame, *keys: str) -> DataFrame:
+def table(rows: pa.Table, *keys: str) -> pa.Table:
     """One row per key with all figures; RECV must not be mixed with other kinds."""
-    # min() and max() pass over null
-    low, high = (sf.when(sf.col("timed") > 0, sf.col(name)) for name in ("min_ns", "max_ns"))
-    rows = partials.where(sf.col("window").isNotNull()).withColumns({"min_ns": low, "max_ns": high})
-    return summarised(rows, keys, {"bytes": "sum", "min_ns": "min", "max_ns": "max"})
+    figures = {"bytes": "sum", "min_ns": "min", "max_ns": "max"}
+    return summarised(only_timed(rows), keys, figures)
 
 
-def run(session: SparkSession, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows: host, boot_id, engine, database, channel, kind, window (its start), n, bytes,
     rate_per_s, and of RECV the quantiles, min_ns and max_ns. All rows are in `timeline/` in `out`.
     """
     window_ns = nanoseconds(window)
-    partials = load(session, "timeline", survey, window_ns=window_ns).persist()
-    try:
-        whole = table(partials, *KEYS).withColumn("rate_per_s", sf.col("n") * (1e9 / window_ns))
-        path = str(out / "timeline")
-        with_time(whole).write.mode("overwrite").parquet(path)
-        untimed = partials.agg(sf.sum("untimed")).collect()[0][0] or 0
-        rows, totals = listed(session.read.parquet(path), "window", *KEYS)
-        return JobResult(rows, file_reports(partials, survey), totals=totals | {"untimed": untimed})
-    finally:
-        partials.unpersist()
+    partials = engine.load("timeline", survey, window_ns=window_ns)
+    found, others = summed(partials, KEYS, lambda rows: table(rows, *KEYS), ("window", *KEYS))
+    rate = pc.multiply(found["n"].cast(pa.float64()), 1e9 / window_ns)
+    found = found.append_column("rate_per_s", rate)
+    write_table(out / "timeline", with_time(found))
+    rows, totals = listed(found)
+    untimed = pc.sum(others["untimed"]).as_py() or 0
+    return JobResult(rows, reports_of(others, survey), totals=totals | {"untimed": untimed})

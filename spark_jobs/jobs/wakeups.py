@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import write_table
 from spark_jobs.figures.histogram import BUCKETS, bucket
 from spark_jobs.figures.quantiles import summarised
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import USEFUL, WAKE_NAMES, Kind, Wake
 from spark_jobs.result import JobResult
-from spark_jobs.spark.directory import Directory
-from spark_jobs.spark.source import file_reports, load
 
-TITLE = "signals sent and useful wake-ups per process"
 KEYS = ("host", "boot_id", "pid")
 REASONS = tuple(f"wakes_{wake.name.lower()}" for wake in Wake)
 COUNTS = (
@@ -107,10 +106,10 @@ class Partials:
             yield who | {"bucket": times, "n": self._histogram[times]}
 
 
-def table(partials: DataFrame) -> DataFrame:
+def table(rows: pa.Table) -> pa.Table:
     """One row per process."""
     how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max"}
-    return summarised(partials.where(sf.col("host").isNotNull()), KEYS, how)
+    return summarised(rows, KEYS, how)
 
 
 def _ratio(numerator: int, denominator: int) -> float | None:
@@ -124,20 +123,16 @@ def _derived(row: dict[str, Any]) -> dict[str, Any]:
     return result | {f"wake_{name}": row[name] for name in _TIMES if name in row}
 
 
-def run(session: SparkSession, survey: Survey, out: Directory) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     """Rows: host, boot_id, pid, the `COUNTS`, useless_wakes, messages_per_useful_wake, and
     wake_p50_ns and wake_p99_ns: from the commit to the end of the sleep that a signal ended.
 
     Signals are counted with the process that sent them, wake-ups with the one that was woken, so
     the ratio of the two is a figure of the whole: ``totals.signals_per_useful_wake``.
     """
-    partials = load(session, "wakeups", survey).persist()
-    try:
-        summed = table(partials)
-        summed.write.mode("overwrite").parquet(str(out / "wakeups"))
-        rows = [_derived(row.asDict()) for row in summed.orderBy(*KEYS).collect()]
-        totals = _derived({name: sum(row[name] for row in rows) for name in COUNTS})
-        totals["signals_per_useful_wake"] = _ratio(totals["signals_sent"], totals["useful_wakes"])
-        return JobResult(rows, file_reports(partials, survey), totals=totals)
-    finally:
-        partials.unpersist()
+    found, others = summed(engine.load("wakeups", survey), KEYS, table)
+    write_table(out / "wakeups", found)
+    rows = [_derived(row) for row in found.to_pylist()]
+    totals = _derived({name: sum(row[name] for row in rows) for name in COUNTS})
+    totals["signals_per_useful_wake"] = _ratio(totals["signals_sent"], totals["useful_wakes"])
+    return JobResult(rows, reports_of(others, survey), totals=totals)

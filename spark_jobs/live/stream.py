@@ -18,9 +18,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from spark_jobs.engine.tables import write_table
 from spark_jobs.errors import NoLogsError
 from spark_jobs.figures.merge import KEYS
 from spark_jobs.jobs.latency import histogram, left_out, summarise
@@ -51,23 +54,17 @@ def accumulated(stream: DataFrame) -> DataFrame:
     )
 
 
-def _reports(state: DataFrame) -> list[FileReport]:
-    rows = state.where(sf.col("file").isNotNull()).select("file", "file_records", "file_damaged")
-    return sorted(
-        (
-            FileReport(
-                row.file,
-                row.file_records,
-                row.file_damaged,
-                [f"{row.file_damaged} records are damaged"] if row.file_damaged else [],
-            )
-            for row in rows.collect()
-        ),
-        key=lambda report: report.file,
-    )
+def _reports(state: pa.Table) -> list[FileReport]:
+    rows = state.filter(pc.is_valid(state["file"])).to_pylist()
+    reports = []
+    for row in rows:
+        damaged = row["file_damaged"]
+        problems = [f"{damaged} records are damaged"] if damaged else []
+        reports.append(FileReport(row["file"], row["file_records"], damaged, problems))
+    return sorted(reports, key=lambda report: report.file)
 
 
-def result_of(state: DataFrame) -> JobResult:
+def result_of(state: pa.Table) -> JobResult:
     """Rows as those of ``latency``."""
     return JobResult(summarise(state), _reports(state), totals=left_out(state))
 
@@ -91,13 +88,9 @@ def run(
     ended = Event()
 
     def put(frame: DataFrame, _batch: int) -> None:
-        frame.persist()
-        try:
-            result = result_of(frame)
-            histogram(frame).write.mode("overwrite").parquet(str(out / "latency_hist"))
-        finally:
-            frame.unpersist()
-        if not refresh(result):
+        state = frame.toArrow()
+        write_table(out / "latency_hist", histogram(state))
+        if not refresh(result_of(state)):
             ended.set()
 
     stream = session.readStream.format("pynlog_live").option("logs", json.dumps(list(logs))).load()

@@ -22,13 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.engine.partials import batch as record_batch
 from spark_jobs.errors import NoLogsError
 from spark_jobs.jobs import latency
 from spark_jobs.logs.checksum import record_ok
 from spark_jobs.logs.model import CHUNK_RECORDS, Chunk, Log, LogFile, shown
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import HEADER_BYTES, RECORD_BYTES, Kind
-from spark_jobs.spark.source import batch as record_batch
 from spark_jobs.survey import survey
 
 SCHEMA = pa.schema(

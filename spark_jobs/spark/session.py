@@ -6,18 +6,27 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.spark.configured import was_submitted
 from spark_jobs.spark.java import ensure_java
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
-_QUIET = {
-    "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
-    # Snappy's library does not load where Debian's package musl is installed.
-    "spark.sql.parquet.compression.codec": "zstd",
-}
+
+def _defaults() -> dict[str, str]:
+    """What is set unless the user's configuration of Spark sets it."""
+    return {
+        "spark.ui.enabled": "false",
+        # A bar on stderr; only jobs that take longer than half a second show one.
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        # Snappy's library does not load where Debian's package musl is installed.
+        "spark.sql.parquet.compression.codec": "zstd",
+        # `live` keeps small states: the default of 200 partitions would be mostly empty tasks.
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+    }
 
 
 def _prepare_local(master: str | None) -> None:
@@ -44,17 +53,15 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    builder = SparkSession.builder.appName(application)
-    # spark-submit has started the JVM already, and configured it.
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not was_submitted():
         _prepare_local(master)
-    # A bar on stderr; only jobs that take longer than half a second show one.
-    progress = str(sys.stderr.isatty()).lower()
-    for key, value in {**_QUIET, "spark.ui.showConsoleProgress": progress}.items():
-        builder = builder.config(key, value)
-    # Partial results are small: the default of 200 partitions would be mostly empty tasks.
-    builder = builder.config("spark.sql.shuffle.partitions", str(max(2, os.cpu_count() or 2)))
-    if master is not None:
-        builder = builder.master(master)
     with nothing_left_when_interrupted():
+        SparkContext._ensure_initialized()  # Java reads the user's configuration
+        given = SparkConf()
+        builder = SparkSession.builder.appName(application)
+        for key, value in _defaults().items():
+            if not given.contains(key):
+                builder = builder.config(key, value)
+        if master is not None:
+            builder = builder.master(master)
         return builder.getOrCreate()

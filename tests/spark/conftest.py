@@ -1,4 +1,4 @@
-"""Fixtures of the Spark jobs' tests: one session for all of them, and a compiler."""
+"""Fixtures of the jobs' tests: what reads logs here, one session of Spark, and a compiler."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from receiving import TIME_FACTOR
+from spark_jobs.engine.local import LocalEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -74,6 +75,11 @@ def spark(terminal_fd: int) -> Iterator[Any]:
     yield session
     session.stop()
     _end_java()
+
+
+@pytest.fixture(scope="session")
+def local() -> LocalEngine:
+    return LocalEngine()
 
 
 @pytest.fixture

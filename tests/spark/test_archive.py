@@ -23,17 +23,12 @@ from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import FIELD_NAMES, USEFUL, Kind, Wake
 from spark_jobs.survey import survey
 
-on_spark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
 BOOTS = ("00000000-1111-2222-3333-444444444444", "99999999-1111-2222-3333-444444444444")
 JOBS = ("latency", "timeline", "audit", "wakeups", "lag", "e2e")
 
 
 def archived(logs: Path, out: Path) -> Path:
-    """Archives in this process what `ingest` has Spark's workers archive."""
+    """Archives in this process what `ingest` has tasks archive."""
     for name in (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING):
         (out / name).mkdir(parents=True, exist_ok=True)
     for segment in survey([logs]).segments:
@@ -298,10 +293,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[An
     return logs, archived(logs, tmp_path_factory.mktemp("archive")), oracle
 
 
-class TestOnSpark:
-    pytestmark = on_spark
-
-    @pytest.mark.usefixtures("spark")
+class TestJobs:
     def test_latencies_are_those_of_numpy(
         self,
         hosts: tuple[Path, Path, dict[Any, Any]],
@@ -327,16 +319,15 @@ class TestOnSpark:
 
     @pytest.mark.parametrize("job", JOBS)
     def test_figures_are_those_of_the_logs(
-        self, job: str, spark: Any, hosts: tuple[Path, Path, dict[Any, Any]], tmp_path: Path
+        self, job: str, local: Any, hosts: tuple[Path, Path, dict[Any, Any]], tmp_path: Path
     ) -> None:
         from spark_jobs.jobs import runner
 
         logs, place, _ = hosts
-        found = [runner(job)(spark, survey([p]), tmp_path / p.name) for p in (logs, place)]
+        found = [runner(job)(local, survey([p]), tmp_path / p.name) for p in (logs, place)]
         assert found[0].rows
         assert found[0] == found[1]
 
-    @pytest.mark.usefixtures("spark")
     def test_a_damaged_archive_does_not_fail_the_run(
         self, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -352,7 +343,6 @@ class TestOnSpark:
             # the last row group, or what is left of it; audit has no use for ref_ts
             assert lost["2"] == CHUNK_RECORDS
 
-    @pytest.mark.usefixtures("spark")
     def test_an_empty_archive(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         place = tmp_path / "archive"
         for name in (layout.EVENTS, layout.SEGMENTS):

@@ -20,11 +20,6 @@ from spark_jobs.cli import main
 from spark_jobs.logs.schema import Kind
 from spark_jobs.spark import java
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
-
 FOREVER = """
 #include "files/latency_log.h"
 #include <stdio.h>
@@ -71,8 +66,6 @@ def some_logs(logs: Path, lost: int = 0) -> Path:
     return logs
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_a_clean_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = some_logs(tmp_path / "logs")
     status, report = run(capsys, "audit", logs, "--out", tmp_path / "out")
@@ -92,16 +85,12 @@ def test_a_clean_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads((tmp_path / "out" / "audit.json").read_text()) == report
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_a_violation_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = some_logs(tmp_path / "logs", lost=3)
     status, report = run(capsys, "audit", logs, "--out", tmp_path / "out")
     assert (status, report["status"], report["rows"][0]["lost"]) == (2, "violation", 3)
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_damage_alone_is_no_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = some_logs(tmp_path / "logs")
     (logs / "empty.pynlog").touch()
@@ -147,8 +136,6 @@ def test_an_error_of_a_task_is_its_last_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_results_are_replaced_only_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,8 +152,6 @@ def test_results_are_replaced_only_when_asked(
     assert names <= set(report["rows"][0])
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_a_writer_killed_in_mid_write_leaves_a_clean_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], run_native: Callable[..., str]
 ) -> None:
@@ -200,17 +185,12 @@ def test_what_cannot_run_exits_with_1(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(300)  # a second JVM beside that of the other tests
-@pytest.mark.full
 def test_as_a_program(tmp_path: Path) -> None:
     """One object on stdout, also from another directory, with nothing left behind there."""
     logs = some_logs(tmp_path / "logs")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    environment.pop("PYSPARK_PYTHON", None)
-    environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     done = subprocess.run(
         [sys.executable, "-m", "spark_jobs", "wakeups", logs, "--out", tmp_path / "out", "--json"],
         cwd=elsewhere,
@@ -219,8 +199,6 @@ def test_as_a_program(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    if "needs Java" in done.stderr:
-        pytest.skip("Java")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["records"] == 2 * 1001 + 1
     assert list(elsewhere.iterdir()) == []

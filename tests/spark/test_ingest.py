@@ -21,17 +21,11 @@ from spark_jobs.logs.schema import RECORD, USEFUL, Kind, Wake
 from spark_jobs.result import JobResult
 from spark_jobs.survey import survey
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
-
 DAY = 86_400 * 10**9
 
 
-def run(spark: Any, logs: Path, out: Path, **options: Any) -> JobResult:
-    return ingest.run(spark, survey([logs]), out, **options)
+def run(local: Any, logs: Path, out: Path, **options: Any) -> JobResult:
+    return ingest.run(local, survey([logs]), out, **options)
 
 
 def all_kinds_of_logs(logs: Path) -> None:
@@ -64,11 +58,11 @@ def all_kinds_of_logs(logs: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, JobResult]:
+def both(local: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, JobResult]:
     logs = tmp_path_factory.mktemp("logs")
     all_kinds_of_logs(logs)
     out = tmp_path_factory.mktemp("archive")
-    return logs, out, run(spark, logs, out)
+    return logs, out, run(local, logs, out)
 
 
 def test_records_come_back_as_they_were(both: tuple[Path, Path, JobResult]) -> None:
@@ -98,10 +92,10 @@ def test_records_come_back_as_they_were(both: tuple[Path, Path, JobResult]) -> N
 
 @pytest.mark.parametrize("job", [latency, audit, wakeups, timeline])
 def test_figures_are_the_same(
-    job: Any, spark: Any, tmp_path: Path, both: tuple[Path, Path, JobResult]
+    job: Any, local: Any, tmp_path: Path, both: tuple[Path, Path, JobResult]
 ) -> None:
     logs, out, _ = both
-    found = [job.run(spark, survey([place]), tmp_path / place.name) for place in (logs, out)]
+    found = [job.run(local, survey([place]), tmp_path / place.name) for place in (logs, out)]
     assert found[0].rows
     assert found[0] == found[1]
     assert {report.file for report in found[1].reports} == {str(p) for p in logs.iterdir()}
@@ -135,56 +129,56 @@ def test_records_are_filed_by_day_and_host(both: tuple[Path, Path, JobResult]) -
     assert result.totals["bytes"] == sum(p.stat().st_size for p in out.rglob("events/*/*/*"))
 
 
-def test_again_changes_nothing(spark: Any, both: tuple[Path, Path, JobResult]) -> None:
+def test_again_changes_nothing(local: Any, both: tuple[Path, Path, JobResult]) -> None:
     logs, out, first = both
     before = {path: path.stat().st_mtime_ns for path in (out / "events").rglob("*.parquet")}
-    again = run(spark, logs, out)
+    again = run(local, logs, out)
     assert (again.totals["archived"], again.totals["unchanged"]) == (0, first.totals["archived"])
     assert {p: p.stat().st_mtime_ns for p in (out / "events").rglob("*.parquet")} == before
-    whole = run(spark, logs, out, overwrite=True)
+    whole = run(local, logs, out, overwrite=True)
     assert whole.totals == first.totals
     once, thrice = survey([out]), survey([out, logs, logs])
     assert [log.log_id for log in once.logs] == [log.log_id for log in thrice.logs]
     assert once.unreadable == thrice.unreadable
 
 
-def test_a_segment_that_grew_replaces_what_was_there(spark: Any, tmp_path: Path) -> None:
+def test_a_segment_that_grew_replaces_what_was_there(local: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     log = LogWriter(logs)
     receives(log, "c", np.arange(10))
     (path,) = log.write(sealed=False)
     early = path.read_bytes()
     path.write_bytes(b"")
-    assert run(spark, logs, out).totals["quarantined"] == 1
+    assert run(local, logs, out).totals["quarantined"] == 1
     path.write_bytes(early)
-    assert run(spark, logs, out).totals["archived"] == 1
+    assert run(local, logs, out).totals["archived"] == 1
     receives(log, "c", np.arange(10, 30))
     log.write()
-    result = run(spark, logs, out)
+    result = run(local, logs, out)
     assert [row["records"] for row in result.rows] == [31]
     path.write_bytes(early)
-    assert run(spark, logs, out).totals["unchanged"] == 1
+    assert run(local, logs, out).totals["unchanged"] == 1
     found = survey([out])
     assert found.unreadable == []
     assert [(log.closed, log.size // 64) for log in found.logs] == [(True, 31)]
     assert list((out / "quarantine").iterdir()) == []
 
 
-def test_an_archive_of_nothing_but_damage(spark: Any, tmp_path: Path) -> None:
+def test_an_archive_of_nothing_but_damage(local: Any, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "x.pynlog").touch()
-    run(spark, tmp_path / "logs", tmp_path / "out")
+    run(local, tmp_path / "logs", tmp_path / "out")
     found = survey([tmp_path / "out"])
     assert (found.logs, len(found.unreadable)) == ([], 1)
-    assert latency.run(spark, found, tmp_path / "l").rows == []
+    assert latency.run(local, found, tmp_path / "l").rows == []
 
 
 def test_an_archive_is_neither_archived_nor_mixed_with_the_logs(
-    spark: Any, both: tuple[Path, Path, JobResult], tmp_path: Path
+    local: Any, both: tuple[Path, Path, JobResult], tmp_path: Path
 ) -> None:
     logs, out, _ = both
     with pytest.raises(CannotRunError, match="archive already"):
-        run(spark, out, tmp_path)
+        run(local, out, tmp_path)
     with pytest.raises(CannotRunError, match="of its own"):
-        run(spark, logs, logs)
+        run(local, logs, logs)
     assert not (logs / "events").exists()

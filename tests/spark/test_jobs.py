@@ -1,4 +1,4 @@
-"""The jobs on Spark: every figure against numpy, every injected fault found exactly."""
+"""The jobs: every figure against numpy, every injected fault found exactly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 from logwriter import BOOT, LogWriter, flip_bit, receives, sends
 
-from pynotify.demo import spark_report
+from spark_jobs.engine.tables import read_table
 from spark_jobs.figures import hgrm
 from spark_jobs.figures.histogram import bucket
 from spark_jobs.jobs import audit, latency, wakeups
@@ -19,16 +19,9 @@ from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.result import JobResult
 from spark_jobs.survey import survey
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    # Spark's own code, which we cannot mend
-    pytest.mark.filterwarnings("default"),
-]
 
-
-def run_audit(spark: Any, logs: Path) -> JobResult:
-    return audit.run(spark, survey([logs]), logs / "out")
+def run_audit(local: Any, logs: Path) -> JobResult:
+    return audit.run(local, survey([logs]), logs / "out")
 
 
 def rows_by_pid(result: JobResult) -> dict[int, dict[str, Any]]:
@@ -74,9 +67,9 @@ def close(found: int, exact: int) -> bool:
     return abs(found - exact) <= max(1, 0.0040 * exact)
 
 
-def test_latency_against_numpy(spark: Any, latency_logs: tuple[Path, np.ndarray]) -> None:
+def test_latency_against_numpy(local: Any, latency_logs: tuple[Path, np.ndarray]) -> None:
     logs, truth = latency_logs
-    result = latency.run(spark, survey([logs]), logs / "out")
+    result = latency.run(local, survey([logs]), logs / "out")
     pid, channel, wake, values, ts = truth
     assert len(result.rows) == 2 * 4 * 3
     for row in result.rows:
@@ -96,14 +89,18 @@ def test_latency_against_numpy(spark: Any, latency_logs: tuple[Path, np.ndarray]
 
 
 def test_the_histograms_that_are_written_are_those_of_numpy(
-    spark: Any, latency_logs: tuple[Path, np.ndarray]
+    local: Any, latency_logs: tuple[Path, np.ndarray]
 ) -> None:
     logs, truth = latency_logs
-    latency.run(spark, survey([logs]), logs / "written")
-    written = spark.read.parquet(str(logs / "written" / "latency_hist"))
-    assert dict(written.dtypes) | {"bucket": "int", "n": "bigint"} == dict(written.dtypes)
-    found = {(r.pid, r.channel, r.wake, r.bucket): r.n for r in written.collect()}
-    assert len(found) == written.count()
+    latency.run(local, survey([logs]), logs / "written")
+    written = read_table(logs / "written" / "latency_hist")
+    assert (written.schema.field("bucket").type, written.schema.field("n").type) == (
+        pa.int32(),
+        pa.int64(),
+    )
+    names = ("pid", "channel", "wake", "bucket")
+    found = {tuple(row[name] for name in names): row["n"] for row in written.to_pylist()}
+    assert len(found) == written.num_rows
     pid, channel, wake, values, _ = truth
     expected: dict[tuple[Any, ...], int] = {}
     reasons = [Wake(number).name.lower() for number in wake.tolist()]
@@ -116,21 +113,21 @@ def test_the_histograms_that_are_written_are_those_of_numpy(
     assert found == expected
 
 
-def test_no_message_at_all(spark: Any, tmp_path: Path) -> None:
+def test_no_message_at_all(local: Any, tmp_path: Path) -> None:
     """The tables are there, for `compare` and `report`, and have no rows."""
     a_sender(tmp_path, 10).write()
-    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = latency.run(local, survey([tmp_path]), tmp_path / "out")
     assert (result.rows, len(result.reports)) == ([], 1)
     for name in ("latency_hist", "latency_summary"):
-        assert spark.read.parquet(str(tmp_path / "out" / name)).count() == 0
+        assert read_table(tmp_path / "out" / name).num_rows == 0
 
 
-def test_many_channels_take_the_sparse_way(spark: Any, tmp_path: Path) -> None:
+def test_many_channels_take_the_sparse_way(local: Any, tmp_path: Path) -> None:
     log = LogWriter(tmp_path, 1)
     for i in range(700):
         receives(log, f"c{i:03}", np.arange(20), ref_ts=100, ts=100 + 50 * (i + 1))
     log.write()
-    rows = latency.run(spark, survey([tmp_path]), tmp_path / "out").rows
+    rows = latency.run(local, survey([tmp_path]), tmp_path / "out").rows
     per_channel = [row for row in rows if row["wake"] == "all"]
     assert [(row["n"], row["p50_ns"]) for row in per_channel] == [
         (20, 50 * (i + 1)) for i in range(700)
@@ -142,7 +139,7 @@ def test_many_channels_take_the_sparse_way(spark: Any, tmp_path: Path) -> None:
     assert [name for _, _, name in chosen] == [f"c{i:03}" for i in range(100)]
 
 
-def test_listeners_that_others_records_stand_among(spark: Any, tmp_path: Path) -> None:
+def test_listeners_that_others_records_stand_among(local: Any, tmp_path: Path) -> None:
     """What is no reception, of a channel or none, is in no figure, be it few or most of a log."""
     random = np.random.default_rng(4)
     for pid, share in ((1, 0.02), (2, 0.9)):
@@ -157,7 +154,7 @@ def test_listeners_that_others_records_stand_among(spark: Any, tmp_path: Path) -
         log.batches[-1]["kind"] = kinds
         log.write()
         mine = np.sort(values[~others])
-        rows = latency.run(spark, survey([tmp_path]), tmp_path / "out").rows
+        rows = latency.run(local, survey([tmp_path]), tmp_path / "out").rows
         row, same = (row for row in rows if row["pid"] == pid)
         assert (same["wake"], same["n"]) == ("timer", row["n"])
         assert (row["pid"], row["wake"], row["n"]) == (pid, "all", len(mine))
@@ -165,32 +162,25 @@ def test_listeners_that_others_records_stand_among(spark: Any, tmp_path: Path) -
         assert row["mean_ns"] == pytest.approx(mine.mean(), rel=1e-12)
 
 
-def test_parquet_is_written_without_snappy(spark: Any, tmp_path: Path) -> None:
-    """Its library does not load where Debian's package musl is installed."""
-    spark.range(1).coalesce(1).write.parquet(str(tmp_path / "one"))
-    (part,) = (tmp_path / "one").glob("*.parquet")
-    assert pq.ParquetFile(part).metadata.row_group(0).column(0).compression == "ZSTD"
-
-
-def test_negative_latencies_are_counted_and_left_out(spark: Any, tmp_path: Path) -> None:
+def test_negative_latencies_are_counted_and_left_out(local: Any, tmp_path: Path) -> None:
     log = LogWriter(tmp_path, 1)
     receives(log, "c", np.arange(3), ts=[100, 200, 300], ref_ts=[90, 210, 280])
     log.write()
-    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = latency.run(local, survey([tmp_path]), tmp_path / "out")
     assert result.rows[0]["n"] == 2
     assert result.totals == {"negative_latencies": 1, "other_clock": 0}
 
 
-def test_negative_latency_of_another_clock_counts_once(spark: Any, tmp_path: Path) -> None:
+def test_negative_latency_of_another_clock_counts_once(local: Any, tmp_path: Path) -> None:
     for boot, backend in (("boot a", 1), ("boot b", 2)):
         log = LogWriter(tmp_path, backend, boot_id=boot)
         receives(log, "c", np.arange(3), ts=[100, 200, 300], ref_ts=[90, 210, 280], peer=1)
         log.write()
-    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = latency.run(local, survey([tmp_path]), tmp_path / "out")
     assert result.totals == {"negative_latencies": 1, "other_clock": 3}
 
 
-def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> None:
+def test_damage_costs_its_records_and_no_others(local: Any, tmp_path: Path) -> None:
     """Rotated, cut off, bit-flipped, of another version, empty: the rest is counted exactly."""
     random = np.random.default_rng(8)
     values = (random.pareto(1.5, 8000) * 1000).astype(np.int64)
@@ -204,7 +194,7 @@ def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> N
     (tmp_path / "other.pynlog").write_bytes(b"PYNLOG\0\2" + bytes(8000))
     (tmp_path / "empty.pynlog").touch()
     kept = np.sort(np.delete(values[:7850], 2000 + flipped))
-    result = latency.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = latency.run(local, survey([tmp_path]), tmp_path / "out")
     (row,) = (row for row in result.rows if row["wake"] == "all")
     assert (row["n"], row["min_ns"], row["max_ns"]) == (7830, kept[0], kept[-1])
     assert close(row["p50_ns"], kept[3914])
@@ -218,7 +208,7 @@ def test_damage_costs_its_records_and_no_others(spark: Any, tmp_path: Path) -> N
 # ---- audit
 
 
-def test_faults_are_found_exactly(spark: Any, tmp_path: Path) -> None:
+def test_faults_are_found_exactly(local: Any, tmp_path: Path) -> None:
     """k lost, dup, swapped, flipped, each in a listener of its own, and a clean one."""
     count = 200_000
     random = np.random.default_rng(2)
@@ -237,7 +227,7 @@ def test_faults_are_found_exactly(spark: Any, tmp_path: Path) -> None:
     bad.batches[-1]["aux"][flipped] ^= np.uint64(1 << 7)
     bad.write()
 
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     rows = rows_by_pid(result)
     names = ("lost", "dup", "out_of_order", "corrupted", "unproven")
     found = {pid: tuple(rows[pid][name] for name in names) for pid in rows}
@@ -254,7 +244,7 @@ def test_faults_are_found_exactly(spark: Any, tmp_path: Path) -> None:
     assert result.totals["lost"] == 30
 
 
-def test_a_clean_run_with_many_senders_and_channels_is_clean(spark: Any, tmp_path: Path) -> None:
+def test_a_clean_run_with_many_senders_and_channels_is_clean(local: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     senders = [LogWriter(tmp_path, 50 + i) for i in range(3)]
     listeners = [LogWriter(tmp_path, i) for i in (1, 2)]
@@ -268,7 +258,7 @@ def test_a_clean_run_with_many_senders_and_channels_is_clean(spark: Any, tmp_pat
             receives(listener, channel, seq[1000:])
     for log in senders + listeners:
         log.write()
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     assert len(result.rows) == 6
     assert not result.violation
     assert result.totals["expected"] == result.totals["distinct"] == 6 * 69_000
@@ -276,17 +266,17 @@ def test_a_clean_run_with_many_senders_and_channels_is_clean(spark: Any, tmp_pat
 
 
 def test_logs_are_read_again_only_where_bytes_may_differ(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not for what is clean, swapped within a block, or of a sender without a log."""
     readings = []
-    load = audit.load
+    load = local.load
 
     def counted(*arguments: Any, **settings: Any) -> Any:
         readings.append(settings)
         return load(*arguments, **settings)
 
-    monkeypatch.setattr(audit, "load", counted)
+    monkeypatch.setattr(local, "load", counted)
     count = 20_000
     a_sender(tmp_path, count).write()
     order = np.arange(count)
@@ -295,17 +285,17 @@ def test_logs_are_read_again_only_where_bytes_may_differ(
     unsent = LogWriter(tmp_path, 2)
     receives(unsent, "d", np.arange(50))
     unsent.write()
-    rows = rows_by_pid(run_audit(spark, tmp_path))
+    rows = rows_by_pid(run_audit(local, tmp_path))
     assert (rows[1]["out_of_order"], rows[1]["unproven"], rows[2]["unproven"]) == (1, 0, 50)
     assert readings == [{}]
     readings.clear()
     a_listener(tmp_path, 3, np.delete(np.arange(count), 9000)).write()
-    assert rows_by_pid(run_audit(spark, tmp_path))[3]["lost"] == 1
+    assert rows_by_pid(run_audit(local, tmp_path))[3]["lost"] == 1
     (blocks,) = readings[1]["suspects"].values()
     assert blocks.tolist() == [9000 // 4096]
 
 
-def test_engines_databases_and_channels_are_kept_apart(spark: Any, tmp_path: Path) -> None:
+def test_engines_databases_and_channels_are_kept_apart(local: Any, tmp_path: Path) -> None:
     """The same numbers with other bytes, elsewhere."""
     for engine, database, salt in (("e1", 1, 0), ("e2", 1, 1), ("e1", 2, 2)):
         sender = LogWriter(tmp_path, 50, engine=engine)
@@ -315,25 +305,25 @@ def test_engines_databases_and_channels_are_kept_apart(spark: Any, tmp_path: Pat
         receives(listener, "c", seq, database=database, aux=seq + salt)
         sender.write()
         listener.write()
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     assert len(result.rows) == 3
     assert (result.totals["corrupted"], result.totals["unproven"]) == (0, 0)
 
 
-def test_a_message_that_no_sender_logged_is_unproven(spark: Any, tmp_path: Path) -> None:
+def test_a_message_that_no_sender_logged_is_unproven(local: Any, tmp_path: Path) -> None:
     a_sender(tmp_path, 100).write(sealed=False)
     a_listener(tmp_path, 1, np.arange(103)).write()
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     assert (result.rows[0]["unproven"], result.rows[0]["lost"]) == (3, 0)
     assert not result.violation
 
 
-def test_a_damaged_log_proves_no_loss(spark: Any, tmp_path: Path) -> None:
+def test_a_damaged_log_proves_no_loss(local: Any, tmp_path: Path) -> None:
     a_sender(tmp_path, 1000).write()
     (path,) = a_listener(tmp_path, 1, np.arange(1000)).write()
     for record in (100, 200, 300):
         flip_bit(path, record)
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     (row,) = result.rows
     assert (row["expected"], row["distinct"]) == (1000, 997)
     assert (row["lost"], row["unproven"]) == (None, 3)
@@ -343,7 +333,7 @@ def test_a_damaged_log_proves_no_loss(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_debt_of_the_dead_and_of_the_closed_ends_with_the_last_message(
-    spark: Any, tmp_path: Path
+    local: Any, tmp_path: Path
 ) -> None:
     a_sender(tmp_path, 100).write()
     a_listener(tmp_path, 1, np.arange(60)).write(sealed=False)
@@ -351,14 +341,14 @@ def test_the_debt_of_the_dead_and_of_the_closed_ends_with_the_last_message(
     proved = a_listener(tmp_path, 3, np.arange(70))
     proved.add(Kind.UNLISTEN, channel="c", chan_seq=90, lag=5)
     proved.write()
-    result = run_audit(spark, tmp_path)
+    result = run_audit(local, tmp_path)
     found = {pid: (row["expected"], row["lost"]) for pid, row in rows_by_pid(result).items()}
     assert found == {1: (60, 0), 2: (70, 0), 3: (85, 15)}
 
 
 @pytest.mark.parametrize("evidence", ["idle wake", "later commit", "none"])
 def test_the_living_owe_up_to_the_last_send_that_they_have_read_past(
-    spark: Any, tmp_path: Path, evidence: str
+    local: Any, tmp_path: Path, evidence: str
 ) -> None:
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -374,7 +364,7 @@ def test_the_living_owe_up_to_the_last_send_that_they_have_read_past(
     if evidence == "later commit":
         receives(log, "another", np.array([7]), commit_seq=100)
     log.write(sealed=False)
-    row = next(row for row in run_audit(spark, tmp_path).rows if row["channel"] == "c")
+    row = next(row for row in run_audit(local, tmp_path).rows if row["channel"] == "c")
     assert boot != BOOT
     assert (row["expected"], row["lost"]) == ((98, 0) if evidence == "none" else (100, 2))
 
@@ -382,7 +372,7 @@ def test_the_living_owe_up_to_the_last_send_that_they_have_read_past(
 # ---- wakeups and the demonstration
 
 
-def test_wakeups_per_process(spark: Any, tmp_path: Path) -> None:
+def test_wakeups_per_process(local: Any, tmp_path: Path) -> None:
     """Also across the border between two chunks, where a wake-up and its message part."""
     random = np.random.default_rng(4)
     log = LogWriter(tmp_path, 1)
@@ -401,7 +391,7 @@ def test_wakeups_per_process(spark: Any, tmp_path: Path) -> None:
         log.add(Kind.DROP, 2)
         log.write()
         truth.append(sleep[:useful])
-    result = wakeups.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = wakeups.run(local, survey([tmp_path]), tmp_path / "out")
     found_of = {row["pid"]: row for row in result.rows}
     assert (found_of[1]["signalling_commits"], found_of[1]["signals_sent"]) == (10, 45)
     assert found_of[1]["wake_p50_ns"] is None
@@ -413,22 +403,3 @@ def test_wakeups_per_process(spark: Any, tmp_path: Path) -> None:
     for name, q in (("wake_p50_ns", 5000), ("wake_p99_ns", 9900)):
         assert close(row[name], sleeps[-(-len(sleeps) * q // 10000) - 1])
     assert result.totals["signals_per_useful_wake"] == 45 / 17_003
-
-
-def test_the_demonstration_report(
-    spark: Any, tmp_path: Path, latency_logs: tuple[Path, np.ndarray]
-) -> None:
-    logs, truth = latency_logs
-    report = spark_report.run([str(logs)], tmp_path)
-    pid, channel, _, values, _ = truth
-    assert report["status"] == "clean"
-    assert [row["channel"] for row in report["channels"]] == ["c0", "c1", "c2", "c3"]
-    for i, row in enumerate(report["channels"]):
-        assert row["n"] == np.count_nonzero(channel == i)
-        assert row["max_ns"] == values[channel == i].max()
-    for row in report["processes"]:
-        mine = np.sort(values[pid == row["pid"]])
-        assert row["n"] == len(mine)
-        assert close(row["p99_ns"], mine[-(-len(mine) * 99 // 100) - 1])
-    assert len(report["audit"]["rows"]) == 3 * 4
-    assert (tmp_path / "demo_report.json").exists()

@@ -1,30 +1,21 @@
-"""Percentiles in Spark against those in numpy."""
+"""Percentiles of keys, against sorting the values."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
-from pyspark.sql import functions as sf
+import pyarrow as pa
 
 from spark_jobs.figures import quantiles
-from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket, midpoint, nearest_rank
+from spark_jobs.figures.histogram import QUANTILES, bucket, nearest_rank
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
-
-
-def test_the_middle_of_every_bucket(spark: Any) -> None:
-    below = BUCKETS - 2  # the last ones end at the limit of 64 bits
-    rows = spark.range(below).select(sf.expr(quantiles.midpoint("int(id)")).alias("middle"))
-    assert np.array_equal([row.middle for row in rows.collect()], midpoint(np.arange(below)))
+SCHEMA = pa.schema(
+    [("key", pa.int64()), ("bucket", pa.int32())]
+    + [(name, pa.int64()) for name in ("n", "min_ns", "max_ns")]
+)
+HOW = {"min_ns": "min", "max_ns": "max"}
 
 
-def test_every_quantile_of_every_size(spark: Any) -> None:
+def test_every_quantile_of_every_size() -> None:
     """Counts of 1 to 40 and some more, each a key of its own, in pieces as readers send them."""
     random = np.random.default_rng(9)
     truth, pieces = {}, []
@@ -40,15 +31,21 @@ def test_every_quantile_of_every_size(spark: Any) -> None:
                     for b, c in zip(*np.unique(bucket(part), return_counts=True), strict=True)
                 ]
     pieces.append((-1, None, 5, None, None))  # without a histogram
-    schema = "key int, bucket int, n long, min_ns long, max_ns long"
-    frame = spark.createDataFrame(pieces, schema)
-    how = {"min_ns": "min", "max_ns": "max"}
-    rows = {row.key: row for row in quantiles.summarised(frame, ["key"], how).collect()}
-    assert rows.pop(-1).asDict() == {"key": -1, "n": 5, **dict.fromkeys((*how, *QUANTILES))}
-    for n, values in truth.items():
-        row = rows.pop(n)
-        assert (row.n, row.min_ns, row.max_ns) == (n, values[0], values[-1])
+    random.shuffle(pieces)
+    names = SCHEMA.names
+    table = pa.Table.from_pylist([dict(zip(names, p, strict=True)) for p in pieces], schema=SCHEMA)
+    found = quantiles.summarised(table, ["key"], HOW).to_pylist()
+    assert [row["key"] for row in found] == [-1, *truth]
+    assert found.pop(0) == {"key": -1, "n": 5, **dict.fromkeys((*HOW, *QUANTILES))}
+    for row, (n, values) in zip(found, truth.items(), strict=True):
+        assert (row["n"], row["min_ns"], row["max_ns"]) == (n, values[0], values[-1])
         for name, q in QUANTILES.items():
             exact = values[nearest_rank(n, q) - 1]
             assert abs(row[name] - exact) <= 0.0039 * exact, (n, name)
-    assert rows == {}
+
+
+def test_no_rows_have_the_same_columns() -> None:
+    none = quantiles.summarised(SCHEMA.empty_table(), ["key"], HOW)
+    assert none.num_rows == 0
+    one = pa.Table.from_pylist([{"key": 1, "n": 1, "min_ns": 2, "max_ns": 2}], schema=SCHEMA)
+    assert none.schema == quantiles.summarised(one, ["key"], HOW).schema

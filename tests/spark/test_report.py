@@ -19,11 +19,6 @@ from spark_jobs.figures.histogram import bucket
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.report import svg
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
-
 EVIL = "<script>alert('x')</script>&\"\n\x1b[31m"
 
 
@@ -42,8 +37,6 @@ def one_run(logs: Path, values: dict[str, np.ndarray], boot: str = "b1") -> Path
     return logs
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 @pytest.mark.full
 def test_ratios_between_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(5)
@@ -97,7 +90,7 @@ def test_what_does_not_fit_is_said(
 
 
 @pytest.fixture(scope="module")
-def a_report(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def a_report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     logs = tmp_path_factory.mktemp("logs")
     random = np.random.default_rng(6)
     for boot, host in (("b1", "h1"), ("b2", "h1")):
@@ -139,7 +132,6 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-@pytest.mark.spark
 def test_the_page_needs_nothing_else_and_escapes_names(
     a_report: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -156,7 +148,6 @@ def test_the_page_needs_nothing_else_and_escapes_names(
     assert (report["status"], len(report["rows"])) == ("clean", 1 + 1 + 6)
 
 
-@pytest.mark.spark
 def test_the_page_draws_each_clock_by_itself(a_report: tuple[Path, dict[str, Any]]) -> None:
     out, _ = a_report
     plots = re.findall(r"<svg.*?</svg>", (out / "report.html").read_text(), re.DOTALL)
@@ -172,7 +163,6 @@ def test_the_page_draws_each_clock_by_itself(a_report: tuple[Path, dict[str, Any
     assert 400 < plots[2].count("<rect") < 3 * 160
 
 
-@pytest.mark.spark
 def test_every_channel_has_a_distribution(a_report: tuple[Path, dict[str, Any]]) -> None:
     out, report = a_report
     files = [Path(row["path"]) for row in report["rows"] if row["name"] == "hgrm"]

@@ -53,6 +53,7 @@ def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, job: str, stage: str
     receives(log, "c", np.arange(10))
     log.write()
     command = [sys.executable, "-m", "spark_jobs", job, tmp_path / "logs"]
+    command += [] if job == "live" else ["--engine", "spark"]
     program = subprocess.Popen(
         [*command, "--out", tmp_path / "out"],
         cwd=tmp_path,

@@ -13,9 +13,9 @@ from logwriter import LogWriter, receives, sends
 from spark_jobs.audit import sums
 from spark_jobs.audit.debt import BASE_BITS
 from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, Blocks, Sums, compare, joined, mixed
+from spark_jobs.engine.partials import batch
 from spark_jobs.jobs import audit
 from spark_jobs.logs.reader import LogReader
-from spark_jobs.spark.source import batch
 from spark_jobs.survey import survey
 
 SIZE = 1 << BLOCK_BITS
@@ -169,10 +169,9 @@ def test_groups_of_blocks_are_compared_each_by_itself(
                     groups.setdefault(key, []).append(row)
     assert len(groups) == 2 * 3  # five blocks by twos
     found: dict[str, list[Any]] = {"compared": [], "suspects": []}
-    told = pa.schema([*schema, pa.field("no_send", pa.int64())])
     for key, rows in groups.items():
         table = pa.Table.from_pylist(rows, schema=schema)
-        for row in audit._compare_sums(key, table, told).to_pylist():
+        for row in audit._compare_sums(dict(zip((*audit.KEYS, "block"), key, strict=True)), table):
             value = row["no_send"] if row["role"] == "compared" else row["blocks"]
             found[row["role"]].append((row["channel"], value))
     assert sorted(found["suspects"]) == [("a", [3]), ("b", [3])]

@@ -72,8 +72,7 @@ def records(log: Path, kind: Kind) -> dict[str, Any]:
     return {name: np.concatenate(rows) for name, rows in found.items()}
 
 
-@pytest.mark.spark
-def test_topics_of_real_processes(spark: Any, make_engine: EngineFactory, tmp_path: Path) -> None:
+def test_topics_of_real_processes(local: Any, make_engine: EngineFactory, tmp_path: Path) -> None:
     log = tmp_path / "logs"
     log.mkdir(mode=0o700)
     engine = make_engine()
@@ -104,7 +103,7 @@ def test_topics_of_real_processes(spark: Any, make_engine: EngineFactory, tmp_pa
         assert set(published["commit_seq"].tolist()) == set(account.attempts)
 
     found = survey([log])
-    result = e2e.run(spark, found, tmp_path / "e2e")
+    result = e2e.run(local, found, tmp_path / "e2e")
     rows = {f"{row['topic']}:{row['channel']}": row for row in result.rows}
     assert set(rows) == set(accounts)
     for name, account in accounts.items():
@@ -119,5 +118,5 @@ def test_topics_of_real_processes(spark: Any, make_engine: EngineFactory, tmp_pa
         assert row["timed_out"] >= HASTY
     assert result.totals == {"negative": 0, "unknown": 0, "other_clock": 0}
     # Topics owe nobody a notification: the audit has nothing to say of them.
-    checked = audit.run(spark, found, tmp_path / "audit")
+    checked = audit.run(local, found, tmp_path / "audit")
     assert (checked.rows, checked.violation) == ([], False)

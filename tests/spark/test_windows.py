@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from logwriter import LogWriter, receives, sends
 
+from spark_jobs.engine.tables import read_table
 from spark_jobs.errors import CannotRunError
 from spark_jobs.figures import windows
 from spark_jobs.jobs import e2e, lag, latency, timeline, wakeups
@@ -17,12 +19,6 @@ from spark_jobs.logs.model import CHUNK_RECORDS
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.survey import survey
-
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("default"),  # Spark's own code, which we cannot mend
-]
 
 SECOND = 10**9
 CLOCK = 1_800_000_000 * SECOND
@@ -43,7 +39,7 @@ def close(found: int, exact: int) -> bool:
     return abs(found - exact) <= max(1, 0.0039 * exact)
 
 
-def test_timeline_against_numpy(spark: Any, tmp_path: Path) -> None:
+def test_timeline_against_numpy(local: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(11)
     truth = []
     for pid, host, boot in ((1, "h1", OTHER_BOOT), (2, "h1", OTHER_BOOT), (1, "h2", OTHER_BOOT)):
@@ -58,7 +54,7 @@ def test_timeline_against_numpy(spark: Any, tmp_path: Path) -> None:
         sends(log, "a", np.arange(30), ts=12 * SECOND, bytes=7)
         log.add(Kind.WAKE, 5, ts=12 * SECOND)
         log.write(files=2)
-    result = timeline.run(spark, survey([tmp_path]), tmp_path / "out", window=2.0)
+    result = timeline.run(local, survey([tmp_path]), tmp_path / "out", window=2.0)
 
     rows = [row for row in result.rows if row["kind"] == "RECV"]
     assert len(rows) == 2 * 2 * 2
@@ -81,19 +77,19 @@ def test_timeline_against_numpy(spark: Any, tmp_path: Path) -> None:
 
 
 def test_only_the_first_rows_are_listed(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "MAX_ROWS", 3)
     log = LogWriter(tmp_path, clock=CLOCK)
     receives(log, "c", np.arange(10), ts=SECOND * np.arange(1, 11), ref_ts=1)
     log.write()
-    result = timeline.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = timeline.run(local, survey([tmp_path]), tmp_path / "out")
     assert [start_of(row) - CLOCK for row in result.rows] == [SECOND, 2 * SECOND, 3 * SECOND]
     assert result.totals["rows"] == 10
-    assert spark.read.parquet(str(tmp_path / "out" / "timeline")).count() == 10
+    assert read_table(tmp_path / "out" / "timeline").num_rows == 10
 
 
-def test_who_holds_the_tail(spark: Any, tmp_path: Path) -> None:
+def test_who_holds_the_tail(local: Any, tmp_path: Path) -> None:
     """One process reads at once, one stalls from 3 s to 8 s, one of another boot for longer."""
     commits = np.arange(100, 1000) * (SECOND // 100)  # from 1 s to 10 s
     prompt = LogWriter(tmp_path, 1, clock=CLOCK)
@@ -109,7 +105,7 @@ def test_who_holds_the_tail(spark: Any, tmp_path: Path) -> None:
     receives(elsewhere, "c", np.arange(2), ts=[SECOND, 9 * SECOND], ref_ts=[SECOND, SECOND])
     elsewhere.write()
 
-    result = lag.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = lag.run(local, survey([tmp_path]), tmp_path / "out")
     found = {row["pid"]: row for row in result.rows}
     assert [row["pid"] for row in result.rows][:2] == [3, 2]
     assert (found[2]["n"], found[2]["max_lag"]) == (900, 500)
@@ -118,14 +114,14 @@ def test_who_holds_the_tail(spark: Any, tmp_path: Path) -> None:
     assert (found[2]["windows_as_holder"], found[2]["max_tail_age_ns"]) == (5, 5 * SECOND)
     assert (found[1]["windows_as_holder"], found[1]["max_age_ns"]) == (0, 1000)
     assert found[3]["windows_as_holder"] == 8
-    holders = spark.read.parquet(str(tmp_path / "out" / "lag_holders")).where("engine = 'engine'")
-    ages = [row.tail_age_ns for row in holders.orderBy("window").collect()]
+    holders = read_table(tmp_path / "out" / "lag_holders").to_pylist()  # in order of windows
+    ages = [row["tail_age_ns"] for row in holders if row["engine"] == "engine"]
     assert ages == [i * SECOND for i in (1, 2, 3, 4, 5)]
-    per_window = spark.read.parquet(str(tmp_path / "out" / "lag")).where("pid = 2")
-    assert sum(row.n for row in per_window.collect()) == 900
+    per_window = read_table(tmp_path / "out" / "lag").to_pylist()
+    assert sum(row["n"] for row in per_window if row["pid"] == 2) == 900
 
 
-def test_publish_to_finish_against_numpy(spark: Any, tmp_path: Path) -> None:
+def test_publish_to_finish_against_numpy(local: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(12)
     truth: dict[tuple[str, str], list[np.ndarray]] = {}
     for pid in (1, 2):
@@ -149,7 +145,7 @@ def test_publish_to_finish_against_numpy(spark: Any, tmp_path: Path) -> None:
         log.add(Kind.FIN, 2, channel="x.y:z", ts=5, ref_ts=9, attempts=1)
         log.add(Kind.FIN, 4, channel="x.y:z", ts=5, ref_ts=0, attempts=1)
         log.write()
-    result = e2e.run(spark, survey([tmp_path]), tmp_path / "out")
+    result = e2e.run(local, survey([tmp_path]), tmp_path / "out")
     assert {(row["topic"], row["channel"]) for row in result.rows} == set(truth)
     for row in result.rows:
         values, attempts = np.concatenate(truth[row["topic"], row["channel"]], axis=1)
@@ -163,8 +159,7 @@ def test_publish_to_finish_against_numpy(spark: Any, tmp_path: Path) -> None:
         for name, q in (("p50_ns", 5000), ("p90_ns", 9000), ("p999_ns", 9990)):
             assert close(row[name], nearest_rank(values, q))
     assert result.totals == {"negative": 4, "unknown": 8, "other_clock": 0}
-    stored = spark.read.parquet(str(tmp_path / "out" / "e2e"))
-    assert stored.groupBy().sum("finished").collect()[0][0] == 30_012
+    assert pc.sum(read_table(tmp_path / "out" / "e2e")["finished"]).as_py() == 30_012
 
 
 def test_what_is_buffered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +184,7 @@ def test_a_window_must_have_a_width() -> None:
             windows.nanoseconds(seconds)
 
 
-def test_clocks_of_other_hosts_and_boots_are_not_compared(spark: Any, tmp_path: Path) -> None:
+def test_clocks_of_other_hosts_and_boots_are_not_compared(local: Any, tmp_path: Path) -> None:
     """An engine whose logs come from two boots: only pairs of one boot have a latency."""
     for boot, backend in (("boot a", 1), ("boot b", 2)):
         log = LogWriter(tmp_path, backend, boot_id=boot, clock=CLOCK)
@@ -204,19 +199,19 @@ def test_clocks_of_other_hosts_and_boots_are_not_compared(spark: Any, tmp_path: 
     assert [log.own_clock for log in found.logs] == [(1,), (2,)]
     out = tmp_path / "out"
 
-    result = latency.run(spark, found, out)
+    result = latency.run(local, found, out)
     rows = {row["boot_id"]: row["n"] for row in result.rows if row["wake"] == "all"}
     assert rows == {"boot a": 30, "boot b": 40}
     assert result.totals["other_clock"] == 2 * 121 - 70
-    result = timeline.run(spark, found, out, window=10.0)
+    result = timeline.run(local, found, out, window=10.0)
     rows = {row["boot_id"]: row["n"] for row in result.rows if row["kind"] == "RECV"}
     assert rows == {"boot a": 121, "boot b": 121}
     assert result.totals["untimed"] == 2 * 121 - 70
-    result = lag.run(spark, found, out)
+    result = lag.run(local, found, out)
     assert {row["boot_id"]: row["n"] for row in result.rows} == {"boot a": 30, "boot b": 40}
     assert {row["windows_as_holder"] for row in result.rows} == {8}
-    result = e2e.run(spark, found, out)
+    result = e2e.run(local, found, out)
     assert result.totals["other_clock"] == 2 * 120 - 70
-    result = wakeups.run(spark, found, out)
+    result = wakeups.run(local, found, out)
     assert [row["wake_p50_ns"] for row in result.rows] == [None, None]
     assert [row["boot_id"] for row in result.rows] == ["boot a", "boot b"]

@@ -1,24 +1,20 @@
-"""Logs as a DataFrame: tasks in Python read them and aggregate in numpy as they go.
+"""Partial results: a task reads whole logs, and aggregates in numpy as it goes.
 
-Rows that cross from Python to the JVM one by one cost ten times what the aggregation costs, so a
-task emits partial results: each job has the class `Partials` that makes them. A partition is a few
-whole logs, because order within a log matters and files are small. Beside the job's rows come rows
-about the files themselves: those with ``file`` set.
+Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
+within a log matters and files are small. Beside the job's rows come rows about the files
+themselves: those with ``file`` set.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow.compute as pc
 
 from spark_jobs.logs.model import Chunk, Log, Survey
 from spark_jobs.logs.quality import FileReport
@@ -56,7 +52,8 @@ def _partials(job: str) -> type[Partials]:
     return cls
 
 
-def _schema(job: str) -> pa.Schema:
+def schema_of(job: str) -> pa.Schema:
+    """Of the job's batches."""
     return pa.schema([*_partials(job).COLUMNS, *FILE_COLUMNS])
 
 
@@ -77,10 +74,10 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def deal(logs: Sequence[Log], parallelism: int) -> list[list[str]]:
+def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list[list[str]]:
     """Partitions of whole logs, each log as JSON: the largest first, to the least loaded."""
     total = sum(log.size for log in logs)
-    count = max(1, min(len(logs), max(parallelism, total // PARTITION_BYTES)))
+    count = max(1, min(len(logs), most, max(parallelism, total // PARTITION_BYTES)))
     bins: list[list[str]] = [[] for _ in range(count)]
     load = [0] * count
     for log in sorted(logs, key=lambda log: -log.size):
@@ -90,9 +87,9 @@ def deal(logs: Sequence[Log], parallelism: int) -> list[list[str]]:
     return bins
 
 
-def _aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The job's batches of one log, and the one about its files."""
-    schema, cls = _schema(job), _partials(job)
+def aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """The job's batches of one log (as JSON), and the one about its files."""
+    schema, cls = schema_of(job), _partials(job)
     reader = LogReader(Log.from_json(text), cls.FIELDS)
     partials = cls(reader, **settings)
     for chunk in reader.chunks():
@@ -111,34 +108,10 @@ def _aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa
     )
 
 
-@cache
-def leave_modules_alone() -> None:
-    """Once in a worker of Spark's: from now on the garbage collector passes over what is there.
-
-    PySpark collects after each task, and all modules that were imported take it 20 ms.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def load(session: SparkSession, job: str, survey: Survey, **settings: Any) -> DataFrame:
-    """The partial results of `job` over the surveyed logs; `settings` go to its `Partials`."""
-    partitions = deal(survey.logs, session.sparkContext.defaultParallelism)
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        leave_modules_alone()
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                for text in partitions[number]:
-                    yield from _aggregated(text, job, settings)
-
-    # A Python data source would start three processes, only to ask it for schema and partitions.
-    numbers = session.range(0, len(partitions), 1, len(partitions))
-    return numbers.mapInArrow(read, from_arrow_schema(_schema(job)))
-
-
-def reports_of(rows: Iterable[Mapping[str, Any]], survey: Survey) -> list[FileReport]:
-    """One report on each file, readable or not, by name; `rows` are those with ``file``."""
+def reports_of(others: pa.Table, survey: Survey) -> list[FileReport]:
+    """One report on each file, readable or not, by name; of `others` those with ``file``."""
+    files = others.filter(pc.is_valid(others["file"]))
+    rows = files.select([field.name for field in FILE_COLUMNS]).to_pylist()
     reports = [
         FileReport(
             row["file"], row["file_records"], row["file_damaged"], json.loads(row["file_problems"])
@@ -146,10 +119,3 @@ def reports_of(rows: Iterable[Mapping[str, Any]], survey: Survey) -> list[FileRe
         for row in rows
     ]
     return sorted([*reports, *survey.unreadable], key=lambda report: report.file)
-
-
-def file_reports(partials: DataFrame, survey: Survey) -> list[FileReport]:
-    """`reports_of` the rows in `partials`."""
-    names = [field.name for field in FILE_COLUMNS]
-    rows = partials.where(sf.col("file").isNotNull()).select(*names)
-    return reports_of((row.asDict() for row in rows.collect()), survey)

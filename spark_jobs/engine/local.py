@@ -1,0 +1,161 @@
+"""Logs read on this host, without Spark: in this process, or in a few that it forks.
+
+1. Little is read here at once. Of more, each processor has a process, which gets whole logs and
+   sends back batches of partial results.
+2. A process that died is an error that names its signal. What ends this process ends the others:
+   they have nowhere left to send to.
+3. A program with several threads is not forked: it reads by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from spark_jobs.engine.base import Reduced, Work, split
+from spark_jobs.engine.partials import aggregated, deal, schema_of
+from spark_jobs.errors import CannotRunError
+from spark_jobs.logs.model import Survey
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+PROCESS_BYTES = 64 << 20
+"""So much is read here in the time that a process more costs, several times over."""
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _batches(
+    texts: Sequence[str], job: str, settings: Mapping[str, Any]
+) -> Iterator[pa.RecordBatch]:
+    for text in texts:
+        yield from aggregated(text, job, settings)
+
+
+def _serve(
+    to: Connection,
+    inherited: Sequence[Connection],
+    texts: Sequence[str],
+    job: str,
+    settings: Mapping[str, Any],
+) -> None:
+    """In a process of its own. An empty message ends what it sends, or an exception does."""
+    for each in inherited:  # the reader of another's messages is gone when the parent is
+        each.close()
+    for signo in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signo, signal.SIG_DFL)
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            for batch in _batches(texts, job, settings):
+                to.send(batch.serialize().to_pybytes())
+            to.send(b"")
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            to.send(error)
+
+
+class _Readers:
+    """Processes that read, each a part of the logs."""
+
+    def __init__(
+        self, parts: Sequence[Sequence[str]], job: str, settings: Mapping[str, Any]
+    ) -> None:
+        self._running: dict[Connection, BaseProcess] = {}
+        for part in parts:
+            ours, theirs = _FORK.Pipe(duplex=False)
+            arguments = (theirs, [*self._running, ours], part, job, settings)
+            process = _FORK.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._running[ours] = process
+
+    def messages(self) -> Iterator[bytes]:
+        """Of all of them, as they come. Raises what a process raised, or that it died."""
+        while self._running:
+            for ready in wait(list(self._running)):
+                assert isinstance(ready, Connection)
+                message = self._received(ready)
+                if message == b"":
+                    self._running.pop(ready).join()
+                    ready.close()
+                else:
+                    yield message
+
+    def _received(self, ready: Connection) -> bytes:
+        try:
+            message = ready.recv()
+        except EOFError:
+            process = self._running[ready]
+            process.join()
+            code = process.exitcode or 0
+            how = f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
+            raise CannotRunError(
+                f"process {process.pid}, which read a part of the logs, {how}"
+            ) from None
+        if isinstance(message, Exception):
+            raise message
+        assert isinstance(message, bytes)
+        return message
+
+    def close(self) -> None:
+        for connection, process in self._running.items():
+            process.kill()
+            process.join()
+            connection.close()
+
+
+def _processes(survey: Survey) -> int:
+    if threading.active_count() > 1:
+        return 1
+    size = sum(log.size for log in survey.logs)
+    return max(1, min(len(os.sched_getaffinity(0)), size // PROCESS_BYTES))
+
+
+class _LocalFound:
+    """All of them, as they came."""
+
+    def __init__(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> None:
+        self.schema = schema
+        self._batches = batches
+
+    def reduced(self, by: Sequence[str], work: Work, schema: pa.Schema) -> Reduced:
+        rows, others = split(self._batches, by[0], self.schema)
+        batches = work(rows, 0) if rows.num_rows else ()
+        return Reduced(pa.Table.from_batches(batches, schema), others)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class LocalEngine:
+    """`processes`: how many read at most; as many as there are processors, if it is worth it."""
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._processes = processes
+
+    def load(self, job: str, survey: Survey, **settings: Any) -> _LocalFound:
+        """As of `Engine`. Raises CannotRunError if a process that read has died."""
+        schema = schema_of(job)
+        count = _processes(survey) if self._processes is None else self._processes
+        parts = deal(survey.logs, count, most=count)
+        if len(parts) == 1:
+            return _LocalFound(list(_batches(parts[0], job, settings)), schema)
+        readers = _Readers(parts, job, settings)
+        try:
+            found = [pa.ipc.read_record_batch(each, schema) for each in readers.messages()]
+        finally:
+            readers.close()
+        return _LocalFound(found, schema)

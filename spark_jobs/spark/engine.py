@@ -1,0 +1,124 @@
+"""Logs read by Spark's tasks, and their partial results brought together in a shuffle.
+
+Rows that cross from Python to the JVM one by one cost ten times what aggregating them costs, so
+tasks hand over partial results, and add those of a key up in Python as well: a job is two stages.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.engine.base import Reduced, Work, split
+from spark_jobs.engine.partials import aggregated, deal, schema_of
+from spark_jobs.logs.model import Survey
+
+_OTHERS = pa.field("_others", pa.binary())
+"""Rows without a key, as Arrow's bytes, beside the columns of the work."""
+
+
+@cache
+def leave_modules_alone() -> None:
+    """Once in a worker of Spark's: from now on the garbage collector passes over what is there.
+
+    PySpark collects after each task, and all modules that were imported take it 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _with_others(
+    others: bytes | None, columns: Sequence[pa.Array[Any]], schema: pa.Schema
+) -> pa.RecordBatch:
+    rows = len(columns[0]) if columns else 1
+    left = pa.array([others] * rows, _OTHERS.type)
+    rest = columns or [pa.nulls(rows, field.type) for field in list(schema)[1:]]
+    return pa.RecordBatch.from_arrays([left, *rest], schema=schema)
+
+
+def _bytes_of(table: pa.Table) -> bytes:
+    (batch,) = table.combine_chunks().to_batches()
+    return bytes(batch.serialize().to_pybytes())
+
+
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark names the elements of lists, and what may be null, in its own way."""
+    columns = [batch[field.name].cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+class _SparkFound:
+    """A DataFrame of them, in so many partitions as are worth it."""
+
+    def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: int) -> None:
+        self.schema = schema
+        self._frame = frame
+        self._partitions = partitions
+
+    def reduced(self, by: Sequence[str], work: Work, schema: pa.Schema) -> Reduced:
+        given, told = self.schema, pa.schema([_OTHERS, *schema])
+
+        def reduce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            leave_modules_alone()
+            rows, others = split((_typed(batch, given) for batch in batches), by[0], given)
+            if others.num_rows:
+                yield _with_others(_bytes_of(others), [], told)
+            if rows.num_rows:
+                for batch in work(rows, _task()):
+                    yield _with_others(None, batch.columns, told)
+
+        rows = self._frame.repartition(self._partitions, *by)
+        found = rows.mapInArrow(reduce, from_arrow_schema(told)).toArrow()
+        others = pc.is_valid(found[_OTHERS.name])
+        kept = [
+            pa.ipc.read_record_batch(each, given)
+            for each in found[_OTHERS.name].filter(others).to_pylist()
+        ]
+        table = found.filter(pc.invert(others)).drop_columns(_OTHERS.name).cast(schema)
+        return Reduced(table, pa.Table.from_batches(kept, given))
+
+    def __enter__(self) -> Self:
+        self._frame.persist()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._frame.unpersist()
+
+
+class SparkEngine:
+    """Reads with the tasks of that session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def load(self, job: str, survey: Survey, **settings: Any) -> _SparkFound:
+        """As of `Engine`."""
+        partitions = deal(survey.logs, self._session.sparkContext.defaultParallelism)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            leave_modules_alone()
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    for text in partitions[number]:
+                        yield from aggregated(text, job, settings)
+
+        # A Python data source would start three processes, only to ask it for schema and
+        # partitions.
+        numbers = self._session.range(0, len(partitions), 1, len(partitions))
+        schema = schema_of(job)
+        frame = numbers.mapInArrow(read, from_arrow_schema(schema))
+        return _SparkFound(frame, schema, len(partitions))
