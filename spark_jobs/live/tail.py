@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,11 @@ class TailReader(LogReader):
                 yield room[:count]
 
     def chunks(self) -> Iterator[Chunk]:
+        with contextlib.suppress(OSError):  # it was there when the survey was made
+            yield from self._chunks()
+        self.damaged = self._last - self._first - self.records
+
+    def _chunks(self) -> Iterator[Chunk]:
         (file,) = self.log.files
         for block in self._blocks(file, 0, self._first):
             found = block[block["kind"] == Kind.CHANDEF]
@@ -72,7 +78,6 @@ class TailReader(LogReader):
             chunk, definitions = self._resolve(whole)
             self.records += len(chunk.records) + definitions
             yield chunk
-        self.damaged = self._last - self._first - self.records
 
 
 @dataclass

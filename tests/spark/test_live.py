@@ -164,3 +164,14 @@ def test_parts_of_a_file_add_up_to_the_whole(tmp_path: Path) -> None:
             names += [reader.channels[i][1] for i in chunk.channel]
         assert (reader.records, reader.damaged) == (last - first, 0)
     assert names == ["a"] * HALF + ["b"] * HALF
+
+
+def test_a_file_that_is_removed_after_the_survey(tmp_path: Path) -> None:
+    log = GrowingLog(tmp_path, 1)
+    log.commit(2 * HALF)
+    (found,) = survey([tmp_path]).logs
+    for path in tmp_path.glob("*.pynlog"):
+        path.unlink()
+    reader = TailReader(found, 10, 100)
+    assert list(reader.chunks()) == []
+    assert (reader.records, reader.damaged) == (0, 90)
