@@ -1,7 +1,6 @@
 """Adds up histograms of several logs in numpy, where those of a channel were brought together.
 
-One row per key with its whole histogram in two arrays: a row per bucket would cost Spark, which
-moves rows one by one, more than reading the logs does. What a task holds follows the number of
+What a task holds follows the number of
 channels and processes that it was given, not that of records.
 """
 
@@ -16,13 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-from numpy.typing import NDArray
 
 from spark_jobs.engine.base import Work
-from spark_jobs.figures.histogram import BUCKETS, QUANTILES
-from spark_jobs.figures.quantiles import by_nearest_rank
+from spark_jobs.figures.histogram import QUANTILES
+from spark_jobs.figures.quantiles import (
+    HISTOGRAM,
+    Ints,
+    added_up,
+    by_nearest_rank,
+    entries,
+    lists,
+)
 
-Ints = NDArray[np.int64]
 Key = tuple[Any, ...]
 
 CHANNEL_KEYS: Final = ("engine", "database", "channel")
@@ -38,10 +42,6 @@ FIGURES: Final = {
 KEY, CHANNEL, WHOLE = "key", "channel", "whole"
 """What a row is about: a listener, a channel, or a part of everything (add those up)."""
 
-HISTOGRAM: Final = (
-    pa.field("buckets", pa.list_(pa.int32())),
-    pa.field("counts", pa.list_(pa.int64())),
-)
 COUNTS: Final = pa.schema(
     [
         *((name, pa.int64() if name in ("database", "pid") else pa.string()) for name in KEYS),
@@ -55,18 +55,8 @@ _BEYOND_WAKES: Final[dict[str, Callable[[Key], Key]]] = {
 }
 
 
-def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa.Array[Any]]:
-    """`HISTOGRAM` of each owner; `owner` is in order."""
-    ends = np.searchsorted(owner, np.arange(owners + 1)).astype(np.int32)
-    values = (pa.array(buckets.astype(np.int32)), pa.array(counts))
-    return {
-        field.name: pa.ListArray.from_arrays(pa.array(ends), each)
-        for field, each in zip(HISTOGRAM, values, strict=True)
-    }
-
-
 def _grouped(
-    scope: str, names: Sequence[Key], table: pa.Table, entries: tuple[Ints, Ints, Ints]
+    scope: str, names: Sequence[Key], table: pa.Table, counted: tuple[Ints, Ints, Ints]
 ) -> dict[str, Any]:
     """Columns of a row per distinct name; `names` are those of the table's rows."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -77,13 +67,8 @@ def _grouped(
         order = np.argsort(group, kind="stable")
         start = np.searchsorted(group[order], np.arange(len(numbers)))
         found[name] = how.reduceat(values[order], start)
-    row, bucket, count = entries
-    place = group[row] * BUCKETS + bucket
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    start = np.flatnonzero(np.diff(place, prepend=-1))
-    place, count = place[start], np.add.reduceat(count[order], start)
-    owner, bucket = place // BUCKETS, place % BUCKETS
+    row, bucket, count = counted
+    owner, bucket, count = added_up(group[row], bucket, count)
     found |= by_nearest_rank(owner, bucket, count, found["min_ns"], found["max_ns"])
     found |= lists(owner, bucket, count, len(numbers))
     found |= dict(zip(KEYS, map(list, zip(*numbers, strict=True)), strict=True))
@@ -92,17 +77,11 @@ def _grouped(
 
 def _merged(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     own = list(zip(*(table[name].to_pylist() for name in KEYS), strict=True))
-    buckets, counts = (table[field.name].combine_chunks() for field in HISTOGRAM)
-    length = pc.list_value_length(buckets).to_numpy()
-    entries = (
-        np.repeat(np.arange(len(own)), length),
-        buckets.flatten().to_numpy().astype(np.int64),
-        counts.flatten().to_numpy(),
-    )
+    counted = entries(table)
     groups: list[tuple[str, list[Key]]] = [(KEY, own), (KEY, [(*key[:-1], "all") for key in own])]
     groups += [(scope, list(map(of, own))) for scope, of in _BEYOND_WAKES.items()]
     for scope, names in groups:
-        columns = _grouped(scope, names, table, entries)
+        columns = _grouped(scope, names, table, counted)
         rows = len(columns["scope"])
         arrays = [
             pa.array(columns[field.name], field.type)

@@ -1,13 +1,13 @@
 """Percentiles of keys, from partial results of several logs.
 
-Rows with ``bucket`` are counts (``n``) of a histogram; rows without it hold other figures of the
-key. Readers have aggregated them already, so there are few.
+A row has figures and a whole histogram in two lists: a row for each bucket would take ten times the
+memory, and on Spark, which moves rows one by one, more than reading the logs does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.engine.tables import key_begins, ordered
-from spark_jobs.figures.histogram import QUANTILES, SCALE, midpoint
+from spark_jobs.figures.histogram import BUCKETS, QUANTILES, SCALE, midpoint
 
 Ints = NDArray[np.int64]
-_NONE = -1
-"""In place of no bucket: rows without come first."""
+
+HISTOGRAM: Final = (
+    pa.field("buckets", pa.list_(pa.int32())),
+    pa.field("counts", pa.list_(pa.int64())),
+)
 
 
 def by_nearest_rank(
@@ -53,42 +56,76 @@ def _masked(column: pa.Array[Any], kept: NDArray[np.bool_]) -> pa.Array[Any]:
     return pc.if_else(pa.array(kept), column, pa.scalar(None, column.type))
 
 
+def added_up(owner: Ints, buckets: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same, in order, each bucket of an owner once."""
+    place = owner * BUCKETS + buckets
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    start = np.flatnonzero(np.diff(place, prepend=-1))
+    place = place[start]
+    counts = np.add.reduceat(counts[order], start) if len(start) else counts
+    return place // BUCKETS, place % BUCKETS, counts
+
+
+def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa.Array[Any]]:
+    """`HISTOGRAM` of each owner; `owner` is in order."""
+    ends = np.searchsorted(owner, np.arange(owners + 1)).astype(np.int32)
+    values = (pa.array(buckets.astype(np.int32)), pa.array(counts))
+    return {
+        field.name: pa.ListArray.from_arrays(pa.array(ends), each)
+        for field, each in zip(HISTOGRAM, values, strict=True)
+    }
+
+
+def entries(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
+    """Of all histograms: the row, the bucket and the count."""
+    buckets, counts = (rows[field.name].combine_chunks() for field in HISTOGRAM)
+    length = pc.list_value_length(buckets).fill_null(0).to_numpy()
+    return (
+        np.repeat(np.arange(rows.num_rows), length),
+        buckets.flatten().to_numpy().astype(np.int64),
+        counts.flatten().to_numpy(),
+    )
+
+
+def packed(rows: pa.Table) -> pa.Table:
+    """`HISTOGRAM` in place of ``bucket``: rows with one count ``n`` of it, the others nothing."""
+    counted = rows["bucket"].is_valid()
+    number = np.flatnonzero(counted.to_numpy())
+    buckets, counts = (
+        rows[name].filter(counted).to_numpy().astype(np.int64) for name in ("bucket", "n")
+    )
+    n = pc.if_else(counted, pa.scalar(None, pa.int64()), rows["n"])
+    kept = rows.drop_columns(["bucket", "n"]).append_column("n", n)
+    for name, column in lists(number, buckets, counts, rows.num_rows).items():
+        kept = kept.append_column(name, column)
+    return kept
+
+
 def summarised(
     rows: pa.Table, keys: Sequence[str], figures: Mapping[str, str] | None = None
 ) -> pa.Table:
-    """One row per key, in order: ``n`` of the rows without bucket, `figures` (column -> sum, min or
-    max), and for each of `histogram.QUANTILES` a column in ns, by nearest rank.
+    """One row per key, in order: ``n``, `figures` (column -> sum, min or max), and for each of
+    `histogram.QUANTILES` a column in ns, by nearest rank, from the `HISTOGRAM` of the rows.
 
     Quantiles are cut off at the exact ``min_ns`` and ``max_ns``, which `figures` must name, and
     null where no histogram is.
     """
     chosen = {"n": "sum", **(figures or {})}
-    place = rows.schema.get_field_index("bucket")
-    rows = rows.set_column(place, "bucket", rows["bucket"].fill_null(_NONE))
-    merged = grouped(rows, [*keys, "bucket"], chosen)
-    begins = key_begins(merged, keys)
-    first = np.flatnonzero(begins)
-    counted = merged["bucket"].to_numpy() != _NONE
-    result = merged.select(list(keys)).take(first)
-    for name in chosen:
-        own = merged[name].take(pa.array(first)).combine_chunks()
-        result = result.append_column(name, _masked(own, ~counted[first]))
-    timed = np.flatnonzero(counted)
-    owners, owner = np.unique(np.cumsum(begins)[timed] - 1, return_inverse=True)
-    values = {name: np.zeros(len(first), dtype=np.int64) for name in QUANTILES}
-    if len(timed):
-        buckets, counts = (
-            merged[name].take(pa.array(timed)).to_numpy().astype(np.int64)
-            for name in ("bucket", "n")
-        )
-        low, high = (
-            result[name].take(pa.array(owners)).to_numpy().astype(np.int64)
-            for name in ("min_ns", "max_ns")
-        )
+    result = grouped(rows, keys, chosen)
+    in_order = ordered(rows.select([*keys, *(field.name for field in HISTOGRAM)]), *keys)
+    group = np.cumsum(key_begins(in_order, keys)) - 1  # as in `result`
+    row, buckets, counts = entries(in_order)
+    owner, buckets, counts = added_up(group[row], buckets, counts)
+    timed, owner = np.unique(owner, return_inverse=True)
+    known = np.zeros(result.num_rows, dtype=bool)
+    known[timed] = True
+    values = {name: np.zeros(result.num_rows, dtype=np.int64) for name in QUANTILES}
+    if len(owner):
+        own = result.filter(pa.array(known))
+        low, high = (own[name].to_numpy() for name in ("min_ns", "max_ns"))
         for name, found in by_nearest_rank(owner, buckets, counts, low, high):
-            values[name][owners] = found
-    known = np.zeros(len(first), dtype=bool)
-    known[owners] = True
+            values[name][known] = found
     for name, column in values.items():
         result = result.append_column(name, _masked(pa.array(column), known))
     return result

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.errors import CannotRunError
+from spark_jobs.figures.histogram import BUCKETS, bucket
+from spark_jobs.figures.quantiles import Ints, lists
 from spark_jobs.logs.model import Chunk
 from spark_jobs.logs.reader import LogReader
 
@@ -17,8 +19,6 @@ BUFFERED = 1 << 20
 """So many records are grouped at once: a few tens of MiB, and few rows come out of it."""
 MAX_ROWS = 10_000
 """Rows of a job in its summary; time goes on, so the whole table is in Parquet only."""
-
-Ints = NDArray[np.int64]
 
 
 def numbers(*names: str) -> tuple[pa.Field[Any], ...]:
@@ -33,7 +33,6 @@ WINDOW_COLUMNS = (
     *numbers("window", "n"),
 )
 """What `place` and `channel_columns` fill in, the window, and how many records."""
-BUCKET_COLUMN = pa.field("bucket", pa.int32())
 
 
 class Buffer:
@@ -74,11 +73,17 @@ def reduce_by(key: Ints, **columns: tuple[np.ufunc, Ints]) -> tuple[Ints, dict[s
     """Distinct keys, ``n`` of each, and each column reduced by its function."""
     order = np.argsort(key, kind="stable")
     key = key[order]
-    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])[: len(key)])
     result = {"n": np.diff(np.append(start, len(key)))}
     for name, (function, column) in columns.items():
         result[name] = function.reduceat(column[order], start)
     return key[start], result
+
+
+def histograms(owners: Ints, owner: Ints, values: Ints) -> dict[str, Any]:
+    """`HISTOGRAM` of the `values` in ns of each of the `owners`, which are in order."""
+    key, counted = reduce_by(owner * BUCKETS + bucket(values))
+    return lists(np.searchsorted(owners, key // BUCKETS), key % BUCKETS, counted["n"], len(owners))
 
 
 def channel_columns(reader: LogReader, channel: Ints) -> dict[str, Any]:

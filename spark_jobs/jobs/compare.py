@@ -23,7 +23,7 @@ from spark_jobs.engine.base import Engine
 from spark_jobs.engine.tables import read_table, write_rows
 from spark_jobs.errors import CannotRunError
 from spark_jobs.figures.histogram import QUANTILES, SCALE
-from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.quantiles import packed, summarised
 from spark_jobs.jobs import latency
 from spark_jobs.logs.model import Survey
 from spark_jobs.logs.quality import FileReport
@@ -98,7 +98,7 @@ def _summary(rows: pa.Table, counts: pa.Table) -> pa.Table:
         promote_options="default",
     )
     how = {"sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
-    found = summarised(_scoped(parts), KEYS, how)
+    found = summarised(_scoped(packed(parts)), KEYS, how)
     mean = pc.divide(found["sum_ns"], found["n"].cast(pa.float64()))
     return found.append_column("mean_ns", mean)
 

@@ -19,14 +19,14 @@ from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import write_table
-from spark_jobs.figures.histogram import BUCKETS, QUANTILES, bucket
-from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.histogram import QUANTILES
+from spark_jobs.figures.quantiles import HISTOGRAM, summarised
 from spark_jobs.figures.windows import (
-    BUCKET_COLUMN,
     WINDOW_COLUMNS,
     Buffer,
     channel_columns,
     dense,
+    histograms,
     nanoseconds,
     numbers,
     only_timed,
@@ -52,12 +52,12 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Partials:
-    """Rows with ``bucket``: n latencies in that bucket. Rows without: the other figures."""
+    """A row per window and channel, with the histogram of the latencies."""
 
     COLUMNS = (
         *WINDOW_COLUMNS,
-        BUCKET_COLUMN,
         *numbers(*COUNTS, "min_ns", "max_ns", "max_attempts", *LEFT_OUT),
+        *HISTOGRAM,
     )
     FIELDS = ("ts", "ref_ts", "kind", "attempts", "peer")
 
@@ -115,10 +115,8 @@ class Partials:
             max_ns=(np.maximum, latency),
             max_attempts=(np.maximum, attempts),
         )
+        figures |= histograms(key, slot[timed], latency[timed])
         yield self._keys(key, windows) | figures
-        if timed.any():
-            key, counted = reduce_by(slot[timed] * BUCKETS + bucket(latency[timed]))
-            yield self._keys(key // BUCKETS, windows) | counted | {"bucket": key % BUCKETS}
 
     def _keys(self, slot: Any, windows: Any) -> dict[str, Any]:
         count = len(self._reader.channels)

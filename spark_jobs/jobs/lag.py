@@ -22,11 +22,10 @@ from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import key_begins, ordered, write_table
-from spark_jobs.figures.quantiles import grouped
+from spark_jobs.figures.quantiles import Ints, grouped
 from spark_jobs.figures.windows import (
     WINDOW_COLUMNS,
     Buffer,
-    Ints,
     channel_columns,
     dense,
     nanoseconds,

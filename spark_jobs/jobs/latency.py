@@ -26,16 +26,14 @@ from spark_jobs.figures.merge import (
     CHANNEL,
     CHANNEL_KEYS,
     COUNTS,
-    HISTOGRAM,
     KEY,
     KEYS,
     WHOLE,
     adding_up,
     exploded,
-    lists,
     merged_schema,
 )
-from spark_jobs.figures.quantiles import grouped, summarised
+from spark_jobs.figures.quantiles import HISTOGRAM, grouped, lists, packed, summarised
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import WAKE_NAMES, Kind
@@ -308,7 +306,7 @@ def summarise(rows: pa.Table, keys: Sequence[str] = KEYS) -> list[dict[str, Any]
     `rows` are `Rows`, or what was `unpacked`.
     """
     named = _over_all_wakes(rows.filter(pc.is_valid(rows["wake"])))
-    return [_row(row, keys) for row in summarised(named, keys, _FIGURES).to_pylist()]
+    return [_row(row, keys) for row in summarised(packed(named), keys, _FIGURES).to_pylist()]
 
 
 def _row(found: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _CURVES, _ROWS, _PLACES = 7, 40, 8
 _LISTED = 200
 _CHANNEL = ("engine", "database", "channel")
 _PLACE = ("host", "boot_id")
-_TIMELINE = ("kind", "bucket", "n", "bytes", "timed", "min_ns", "max_ns")
+_TIMELINE = ("kind", "n", "bytes", "timed", "min_ns", "max_ns", "buckets", "counts")
 """What `timeline.table` takes beside the keys."""
 _LATENCIES = {
     "channel": "channel",
@@ -117,7 +117,7 @@ def _width(span_ns: float) -> int:
 
 def _spans(rows: pa.Table) -> pa.Table:
     """Of each place: its first and last window, and how many records it has."""
-    rows = rows.select([*_PLACE, "window", "n", "bucket"]).filter(pc.is_null(rows["bucket"]))
+    rows = rows.select([*_PLACE, "window", "n"])
     rows = rows.append_column("first", rows["window"]).append_column("last", rows["window"])
     return grouped(rows, _PLACE, {"first": "min", "last": "max", "n": "sum"})
 

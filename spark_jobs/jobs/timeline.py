@@ -16,14 +16,13 @@ from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import write_table
-from spark_jobs.figures.histogram import BUCKETS, bucket
-from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.quantiles import HISTOGRAM, summarised
 from spark_jobs.figures.windows import (
-    BUCKET_COLUMN,
     WINDOW_COLUMNS,
     Buffer,
     channel_columns,
     dense,
+    histograms,
     listed,
     nanoseconds,
     numbers,
@@ -44,13 +43,13 @@ _KINDS = tuple(kind for kind in Kind if kind.name in ("SEND", "RECV", "FIN", "RE
 
 
 class Partials:
-    """Rows with ``bucket``: n latencies of RECV in that bucket. Rows without: the other figures."""
+    """A row per window, channel and kind; of RECV with the histogram of the latencies."""
 
     COLUMNS = (
         *WINDOW_COLUMNS,
-        BUCKET_COLUMN,
         pa.field("kind", pa.string()),
         *numbers("bytes", "timed", "min_ns", "max_ns", "untimed"),
+        *HISTOGRAM,
     )
     FIELDS = ("ts", "ref_ts", "kind", "bytes", "peer")
 
@@ -85,18 +84,16 @@ class Partials:
         latency, channel = columns["latency"], columns["channel"]
         timed = latency >= 0
         slot = at * len(self._reader.channels) + channel
+        by_kind = slot * len(Kind) + columns["kind"] - 1
         key, figures = reduce_by(
-            slot * len(Kind) + columns["kind"] - 1,
+            by_kind,
             bytes=(np.add, columns["bytes"]),
             timed=(np.add, timed.astype(np.int64)),
             min_ns=(np.minimum, np.where(timed, latency, np.iinfo(np.int64).max)),
             max_ns=(np.maximum, latency),
         )
+        figures |= histograms(key, by_kind[timed], latency[timed])
         yield self._keys(key // len(Kind), windows, key % len(Kind) + 1) | figures
-        if timed.any():
-            key, counted = reduce_by(slot[timed] * BUCKETS + bucket(latency[timed]))
-            kind = np.full(len(key), Kind.RECV)
-            yield self._keys(key // BUCKETS, windows, kind) | counted | {"bucket": key % BUCKETS}
 
     def _keys(self, slot: Any, windows: Any, kind: Any) -> dict[str, Any]:
         names = pa.array(["", *(each.name for each in Kind)])

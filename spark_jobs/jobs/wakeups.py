@@ -17,7 +17,7 @@ from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import write_table
 from spark_jobs.figures.histogram import BUCKETS, bucket
-from spark_jobs.figures.quantiles import summarised
+from spark_jobs.figures.quantiles import HISTOGRAM, lists, summarised
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import USEFUL, WAKE_NAMES, Kind, Wake
@@ -38,7 +38,7 @@ _TIMES = ("p50_ns", "p99_ns")
 
 
 class Partials:
-    """One row per log, and its histogram: n wake latencies per ``bucket``."""
+    """One row per log, with the histogram of its wake latencies."""
 
     COLUMNS = (
         pa.field("host", pa.string()),
@@ -47,8 +47,8 @@ class Partials:
         *(pa.field(name, pa.int64()) for name in COUNTS),
         pa.field("min_ns", pa.int64()),
         pa.field("max_ns", pa.int64()),
-        pa.field("bucket", pa.int32()),
         pa.field("n", pa.int64()),
+        *HISTOGRAM,
     )
     FIELDS = ("ts", "ref_ts", "kind", "flags", "batch", "wake", "aux", "peer")
 
@@ -101,9 +101,8 @@ class Partials:
         who = {"host": log.host, "boot_id": log.boot_id, "pid": log.pid}
         times = np.flatnonzero(self._histogram)
         extremes = {"min_ns": [self._low], "max_ns": [self._high]} if len(times) else {}
-        yield who | {name: [value] for name, value in self._totals.items()} | extremes
-        if len(times):
-            yield who | {"bucket": times, "n": self._histogram[times]}
+        counted = lists(np.zeros(len(times), dtype=np.int64), times, self._histogram[times], 1)
+        yield who | {name: [value] for name, value in self._totals.items()} | extremes | counted
 
 
 def table(rows: pa.Table) -> pa.Table:

@@ -34,7 +34,7 @@ def test_every_quantile_of_every_size() -> None:
     random.shuffle(pieces)
     names = SCHEMA.names
     table = pa.Table.from_pylist([dict(zip(names, p, strict=True)) for p in pieces], schema=SCHEMA)
-    found = quantiles.summarised(table, ["key"], HOW).to_pylist()
+    found = quantiles.summarised(quantiles.packed(table), ["key"], HOW).to_pylist()
     assert [row["key"] for row in found] == [-1, *truth]
     assert found.pop(0) == {"key": -1, "n": 5, **dict.fromkeys((*HOW, *QUANTILES))}
     for row, (n, values) in zip(found, truth.items(), strict=True):
@@ -45,7 +45,7 @@ def test_every_quantile_of_every_size() -> None:
 
 
 def test_no_rows_have_the_same_columns() -> None:
-    none = quantiles.summarised(SCHEMA.empty_table(), ["key"], HOW)
+    none = quantiles.summarised(quantiles.packed(SCHEMA.empty_table()), ["key"], HOW)
     assert none.num_rows == 0
     one = pa.Table.from_pylist([{"key": 1, "n": 1, "min_ns": 2, "max_ns": 2}], schema=SCHEMA)
-    assert none.schema == quantiles.summarised(one, ["key"], HOW).schema
+    assert none.schema == quantiles.summarised(quantiles.packed(one), ["key"], HOW).schema
