@@ -40,11 +40,12 @@ static void cancel(void *server, uint32_t pid, uint32_t secret)
     (void) secret;
 }
 
-static bool terminate(void *server, uint32_t pid, bool session)
+static enum gw_signaled terminate(void *server, uint32_t by_uid, uint32_t pid, bool session)
 {
     (void) server;
+    (void) by_uid;
     (void) session;
-    return pid == 1;
+    return pid == 1 ? GW_SIGNALED : pid == 2 ? GW_NOT_ALLOWED : GW_NO_CLIENT;
 }
 
 static void prepare(void)
@@ -280,7 +281,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     f.asked++;
     while (in.left > 0 && f.len < MAX_SENT)
         put_message(&in);
-    struct gw_session *session = gw_session_new(&f.shared, false, 7);
+    struct gw_session *session = gw_session_new(&f.shared, 0, false, 7);
     FUZZ_CHECK(session != NULL, "no memory");
     send_all(session, piece);
     FUZZ_CHECK(f.ready > 0, "the session did not begin");

@@ -89,13 +89,39 @@ static bool call_usage(struct gw_session *session, struct gw_value *out)
     return true;
 }
 
+static bool call_signal(struct gw_session *session, const struct gw_value *args, bool terminates,
+                        struct gw_value *out, struct gw_error *error)
+{
+    struct gw_shared *shared = session->shared;
+    enum gw_signaled done = GW_NO_CLIENT;
+    if (args[0].whole > 0)
+        done =
+            shared->terminate(shared->server, session->uid, (uint32_t) args[0].whole, terminates);
+    if (done == GW_NOT_ALLOWED) {
+        gw_fail(error, "42501",
+                "must be a member of the role whose %s or member of pg_signal_backend",
+                terminates ? "process is being terminated" : "query is being canceled");
+        gw_hint(error,
+                "A client may signal those of its own uid, %u; root and the segment's owner may "
+                "signal all.",
+                (unsigned) session->uid);
+        return false;
+    }
+    if (done == GW_NO_CLIENT) {
+        char text[96];
+        snprintf(text, sizeof text, "PID %lld is not a PostgreSQL server process",
+                 (long long) args[0].whole);
+        gw_notice(session, "WARNING", "01000", text);
+    }
+    *out = gw_whole_value(GW_BOOL, done == GW_SIGNALED);
+    return true;
+}
+
 static bool do_call(struct gw_env *env, const struct gw_function *function,
                     const struct gw_value *args, size_t nargs, struct gw_value *out,
                     struct gw_error *error)
 {
     struct gw_session *session = env->session;
-    struct gw_shared *shared = session->shared;
-    bool found = true;
     switch (function->kind) {
     case GW_F_NOTIFY:
         return call_notify(session, args, out, error);
@@ -110,16 +136,7 @@ static bool do_call(struct gw_env *env, const struct gw_function *function,
         return true;
     case GW_F_CANCEL:
     case GW_F_TERMINATE:
-        found = args[0].whole > 0 && shared->terminate(shared->server, (uint32_t) args[0].whole,
-                                                       function->kind == GW_F_TERMINATE);
-        if (!found) {
-            char text[96];
-            snprintf(text, sizeof text, "PID %lld is not a PostgreSQL server process",
-                     (long long) args[0].whole);
-            gw_notice(session, "WARNING", "01000", text);
-        }
-        *out = gw_whole_value(GW_BOOL, found);
-        return true;
+        return call_signal(session, args, function->kind == GW_F_TERMINATE, out, error);
     case GW_F_IN_RECOVERY:
     case GW_F_IS_BLOCKED:
         *out = gw_whole_value(GW_BOOL, false);
@@ -133,7 +150,7 @@ static bool do_call(struct gw_env *env, const struct gw_function *function,
     case GW_F_USER:
         return text_result(out, session->user);
     case GW_F_VERSION:
-        return text_result(out, shared->version);
+        return text_result(out, session->shared->version);
     default: /* pg_sleep() has slept already, and there are no advisory locks */
         return text_result(out, "");
     }

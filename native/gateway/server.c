@@ -32,13 +32,16 @@
 #include "sockets.h"
 
 enum { EVENTS = 256, READ_SIZE = 64 * 1024, ACCEPTED_AT_ONCE = 64, ROUNDS = 8 };
+/* Peers that may not connect, at a time: each holds a descriptor until it has said its name. */
+enum { REFUSED_MAX = 32 };
 enum {
     NO_DESCRIPTOR_US = 10000,
     LOOK_MS = 1000
 }; /* so often it looks whether the segment is there */
 
 #define STARTUP_PATIENCE_NS 60000000000LL
-#define STOP_PATIENCE_NS    200000000LL /* for what is left to be sent when it stops */
+#define REFUSED_PATIENCE_NS 5000000000LL /* with a peer that will only be told that it may not */
+#define STOP_PATIENCE_NS    200000000LL  /* for what is left to be sent when it stops */
 #define CLOSE_PATIENCE_NS   1000000000LL
 
 struct client {
@@ -58,6 +61,7 @@ struct pn_gateway {
     struct gw_sockets sockets;
     int epfd, stop_fd, spare_fd;
     struct client *clients, *timed, *dead;
+    struct client *refused[REFUSED_MAX]; /* the oldest first */
     char **databases, **maps;
     char *served;
     size_t ndatabases, nmaps;
@@ -139,6 +143,16 @@ static void set_timed(pn_gateway *gateway, struct client *client, bool timed)
         gateway->timed = client->next_timed;
 }
 
+static void forget_refused(pn_gateway *gateway, const struct client *client)
+{
+    struct client **refused = gateway->refused;
+    for (size_t i = 0; i < REFUSED_MAX && refused[i] != NULL; i++)
+        if (refused[i] == client) {
+            memmove(&refused[i], &refused[i + 1], (REFUSED_MAX - 1 - i) * sizeof *refused);
+            refused[REFUSED_MAX - 1] = NULL;
+        }
+}
+
 /* Out of the loop; its memory goes at the end of the round. */
 static void drop(pn_gateway *gateway, struct client *client)
 {
@@ -160,9 +174,22 @@ static void drop(pn_gateway *gateway, struct client *client)
     close(client->fd);
     client->next = gateway->dead;
     gateway->dead = client;
+    forget_refused(gateway, client);
     count(&gateway->stat.clients, -1);
     if (client->slow)
         count(&gateway->stat.slow, -1);
+}
+
+/* For each that is too many the oldest goes, so that they cannot take all descriptors. */
+static void note_refused(pn_gateway *gateway, struct client *client)
+{
+    if (gateway->refused[REFUSED_MAX - 1] != NULL)
+        drop(gateway, gateway->refused[0]);
+    for (size_t i = 0; i < REFUSED_MAX; i++)
+        if (gateway->refused[i] == NULL) {
+            gateway->refused[i] = client;
+            return;
+        }
 }
 
 static void free_dead(pn_gateway *gateway)
@@ -306,11 +333,13 @@ static bool contains(const uint32_t *ids, size_t n, uint32_t id)
     return false;
 }
 
-static bool may_connect(const pn_gateway *gateway, int fd, bool tcp)
+static bool may_connect(const pn_gateway *gateway, int fd, bool tcp, uid_t *uid)
 {
     struct gw_peer peer;
+    *uid = (uid_t) -1;
     if (!(tcp ? gw_tcp_peer(fd, &peer) : gw_unix_peer(fd, &peer)))
         return false;
+    *uid = peer.uid;
     return peer.uid == (uid_t) pn_engine_owner_euid(gateway->shared.engine) ||
            contains(gateway->uids, gateway->nuids, peer.uid) ||
            (peer.has_gid && contains(gateway->gids, gateway->ngids, peer.gid));
@@ -319,12 +348,14 @@ static bool may_connect(const pn_gateway *gateway, int fd, bool tcp)
 static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
 {
     uint32_t secret = 0;
+    uid_t uid;
+    bool refused = !may_connect(gateway, fd, tcp, &uid);
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL || getrandom(&secret, sizeof secret, 0) != sizeof secret) {
         free(client);
         return false;
     }
-    client->session = gw_session_new(&gateway->shared, !may_connect(gateway, fd, tcp), secret);
+    client->session = gw_session_new(&gateway->shared, uid, refused, secret);
     client->fd = fd;
     client->slot_fd = -1;
     client->events = EPOLLIN;
@@ -344,6 +375,8 @@ static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
     gateway->clients = client;
     set_timed(gateway, client, true);
     count(&gateway->stat.clients, 1);
+    if (refused)
+        note_refused(gateway, client);
     return true;
 }
 
@@ -402,13 +435,16 @@ static void cancel(void *server, uint32_t pid, uint32_t secret)
     }
 }
 
-static bool terminate(void *server, uint32_t pid, bool whole_session)
+static enum gw_signaled terminate(void *server, uint32_t by_uid, uint32_t pid, bool whole_session)
 {
     pn_gateway *gateway = server;
+    bool all = by_uid == 0 || by_uid == (uint32_t) pn_engine_owner_euid(gateway->shared.engine);
     for (struct client *client = gateway->clients; client != NULL; client = client->next) {
         struct gw_session *session = client->session;
         if (session->conn == NULL || session->pid != pid)
             continue;
+        if (!all && session->uid != by_uid)
+            return GW_NOT_ALLOWED;
         if (whole_session)
             session->terminated = true;
         else
@@ -416,9 +452,9 @@ static bool terminate(void *server, uint32_t pid, bool whole_session)
         if (session->wake_at > 0 || whole_session)
             session->wake_at = 1;
         set_timed(gateway, client, true);
-        return true;
+        return GW_SIGNALED;
     }
-    return false;
+    return GW_NO_CLIENT;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -433,7 +469,7 @@ static int run_timed(pn_gateway *gateway, int64_t now)
         following = client->next_timed;
         int64_t end = client->drop_at;
         if (session->activity == GW_STARTUP)
-            end = client->started + STARTUP_PATIENCE_NS;
+            end = client->started + (session->refused ? REFUSED_PATIENCE_NS : STARTUP_PATIENCE_NS);
         int64_t at = end > 0 ? end : session->wake_at;
         if (at <= now && end > 0) {
             drop(gateway, client);

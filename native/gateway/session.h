@@ -47,6 +47,9 @@ enum { GW_RESULT_MAX = 1 << 26, GW_HELD_MAX = 1 << 27 }; /* bytes */
 
 struct gw_session;
 
+/* Of a request to signal a client. */
+enum gw_signaled { GW_SIGNALED, GW_NO_CLIENT, GW_NOT_ALLOWED };
+
 /* What all sessions of a gateway share. */
 struct gw_shared {
     pn_engine *engine;
@@ -55,7 +58,7 @@ struct gw_shared {
     /* The segment's name of a database that clients ask for; NULL: it is not served. */
     const char *(*database)(void *server, const char *name);
     void (*cancel)(void *server, uint32_t pid, uint32_t secret);
-    bool (*terminate)(void *server, uint32_t pid, bool session);
+    enum gw_signaled (*terminate)(void *server, uint32_t by_uid, uint32_t pid, bool session);
     void *server;
     const char *served;  /* for people: the databases that there are */
     const char *log_dir; /* latency logs, or NULL */
@@ -118,6 +121,7 @@ struct gw_session {
     struct gw_settings *settings;
     struct gw_arena arena; /* of one statement */
     char *user, *database;
+    uint32_t uid; /* of the peer, or (uid_t) -1 */
     bool refused; /* the peer may not connect */
     enum gw_block block;
     enum gw_activity activity;
@@ -154,8 +158,9 @@ struct gw_session {
     struct gw_error error;
 };
 
-/* NULL: no memory.  `refused`: what peer authentication says. */
-struct gw_session *gw_session_new(struct gw_shared *shared, bool refused, uint32_t secret);
+/* NULL: no memory.  `uid` and `refused`: what peer authentication says. */
+struct gw_session *gw_session_new(struct gw_shared *shared, uint32_t uid, bool refused,
+                                  uint32_t secret);
 /* An open transaction is rolled back. */
 void gw_session_free(struct gw_session *session);
 

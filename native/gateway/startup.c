@@ -143,9 +143,15 @@ static bool take_parameters(struct gw_session *session, struct gw_reader *in)
     size_t len;
     if (!take_names(session, *in))
         return false;
-    if (session->refused)
-        return gw_fail(&session->error, "28000", "peer authentication failed for user \"%s\"",
-                       session->user);
+    if (session->refused) {
+        gw_fail(&session->error, "28000", "peer authentication failed for user \"%s\"",
+                session->user);
+        gw_hint(&session->error,
+                "The process is of another user than the segment (uid %u); the gateway lets it in "
+                "with --allow-uid or --allow-gid.",
+                (unsigned) pn_engine_owner_euid(session->shared->engine));
+        return false;
+    }
     for (;;) {
         const char *name = gw_get_text(in, &len);
         if (len == 0)
@@ -242,7 +248,7 @@ static void handle_packet(struct gw_session *session, struct gw_reader *in)
     }
     if (version == CANCEL_REQUEST) {
         uint32_t pid = gw_get32(in), secret = gw_get32(in);
-        if (!in->cut)
+        if (!in->cut && !session->refused)
             session->shared->cancel(session->shared->server, pid, secret);
         close_silently(session);
         return;

@@ -199,6 +199,60 @@ def test_only_users_that_are_allowed(
         assert own.start("me", "default")[-1] == ("Z", "I")
 
 
+def test_users_signal_their_own_clients_only(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    """Those of other users are asked for by root, which may signal all."""
+    require("root")
+    gateway = new_gateway_process(engine, "--allow-uid", "12345", "--allow-uid", "12346")
+    gateway.directory.chmod(0o755)
+    ask = (
+        f"client = Client('{gateway.path}'); client.start('me', 'default')\n"
+        "pid = sys.argv[2] if len(sys.argv) > 2 else client.pid\n"
+        "print(client.ask(f'SELECT pg_{sys.argv[1]}_backend({pid})'))"
+    )
+    with Client(gateway.path) as target:
+        target.start("me", "default")
+        for what, of in (("terminate", "process is being terminated"), ("cancel", "query is")):
+            said = as_user(12345, ask, what, target.pid)
+            assert "42501" in said
+            assert of in said
+        assert target.ask("SELECT 1")[-1] == ("Z", "I")
+        assert "[b't']" in as_user(12345, ask, "cancel")
+        with Client(gateway.path) as other:
+            other.start("me", "default")
+            assert ("D", [b"t"]) in other.ask(f"SELECT pg_terminate_backend({target.pid})")
+            assert next(target.answers())[0] == "E"
+
+
+#: More peers of another user than the gateway keeps, of which the first is closed.
+CROWD = """
+import socket
+def peer():
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(60)
+    one.connect(sys.argv[1])
+    return one
+peers = [peer() for _ in range(33)]
+print(peers[0].recv(1))
+peers[1].sendall(startup(user="me", database="default"))
+print(peers[1].recv(1))
+"""
+
+
+def test_peers_that_may_not_connect_are_few(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    """The oldest is closed, though it has said nothing; the others are told."""
+    require("root")
+    gateway = new_gateway_process(engine, "--allow-uid", "12345")
+    gateway.directory.chmod(0o755)
+    with Client(gateway.path) as own:
+        own.start("me", "default")
+        assert as_user(12346, CROWD, gateway.path).split() == ["b''", "b'E'"]
+        assert own.ask("SELECT 1")[-1] == ("Z", "I")
+
+
 def test_a_tcp_peer_that_has_gone_already(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess, connect: Connect
 ) -> None:
