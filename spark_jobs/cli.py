@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.directory import Directory, directory
 from spark_jobs.errors import CannotRunError
-from spark_jobs.jobs import NAMES, OPTIONS, TITLES, preparer, runner
+from spark_jobs.jobs import NAMES, OPTIONS, TIMED, TITLES, preparer, runner
 from spark_jobs.output import (
     CLEAN,
     FAILED,
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 COMMANDS = {"live": "spark_jobs.live.stream"}
 """What is no job over finished logs, and has a command line of its own."""
 COMMAND_TITLES = {"live": "percentiles of growing logs, at every trigger"}
+
+_COLUMNS = ("channel", "host", "pid")
+_NEVER = (1 << 63) - 1
+_FLAGS = {"limits": "max"}
 
 _LOCAL_BYTES = 64 << 30
 """More logs than that are Spark's, if nothing else is said."""
@@ -85,11 +92,60 @@ def parser() -> argparse.ArgumentParser:
         help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
     )
     result.add_argument(
+        "--max",
+        dest="limits",
+        type=_limit,
+        action="append",
+        metavar="NAME=TIME",
+        help=_of("limits") + ": p99=5ms, for instance; exit status 2 when a listener's is more",
+    )
+    for name, text in (("since", "from"), ("until", "before")):
+        result.add_argument(
+            f"--{name}",
+            type=_moment,
+            metavar="TIME",
+            help=f"records {text} then only: 2026-01-31T12:00 (UTC), or 10m ago as 10m; of "
+            + ", ".join(TIMED),
+        )
+    for name in _COLUMNS:
+        result.add_argument(
+            f"--{name}", metavar="PATTERN", help=f"rows of such a {name} only, as in orders.*"
+        )
+    result.add_argument("--wide", action="store_true", help="print all rows, and all columns")
+    result.add_argument(
         "--engine", choices=("local", "spark"), help="what reads the logs; by default this host"
     )
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     return result
+
+
+_UNITS = {"ns": 1, "us": 10**3, "\N{MICRO SIGN}s": 10**3, "ms": 10**6, "s": 10**9}
+_AGO = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LIMITS = ("min", "p50", "p90", "p99", "p999", "p9999", "max", "mean")
+
+
+def _limit(text: str) -> tuple[str, int]:
+    """``p99=5ms`` as the name of a column and ns."""
+    found = re.fullmatch(r"(\w+)=(\d+\.?\d*)(\D+)", text)
+    if found is None or found[1] not in _LIMITS or found[3] not in _UNITS:
+        what = f"{text} is no limit such as p99=5ms: one of {', '.join(_LIMITS)}, and ns, us, ms, s"
+        raise argparse.ArgumentTypeError(what)
+    return f"{found[1]}_ns", round(float(found[2]) * _UNITS[found[3]])
+
+
+def _moment(text: str) -> int:
+    """A time of the wall clock, or how long ago, in ns since 1970."""
+    ago = re.fullmatch(r"(\d+\.?\d*)([smhd])", text)
+    if ago is not None:
+        return time.time_ns() - round(float(ago[1]) * _AGO[ago[2]] * 1e9)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        what = f"{text} is no time such as 2026-01-31T12:00, or 10m for how long ago (s, m, h, d)"
+        raise argparse.ArgumentTypeError(what) from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1e6) * 1000
 
 
 class _Version(argparse.Action):
@@ -108,10 +164,29 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     for name in sorted({name for names in OPTIONS.values() for name in names} - {"overwrite"}):
         value = getattr(options, name)
         if value is not None and name not in OPTIONS.get(options.job, ()):
-            raise CannotRunError(f"--{name} is an option {_of(name)}")
+            raise CannotRunError(f"--{_FLAGS.get(name, name)} is an option {_of(name)}")
         if value is not None:
-            settings[name] = value
+            settings[name] = dict(value) if name == "limits" else value
     return settings
+
+
+def _only(options: argparse.Namespace) -> dict[str, str]:
+    """Patterns of columns that were given."""
+    given = {name: getattr(options, name) for name in _COLUMNS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _within(options: argparse.Namespace) -> tuple[int, int] | None:
+    """From when to when. Raises CannotRunError if there is no such time, or of no use."""
+    if options.since is None and options.until is None:
+        return None
+    if options.job not in TIMED:
+        raise CannotRunError(f"--since and --until are options of {', '.join(TIMED)}")
+    begin = 0 if options.since is None else options.since
+    end = _NEVER if options.until is None else options.until
+    if begin >= end:
+        raise CannotRunError("--until is not after --since: no record is between them")
+    return begin, end
 
 
 def _speaks_for_spark(places: Sequence[str], out: Directory, master: str | None) -> str:
@@ -146,12 +221,16 @@ def run_job(
     overwrite: bool = False,
     engine: str | None = None,
     master: str | None = None,
+    within: tuple[int, int] | None = None,
+    only: Mapping[str, str] | None = None,
     **settings: Any,
-) -> dict[str, Any]:
-    """Runs `job` over `logs`, leaves its results in `out` and returns the summary.
+) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    """Runs `job` over `logs`, leaves its results in `out` and returns the summary, and the rows
+    that people see.
 
-    `engine`: "local" or "spark"; None: Spark where something speaks for it. `settings` are the
-    job's own options. Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are
+    `engine`: "local" or "spark"; None: Spark where something speaks for it. `within`: from and to
+    which ns of the wall clock. `only`: patterns of the rows' columns. `settings` are the job's own
+    options. Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are
     results already.
     """
     from spark_jobs.errors import NoLogsError
@@ -179,10 +258,13 @@ def run_job(
         out.mkdir(parents=True, exist_ok=True)
         chosen = _engine(job, engine, found, why, master)
         begin = time.monotonic()
+        if within is not None:
+            found.logs = [replace(log, within=within) for log in found.logs]
         result = runner(job)(chosen, found, out, **settings)
+        result.only(only or {})
         report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
-    return report
+    return report, result.shown
 
 
 def _nothing_readable(found: Survey) -> str:
@@ -217,13 +299,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     try:
         with nothing_left_when_interrupted():
-            report = run_job(
+            report, shown = run_job(
                 options.job,
                 options.logs,
                 options.out,
                 overwrite=options.overwrite,
                 engine=options.engine,
                 master=options.master,
+                within=_within(options),
+                only=_only(options),
                 **_settings(options),
             )
     except KeyboardInterrupt:
@@ -242,5 +326,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(report))
     else:
-        print_table(report)
+        place = f"{options.out}/{options.job}.json"
+        print_table(report, shown, place, wide=options.wide)
     return VIOLATION if report["status"] == "violation" else CLEAN

@@ -6,16 +6,21 @@ import argparse
 import platform
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from spark_jobs.errors import NoLogsError
+from spark_jobs.report.svg import duration
 from spark_jobs.result import JobResult
 from spark_jobs.spark.java import JavaNotFoundError
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
 
 _LINES_SHOWN = 3
+_ROWS_SHOWN = 20
+_IDS = ("pid", "database", "backend_id")
+"""Numbers that are no quantities."""
 _CAUSE = re.compile(r"(Caused by: )?[\w.]*(Error|Exception)\b.*: ")
 """A line that names an exception, of Python or of Java."""
 
@@ -53,26 +58,68 @@ def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
     }
 
 
-def _printable(value: object) -> str:
-    if value is None:
+def _printable(name: str, value: object) -> str:
+    if value is None or value == "":
         return "-"
-    text = f"{value:.1f}" if isinstance(value, float) else str(value)
-    return text.encode("unicode_escape").decode() if not text.isprintable() else text
+    if name.endswith("_ns") and isinstance(value, int | float):
+        return duration(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = str(value)
+        return text.encode("unicode_escape").decode() if not text.isprintable() else text
+    # ids are no quantities
+    return (
+        str(value)
+        if name in _IDS
+        else f"{value:,.2f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+    )
 
 
-def print_table(report: dict[str, Any]) -> None:
-    rows: list[dict[str, Any]] = report["rows"]
-    if rows:
-        lines = [list(rows[0]), *([_printable(v) for v in row.values()] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            print("  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip())
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(rows[0])
+    lines = [[_heading(name) for name in names]]
+    lines += [[_printable(name, row[name]) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numbers = [
+        all(isinstance(row[name], int | float | None) and name not in _IDS for row in rows)
+        for name in names
+    ]
+    for line in lines:
+        cells = (
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(line, widths, numbers, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _heading(name: str) -> str:
+    return name.removesuffix("_ns").replace("rate_per_s", "per s").replace("_", " ")
+
+
+def print_table(
+    report: dict[str, Any],
+    shown: Sequence[Mapping[str, Any]] | None = None,
+    place: object = None,
+    *,
+    wide: bool = False,
+) -> None:
+    """For people: the first of the rows, or of those `shown` in their place, with units. All rows
+    are in `place`, and with `wide` here.
+    """
+    rows = report["rows"] if wide or shown is None else shown
+    listed = rows if wide else rows[:_ROWS_SHOWN]
+    if listed:
+        _print_rows(listed)
+    if len(listed) < len(rows):
+        where = f", and {place} has them" if place is not None else ""
+        print(f"... {len(rows) - len(listed):,} more: --wide shows all rows{where}")
     for name, value in report["totals"].items():
-        print(f"{name}: {_printable(value)}")
+        print(f"{name.replace('_', ' ')}: {_printable(name, value)}")
     for segment in report["segments"]:
         for problem in segment["problems"]:
-            print(f"{_printable(segment['file'])}: {problem}", file=sys.stderr)
-    print(f"{report['status']}: {report['records']} records in {report['wall_s']} s")
+            print(f"{_printable('file', segment['file'])}: {problem}", file=sys.stderr)
+    print(f"{report['status']}: {report['records']:,} records in {report['wall_s']} s")
 
 
 def described(error: Exception) -> str:

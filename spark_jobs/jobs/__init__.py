@@ -30,6 +30,7 @@ NAMES = tuple(TITLES)
 
 OPTIONS = {
     "ingest": ("overwrite",),
+    "latency": ("limits",),
     "timeline": ("window",),
     "lag": ("window",),
     "e2e": ("window",),
@@ -37,9 +38,8 @@ OPTIONS = {
 }
 """Options of the command line that a job's ``run`` takes as keywords, beyond those of all jobs."""
 
-
-class CannotRunError(Exception):
-    """A job could not be run; says why."""
+TIMED = ("latency", "timeline", "wakeups", "lag", "e2e")
+"""Jobs that a part of the time is enough for; what was owed in it the audit could not tell."""
 
 
 def preparer(name: str) -> Callable[[Sequence[str]], Any]:

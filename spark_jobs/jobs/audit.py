@@ -503,6 +503,12 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_SHOWN = (
+    *("channel", "pid", "host", "expected", "distinct", "lost", "dup", "out_of_order"),
+    *("corrupted", "unproven", "dropped"),
+)
+
+
 def is_violation(row: Mapping[str, Any]) -> bool:
     """Whether that row proves that a guarantee was broken."""
     broken = ("lost", "dup", "out_of_order", "corrupted")
@@ -517,4 +523,7 @@ def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     rows = [judge(row) for row in found]
     names = ("expected", "distinct", "lost", "dup", "out_of_order", "corrupted", "unproven")
     totals = {name: sum(row[name] or 0 for row in rows) for name in names}
-    return JobResult(rows, reports_of(others, survey), any(map(is_violation, rows)), totals)
+    worst = sorted(rows, key=lambda row: not is_violation(row))
+    shown = [{name: row[name] for name in _SHOWN} for row in worst]
+    reports = reports_of(others, survey)
+    return JobResult(rows, reports, totals=totals, shown=shown, broken=is_violation)

@@ -165,5 +165,23 @@ def run(engine: Engine, pair: Pair, out: Directory, *, threshold: float | None =
         stored.append(row)
     write_rows(out / "compare", stored, TABLE)
     rows = [_row(found, threshold) for found in stored]
-    worse = sum(bool(row["regressions"]) for row in rows)
-    return JobResult(rows, reports, worse > 0, totals={"regressed": worse, "threshold": threshold})
+    totals = {"regressed": sum(map(_is_worse, rows)), "threshold": threshold}
+    return JobResult(rows, reports, totals=totals, shown=_shown(rows), broken=_is_worse)
+
+
+def _is_worse(row: Mapping[str, Any]) -> bool:
+    return bool(row["regressions"])
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The regressions first, then those of which p99 has grown most."""
+    shown = []
+    for row in sorted(rows, key=lambda row: (not _is_worse(row), -(row["p99_ratio"] or 0))):
+        columns = {"channel": row["channel"] or "(all)", "n before": row["n_before"]}
+        for name in ("p50", "p99", "p999", "max"):
+            columns |= {
+                f"{name}_after_ns": row[f"{name}_after_ns"],
+                "x" + name: row[f"{name}_ratio"],
+            }
+        shown.append(columns | {"regressions": ", ".join(row["regressions"])})
+    return shown

@@ -361,12 +361,31 @@ def _merged(engine: Engine, survey: Survey, out: Directory) -> Reduced:
     return reduced
 
 
-def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
+def _shown(table: pa.Table) -> list[dict[str, Any]]:
+    """A line a channel, the slowest first; of very many, the busiest."""
+    rows = table.filter(pc.equal(table["scope"], CHANNEL)).to_pylist()
+    rows = [_row(row, CHANNEL_KEYS) for row in rows]
+    several = len({(row["engine"], row["database"]) for row in rows}) > 1
+    names = ("n", "rate_per_s", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+    names = ("channel", *(("engine", "database") if several else ()), *names)
+    worst = sorted(rows, key=lambda row: (-row["p99_ns"], row["channel"]))
+    return [{name: row[name] for name in names} for row in worst]
+
+
+def run(
+    engine: Engine, survey: Survey, out: Directory, *, limits: Mapping[str, int] | None = None
+) -> JobResult:
     """Rows as docs/spark.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
-    `hgrm/`, one file for all channels and one for each of the busiest.
+    `hgrm/`, one file for all channels and one for each of the busiest. `limits`: what a listener's
+    figures (over all wake reasons) may be at most, in ns, by their names in the rows.
     """
+    chosen = limits or {}
+
+    def is_over(row: Mapping[str, Any]) -> bool:
+        return row["wake"] == "all" and any(row[name] > most for name, most in chosen.items())
+
     table, others = _merged(engine, survey, out)
     plain = table.drop_columns([field.name for field in HISTOGRAM])
     listeners = plain.filter(pc.equal(plain["scope"], KEY)).to_pylist()
@@ -374,4 +393,8 @@ def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
     rows = [_row(row, KEYS) for row in listeners]
     write_rows(out / "latency_summary", rows, SUMMARY)
     write_all(_distributions(table, busiest(rows, MOST_CHANNELS)), rows, out / "hgrm")
-    return JobResult(rows, reports_of(others, survey), totals=left_out(others))
+    totals = left_out(others)
+    if chosen:
+        totals["over"] = sum(map(is_over, rows))
+    reports = reports_of(others, survey)
+    return JobResult(rows, reports, totals=totals, shown=_shown(plain), broken=is_over)

@@ -72,6 +72,7 @@ class Log:
     `incomplete`: why records are known to be missing, before any was read; "" if none is.
     `own_clock`: backends of the engine whose time stamps come from the same clock, that is host and
     boot, as this log's; None: all do, because all of the engine's logs were written there.
+    `within`: only records of that time are wanted, from and to ns of the wall clock.
     """
 
     log_id: str
@@ -87,6 +88,7 @@ class Log:
     incomplete: str
     files: tuple[LogFile, ...]
     own_clock: tuple[int, ...] | None = None
+    within: tuple[int, int] | None = None
 
     @property
     def clock(self) -> tuple[str, str]:
@@ -108,9 +110,10 @@ class Log:
         for file in fields["files"]:
             lists = {name: tuple(file[name]) for name in ("events", "problems")}
             files.append(LogFile(**file | lists))
-        peers = fields["own_clock"]
-        own_clock = None if peers is None else tuple(peers)
-        return Log(**fields | {"files": tuple(files), "own_clock": own_clock})
+        for name in ("own_clock", "within"):
+            if fields[name] is not None:
+                fields[name] = tuple(fields[name])
+        return Log(**fields | {"files": tuple(files)})
 
 
 @dataclass
@@ -150,6 +153,15 @@ class Chunk:
         if self.marks is None:
             return np.ascontiguousarray(self.records["wake"])
         return (self.marks >> np.uint16(8)).astype(np.uint8)
+
+    def within(self, begin: int, end: int) -> Chunk:
+        """The records of that time, in ns of the wall clock."""
+        at = self.signed("ts") + self.clock_ns
+        which = (at >= begin) & (at < end)
+        if which.all():
+            return self
+        marks = None if self.marks is None else self.marks[which]
+        return Chunk(self.records[which], self.channel[which], self.clock_ns, marks)
 
     def signed(self, name: str) -> NDArray[np.int64]:
         """A column of 64-bit numbers."""

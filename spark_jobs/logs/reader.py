@@ -66,6 +66,12 @@ class LogReader:
         return bool(self.log.incomplete) or any(report.damaged for report in self.reports)
 
     def chunks(self) -> Iterator[Chunk]:
+        if self.log.within is None:
+            return self._all_chunks()
+        begin, end = self.log.within
+        return (chunk.within(begin, end) for chunk in self._all_chunks())
+
+    def _all_chunks(self) -> Iterator[Chunk]:
         for file in self.log.files:
             report = FileReport(shown(file.path), 0, 0, [])
             self.reports.append(report)

@@ -246,3 +246,136 @@ def test_no_java_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(java, "find_spec", lambda _: None)
     with pytest.raises(java.JavaNotFoundError, match="is Java 11"):
         java.ensure_java()
+
+
+def slow_and_quick(logs: Path) -> Path:
+    """Two channels, one a thousand times as slow; a second each, from 10 s of 2001-09-09T01:46:40.
+
+    That is 10**18 ns since 1970.
+    """
+    for pid in (1, 2):
+        log = LogWriter(logs, pid, clock=10**18)
+        for channel, late, begin in (("quick", 1000, 10), ("slow", 1_000_000, 11)):
+            ts = begin * 10**9 + np.arange(1000) * 10**6
+            receives(log, channel, np.arange(1000), ts=ts + late, ref_ts=ts)
+        log.write()
+    return logs
+
+
+@pytest.mark.parametrize(
+    ("limits", "over"),
+    [
+        (["--max", "p99=5ms"], 0),
+        (["--max", "p99=500us"], 2),
+        (["--max", "p50=1.5us", "--max", "max=0.9ms"], 2),
+        (["--max", "min=999ns"], 4),
+        (["--max", "min=999ns", "--pid", "1"], 4),
+    ],
+)
+def test_latency_as_a_gate(
+    limits: list[str], over: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = slow_and_quick(tmp_path / "logs")
+    status, report = run(capsys, "latency", logs, "--out", tmp_path / "out", *limits)
+    assert (status, report["totals"]["over"]) == (2 if over else 0, over)
+    assert report["status"] == ("violation" if over else "clean")
+
+
+def test_only_rows_that_are_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And only their violations count."""
+    logs = slow_and_quick(tmp_path / "logs")
+    arguments = ("latency", logs, "--overwrite", "--out", tmp_path / "out", "--max", "p99=5us")
+    status, report = run(capsys, *arguments, "--channel", "q*")
+    assert status == 0
+    assert {row["channel"] for row in report["rows"]} == {"quick"}
+    status, report = run(capsys, *arguments, "--pid", "2", "--host", "test*")
+    assert status == 2
+    assert {(row["channel"], row["pid"]) for row in report["rows"]} == {("quick", 2), ("slow", 2)}
+    assert run(capsys, *arguments, "--host", "other")[1]["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("times", "counts"),
+    [
+        ([], {"quick": 2000, "slow": 2000}),
+        (["--since", "2001-09-09T01:46:50.5"], {"quick": 1000, "slow": 2000}),
+        (["--until", "2001-09-09T03:46:51+02:00"], {"quick": 2000}),
+        (["--since", "2001-09-09T01:46:51Z", "--until", "2001-09-09T01:46:51.5"], {"slow": 998}),
+        (["--since", "30d"], {}),
+        (["--until", "30d"], {"quick": 2000, "slow": 2000}),
+    ],
+)
+@pytest.mark.parametrize("archived", [False, True])
+def test_records_of_some_time(
+    times: list[str],
+    counts: dict[str, int],
+    archived: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs = slow_and_quick(tmp_path / "logs")
+    if archived:
+        run(capsys, "ingest", logs, "--out", tmp_path / "archive")
+        logs = tmp_path / "archive"
+    _, report = run(capsys, "latency", logs, "--out", tmp_path / "out", *times)
+    found: dict[str, int] = {}
+    for row in report["rows"]:
+        if row["wake"] == "all":
+            found[row["channel"]] = found.get(row["channel"], 0) + row["n"]
+    assert found == counts
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "problem"),
+    [
+        ("audit", ["--since", "1h"], "--since and --until are options of latency, timeline"),
+        ("audit", ["--max", "p99=5ms"], "--max is an option of latency"),
+        ("latency", ["--since", "1m", "--until", "2m"], "--until is not after --since"),
+        (
+            "latency",
+            ["--since", "yesterday"],
+            "yesterday is no time such as 2026-01-31",
+        ),
+        ("latency", ["--max", "p98=5ms"], "p98=5ms is no limit such as p99=5ms"),
+        ("latency", ["--max", "p99=5"], "p99=5 is no limit such as p99=5ms"),
+        ("latency", ["--max", "p99=ms"], "p99=ms is no limit such as p99=5ms"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    job: str, arguments: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = some_logs(tmp_path / "logs")
+    try:
+        status: object = main([job, str(logs), "--out", str(tmp_path / "out"), *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a channel, the slowest first, with units; all of it with --wide."""
+    logs = slow_and_quick(tmp_path / "logs")
+    arguments = ["latency", str(logs), "--overwrite", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["channel", "n", "per", "s", "min", "p50", "p90", "p99", "p999", "max"]
+    assert [line[:2] for line in lines[1:3]] == [["slow", "2,000"], ["quick", "2,000"]]
+    assert lines[1][3:5] == ["1", "ms"]
+    assert lines[3] == ["negative", "latencies:", "0"]
+    assert main([*arguments, "--wide"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:4] == ["engine", "database", "channel", "host"]
+    assert lines[1 + 2 * 2 * 2][0] == "negative"
+
+
+def test_long_tables_end_with_how_many_more_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"pid": number, "took_ns": 1500} for number in range(1234)]
+    report = {"rows": rows, "totals": {}, "segments": [], "status": "clean", "records": 10**6}
+    output.print_table({**report, "wall_s": 1}, place="out/x.json")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[20:] == [
+        "19   1.5 \N{MICRO SIGN}s",
+        "... 1,214 more: --wide shows all rows, and out/x.json has them",
+        "clean: 1,000,000 records in 1 s",
+    ]
