@@ -231,6 +231,26 @@ wheel: setup ## dist/: the sdist, and the wheel built from it
 	    --wheel-dir dist dist/*.tar.gz
 	@ls -l dist
 
+define RELEASE_REQUIREMENTS
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    config = tomllib.load(file)
+wanted = config["build-system"]["requires"] + config["project"]["optional-dependencies"]["release"]
+print(*wanted, sep="\n")
+endef
+export RELEASE_REQUIREMENTS
+
+wheels: setup ## dist/wheels/: for manylinux and musllinux, x86-64 and aarch64; checked and tried
+	rm -rf dist/wheels dist/*.tar.gz
+	$(PY) -m venv --clear build/wheel-tools
+	@$(PY) -c "$$RELEASE_REQUIREMENTS" > build/wheel-tools/requirements.txt
+	@build/wheel-tools/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -r build/wheel-tools/requirements.txt
+	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
+	build/wheel-tools/bin/python native/wheels.py dist/*.tar.gz --out dist/wheels \
+	    $(if $(QEMU),--qemu)
+	@ls -l dist/wheels
+
 # Not python -m zipfile: it would take the caches of whichever Python ran last.
 define SPARK_ZIP
 import pathlib, zipfile
@@ -255,5 +275,5 @@ clean: ## everything that was built; .venv and its packages stay
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: help setup node-peer build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
-.PHONY: mutate scribble wheel docs spark-zip clean
+.PHONY: mutate scribble wheel wheels docs spark-zip clean
 .DELETE_ON_ERROR:

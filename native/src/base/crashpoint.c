@@ -13,9 +13,9 @@
 
 #ifdef PN_CRASHPOINTS
 
-/* The linker's bounds of the section that PN_CRASH fills. */
-extern const struct pn_crashpoint *const __start_pn_crash_labels[];
-extern const struct pn_crashpoint *const __stop_pn_crash_labels[];
+/* The linker's bounds of the section that PN_CRASH fills; a program without any has none. */
+extern const struct pn_crashpoint *const __start_pn_crash_labels[] __attribute__((weak));
+extern const struct pn_crashpoint *const __stop_pn_crash_labels[] __attribute__((weak));
 
 static char armed[64];
 static pn_atomic_u32 hits_left; /* 0: not armed */

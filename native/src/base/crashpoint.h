@@ -12,12 +12,18 @@
 struct pn_crashpoint {
     const char *label;
 };
+/* lld drops what only the bounds of a section lead to. */
+#if defined(__clang__) && __has_attribute(retain)
+#define PN_RETAIN retain
+#else
+#define PN_RETAIN
+#endif
 void pn_crash_reached(const struct pn_crashpoint *point);
 #define PN_CRASH(text)                                                                             \
     do {                                                                                           \
         static const struct pn_crashpoint point_here = {text};                                     \
         static const struct pn_crashpoint *const entry_here                                        \
-            __attribute__((section("pn_crash_labels"), used)) = &point_here;                       \
+            __attribute__((section("pn_crash_labels"), used, PN_RETAIN)) = &point_here;            \
         pn_crash_reached(entry_here);                                                              \
     } while (0)
 #else

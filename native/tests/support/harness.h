@@ -93,6 +93,9 @@ static unsigned tests_run; /* one test program is one translation unit */
     } while (0)
 
 /* The child made by spawn() has to exit with `status`, or to die by `signo`. */
+#ifndef W_EXITCODE /* musl */
+#define W_EXITCODE(status, signal) ((status) << 8 | (signal))
+#endif
 #define CHECK_CHILD(pid, status) CHECK_EQ(reap(pid), W_EXITCODE(status, 0))
 #define CHECK_KILLED(pid, signo) CHECK_EQ(reap(pid) & 0x7f, signo)
 
