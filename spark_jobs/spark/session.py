@@ -56,7 +56,11 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
     if not was_submitted():
         _prepare_local(master)
     with nothing_left_when_interrupted():
-        SparkContext._ensure_initialized()  # Java reads the user's configuration
+        asked = SparkConf().setAppName(application)
+        if master is not None:
+            asked.setMaster(master)
+        # Java reads the user's configuration, and prepares itself for that master.
+        SparkContext._ensure_initialized(conf=asked)
         given = SparkConf()
         builder = SparkSession.builder.appName(application)
         for key, value in _defaults().items():

@@ -149,6 +149,7 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     assert len(others) >= 3
     assert all(row["expected"] > 0 for row in others)
 
+    from spark_jobs.engine.local import LocalEngine
     from spark_jobs.jobs import audit
     from spark_jobs.survey import survey
 
@@ -157,7 +158,7 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
         broken = tmp_path / fault
         shutil.copytree(demo.out / "demo-logs", broken)
         faults.tamper(broken, victim["pid"], fault)
-        result = audit.run(session, survey([broken]), tmp_path / f"{fault}.audit")
+        result = audit.run(LocalEngine(), survey([broken]), tmp_path / f"{fault}.audit")
         assert result.violation, fault
         assert not any(report.problems for report in result.reports), fault
         found = {name: result.totals[name] for name in FOUND_AS.values()}

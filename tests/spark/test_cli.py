@@ -379,3 +379,10 @@ def test_long_tables_end_with_how_many_more_there_are(capsys: pytest.CaptureFixt
         "... 1,214 more: --wide shows all rows, and out/x.json has them",
         "clean: 1,000,000 records in 1 s",
     ]
+
+
+def test_nothing_is_copied_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So SIGTERM leaves no directory in /tmp."""
+    monkeypatch.setattr("spark_jobs.fetched.TemporaryDirectory", None)
+    logs = some_logs(tmp_path / "logs")
+    assert main(["wakeups", str(logs), "--out", str(tmp_path / "out")]) == 0

@@ -91,7 +91,7 @@ def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, job: str, stage: str
 def test_a_tree_that_goes_on_forking_is_ended() -> None:
     """Parent, child and a stream of grandchildren: none is left."""
     program = subprocess.Popen(
-        ["/bin/sh", "-c", "(while :; do sleep 300 & done) & while :; do :; done"],
+        ["/bin/sh", "-c", "(while :; do sleep 300 & sleep 0.001; done) & wait"],
         start_new_session=True,
     )
     wait_until(lambda: len(session_members(program.pid)) > 10)
