@@ -366,6 +366,15 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
             await asyncio.sleep(min(left, _DRAIN_S))
         return True
 
+    async def set_max_in_flight(self, max_in_flight: int) -> None:
+        """Take so many messages at a time from now on (NSQ's RDY).
+
+        At most what the consumer was made with.  0: none; what was fetched ahead goes back.  What
+        is in flight beyond it stays in flight.  Raises ValueError.
+        """
+        await self._make()
+        await self.link.off_loop.retry(partial(self._set_max_in_flight, max_in_flight))
+
     async def stats(self) -> ConsumerStats:
         """What the consumer has in flight now, and what it has done since it was made."""
         return await self.link.off_loop.retry(self._stats)

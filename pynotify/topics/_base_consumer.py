@@ -32,6 +32,7 @@ from pynotify.errors import (
 )
 from pynotify.topics._backoff import Backoff, Outcome
 from pynotify.topics._message import FIELDS, BaseMessage, address_of
+from pynotify.topics._options import whole
 from pynotify.topics._stats import ConsumerStats, consumer_stats
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class BaseConsumer(Taker, Generic[_M]):
         #: What was answered while it drains.
         self._answered = threading.Condition()
         self._backoff: Backoff | None = None
-        self._level = -1
+        #: How many it takes at a time: as run() has it, as the program has it, and both together;
+        #: -1: as many as it was made for.
+        self._run_level = self._most = self._level = -1
         reset_after_fork(self)
 
     def _open(self) -> None:
@@ -109,7 +112,7 @@ class BaseConsumer(Taker, Generic[_M]):
     @property
     def max_in_flight(self) -> int:
         """How many messages the consumer may have in flight at a time."""
-        return self._options.max_in_flight
+        return self._options.max_in_flight if self._most < 0 else self._most
 
     @property
     def closed(self) -> bool:
@@ -247,8 +250,22 @@ class BaseConsumer(Taker, Generic[_M]):
         return self._backoff
 
     def _set_level(self, level: int) -> None:
-        """How many messages it takes at a time, -1: `max_in_flight`.  May be repeated."""
-        if level == self._level or self._is_over():
+        """How many messages run() takes at a time, -1: `max_in_flight`.  May be repeated."""
+        self._run_level = level
+        if not self._is_over():
+            self._apply_levels()
+
+    def _set_max_in_flight(self, max_in_flight: int) -> None:
+        """How many messages it takes at a time from now on.  May be repeated."""
+        most = whole("max_in_flight", max_in_flight, 0, self._options.max_in_flight)
+        self._check_open()
+        self._most = most
+        self._apply_levels()
+
+    def _apply_levels(self) -> None:
+        run, most = self._run_level, self._most
+        level = max(run, most) if run < 0 or most < 0 else min(run, most)
+        if level == self._level:
             return
         result = again(lambda: lib.pn_consumer_pause(self._handle, level))
         if result < 0 and result != -lib.PN_ECLOSED:

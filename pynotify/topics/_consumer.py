@@ -259,6 +259,14 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
                 self._answered.wait(min(left, _DRAIN_S))
         return True
 
+    def set_max_in_flight(self, max_in_flight: int) -> None:
+        """Take so many messages at a time from now on (NSQ's RDY).
+
+        At most what the consumer was made with.  0: none; what was fetched ahead goes back.  What
+        is in flight beyond it stays in flight.  Raises ValueError.
+        """
+        self._set_max_in_flight(max_in_flight)
+
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `get(0)` may return a message.
 

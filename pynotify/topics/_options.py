@@ -112,7 +112,7 @@ def _set_overflow(native: Any, value: object) -> None:
 
 
 def _set_max_depth(native: Any, value: object) -> None:
-    native.max_depth = 0 if value is None else _whole("max_depth", value, 1, 2**63 - 1)
+    native.max_depth = 0 if value is None else whole("max_depth", value, 1, 2**63 - 1)
     native.given |= lib.PN_TOPIC_MAX_DEPTH
 
 
@@ -122,12 +122,12 @@ def _set_default_ttl(native: Any, value: Any) -> None:
 
 
 def _set_max_memory(native: Any, value: object) -> None:
-    native.max_memory = 0 if value is None else _whole("max_memory", value, 4096, 2**63 - 1)
+    native.max_memory = 0 if value is None else whole("max_memory", value, 4096, 2**63 - 1)
     native.given |= lib.PN_TOPIC_MAX_MEMORY
 
 
 def _set_max_disk_bytes(native: Any, value: object) -> None:
-    native.max_disk_bytes = 0 if value is None else _whole("max_disk_bytes", value, 4096, 2**63 - 1)
+    native.max_disk_bytes = 0 if value is None else whole("max_disk_bytes", value, 4096, 2**63 - 1)
     native.given |= lib.PN_TOPIC_MAX_DISK_BYTES
 
 
@@ -144,7 +144,7 @@ _SET: Final = {
 
 def channel_bound(max_consumers: object) -> int:
     """The bound of pn_topic_channel_open(): 0, the default, leaves it as it was made."""
-    return _whole("max_consumers", max_consumers, 0, _MOST_IN_FLIGHT) or -1
+    return whole("max_consumers", max_consumers, 0, _MOST_IN_FLIGHT) or -1
 
 
 class ChannelOptions:
@@ -160,7 +160,7 @@ class ChannelOptions:
             native.max_attempts = (
                 -1
                 if max_attempts is None
-                else _whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
+                else whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
             )
         if not isinstance(msg_timeout, _Omitted):
             native.given |= lib.PN_CHANNEL_MSG_TIMEOUT
@@ -193,7 +193,7 @@ class ConsumerOptions:
         dead_letter: Any,
     ) -> None:
         native = ffi.new("pn_consumer_options *")
-        self.max_in_flight = _whole("max_in_flight", max_in_flight, 1, _MOST_IN_FLIGHT)
+        self.max_in_flight = whole("max_in_flight", max_in_flight, 1, _MOST_IN_FLIGHT)
         native.max_in_flight = self.max_in_flight
         native.max_msg_timeout_ns = positive_to_ns("max_msg_timeout", max_msg_timeout)
         if isinstance(msg_timeout, _Omitted):
@@ -211,9 +211,9 @@ class ConsumerOptions:
                 f"msg_timeout ({msg_timeout}) must not be longer than max_msg_timeout "
                 f"({max_msg_timeout})"
             )
-        native.max_attempts = _whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
+        native.max_attempts = whole("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
         if sample_rate is not None:
-            native.sample_rate = _whole("sample_rate", sample_rate, 1, 99)
+            native.sample_rate = whole("sample_rate", sample_rate, 1, 99)
         self._name = _name_dead_letter(native, dead_letter)
         self.native = native
         self._dead_letter = dead_letter
@@ -244,7 +244,7 @@ def _one_of(name: str, value: object, choices: Mapping[str, int]) -> int:
     return choices[value]
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
+def whole(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if not low <= value <= high:

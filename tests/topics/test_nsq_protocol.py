@@ -5,6 +5,7 @@ What is about the wire, TLS, heartbeats and buffers has no place on one host.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import time
@@ -16,7 +17,7 @@ from consuming import SOON, assert_nothing, figures, numbered, take, work
 import pynotify
 from crowd import run_threads
 from forking import in_child
-from receiving import PATIENCE
+from receiving import PATIENCE, readable
 from sessions import Connect, EngineFactory
 
 GOOD = ["a", "test", "test-with_hyphen", ".", "0.9", "x" * 64, "x" * 54 + "#ephemeral"]
@@ -142,6 +143,50 @@ def test_max_rdy_count(topic: pynotify.Topic, channel: pynotify.Channel) -> None
     for bad in (0, -1, 65536):
         with pytest.raises(ValueError, match="max_in_flight"):
             channel.consumer(max_in_flight=bad)
+
+
+def test_rdy_changes(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
+    """TestMaxRdyCount's commands: another level at any time, also none."""
+    topic.publish_many(numbered(60))
+    with channel.consumer(max_in_flight=50) as consumer:
+        consumer.set_max_in_flight(1)
+        (first,) = take(consumer, 1)
+        assert_nothing(consumer)
+        assert (figures(channel), consumer.max_in_flight) == ((59, 1, 0), 1)
+        consumer.set_max_in_flight(50)
+        take(consumer, 1)
+        assert channel.stats().in_flight > 2, "some are fetched ahead"
+        consumer.set_max_in_flight(0)
+        assert figures(channel) == (58, 2, 0)
+        assert_nothing(consumer)
+        first.finish()
+        assert_nothing(consumer)
+        for bad in (-1, 51):
+            with pytest.raises(ValueError, match="max_in_flight"):
+                consumer.set_max_in_flight(bad)
+        consumer.set_max_in_flight(2)
+        readable(consumer.fileno(), PATIENCE)
+        take(consumer, 1)
+        assert_nothing(consumer)
+    with pytest.raises(pynotify.InterfaceError):
+        consumer.set_max_in_flight(1)
+
+
+def test_rdy_changes_while_tasks_wait(segment_name: str) -> None:
+    async def run() -> None:
+        async with await pynotify.AsyncConnection.connect(segment_name) as conn:
+            topic = conn.topic("orders")
+            await topic.publish_many(numbered(3))
+            async with topic.channel("c").consumer(max_in_flight=3) as consumer:
+                await consumer.set_max_in_flight(1)
+                await consumer.get(PATIENCE)
+                waiting = asyncio.ensure_future(consumer.get(PATIENCE))
+                with pytest.raises(pynotify.Timeout):
+                    await consumer.get(0)
+                await consumer.set_max_in_flight(2)
+                assert (await waiting).body == b"1"
+
+    asyncio.run(run())
 
 
 def test_fatal_error(conn: pynotify.Connection, channel: pynotify.Channel) -> None:

@@ -158,6 +158,25 @@ def test_a_failing_handler_backs_off(
     assert channel.stats().requeued == 3
 
 
+def test_it_takes_no_more_than_the_program_allows(
+    topic: pynotify.Topic, channel: pynotify.Channel
+) -> None:
+    topic.publish_many(["x"] * 4)
+    levels = []
+    with channel.consumer(max_in_flight=5) as consumer:
+        consumer._clock = TestClock()
+        consumer.set_max_in_flight(3)
+
+        def handler(message: pynotify.Message) -> bool:
+            levels.append(consumer.stats().level)
+            if len(levels) == 5:
+                consumer.drain()
+            return len(levels) != 2
+
+        consumer.run(handler, backoff=(0.001, 0.001))
+    assert levels == [3, 3, 1, 3, 3]
+
+
 def test_a_failed_message_waits_with_it(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
     topic.publish("x")
     with channel.consumer() as consumer:
