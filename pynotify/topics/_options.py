@@ -245,6 +245,7 @@ def _one_of(name: str, value: object, choices: Mapping[str, int]) -> int:
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
+    """The whole number of an option.  Raises TypeError, and ValueError outside `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if not low <= value <= high:

@@ -54,7 +54,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], hostname: str, virtual_host: str) -> Settings:
-        """Of `transport_options`, which have others' as well."""
+        """Those that are in `transport_options`, beside options of others."""
         own = {name: given[name] for name in cls.__dataclass_fields__ if name in given}
         own.pop("options", None)
         of_segment: Any = {

@@ -95,7 +95,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """Of a URL that has no host."""
+        """What holds for a URL that has no host."""
         return {"hostname": "default", "port": None}
 
     @property
