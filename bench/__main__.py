@@ -12,6 +12,7 @@ from bench import (
     abandoned,
     bridge,
     calls,
+    celery,
     fanout,
     gateway,
     generation,
@@ -40,6 +41,7 @@ _TOPICS = {
         pubsub,
         bridge,
         gateway,
+        celery,
         topics,
         abandoned,
     )

@@ -25,6 +25,11 @@ class _Server(Peer):
         """A redis-server on PATH, and redis-py."""
         return bool(shutil.which("redis-server")) and bool(importlib.util.find_spec("redis"))
 
+    @property
+    def url(self) -> str:
+        """Of its socket, as Celery has it."""
+        return f"redis+socket://{self._socket}"
+
     def prepare(self) -> None:
         self._socket = str(self.directory / f"redis-{id(self):x}")
         options = {"port": "0", "unixsocket": self._socket, "save": "", "appendonly": "no"}
