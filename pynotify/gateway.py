@@ -56,7 +56,8 @@ class Gateway(ClosedByWith):
 
     `databases` are the databases of the segment that clients may ask for; "*" stands for all.
     `maps` gives others than their own names to some: {"postgres": "default"}.  `latency_log` is a
-    directory for latency logs.
+    directory for latency logs.  `authentication_timeout`: seconds, 1 to 600, that a client has for
+    its startup message.
 
     Raises `OperationalError` when a server listens there already, or the directory is not safe.
     """
@@ -73,6 +74,7 @@ class Gateway(ClosedByWith):
         allow_uids: Iterable[int] = (),
         allow_gids: Iterable[int] = (),
         latency_log: str | os.PathLike[str] | None = None,
+        authentication_timeout: int = 60,
         **options: Unpack[OpenOptions],
     ) -> None:
         wanted = _Options()
@@ -86,6 +88,11 @@ class Gateway(ClosedByWith):
         wanted.native.gids, wanted.native.ngids = wanted.numbers(allow_gids)
         if latency_log is not None:
             wanted.native.latency_log = wanted.path(latency_log)
+        if not 1 <= authentication_timeout <= 600:  # as in PostgreSQL
+            raise ValueError(
+                f"authentication_timeout is 1 to 600 seconds, not {authentication_timeout}"
+            )
+        wanted.native.authentication_timeout = authentication_timeout
         self.name = name
         self._pid = os.getpid()
         self._running = False

@@ -258,7 +258,7 @@ static void send_all(struct gw_session *session, size_t piece)
             check_answers(session);
             gw_session_deliver(session, now);
             check_answers(session);
-            if (session->wake_at == 0)
+            if (session->wake_at == 0 && session->activity != GW_READYING)
                 break;
             now = session->wake_at;
         }

@@ -4,6 +4,11 @@
  * What cannot be told in this protocol ends the session: after a Gap the client has to load its
  * state anew, as after any lost connection.  A payload that is no text is left out and counted,
  * since drivers that raise in the middle of a message cannot go on.
+ *
+ * ReadyForQuery comes behind all that was committed when it was due, the session's own included, as
+ * from a PostgreSQL: a client that has it knows what it has heard.  Where that is more than
+ * GW_OUT_MAX bytes, the session is READYING until the client has taken them.  What is committed
+ * meanwhile does not count, so others that go on sending hold nothing up.
  */
 #include "work.h"
 
@@ -73,8 +78,11 @@ static int64_t poll_slot(pn_conn *conn, pn_batch *batch)
     return n;
 }
 
-/* All that is owed, as long as the client takes it; false: the session ended. */
-static bool send_owed(struct gw_session *session, int64_t now)
+/*
+ * What is owed, as long as the client takes it.  True: all of it, at least up to the commit of the
+ * number `until`; false: `out` is full, or the session ended.
+ */
+static bool send_owed(struct gw_session *session, int64_t now, uint64_t until)
 {
     pn_batch *batch = session->shared->batch;
     while (gw_buffer_size(&session->out) < GW_OUT_MAX) {
@@ -82,17 +90,25 @@ static bool send_owed(struct gw_session *session, int64_t now)
         int64_t n = poll_slot(session->conn, batch);
         if (n < 0) {
             end_for(session, n);
-            return session->activity != GW_CLOSING;
+            return false;
         }
         if (batch->ngaps > 0) {
             gw_end_session(session, "57P01", "notifications were lost");
             return false;
         }
         send_batch(session, batch, now);
-        if (n == 0)
-            break;
+        if (n == 0 || batch->seq[n - 1] > until)
+            return true;
     }
-    return true;
+    return false;
+}
+
+static void unmute(struct gw_session *session)
+{
+    if (!session->muted)
+        return;
+    session->muted = false;
+    pn_conn_mark_readable(session->conn);
 }
 
 void gw_session_deliver(struct gw_session *session, int64_t now)
@@ -103,23 +119,39 @@ void gw_session_deliver(struct gw_session *session, int64_t now)
         mute(session);
         return;
     }
-    if (session->muted) {
-        session->muted = false;
-        pn_conn_mark_readable(session->conn);
+    unmute(session);
+    send_owed(session, now, UINT64_MAX);
+}
+
+static bool is_told_all(struct gw_session *session)
+{
+    if (session->conn == NULL || session->block != GW_BLOCK_NONE)
+        return true;
+    if (!send_owed(session, session->now, session->owed)) {
+        mute(session);
+        return false;
     }
-    send_owed(session, now);
+    unmute(session);
+    return true;
+}
+
+void gw_go_on_readying(struct gw_session *session)
+{
+    static const char status[] = {
+        [GW_BLOCK_NONE] = 'I', [GW_BLOCK_OPEN] = 'T', [GW_BLOCK_FAILED] = 'E'};
+    if (!is_told_all(session))
+        return;
+    session->activity = GW_IDLE;
+    gw_settings_report(session->settings, &session->out, false);
+    gw_send_ready(&session->out, status[session->block]);
 }
 
 void gw_ready(struct gw_session *session)
 {
-    static const char status[] = {
-        [GW_BLOCK_NONE] = 'I', [GW_BLOCK_OPEN] = 'T', [GW_BLOCK_FAILED] = 'E'};
-    session->activity = GW_IDLE;
+    session->activity = GW_READYING;
     session->batch = session->pipelined = session->skip_to_sync = false;
-    if (may_deliver(session))
-        gw_session_deliver(session, session->now);
-    if (session->activity == GW_CLOSING)
-        return;
-    gw_settings_report(session->settings, &session->out, false);
-    gw_send_ready(&session->out, status[session->block]);
+    session->wake_at = 0;
+    session->owed = UINT64_MAX;
+    pn_commit_seq(session->shared->engine, &session->owed);
+    gw_go_on_readying(session);
 }

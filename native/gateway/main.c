@@ -19,10 +19,11 @@ static const char usage[] =
     "  --directory DIR      of the socket .s.PGSQL.PORT (needed)\n"
     "  --port N             5432\n"
     "  --tcp                also on 127.0.0.1\n"
-    "  --database NAME      that clients may ask for, again for more; '*': any (default)\n"
+    "  --database NAME      that clients may ask for, again for more; '*': any (default: default)\n"
     "  --map NAME=DATABASE  what clients call a database of the segment, again for more\n"
     "  --allow-uid N, --allow-gid N   users and groups besides the segment's, again for more\n"
-    "  --latency-log DIR    write latency logs\n";
+    "  --latency-log DIR    write latency logs\n"
+    "  --authentication-timeout SECONDS   for a client to send its startup message (60)\n";
 
 struct arguments {
     pn_gateway_options options;
@@ -71,6 +72,7 @@ static const struct option long_options[] = {
     {"allow-uid", required_argument, NULL, 'u'},
     {"allow-gid", required_argument, NULL, 'g'},
     {"latency-log", required_argument, NULL, 'l'},
+    {"authentication-timeout", required_argument, NULL, 'a'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -102,6 +104,9 @@ static void take_option(struct arguments *arguments, int option)
         break;
     case 'l':
         options->latency_log = optarg;
+        break;
+    case 'a':
+        options->authentication_timeout = (int) (number(optarg) & INT32_MAX);
         break;
     case 'h':
         fputs(usage, stdout);

@@ -21,6 +21,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,14 +33,13 @@
 #include "sockets.h"
 
 enum { EVENTS = 256, READ_SIZE = 64 * 1024, ACCEPTED_AT_ONCE = 64, ROUNDS = 8 };
-/* Peers that may not connect, at a time: each holds a descriptor until it has said its name. */
-enum { REFUSED_MAX = 32 };
+/* Peers that have not said their names, at a time; each holds a descriptor. */
+enum { REFUSED_MAX = 32, SILENT_MAX = 256, SILENT_MIN = 8 };
 enum {
     NO_DESCRIPTOR_US = 10000,
     LOOK_MS = 1000
 }; /* so often it looks whether the segment is there */
 
-#define STARTUP_PATIENCE_NS 60000000000LL
 #define REFUSED_PATIENCE_NS 5000000000LL /* with a peer that will only be told that it may not */
 #define STOP_PATIENCE_NS    200000000LL  /* for what is left to be sent when it stops */
 #define CLOSE_PATIENCE_NS   1000000000LL
@@ -54,6 +54,13 @@ struct client {
     int64_t started; /* CLOCK_MONOTONIC ns */
     int64_t drop_at; /* what is closing is dropped then; 0: it is not closing */
     bool dead, slow;
+    struct silent *among; /* NULL: it has said its name */
+};
+
+/* The oldest first; it makes room for one more than `most`. */
+struct silent {
+    struct client *client[SILENT_MAX];
+    size_t n, most;
 };
 
 struct pn_gateway {
@@ -61,7 +68,8 @@ struct pn_gateway {
     struct gw_sockets sockets;
     int epfd, stop_fd, spare_fd;
     struct client *clients, *timed, *dead;
-    struct client *refused[REFUSED_MAX]; /* the oldest first */
+    struct silent allowed, refused; /* who may connect, and who may not */
+    int64_t authentication_ns;
     char **databases, **maps;
     char *served;
     size_t ndatabases, nmaps;
@@ -143,13 +151,16 @@ static void set_timed(pn_gateway *gateway, struct client *client, bool timed)
         gateway->timed = client->next_timed;
 }
 
-static void forget_refused(pn_gateway *gateway, const struct client *client)
+static void forget_silent(struct client *client)
 {
-    struct client **refused = gateway->refused;
-    for (size_t i = 0; i < REFUSED_MAX && refused[i] != NULL; i++)
-        if (refused[i] == client) {
-            memmove(&refused[i], &refused[i + 1], (REFUSED_MAX - 1 - i) * sizeof *refused);
-            refused[REFUSED_MAX - 1] = NULL;
+    struct silent *among = client->among;
+    client->among = NULL;
+    for (size_t i = 0; among != NULL && i < among->n; i++)
+        if (among->client[i] == client) {
+            among->n--;
+            memmove(&among->client[i], &among->client[i + 1],
+                    (among->n - i) * sizeof(struct client *));
+            return;
         }
 }
 
@@ -174,22 +185,10 @@ static void drop(pn_gateway *gateway, struct client *client)
     close(client->fd);
     client->next = gateway->dead;
     gateway->dead = client;
-    forget_refused(gateway, client);
+    forget_silent(client);
     count(&gateway->stat.clients, -1);
     if (client->slow)
         count(&gateway->stat.slow, -1);
-}
-
-/* For each that is too many the oldest goes, so that they cannot take all descriptors. */
-static void note_refused(pn_gateway *gateway, struct client *client)
-{
-    if (gateway->refused[REFUSED_MAX - 1] != NULL)
-        drop(gateway, gateway->refused[0]);
-    for (size_t i = 0; i < REFUSED_MAX; i++)
-        if (gateway->refused[i] == NULL) {
-            gateway->refused[i] = client;
-            return;
-        }
 }
 
 static void free_dead(pn_gateway *gateway)
@@ -274,6 +273,8 @@ static void serve(pn_gateway *gateway, struct client *client, int64_t now)
     bool again = true;
     for (int rounds = 0; again; rounds++) {
         gw_session_run(session, now);
+        if (client->among != NULL && session->activity != GW_STARTUP)
+            forget_silent(client);
         watch_slot(gateway, client);
         bool full = gw_buffer_size(&session->out) >= GW_OUT_MAX;
         bool sent = flush(client), empty = gw_buffer_size(&session->out) == 0;
@@ -345,6 +346,28 @@ static bool may_connect(const pn_gateway *gateway, int fd, bool tcp, uid_t *uid)
            (peer.has_gid && contains(gateway->gids, gateway->ngids, peer.gid));
 }
 
+/* With its last words, as far as its socket takes them. */
+static void refuse_client(pn_gateway *gateway, struct client *client, const char *code,
+                          const char *message, const char *hint)
+{
+    gw_session_refuse(client->session, code, message, hint);
+    flush(client);
+    drop(gateway, client);
+}
+
+static void note_silent(pn_gateway *gateway, struct silent *among, struct client *client,
+                        int64_t now)
+{
+    if (among->n == among->most)
+        handle_input(gateway, among->client[0], now); /* it may have said its name by now */
+    if (among->n == among->most)
+        refuse_client(gateway, among->client[0], "53300", "sorry, too many clients already",
+                      "Too many processes have connected and not sent a startup message; this one "
+                      "waited longest.");
+    client->among = among;
+    among->client[among->n++] = client;
+}
+
 static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
 {
     uint32_t secret = 0;
@@ -375,8 +398,7 @@ static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
     gateway->clients = client;
     set_timed(gateway, client, true);
     count(&gateway->stat.clients, 1);
-    if (refused)
-        note_refused(gateway, client);
+    note_silent(gateway, refused ? &gateway->refused : &gateway->allowed, client, now);
     return true;
 }
 
@@ -469,9 +491,13 @@ static int run_timed(pn_gateway *gateway, int64_t now)
         following = client->next_timed;
         int64_t end = client->drop_at;
         if (session->activity == GW_STARTUP)
-            end = client->started + (session->refused ? REFUSED_PATIENCE_NS : STARTUP_PATIENCE_NS);
+            end = client->started +
+                  (session->refused ? REFUSED_PATIENCE_NS : gateway->authentication_ns);
         int64_t at = end > 0 ? end : session->wake_at;
         if (at <= now && end > 0) {
+            if (session->activity == GW_STARTUP)
+                refuse_client(gateway, client, "57014", "canceling authentication due to timeout",
+                              NULL);
             drop(gateway, client);
             continue;
         }
@@ -608,6 +634,15 @@ static uint32_t *copy_ids(const uint32_t *ids, size_t n)
     return copy;
 }
 
+/* Silent peers leave most of the descriptors to clients. */
+static size_t silent_most(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur / 4 >= SILENT_MAX)
+        return SILENT_MAX;
+    return limit.rlim_cur / 4 > SILENT_MIN ? (size_t) limit.rlim_cur / 4 : SILENT_MIN;
+}
+
 static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
 {
     static const char *const otherwise[] = {"default"};
@@ -624,6 +659,10 @@ static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
     if (gateway->databases == NULL || gateway->maps == NULL || gateway->uids == NULL ||
         gateway->gids == NULL || (options->latency_log != NULL && gateway->log_dir == NULL))
         return gw_say(gateway->message, ENOMEM, "out of memory");
+    gateway->refused.most = REFUSED_MAX;
+    gateway->allowed.most = silent_most();
+    gateway->authentication_ns =
+        (options->authentication_timeout > 0 ? options->authentication_timeout : 60) * 1000000000LL;
     gateway->interruptible = options->interruptible != 0;
     gateway->wake_fd = options->wake_fd;
     gateway->served = list_databases(gateway);

@@ -233,6 +233,15 @@ void gw_session_terminate(struct gw_session *session, const char *message)
     give_up(session);
 }
 
+void gw_session_refuse(struct gw_session *session, const char *code, const char *message,
+                       const char *hint)
+{
+    gw_fail(&session->error, code, "%s", message);
+    if (hint != NULL)
+        gw_hint(&session->error, "%s", hint);
+    gw_refuse(session);
+}
+
 void gw_session_input(struct gw_session *session, const void *bytes, size_t len)
 {
     gw_put(&session->in, bytes, len);
@@ -256,6 +265,9 @@ static void go_on(struct gw_session *session)
     case GW_EXECUTE:
         gw_go_on_executing(session);
         return;
+    case GW_READYING:
+        gw_go_on_readying(session);
+        return;
     default:
         go_on_syncing(session);
     }
@@ -264,7 +276,8 @@ static void go_on(struct gw_session *session)
 static bool is_waiting(const struct gw_session *session)
 {
     return session->activity == GW_CONNECT || session->activity == GW_QUERY ||
-           session->activity == GW_EXECUTE || session->activity == GW_SYNC;
+           session->activity == GW_EXECUTE || session->activity == GW_SYNC ||
+           session->activity == GW_READYING;
 }
 
 void gw_session_run(struct gw_session *session, int64_t now)

@@ -17,7 +17,8 @@
  *             another process has (never waited for, since other clients share the thread: it is
  *             tried again), pg_sleep(), and a slot that could not be claimed yet.  Such a session
  *             reads no further message until that is over; gw_session_wake_at() says when to run it
- *             again.
+ *             again.  READYING waits for the client alone, which has to take what comes before
+ *             ReadyForQuery.
  *
  * When notifications are sent
  * ---------------------------
@@ -86,7 +87,8 @@ enum gw_activity {
     GW_QUERY,
     GW_EXECUTE,
     GW_SYNC,
-    GW_CLOSING /* nothing but `out` is left */
+    GW_READYING, /* ReadyForQuery comes when notifications are sent up to the commit `owed` */
+    GW_CLOSING   /* nothing but `out` is left */
 };
 
 struct gw_prepared {
@@ -152,6 +154,7 @@ struct gw_session {
     int64_t deadline;   /* statement_timeout; 0: none */
     int64_t pause;
 
+    uint64_t owed;
     bool muted;
     uint32_t pid, secret;
     int64_t warned_at;
@@ -172,5 +175,8 @@ void gw_session_deliver(struct gw_session *session, int64_t now);
 /* Whether more input would be read at all: what waits does not read. */
 bool gw_session_reads(const struct gw_session *session);
 void gw_session_terminate(struct gw_session *session, const char *message);
+/* It ends before it has begun.  `hint`: or NULL. */
+void gw_session_refuse(struct gw_session *session, const char *code, const char *message,
+                       const char *hint);
 
 #endif

@@ -43,7 +43,7 @@ static void negotiate_version(struct gw_session *session, struct gw_reader in, u
 }
 
 /* FATAL, with the error of session->error. */
-static void refuse(struct gw_session *session)
+void gw_refuse(struct gw_session *session)
 {
     gw_send_error(&session->out, "FATAL", &session->error);
     session->activity = GW_CLOSING;
@@ -57,7 +57,7 @@ static void no_slot(struct gw_session *session, int rc)
     memcpy(reason, session->error.message, sizeof reason);
     gw_fail(&session->error, "53300", "sorry, too many clients already");
     gw_hint(&session->error, "%s", reason);
-    refuse(session);
+    gw_refuse(session);
 }
 
 /* "-c name=value" and "--name=value", as in PGOPTIONS; a backslash keeps a blank. */
@@ -208,7 +208,7 @@ void gw_go_on_connecting(struct gw_session *session)
         no_slot(session, rc);
     else if (rc < 0) {
         gw_core_error(session, rc);
-        refuse(session);
+        gw_refuse(session);
     } else
         welcome(session);
 }
@@ -218,7 +218,7 @@ static void start(struct gw_session *session, struct gw_reader *in, uint32_t ver
     struct gw_shared *shared = session->shared;
     negotiate_version(session, *in, version);
     if (!take_parameters(session, in)) {
-        refuse(session);
+        gw_refuse(session);
         return;
     }
     if (shared->database(shared->server, session->database) == NULL) {
@@ -227,7 +227,7 @@ static void start(struct gw_session *session, struct gw_reader *in, uint32_t ver
                 "This is a pynotify gateway; it serves %s. Name it when you connect, for instance "
                 "by PGDATABASE.",
                 shared->served);
-        refuse(session);
+        gw_refuse(session);
         return;
     }
     session->activity = GW_CONNECT;
@@ -260,7 +260,7 @@ static void handle_packet(struct gw_session *session, struct gw_reader *in)
     gw_fail(&session->error, "0A000",
             "unsupported frontend protocol %u.%u: server supports 3.0 to 3.0", version >> 16,
             version & 0xFFFF);
-    refuse(session);
+    gw_refuse(session);
 }
 
 bool gw_startup(struct gw_session *session)

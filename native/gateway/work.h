@@ -80,10 +80,13 @@ void gw_go_on_executing(struct gw_session *session);
 /* One message of a connection that has not started; false: it is not whole. */
 bool gw_startup(struct gw_session *session);
 void gw_go_on_connecting(struct gw_session *session);
+/* FATAL, with the error of session->error, before there is a slot. */
+void gw_refuse(struct gw_session *session);
 
 /* ---- deliver.c ------------------------------------------------------------------------------ */
 
-/* Notifications that are due, changed parameters, ReadyForQuery. */
+/* Notifications that are due, changed parameters, ReadyForQuery; when the client takes them. */
 void gw_ready(struct gw_session *session);
+void gw_go_on_readying(struct gw_session *session);
 
 #endif

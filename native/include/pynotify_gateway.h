@@ -32,17 +32,18 @@ typedef struct pn_gateway_options {
     size_t nuids;
     const uint32_t *gids; /* groups likewise */
     size_t ngids;
-    const char *latency_log; /* a directory, or NULL */
-    int interruptible;       /* 1: when wake_fd is readable, pn_gateway_run() returns -EINTR */
-    int wake_fd;             /* what a signal handler writes to; it is read until it is empty */
+    const char *latency_log;    /* a directory, or NULL */
+    int interruptible;          /* 1: when wake_fd is readable, pn_gateway_run() returns -EINTR */
+    int wake_fd;                /* what a signal handler writes to; it is read until it is empty */
+    int authentication_timeout; /* seconds for a client to send its startup message; 0: 60 */
 } pn_gateway_options;
 
 typedef struct pn_gateway_stat {
-    uint64_t accepted;  /* connections, ever */
-    uint64_t refused;   /* of these: by peer authentication, database, or since there was no slot */
-    uint64_t clients;   /* now */
-    uint64_t received;  /* notifications from clients, committed or not */
-    uint64_t delivered; /* notifications to clients */
+    uint64_t accepted;   /* connections, ever */
+    uint64_t refused;    /* of these: not allowed, no such database, no slot, nothing said */
+    uint64_t clients;    /* now */
+    uint64_t received;   /* notifications from clients, committed or not */
+    uint64_t delivered;  /* notifications to clients */
     uint64_t unreadable; /* left out: no UTF-8 text */
     uint64_t slow;       /* clients that do not read what waits for them, now */
 } pn_gateway_stat;

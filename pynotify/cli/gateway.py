@@ -51,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-gid", type=int, action="append", default=[], metavar="N", help="a group of users"
     )
     parser.add_argument("--latency-log", metavar="DIR", help="write latency logs")
+    parser.add_argument(
+        "--authentication-timeout",
+        type=int,
+        default=60,
+        metavar="SECONDS",
+        help="for a client to send its startup message (default: 60)",
+    )
     parser.epilog = "It runs until SIGTERM or Ctrl-C; clients are told."
 
 
@@ -82,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
         allow_uids=options.allow_uid,
         allow_gids=options.allow_gid,
         latency_log=options.latency_log,
+        authentication_timeout=options.authentication_timeout,
     )
 
     def stop(_signo: int, _frame: FrameType | None) -> Any:

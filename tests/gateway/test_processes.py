@@ -16,7 +16,7 @@ import pytest
 import pynotify
 from gateway.conftest import NewGateway, NewGatewayProcess
 from gateway.gateways import ROOT, Running, short_directory
-from gateway.wire import Client
+from gateway.wire import Client, startup
 from pynotify.gateway import Gateway, default_directory
 from receiving import PATIENCE, receive, wait_until
 from requirement import require
@@ -151,6 +151,8 @@ def test_an_unsafe_directory_is_refused(engine: pynotify.Engine) -> None:
         Gateway(engine.name, directory="/tmp/" + "x" * 120)
     with pytest.raises(ValueError, match="port"):
         Gateway(engine.name, port=70000)
+    with pytest.raises(ValueError, match="1 to 600 seconds, not 0"):
+        Gateway(engine.name, authentication_timeout=0)
 
 
 def test_the_socket_of_another_server_is_left_alone(engine: pynotify.Engine) -> None:
@@ -199,19 +201,24 @@ def test_only_users_that_are_allowed(
         assert own.start("me", "default")[-1] == ("Z", "I")
 
 
+@pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
 def test_users_signal_their_own_clients_only(
-    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess, tcp: bool
 ) -> None:
     """Those of other users are asked for by root, which may signal all."""
     require("root")
-    gateway = new_gateway_process(engine, "--allow-uid", "12345", "--allow-uid", "12346")
+    port = free_port()
+    options = ["--allow-uid", "12345", "--allow-uid", "12346", "--tcp", "--port", str(port)]
+    gateway = new_gateway_process(engine, *options)
     gateway.directory.chmod(0o755)
+    address = ("127.0.0.1", port) if tcp else gateway.path
     ask = (
-        f"client = Client('{gateway.path}'); client.start('me', 'default')\n"
+        f"client = Client({('127.0.0.1', port) if tcp else str(gateway.path)!r})\n"
+        "client.start('me', 'default')\n"
         "pid = sys.argv[2] if len(sys.argv) > 2 else client.pid\n"
         "print(client.ask(f'SELECT pg_{sys.argv[1]}_backend({pid})'))"
     )
-    with Client(gateway.path) as target:
+    with Client(address) as target:
         target.start("me", "default")
         for what, of in (("terminate", "process is being terminated"), ("cancel", "query is")):
             said = as_user(12345, ask, what, target.pid)
@@ -219,10 +226,40 @@ def test_users_signal_their_own_clients_only(
             assert of in said
         assert target.ask("SELECT 1")[-1] == ("Z", "I")
         assert "[b't']" in as_user(12345, ask, "cancel")
-        with Client(gateway.path) as other:
+        with Client(address) as other:
             other.start("me", "default")
             assert ("D", [b"t"]) in other.ask(f"SELECT pg_terminate_backend({target.pid})")
             assert next(target.answers())[0] == "E"
+
+
+def test_a_crowd_that_speaks_at_once(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    """What was sent is read before a peer counts as silent, of whom 16 are kept here."""
+    program = ("bash", "-c", 'ulimit -n 64; exec "$@"', "-", sys.executable, "-m", "pynotify")
+    gateway = new_gateway_process(engine, program=(*program, "gateway"))
+    os.kill(gateway.pid, signal.SIGSTOP)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.path)) for _ in range(40)]
+        for client in clients:
+            client.send(startup(user="me", database="default"))
+        os.kill(gateway.pid, signal.SIGCONT)
+        ends = [client.until_ready()[-1] for client in clients]
+    assert ends[:16] == [("Z", "I")] * 16
+    for end in ends:  # there may not be descriptors for all
+        assert end == ("Z", "I") or "descriptor" in end[1]["H"], end
+
+
+@pytest.mark.full
+def test_a_peer_that_may_not_connect_has_five_seconds(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    require("root")
+    gateway = new_gateway_process(engine)
+    gateway.directory.chmod(0o755)
+    Path(gateway.path).chmod(0o777)
+    said = as_user(12346, "print(next(Client(sys.argv[1]).answers()))", gateway.path)
+    assert "canceling authentication due to timeout" in said
 
 
 #: More peers of another user than the gateway keeps, of which the first is closed.
@@ -234,7 +271,7 @@ def peer():
     one.connect(sys.argv[1])
     return one
 peers = [peer() for _ in range(33)]
-print(peers[0].recv(1))
+print(peers[0].recv(1000)[:1], peers[0].recv(1))
 peers[1].sendall(startup(user="me", database="default"))
 print(peers[1].recv(1))
 """
@@ -243,13 +280,13 @@ print(peers[1].recv(1))
 def test_peers_that_may_not_connect_are_few(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
 ) -> None:
-    """The oldest is closed, though it has said nothing; the others are told."""
+    """The oldest is told and closed, though it has said nothing; the others may say their names."""
     require("root")
     gateway = new_gateway_process(engine, "--allow-uid", "12345")
     gateway.directory.chmod(0o755)
     with Client(gateway.path) as own:
         own.start("me", "default")
-        assert as_user(12346, CROWD, gateway.path).split() == ["b''", "b'E'"]
+        assert as_user(12346, CROWD, gateway.path).split() == ["b'E'", "b''", "b'E'"]
         assert own.ask("SELECT 1")[-1] == ("Z", "I")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -122,6 +124,36 @@ def test_who_is_refused_and_why(gateway: Running) -> None:
         assert code_of(client.start("me", "default", nope="1")) == "42704"
     wait_until(lambda: gateway.gateway.stat().clients == 0, "all are gone")
     assert gateway.gateway.stat().refused == 5
+
+
+def test_a_peer_that_says_nothing(new_gateway: NewGateway) -> None:
+    """Nor half of a startup message: it is told, and closed."""
+    gateway = new_gateway(authentication_timeout=1)
+    with Client(gateway.path) as silent, Client(gateway.path) as slow:
+        slow.send(startup(user="me", database="default")[:-1])
+        for client in (silent, slow):
+            (answer,) = client.until_ready()
+            assert answer[1]["C"] == "57014"
+            assert "authentication due to timeout" in answer[1]["M"]
+
+
+def test_peers_that_say_nothing_are_few(gateway: Running) -> None:
+    """They take a quarter of the descriptors at most, and none of those that have spoken."""
+    most = min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+    with ExitStack() as stack:
+        first = stack.enter_context(gateway.client())
+        silent = [stack.enter_context(Client(gateway.path)) for _ in range(most)]
+        speaking = stack.enter_context(Client(gateway.path))
+        (answer,) = silent[0].until_ready()
+        assert answer[1]["C"] == "53300"
+        assert "not sent a startup message" in answer[1]["H"]
+        for client in (speaking, silent[1]):
+            assert client.start("me", "default")[-1] == ("Z", "I")
+        stack.enter_context(Client(gateway.path))
+        stack.enter_context(Client(gateway.path))
+        for client in (first, speaking, silent[1]):
+            assert client.ask("SELECT 1")[-1] == ("Z", "I")
+    assert gateway.gateway.stat().refused == 1
 
 
 def test_options_of_the_environment(gateway: Running) -> None:
@@ -403,6 +435,82 @@ def test_a_commit_waits_for_room_no_longer_than_it_may(
         writer.ask("SET statement_timeout = 10")
         assert code_of(writer.ask(sql)) == "57014"
         assert writer.ask("SELECT 1")[-1] == ("Z", "I")
+
+
+# ---- what comes before ReadyForQuery -----------------------------------------------------------
+
+
+def heard(answers: list[tuple[object, ...]]) -> list[str]:
+    """The payloads of notifications."""
+    return [str(answer[3]) for answer in answers if answer[0] == "A"]
+
+
+def fill(client: Client, rounds: int = 10) -> list[str]:
+    """Have it notify itself, of more than sockets and the gateway's buffer take; not committed."""
+    client.ask("LISTEN a")
+    client.ask("BEGIN")
+    for first in range(1, 20 * rounds, 20):
+        numbers = f"generate_series({first}, {first + 19}) s"
+        client.ask(f"SELECT count(pg_notify('a', s || repeat('x', 7000))) FROM {numbers}")
+    client.ask("NOTIFY b, 'filled'")
+    return [f"{number}{'x' * 7000}" for number in range(1, 20 * rounds + 1)]
+
+
+def test_all_own_notifications_come_before_ready(gateway: Running) -> None:
+    """Also those that are more than the gateway holds at a time."""
+    with gateway.client() as client:
+        own = fill(client)
+        answers = client.ask("COMMIT")
+        assert heard(answers) == own
+        assert answers[-1] == ("Z", "I")
+        assert heard(client.ask("SELECT 1")) == []
+
+
+def test_others_that_go_on_do_not_hold_ready_up(
+    make_engine: EngineFactory, new_gateway: NewGateway, connect: Connect
+) -> None:
+    """What is committed after the session's own comes behind ReadyForQuery, and all of it."""
+    engine = make_engine()
+    gateway, native = new_gateway(engine), connect(to=engine)
+    with gateway.client() as client, gateway.client() as other:
+        other.ask("LISTEN b")
+        own = fill(client)
+        client.send(query("COMMIT"))
+        assert other.notification().payload == "filled"
+        later = [f"{number:05}".ljust(7000, "y") for number in range(300)]
+        native.notify_many("a", later)
+        before = heard(client.until_ready())
+        assert before == (own + later)[: len(before)]
+        assert len(own) <= len(before) < len(own) + len(later)
+        rest = [client.notification().payload for _ in range(len(own + later) - len(before))]
+        assert before + rest == own + later
+        assert client.ask("SELECT 1")[-1] == ("Z", "I")
+
+
+@pytest.mark.parametrize("end", ["terminated", "closed", "stopped"])
+def test_a_session_ends_before_it_was_ready(gateway: Running, end: str) -> None:
+    """Its client has not taken what comes before ReadyForQuery."""
+    with gateway.client() as client, gateway.client() as other:
+        other.ask("LISTEN b")
+        own = fill(client)
+        client.send(query("COMMIT"))
+        assert other.notification().payload == "filled"
+        if end == "terminated":
+            assert ("D", [b"t"]) in other.ask(f"SELECT pg_terminate_backend({client.pid})")
+        elif end == "closed":
+            client.close()
+            wait_until(lambda: gateway.gateway.stat().clients == 1, "it is forgotten")
+        else:
+            gateway.gateway.stop()
+        if end == "terminated":
+            answers = client.until_ready()
+            got = heard(answers)
+            assert got == own[: len(got)]
+            assert len(got) < len(own)
+            assert code_of(answers) == "57P01"
+            assert answers[-1][0] == "E"  # and the end of the stream
+        if end != "stopped":
+            assert other.ask("SELECT 1")[-1] == ("Z", "I")
 
 
 # ---- slow clients, ends -------------------------------------------------------------------------
