@@ -17,7 +17,7 @@ from pynotify._async_subscription import AsyncSubscription, Listeners
 from pynotify._base import BaseConnection, Parts, check_stop_after, require_callable
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
-from pynotify._closing import ClosedByAsyncWith
+from pynotify._closing import ClosedByAsyncWith, Opening
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle
@@ -83,7 +83,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         self._thread, self._is_running = parts.off_loop.thread, parts.off_loop.is_running
 
     @classmethod
-    async def connect(
+    def connect(
         cls,
         name: str = "default",
         *,
@@ -91,18 +91,19 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
         **options: Unpack[OpenOptions],
-    ) -> Self:
+    ) -> Opening[Self]:
         """Open the segment `name`, creating it if need be, and take a backend slot in it.
 
-        The connection belongs to the running event loop.  `options` and errors are those of
-        `pynotify.open`, the other arguments those of `Engine.connect`.
+        To be awaited, or entered by `async with`, which closes it at the end.  The connection
+        belongs to the running event loop.  `options` and errors are those of `pynotify.open`, the
+        other arguments those of `Engine.connect`.
         """
 
         def claim() -> Handle:
             with map_segment(name, create=True, options=options) as mapping:
                 return Handle.claim(mapping.usable, name, database, latency_log, wakeup)
 
-        return await cls._connect_by(partial(repeat_while_unlinked, claim))
+        return Opening(cls._connect_by(partial(repeat_while_unlinked, claim)))
 
     @classmethod
     async def _connect_by(cls, claim: Callable[[], Handle]) -> Self:

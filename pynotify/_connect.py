@@ -51,16 +51,22 @@ class _Shared:
 _shared = _Shared()
 
 
-def get(name: str = "default") -> Connection:
+def get(
+    name: str = "default",
+    *,
+    wakeup: str | int | None = None,
+    **options: Unpack[OpenOptions],
+) -> Connection:
     """The connection to `name` that this process shares; made when there is none.
 
     Safe to call after fork: the child gets one of its own.  After its `close()` the next call
-    makes a new one.
+    makes a new one.  `wakeup` and `options`, as of `connect`, count for the call that makes it: so
+    they belong into one place, or into PYNOTIFY_NAME in the environment (`pynotify.open`).
     """
     with _shared.lock:
         connection = _shared.connections.get(name)
         if connection is None or connection.closed:
-            made = connect(name)
+            made = connect(name, wakeup=wakeup, **options)
             connection = _shared.connections.get(name)  # made by a signal handler in between
             if connection is None or connection.closed:
                 connection = _shared.connections[name] = made

@@ -182,7 +182,10 @@ class Engine(ClosedByWith):
 def open(name: str = "default", *, create: bool = True, **options: Unpack[OpenOptions]) -> Engine:
     """Map the segment `name` of this user, creating it if there is none and `create` is true.
 
-    `options` are fixed when the segment is created; a later opener may omit them.  A creating
+    `options` are fixed when the segment is created; a later opener may omit them.  A creating open
+    also takes those of the variable PYNOTIFY_NAME, "max_payload=1MiB,on_full=block", and of the
+    table [tool.pynotify.NAME] in the file that PYNOTIFY_CONFIG names; an argument comes before the
+    variable, and the variable before the file.  A creating
     open that finds another layout, other options or a segment of an earlier boot replaces it
     when no process has a connection to it, and raises `LayoutMismatch`, which lists their
     pids, when one has; also when only the options are others and topics hold messages that

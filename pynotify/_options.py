@@ -55,8 +55,8 @@ class OpenOptions(TypedDict, total=False):
     signaling: Literal["targeted", "broadcast"]
 
 
-# The smallest and the largest value; the core knows the limits that depend on each other.
-_COUNTS = {
+#: The smallest and the largest value; the core knows the limits that depend on each other.
+COUNTS = {
     "queue_pages": (64, _UINT32_MAX),
     "max_queue_pages": (64, _UINT32_MAX),
     "max_backends": (1, 65536),
@@ -81,8 +81,14 @@ _CHOICES = {
 }
 
 
+#: Options that are seconds.
+SECONDS = frozenset({"full_timeout"})
+#: The names of all options.
+OPTIONS = frozenset({*COUNTS, *_CHOICES, *SECONDS, "data_dir"})
+
+
 def _count(name: str, value: object) -> int:
-    low, high = _COUNTS[name]
+    low, high = COUNTS[name]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ValueError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
     return value
@@ -123,24 +129,41 @@ _ARENA_PAGE = 4096  # topic_memory is a whole number of them
 class SegmentOptions:
     """The options that one caller named; the others are as the segment's creator wants them."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "_origin")
 
-    def __init__(self, options: Mapping[str, object]) -> None:
-        #: Field of pn_options -> value.
+    def __init__(
+        self,
+        options: Mapping[str, object],
+        configured: Mapping[str, tuple[object, str]] | None = None,
+    ) -> None:
+        """`options`: a call's arguments.  `configured`: others, and where each is from."""
+        #: Field of pn_options -> value, and where the value is from.
         self._fields: dict[str, int | bytes] = {}
+        self._origin: dict[str, str] = {}
         for name, value in options.items():
             self._take(name, value)
+        for name, (value, origin) in (configured or {}).items():
+            if name not in options:
+                self._take_configured(name, value, origin)
+
+    def _take_configured(self, name: str, value: object, origin: str) -> None:
+        before = set(self._fields)
+        try:
+            self._take(name, value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{origin}: {error}") from None
+        self._origin.update(dict.fromkeys(self._fields.keys() - before, origin))
 
     def _take(self, name: str, value: object) -> None:
-        if name in _COUNTS:
+        if name in COUNTS:
             count = _count(name, value)
             if name == "topic_memory":  # as the core does
                 count = -(-count // _ARENA_PAGE) * _ARENA_PAGE
             self._fields[name] = count
         elif name in _CHOICES:
             self._fields[name] = _choice(name, value)
-        elif name == "full_timeout":
-            self._fields["full_timeout_ns"] = _seconds(name, value)
+        elif name in SECONDS:
+            self._fields[f"{name}_ns"] = _seconds(name, value)
         elif name == "data_dir":
             self._fields[name] = b"" if value is None else _directory(name, value)
         else:
@@ -158,6 +181,7 @@ class SegmentOptions:
         """Where the options of an existing segment are not those that were asked for."""
         return [
             f"{_spell(field, _value(native, field))}, not {_spell(field, value)}"
+            + (f" ({self._origin[field]})" if field in self._origin else "")
             for field, value in self._fields.items()
             if _value(native, field) != value
         ]

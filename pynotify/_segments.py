@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import posix_ipc
 
 from pynotify._closing import ClosedByWith
+from pynotify._configured import configured
 from pynotify._ffi import again, ffi, lib
 from pynotify._options import SegmentOptions
 from pynotify._ownership import adopt, keep, let_go
@@ -87,7 +88,8 @@ class Mapping(ClosedByWith):
 def map_segment(name: str, *, create: bool, options: Options[str, object]) -> Mapping:
     """What `pynotify.open` does, apart from making an Engine of it."""
     check_name(name)
-    wanted = SegmentOptions(options)
+    # Without `create` it is looked at as it is.
+    wanted = SegmentOptions(options, configured(name) if create else None)
     native = wanted.to_native() if create else None
     deadline = time.monotonic() + _PATIENCE
     while True:

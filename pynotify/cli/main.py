@@ -7,6 +7,7 @@ Ctrl-C.  A reader of standard output that goes away is the end of a command, and
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -23,7 +24,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: Imported when they are called for.
 COMMANDS = (
-    *("listen", "notify", "topics", "ls", "stat", "top", "doctor", "rm"),
+    *("listen", "notify", "topics", "create", "ls", "stat", "top", "doctor", "rm"),
     *("bench", "demo", "exporter", "bridge", "gateway"),
 )
 
@@ -80,7 +81,9 @@ def _without_command(name: str) -> int:
         print(f"pynotify {version('pynotify-ipc')}")
         return DONE
     if name:
-        say(f"pynotify: there is no command {name!r}")
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        say(f"pynotify: there is no command {name!r}{meant}")
     say(_help())
     return USAGE
 
