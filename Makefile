@@ -133,10 +133,16 @@ build: setup ## the extension, and the C libraries in build/release
 	$(CMAKE) -S . -B build/release --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(RELEASE)
 	$(CMAKE) --build build/release --parallel $(JOBS)
 
+# Compiles while pip unpacks, where CMake is there already; what fails here is told by the next step.
+prebuilt:
+	@! command -v cmake >/dev/null || { \
+	    $(CMAKE) -S . -B build/release --log-level=WARNING -DCMAKE_RULE_MESSAGES=OFF $(RELEASE) && \
+	    $(CMAKE) --build build/release; } >/dev/null 2>&1 || true
+
 # ---- tests ------------------------------------------------------------------------------------
 
 test: ## everything that has to pass before a commit; under ten minutes on two cores
-	$(call step,setup,$(MAKE) --no-print-directory setup node-peer)
+	$(call step,setup,$(MAKE) --no-print-directory -j 3 setup node-peer prebuilt)
 	$(call step,native tests: release and crash points,$(call ctest,release,$(RELEASE)))
 	$(call step,native tests: ASan and UBSan,$(call ctest,asan,$(ASAN),-LE long))
 	$(call step,sources: ruff and mypy and style,$(LINT))
@@ -274,6 +280,6 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup node-peer build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
+.PHONY: help setup node-peer prebuilt build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
 .PHONY: mutate scribble wheel wheels docs spark-zip clean
 .DELETE_ON_ERROR:
