@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _FILE = "PYNOTIFY_CONFIG"
 #: Variables of another meaning; a segment of such a name has its options in the file alone.
-_TAKEN = {_FILE, "PYNOTIFY_CRASHPOINTS", "PYNOTIFY_REQUIRE", "PYNOTIFY_TIME_FACTOR"}
+_TAKEN = {
+    _FILE,
+    *(f"PYNOTIFY_{name}" for name in ("CRASHPOINTS", "REQUIRE", "SANITIZE", "TIME_FACTOR")),
+}
 _SIZE = re.compile(r"([0-9][0-9_]*) ?(KiB|MiB|GiB|)")
 _UNITS = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 
@@ -71,15 +74,20 @@ def _of_file(segment: str) -> dict[str, tuple[Any, str]]:
 
     path = Path(given)
     try:
-        document: Any = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise type(error)(f"{_FILE}={given}: {error}") from error
-    table = document
-    for key in ("tool", "pynotify", segment):
-        table = table.get(key, {}) if isinstance(table, dict) else {}
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} ({_FILE})", given) from error
+    except ValueError as error:
+        raise ValueError(f"{_FILE}={given}: {error}") from error
+    ours = document.get("tool", {}).get("pynotify", {})
+    misplaced = [name for name, value in ours.items() if not isinstance(value, dict)]
+    if misplaced:
+        raise ValueError(
+            f"{given}, [tool.pynotify]: {misplaced[0]} belongs into a segment's table, "
+            f"[tool.pynotify.{segment}]"
+        )
+    table = ours.get(segment, {})
     origin = f"{given}, [tool.pynotify.{segment}]"
-    if not isinstance(table, dict):
-        raise ValueError(f"{origin}: must be a table")
     options = {}
     for name, value in table.items():
         if isinstance(value, str) or name not in OPTIONS:

@@ -67,6 +67,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of records")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     result = Parser(
         prog="python -m spark_jobs",
@@ -98,6 +105,9 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="NAME=TIME",
         help=_of("limits") + ": p99=5ms, for instance; exit status 2 when a listener's is more",
+    )
+    result.add_argument(
+        "--most", type=_whole, metavar="N", help=_of("most") + ": records in the trace; 1,000,000"
     )
     for name, text in (("since", "from"), ("until", "before")):
         result.add_argument(

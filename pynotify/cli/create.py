@@ -65,21 +65,28 @@ def run(options: argparse.Namespace) -> int:
     """Make it; it is left as it is where it has these options already."""
     given = {name: getattr(options, name) for name in OPTIONS}
     wanted: Any = {name: value for name, value in given.items() if value is not None}
+    elsewhere = {
+        name: found for name, found in configured(options.name).items() if name not in wanted
+    }
     if any(info.name == options.name for info in segments()):
-        try:
-            with _engine.open(options.name, create=False, **wanted):
-                say(f'pynotify create: segment "{options.name}" is there, with these options')
-        except LayoutMismatch as error:
-            complain("create", error, f"`pynotify rm {options.name}` removes it.")
-            return 1
-        return 0
+        wanted |= {name: value for name, (value, _) in elsewhere.items()}
+        return _compare(options.name, wanted)
     with _engine.open(options.name, **wanted):
-        pass
-    (made,) = (info for info in segments() if info.name == options.name)
-    print(f'segment "{made.name}" of {size(made.size)}')
-    for name, (value, origin) in configured(options.name).items():
-        if name not in wanted:
-            print(f"  {name}={value} ({origin})")
-    if not configured(options.name):
+        made = {info.name: info.size for info in segments()}
+    print(f'segment "{options.name}" of {size(made.get(options.name, 0))}')
+    for name, (value, origin) in elsewhere.items():
+        print(f"  {name}={value} ({origin})")
+    if wanted:
         print(f"  programs give the same options, or none, or read {variable(options.name)}")
+    return 0
+
+
+def _compare(segment: str, wanted: Any) -> int:
+    """Of one that is there: whether it has these options."""
+    try:
+        with _engine.open(segment, create=False, **wanted):
+            say(f'pynotify create: segment "{segment}" is there, with these options')
+    except LayoutMismatch as error:
+        complain("create", error, f"`pynotify rm {segment}` removes it.")
+        return 1
     return 0

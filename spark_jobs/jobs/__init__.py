@@ -24,6 +24,7 @@ TITLES = {
     "lag": "how far each process is behind, and which one holds the tail of the queue back",
     "e2e": "publish-to-finish percentiles per topic and channel, attempts, requeues and time-outs",
     "compare": "ratios of two runs, per channel and quantile; exit status 2 beyond --threshold",
+    "perfetto": "a trace that ui.perfetto.dev opens: commits, hand-overs and sleeps, with arrows",
     "report": "one self-contained HTML page with plots, and .hgrm files",
 }
 NAMES = tuple(TITLES)
@@ -35,10 +36,11 @@ OPTIONS = {
     "lag": ("window",),
     "e2e": ("window",),
     "compare": ("threshold",),
+    "perfetto": ("most",),
 }
 """Options of the command line that a job's ``run`` takes as keywords, beyond those of all jobs."""
 
-TIMED = ("latency", "timeline", "wakeups", "lag", "e2e")
+TIMED = ("latency", "timeline", "wakeups", "lag", "e2e", "perfetto")
 """Jobs that a part of the time is enough for; what was owed in it the audit could not tell."""
 
 

@@ -106,7 +106,12 @@ def test_what_is_wrong_in_the_environment(
     [
         (None, OSError, "No such file"),
         ("[tool", ValueError, "Expected"),
-        ("[tool.pynotify]\n'{name}' = 1\n", ValueError, "must be a table"),
+        (
+            "[tool.pynotify]\nqueue_pages = 128\n",
+            ValueError,
+            "queue_pages belongs into a segment's",
+        ),
+        ("# caf\xe9\n", ValueError, "can't decode"),
         ("[tool.pynotify.'{name}']\nqueue_pages = 1.5\n", ValueError, "must be a whole number"),
         ("[tool.pynotify.'{name}']\nqueue = 1\n", ValueError, "queue_pages?"),
         ("[tool.pynotify.'{name}']\ndata_dir = 1\n", ValueError, "data_dir must be a path"),
@@ -122,7 +127,7 @@ def test_what_is_wrong_in_the_file(  # noqa: PLR0917
 ) -> None:
     file = tmp_path / "pynotify.toml"
     if text is not None:
-        file.write_text(text.replace("{name}", name))
+        file.write_text(text.replace("{name}", name), encoding="latin-1")
     monkeypatch.setenv("PYNOTIFY_CONFIG", str(file))
     with pytest.raises(error) as refused:
         pynotify.connect(name)
@@ -154,6 +159,11 @@ def test_create(name: str, monkeypatch: Environment, capsys: pytest.CaptureFixtu
     monkeypatch.setenv(variable(name), "queue_pages=256")
     assert main(["create", name]) == 0
     assert f"queue_pages=256 ({variable(name)})" in capsys.readouterr().out
+    assert main(["create", name]) == 0
+    assert "is there, with these options" in capsys.readouterr().err
+    monkeypatch.setenv(variable(name), "queue_pages=512")
+    assert main(["create", name]) == 1
+    assert "queue_pages=256, not queue_pages=512" in capsys.readouterr().err
 
 
 def test_connect_is_a_coroutine_and_a_context(name: str) -> None:

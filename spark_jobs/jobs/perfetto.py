@@ -1,0 +1,246 @@
+"""A trace for ui.perfetto.dev: what each backend did, and which commit each message is from.
+
+The file is JSON in the format of Chrome's traces, gzip's. A process is a process of the trace, a
+backend a thread in it. Every record is a slice as long as half a microsecond, or until the next
+record of that backend; a sleep goes from the last record before it to its end, and was in part not
+sleep when the program did something else meanwhile. An arrow leads from a commit to each hand-over,
+and a job of a topic is a slice of its own from its delivery to what became of it.
+
+Times are those of the wall clock, so that hosts stand side by side as well as their clocks agree.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.directory import Directory
+from spark_jobs.engine.base import Engine, summed
+from spark_jobs.engine.partials import reports_of
+from spark_jobs.engine.tables import ordered
+from spark_jobs.errors import CannotRunError
+from spark_jobs.figures.windows import numbers, place
+from spark_jobs.logs.model import Chunk, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import WAKE_NAMES, Kind
+from spark_jobs.result import JobResult
+
+MOST = 1_000_000
+"""Events that Perfetto's page shows without trouble."""
+PLACE = ("host", "boot_id", "engine")
+_LOG = (*PLACE, "pid", "starttime", "backend_id")
+_RECORD = ("bytes", "commit_seq", "chan_seq", "peer", "lag", "batch", "attempts", "kind", "wake")
+_NUMBERS = ("pid", "starttime", "backend_id", "database", "at", "ref", "before", *_RECORD)
+_SLICE_NS = 500
+_DONE = (Kind.FIN, Kind.REQ, Kind.TIMEOUT)
+
+
+class Partials:
+    """A row per record: `at` and `ref`, ns of the wall clock (0: it has none, or of another clock);
+    `before`, that of the record before it.
+    """
+
+    COLUMNS = (
+        *(pa.field(name, pa.string()) for name in PLACE),
+        pa.field("channel", pa.string()),
+        *numbers(*_NUMBERS, "untold"),
+    )
+    FIELDS = ("ts", "ref_ts", *_RECORD)
+
+    def __init__(self, reader: LogReader, most: int) -> None:
+        self._reader = reader
+        self._left = most
+        self._before = 0
+        self._untold = 0
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        told = min(len(chunk.channel), self._left)
+        self._left -= told
+        self._untold += len(chunk.channel) - told
+        if not told:
+            return
+        records, channel = chunk.records[:told], chunk.channel[:told]
+        at = records["ts"].astype(np.int64) + chunk.clock_ns
+        known = (records["ref_ts"] > 0) & self._reader.comparable(records)
+        ref = np.where(known, records["ref_ts"].astype(np.int64) + chunk.clock_ns, 0)
+        names = [name for _, name in self._reader.channels]
+        databases = [database for database, _ in self._reader.channels]
+        log = self._reader.log
+        yield {
+            **place(self._reader),
+            "pid": log.pid,
+            "starttime": log.starttime,
+            "backend_id": log.backend_id,
+            "channel": pa.array([*names, ""]).take(pa.array(channel % (len(names) + 1))),
+            "database": np.array([*databases, -1])[channel],
+            "at": at,
+            "ref": ref,
+            "before": np.concatenate([[self._before], at[:-1]]),
+            **{name: records[name].astype(np.int64) for name in _RECORD},
+        }
+        self._before = int(at[-1])
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        if self._untold:
+            yield {"untold": [self._untold]}
+
+
+def table(rows: pa.Table) -> pa.Table:
+    """Nothing is added up."""
+    return rows.select([*PLACE, "channel", *_NUMBERS])
+
+
+class Trace:
+    """The events of all rows, which are in the order of their logs and times.
+
+    `begin`: ns of the wall clock, from which times count. JavaScript's numbers are too coarse for
+    those since 1970.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self.events: list[dict[str, Any]] = []
+        self.backends: list[dict[str, Any]] = []
+        self._pids: dict[tuple[Any, ...], int] = {}
+        self._sent: dict[tuple[Any, ...], tuple[int, int, float]] = {}
+        self._received: list[tuple[tuple[Any, ...], int, int, float]] = []
+        self._arrows = 0
+
+    def add(self, log: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
+        """All that a backend logged."""
+        pid = self._process(log)
+        tid = log["backend_id"] + 1
+        self._say("thread_name", pid, tid, f"backend {log['backend_id']} of {log['engine']}")
+        ends = [*(row["at"] for row in rows[1:]), rows[-1]["at"] + _SLICE_NS]
+        for row, end in zip(rows, ends, strict=True):
+            self._record(log, row, pid, tid, min(_SLICE_NS, max(end - row["at"], 1)))
+        kinds = np.bincount([row["kind"] for row in rows], minlength=len(Kind) + 1)
+        counts = {kind.name.lower(): int(kinds[kind]) for kind in Kind if kind != Kind.CHANDEF}
+        self.backends.append({**{name: log[name] for name in _LOG}, **counts})
+
+    def _process(self, log: Mapping[str, Any]) -> int:
+        """Numbers of the trace: pids of several hosts and boots may be the same."""
+        key = tuple(log[name] for name in ("host", "boot_id", "pid", "starttime"))
+        pid = self._pids.get(key)
+        if pid is None:
+            pid = self._pids[key] = len(self._pids) + 1
+            self._say("process_name", pid, 0, f"pid {log['pid']} on {log['host']}")
+        return pid
+
+    def _us(self, at: int) -> float:
+        return (at - self._begin) / 1000
+
+    def _say(self, what: str, pid: int, tid: int, name: str) -> None:
+        self.events.append(
+            {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+        )
+
+    def _record(
+        self, log: Mapping[str, Any], row: Mapping[str, Any], pid: int, tid: int, long: int
+    ) -> None:
+        kind, at = Kind(row["kind"]), self._us(row["at"])
+        place = tuple(log[name] for name in PLACE)
+        if kind == Kind.WAKE and row["before"]:
+            begin = min(row["before"] + _SLICE_NS, row["at"])
+            name = f"asleep, until {WAKE_NAMES[min(row['wake'], 7)]}"
+            self._slice("sleep", name, begin, max(row["at"] - begin, 1), pid, tid, {})
+        if kind in (Kind.SEND, Kind.PUBLISH):
+            number = row["commit_seq"] if kind == Kind.PUBLISH else row["chan_seq"]
+            self._sent[(*place, row["database"], row["channel"], number)] = (pid, tid, at)
+        if kind in (Kind.RECV, Kind.DELIVER):
+            topic = row["channel"].partition(":")[0] if kind == Kind.DELIVER else row["channel"]
+            number = row["commit_seq"] if kind == Kind.DELIVER else row["chan_seq"]
+            self._received.append(((*place, row["database"], topic, number), pid, tid, at))
+        if kind == Kind.DELIVER or kind in _DONE:
+            self._job(place, row, kind, pid, tid)
+        arguments = {name: row[name] for name in _RECORD[:-2] if row[name]}
+        if row["ref"]:
+            arguments["latency_us"] = (row["at"] - row["ref"]) / 1000
+        name = f"{kind.name} {row['channel']}".rstrip()
+        self._slice(kind.name, name, row["at"], long, pid, tid, arguments)
+
+    def _slice(  # noqa: PLR0917, an event's fields
+        self, category: str, name: str, at: int, long: int, pid: int, tid: int, arguments: Any
+    ) -> None:
+        event = {"ph": "X", "cat": category, "name": name, "ts": self._us(at), "dur": long / 1000}
+        self.events.append({**event, "pid": pid, "tid": tid, "args": arguments})
+
+    def _job(
+        self, place: tuple[Any, ...], row: Mapping[str, Any], kind: Kind, pid: int, tid: int
+    ) -> None:
+        """Jobs of a backend overlap, so they are slices of their own, beside the thread."""
+        event: dict[str, Any] = {
+            "ph": "b" if kind == Kind.DELIVER else "e",
+            "cat": "job",
+            "name": row["channel"],
+            "id": "/".join(map(str, (*place, row["database"], row["channel"], row["commit_seq"]))),
+            "ts": self._us(row["at"]),
+            "pid": pid,
+            "tid": tid,
+        }
+        if kind != Kind.DELIVER:
+            event["args"] = {"end": kind.name}
+        self.events.append(event)
+
+    def arrows(self) -> int:
+        """From commits to hand-overs; how many hand-overs are of a commit that no log has."""
+        unknown = 0
+        for key, pid, tid, at in self._received:
+            sent = self._sent.get(key)
+            if sent is None:
+                unknown += 1
+                continue
+            self._arrows += 1
+            event = {"cat": "message", "name": key[4], "id": self._arrows}
+            begin = {"ph": "s", "pid": sent[0], "tid": sent[1], "ts": sent[2]}
+            self.events += [
+                {**event, **begin},
+                {**event, "ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": at},
+            ]
+        return unknown
+
+    def compressed(self) -> bytes:
+        """The file; always the same for the same events."""
+        body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events)
+        begin = str(np.datetime64(self._begin, "ns"))
+        head = json.dumps({"displayTimeUnit": "ns", "otherData": {"begin": f"{begin}Z"}})
+        text = f'{head[:-1]}, "traceEvents": [\n{body}\n]}}\n'
+        return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+
+def run(engine: Engine, survey: Survey, out: Directory, *, most: int = MOST) -> JobResult:
+    """Rows: host, boot_id, engine, pid, starttime, backend_id, and of each kind how many records.
+
+    The trace is `perfetto.json.gz` in `out`. Raises CannotRunError when it would have more than
+    `most` records.
+    """
+    partials = engine.load("perfetto", survey, most=most)
+    found, others = summed(partials, PLACE, table)
+    untold = sum(filter(None, others["untold"].to_pylist()))
+    if found.num_rows + untold > most:
+        raise CannotRunError(
+            f"a trace of {found.num_rows + untold:,} records is more than Perfetto shows well: "
+            "choose with --since and --until, or say --most"
+        )
+    trace = Trace(pc.min(found["at"]).as_py() or 0)
+    for log, rows in _by_log(found):
+        trace.add(log, rows)
+    unknown = trace.arrows()
+    (out / "perfetto.json.gz").write_bytes(trace.compressed())
+    totals = {"events": len(trace.events), "of_unknown_commits": unknown}
+    return JobResult(trace.backends, reports_of(others, survey), totals=totals)
+
+
+def _by_log(found: pa.Table) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    rows = ordered(found, *_LOG, "at", "kind", "commit_seq", "chan_seq", "channel").to_pylist()
+    begin = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or any(rows[at][name] != rows[begin][name] for name in _LOG):
+            yield rows[begin], rows[begin:at]
+            begin = at
