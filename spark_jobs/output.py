@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from spark_jobs.errors import NoLogsError
+from spark_jobs.logs.schema import REVISION
 from spark_jobs.report.svg import duration
 from spark_jobs.result import JobResult
 from spark_jobs.spark.java import JavaNotFoundError
@@ -35,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 def versions() -> dict[str, str]:
     """Of everything that the figures depend on."""
-    found = {"python": platform.python_version(), "format": "pynlog 1"}
+    found = {"python": platform.python_version(), "format": f"pynlog 1, revision {REVISION}"}
     for package in ("pyspark", "numpy", "pyarrow", "pynotify-ipc"):
         try:
             found[package] = version(package)

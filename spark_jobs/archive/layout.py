@@ -56,6 +56,9 @@ SEGMENT_SCHEMA: Final = pa.schema(
         pa.field("clock_ns", pa.int64()),
         pa.field("events", pa.list_(pa.string())),
         pa.field("bytes", pa.int64()),
+        # Null in archives of before.
+        pa.field("rotated", pa.bool_()),
+        pa.field("time_namespace", pa.int64()),
     ]
 )
 
@@ -121,5 +124,6 @@ def read_segments(location: str | os.PathLike[str]) -> list[Segment | FileReport
         )
         names = ("engine", "host", "boot_id", "pid", "starttime", "backend_id", "sealed", "dropped")
         known = {name: row[name] for name in names}
+        known |= {"rotated": bool(row["rotated"]), "time_namespace": row["time_namespace"] or 0}
         found.append(Segment(log_id=int(row["log_id"], 16), file=file, **known))
     return found

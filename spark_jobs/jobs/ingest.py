@@ -186,7 +186,9 @@ class Partials:
         names = ("log_id", "engine", "host", "boot_id", "pid", "starttime", "backend_id")
         row = {name: getattr(log, name) for name in names}
         row |= {
-            "sealed": log.closed,
+            "sealed": log.closed or log.rotated,
+            "rotated": log.rotated,
+            "time_namespace": log.time_namespace,
             "dropped": log.dropped,
             "segment": self._files.name,
             "status": ARCHIVED,

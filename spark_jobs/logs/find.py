@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,22 @@ from spark_jobs.errors import NoLogsError
 from spark_jobs.logs.checksum import crc32c, record_ok
 from spark_jobs.logs.model import SEQUENCE_BITS, Log, LogFile, Segment, Survey, shown, text
 from spark_jobs.logs.quality import FileReport, header_problem
-from spark_jobs.logs.schema import ANCHOR_CRC_BYTES, HEADER, HEADER_BYTES, RECORD, RECORD_BYTES
+from spark_jobs.logs.schema import (
+    ANCHOR_CRC_BYTES,
+    CLOSED,
+    HEADER,
+    HEADER_BYTES,
+    OPEN,
+    RECORD,
+    RECORD_BYTES,
+    ROTATED,
+)
 from spark_jobs.places import local_path
+
+_ALL: Final = (1 << 64) - 1
+_LOOKS: Final = 3
+_APPENDED_MOST: Final = 129
+"""Records of one append: a channel's longest name, in pieces, and the record."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -99,13 +113,13 @@ def read_segment(path: str) -> Segment | FileReport:
             size = os.fstat(file.fileno()).st_size  # not before: it may be sealed just now
             problem = header_problem(raw) if regular else "is no regular file"
             if problem is None:
-                header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
                 fit = max(0, (size - HEADER_BYTES) // RECORD_BYTES)
-                committed, there, doubt = _count(header, fit, file)
+                state = _state(file, raw, fit)
     except OSError as error:
         raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
     if problem is not None:
         return FileReport(shown(path), 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
+    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
     return Segment(
         log_id=int(header["log_id"]),
         engine=text(header["segment"]),
@@ -114,35 +128,102 @@ def read_segment(path: str) -> Segment | FileReport:
         pid=int(header["pid"]),
         starttime=int(header["starttime"]),
         backend_id=int(header["backend_id"]),
-        sealed=bool(header["sealed"]),
-        dropped=int(header["dropped"]),
+        sealed=state.end != OPEN,
+        dropped=state.dropped,
         file=LogFile(
             path,
             int(header["part"]),
-            committed,
-            there,
+            state.committed,
+            min(state.committed, fit),
             _wall_clock_offset(header),
-            problems=() if doubt is None else (doubt,),
+            problems=tuple(state.doubts),
         ),
+        rotated=state.end == ROTATED,
+        time_namespace=int(header["time_namespace"]),
     )
 
 
-def _count(header: Any, fit: int, file: IO[bytes]) -> tuple[int, int, str | None]:
-    """Records that the header claims, how many of them are there, and what is wrong with its count.
+class _State(NamedTuple):
+    """What a header says that is under no CRC, as far as it can be believed."""
 
-    The count is under no CRC. A sealed file ends with its records, or with zeros where it could not
-    be cut, so a whole record behind the last one says that the count is damaged. No file has as
-    many records as `SEQUENCE_BITS` can count.
-    """
+    committed: int
+    dropped: int
+    end: int
+    doubts: list[str]
+
+
+def _guarded(header: Any) -> bool:
+    """Whether the counts and their complements agree."""
+    pairs = ((int(header[name]), int(header[f"{name}_not"])) for name in ("committed", "dropped"))
+    return all(count ^ inverse == _ALL for count, inverse in pairs)
+
+
+def _state(file: IO[bytes], raw: bytes, fit: int) -> _State:
+    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
+    for _ in range(_LOOKS):
+        if header["revision"] < 1 or _guarded(header):
+            break
+        file.seek(0)  # a writer that lives may have stored between the two as they were read
+        again = file.read(HEADER_BYTES)
+        header = np.frombuffer(again, dtype=HEADER, count=1)[0]
+    doubts: list[str] = []
+    end, dropped = int(header["sealed"]), int(header["dropped"])
     committed = int(header["committed"])
+    if header["revision"] >= 1:
+        nearest = min((OPEN, CLOSED, ROTATED), key=lambda word: (word ^ end).bit_count())
+        if nearest != end:
+            doubts.append("the header's word about the end of the file is damaged")
+        end = nearest
+        dropped = _larger(dropped, int(header["dropped_not"]), doubts)
+        committed = _sensible(file, header, fit, doubts)
+    committed = _count(file, committed, fit, end != OPEN, doubts)
+    return _State(committed, dropped, end, doubts)
+
+
+def _larger(dropped: int, inverse: int, doubts: list[str]) -> int:
+    """Of two counts of dropped records: what is missing must not look like a loss."""
+    other = inverse ^ _ALL
+    if dropped - other not in (0, 1):  # 1: killed between the two
+        doubts.append("the header's count of dropped records is damaged")
+    return max(1, dropped, other) if dropped != other else dropped
+
+
+def _sensible(file: IO[bytes], header: Any, fit: int, doubts: list[str]) -> int:
+    """Of two counts of records the one that the records speak for.
+
+    A death between the two leaves the complement one append behind: the records are whole. A bit
+    that was flipped makes one of the counts smaller, and whole records are behind it, or larger,
+    and there are none.
+    """
+    committed, other = int(header["committed"]), int(header["committed_not"]) ^ _ALL
+    low, high = sorted((committed, other))
+    if low == high:
+        return committed
+    whole = low < fit and _is_whole(file, low)
+    killed = header["sealed"] == OPEN and high == committed and high - low <= _APPENDED_MOST
+    if not (whole and killed):
+        doubts.append(f"the header's count of records is damaged: {committed}, or {other}")
+    return high if whole and high <= fit else low
+
+
+def _is_whole(file: IO[bytes], number: int) -> bool:
+    file.seek(HEADER_BYTES + number * RECORD_BYTES)
+    record = np.frombuffer(file.read(RECORD_BYTES), dtype=RECORD)
+    return bool(record["kind"].any() and record_ok(record).all())
+
+
+def _count(file: IO[bytes], committed: int, fit: int, sealed: bool, doubts: list[str]) -> int:
+    """Records that the header claims.
+
+    A sealed file ends with its records, or with zeros where it could not be cut, so a whole record
+    behind the last one says that the count is damaged. No file has as many records as
+    `SEQUENCE_BITS` can count.
+    """
     doubtful = committed >> SEQUENCE_BITS != 0
-    if not doubtful and header["sealed"] and committed < fit:
-        file.seek(HEADER_BYTES + committed * RECORD_BYTES)
-        behind = np.frombuffer(file.read(RECORD_BYTES), dtype=RECORD)
-        doubtful = bool(behind["kind"].any() and record_ok(behind).all())
-    if doubtful:
-        return fit, fit, f"the header's count of records, {committed}, is damaged: {fit} are there"
-    return committed, min(committed, fit), None
+    if doubtful or (sealed and committed < fit and _is_whole(file, committed)):
+        doubts.append(f"the header's count of records, {committed}, is damaged: {fit} are there")
+        return fit
+    return committed
 
 
 def group(found: Iterable[Segment | FileReport]) -> Survey:
@@ -180,6 +261,10 @@ def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
     names = {f"{last.log_id:016x}", *(_writer(file.path) for file in files)}
     if names & suspects:
         why.append("an unreadable file may belong to the log")
+    alive = _runs_here(last.boot_id, last.pid, last.starttime)
+    closed = last.sealed and not last.rotated
+    if last.rotated and not alive:  # one that lives may have gone on since the files were listed
+        why.append(f"what followed file {last.file.part} of the log is missing")
     if last.dropped:
         why.append(f"{last.dropped} records were dropped when there was no room")
     return Log(
@@ -190,17 +275,19 @@ def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
         pid=last.pid,
         starttime=last.starttime,
         backend_id=last.backend_id,
-        closed=last.sealed,
-        alive=not last.sealed and _runs_here(last.boot_id, last.pid, last.starttime),
+        closed=closed,
+        alive=not closed and alive,
         dropped=last.dropped,
         incomplete="; ".join(why),
         files=files,
+        rotated=last.rotated,
+        time_namespace=last.time_namespace,
     )
 
 
 def _with_clocks(logs: list[Log]) -> list[Log]:
-    """Fills in `own_clock` where an engine's logs come from more than one host or boot."""
-    clocks: dict[str, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+    """Fills in `own_clock` where an engine's logs come from more than one clock."""
+    clocks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for log in logs:
         clocks[log.engine][log.backend_id].add(log.clock)
     result = []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_jobs.logs.quality import FileReport
-from spark_jobs.logs.schema import RECORD_BYTES
+from spark_jobs.logs.schema import INITIAL_TIME_NAMESPACE, RECORD_BYTES
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
@@ -57,6 +57,10 @@ class Segment:
     sealed: bool
     dropped: int
     file: LogFile
+    rotated: bool = False
+    """Sealed because the log went on in another file."""
+    time_namespace: int = 0
+    """Inode; 0: that of the host, or not known."""
 
     @property
     def name(self) -> str:
@@ -68,10 +72,11 @@ class Segment:
 class Log:
     """All files of one writing connection.
 
-    `closed`: its last file was sealed. `alive`: not closed, and its process runs on this host.
+    `closed`: its last file was sealed. `rotated`: though another was to follow. `alive`: neither,
+    and its process runs on this host.
     `incomplete`: why records are known to be missing, before any was read; "" if none is.
-    `own_clock`: backends of the engine whose time stamps come from the same clock, that is host and
-    boot, as this log's; None: all do, because all of the engine's logs were written there.
+    `own_clock`: backends of the engine whose time stamps come from the same `clock` as this log's;
+    None: all do, because all of the engine's logs were written there.
     `within`: only records of that time are wanted, from and to ns of the wall clock.
     """
 
@@ -89,11 +94,21 @@ class Log:
     files: tuple[LogFile, ...]
     own_clock: tuple[int, ...] | None = None
     within: tuple[int, int] | None = None
+    rotated: bool = False
+    time_namespace: int = 0
 
     @property
-    def clock(self) -> tuple[str, str]:
-        """Time stamps compare only where this is equal."""
-        return self.host, self.boot_id
+    def clock(self) -> str:
+        """Time stamps compare only where this is equal: a boot, and its namespace of clocks.
+
+        Not the host's name, which each container has another one of. Where no boot is known it is
+        the best there is.
+        """
+        if self.boot_id == "unknown":
+            return f"{self.boot_id}@{self.host}"
+        if self.time_namespace in (0, INITIAL_TIME_NAMESPACE):
+            return self.boot_id
+        return f"{self.boot_id}+{self.time_namespace}"
 
     @property
     def size(self) -> int:

@@ -14,6 +14,13 @@ MAGIC: Final = b"PYNLOG\x00\x01"
 ENDIAN: Final = 0x01020304
 HEADER_BYTES: Final = 4096
 RECORD_BYTES: Final = 64
+REVISION: Final = 1
+"""Since it a header has `time_namespace`, guarded counts, and two words for its end."""
+OPEN: Final = 0
+CLOSED: Final = 0x5CA1AB1E
+ROTATED: Final = 0xA35E54E1
+INITIAL_TIME_NAMESPACE: Final = 0xEFFFFFFA
+"""Of a host; what a header without one is taken to be of."""
 NAME_PIECE: Final = 32
 """Bytes of a channel's name in one CHANDEF record: its first ones."""
 
@@ -102,11 +109,15 @@ _HEADER_FIELDS: Final[tuple[tuple[str, object, int], ...]] = (
     ("boot_id", "S40", 136),
     ("machine_id", "S40", 176),
     ("segment", "S160", 216),
+    ("revision", "<u4", 376),
+    ("time_namespace", "<u8", 384),
     ("header_crc", "<u4", 508),
     ("anchors", (ANCHOR, 16), 512),
     ("committed", "<u8", 1024),
     ("dropped", "<u8", 1032),
     ("sealed", "<u4", 1040),
+    ("committed_not", "<u8", 1048),
+    ("dropped_not", "<u8", 1056),
     ("schema", "S2944", 1152),
 )
 HEADER: Final = np.dtype(

@@ -18,6 +18,7 @@ from sessions import Connect, EngineFactory
 from tasks import PAGE, AsyncConnections, Counter, FullQueue, settled, turns, until, waiting_threads
 
 PLAIN = {
+    "connect",  # an `Opening`, which is a coroutine and a context
     "add_notify_handler",
     "fileno",
     "generation",

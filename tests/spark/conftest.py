@@ -103,6 +103,7 @@ def run_native(tmp_path: Path) -> Callable[..., str]:
                 str(NATIVE / "src" / "files" / "latency_log.c"),
                 str(NATIVE / "src" / "files" / "latency_names.c"),
                 str(NATIVE / "src" / "base" / "crc32c.c"),
+                str(NATIVE / "src" / "base" / "os.c"),
                 "-lpthread",
             ],
             check=True,

@@ -18,6 +18,9 @@ HOST = "testhost"
 BOOT = "00000000-1111-2222-3333-444444444444"
 
 
+_GUARDS = ("committed_not", "dropped_not")
+
+
 class LogWriter:
     """One log of one connection; nothing is on disk before `write`."""
 
@@ -82,14 +85,18 @@ class LogWriter:
         return np.concatenate(result) if result else np.empty(0, dtype=schema.RECORD)
 
     def write(self, *, files: int = 1, sealed: bool = True, dropped: int = 0) -> list[Path]:
-        """Writes the log in `files` files and returns their paths."""
+        """Writes the log in `files` files and returns their paths.
+
+        `revision` of the head: 0 for the format as it was first.
+        """
         self.directory.mkdir(exist_ok=True)
         paths = []
         for part, piece in enumerate(np.array_split(self.records(), files)):
             body = np.concatenate([self.definitions(), piece])
             body["aux"] &= np.uint64(0xFFFFFFFF)
             body["aux"] |= record_crcs(body).astype(np.uint64) << np.uint64(32)
-            head = self.header(len(body), part, sealed or part < files - 1, dropped)
+            end = schema.ROTATED if part < files - 1 else schema.CLOSED if sealed else schema.OPEN
+            head = self.header(len(body), part, end, dropped)
             boot, pid, start = self.head["boot_id"][:8], self.head["pid"], self.head["starttime"]
             segno = self.head["log_id"] * 100 + part
             path = self.directory / f"{self.head['host']}.{boot}.{pid}.{start}.{segno}.pynlog"
@@ -97,7 +104,8 @@ class LogWriter:
             paths.append(path)
         return paths
 
-    def header(self, committed: int, part: int, sealed: bool, dropped: int) -> bytes:
+    def header(self, committed: int, part: int, end: int, dropped: int) -> bytes:
+        revision = self.head.get("revision", schema.REVISION)
         head = np.zeros(1, dtype=schema.HEADER)
         text = json.dumps({"record": schema.RECORD.descr}).encode()
         constants = {
@@ -114,8 +122,11 @@ class LogWriter:
             "part": part,
             "committed": committed,
             "dropped": dropped,
-            "sealed": sealed,
+            "sealed": end if revision else end != schema.OPEN,
+            "revision": revision,
         }
+        if revision:
+            constants |= {name: ~np.uint64(constants[name[:-4]]) for name in _GUARDS}
         for name, value in (constants | self.head).items():
             head[name] = value
         if self.clock is not None:

@@ -280,7 +280,7 @@ def several_hosts_and_boots(logs: Path) -> dict[tuple[str, str, int], np.ndarray
             log.write(files=2)
             oracle[host, boot, pid] = took
     # a backend of the first engine that lives elsewhere: its time stamps are of another clock
-    stranger = LogWriter(logs, 99, engine="engine0", host="three", clock=10**18)
+    stranger = LogWriter(logs, 99, engine="engine0", clock=10**18, time_namespace=5)
     receives(stranger, "c", np.arange(50), ts=9, ref_ts=1, peer=1)
     stranger.write()
     return oracle

@@ -113,7 +113,7 @@ def check_the_same(job: str, engines: tuple[Engine, Engine], logs: Path, place: 
         other.totals,
     )
     tables = [tables_of(out) for out in outs]
-    assert tables[0]
+    assert tables[0] or job == "perfetto"  # whose only file is a trace
     assert tables[0] == tables[1]
     assert files_of(outs[0]) == files_of(outs[1])
 

@@ -403,3 +403,29 @@ def test_wakeups_per_process(local: Any, tmp_path: Path) -> None:
     for name, q in (("wake_p50_ns", 5000), ("wake_p99_ns", 9900)):
         assert close(row[name], sleeps[-(-len(sleeps) * q // 10000) - 1])
     assert result.totals["signals_per_useful_wake"] == 45 / 17_003
+
+
+def test_two_containers_of_a_boot_have_one_clock(local: Any, tmp_path: Path) -> None:
+    """Each has another host's name."""
+    sender = LogWriter(tmp_path, 9, host="web1", engine="e")
+    sends(sender, "c", np.arange(100), ts=1000 + np.arange(100))
+    listener = LogWriter(tmp_path, 1, host="web2", engine="e")
+    listener.add(Kind.LISTEN, channel="c", chan_seq=0)
+    sent = 1000 + np.arange(100)
+    receives(listener, "c", np.arange(100), ts=sent + 5, ref_ts=sent, peer=9)
+    sender.write()
+    listener.write()
+    found = survey([tmp_path])
+    (row,) = audit.run(local, found, tmp_path / "audit").rows
+    assert (row["distinct"], row["lost"], row["unproven"]) == (100, 0, 0)
+    measured = latency.run(local, found, tmp_path / "latency")
+    assert measured.totals["other_clock"] == 0
+
+
+def test_a_time_namespace_of_its_own_is_another_clock(local: Any, tmp_path: Path) -> None:
+    for pid, namespace in ((1, 0), (2, 7), (3, 0xEFFFFFFA)):
+        log = LogWriter(tmp_path, pid, engine="e", time_namespace=namespace)
+        receives(log, "c", np.arange(10), ts=1005, ref_ts=1000, peer=1)
+        log.write()
+    measured = latency.run(local, survey([tmp_path]), tmp_path / "latency")
+    assert measured.totals["other_clock"] == 10  # of the second's; the third is the host's

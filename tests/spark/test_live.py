@@ -49,7 +49,7 @@ class GrowingLog:
         """The two definitions and so many messages; behind them there is no more than garbage."""
         committed = 2 + messages
         head = np.frombuffer(bytearray(self._whole[:HEADER_BYTES]), dtype=HEADER)
-        head["committed"] = committed
+        head["committed"], head["committed_not"] = committed, ~np.uint64(committed)
         records = self._whole[HEADER_BYTES : HEADER_BYTES + committed * RECORD_BYTES]
         with self.path.open("r+b") as file:
             file.seek(HEADER_BYTES)

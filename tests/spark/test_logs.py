@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import fuzz_logs
 import numpy as np
@@ -24,8 +25,8 @@ def read(log: Log) -> tuple[LogReader, np.ndarray]:
     return reader, np.concatenate([np.empty(0, dtype=schema.RECORD), *chunks])
 
 
-def a_log(directory: Path, count: int = 1000) -> LogWriter:
-    log = LogWriter(directory)
+def a_log(directory: Path, count: int = 1000, **head: Any) -> LogWriter:
+    log = LogWriter(directory, **head)
     receives(log, "c", np.arange(count))
     return log
 
@@ -204,17 +205,20 @@ def test_what_becomes_of_damaged_files(tmp_path: Path) -> None:
 # ---- what a header's count may say, and what happens between survey and reading
 
 
-def _set_committed(path: Path, committed: int) -> None:
+def _set_head(path: Path, **words: int) -> None:
     raw = bytearray(path.read_bytes())
     # In place: a copy of a structured array leaves the bytes between its fields as it finds them.
-    np.frombuffer(raw, dtype=schema.HEADER, count=1)["committed"] = committed
+    head = np.frombuffer(raw, dtype=schema.HEADER, count=1)
+    for name, value in words.items():
+        head[name] = value
     path.write_bytes(raw)
 
 
 @pytest.mark.parametrize("committed", [3, 0, 1 << 63, (1 << 64) - 1])
 def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, committed: int) -> None:
-    (path,) = a_log(tmp_path).write()
-    _set_committed(path, committed)
+    """Of the first revision, in which nothing else guards the count."""
+    (path,) = a_log(tmp_path, revision=0).write()
+    _set_head(path, committed=committed)
     reader, records = read(survey([tmp_path]).logs[0])
     assert np.array_equal(records["chan_seq"], np.arange(1000))
     (report,) = reader.reports
@@ -222,6 +226,76 @@ def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, comm
     assert report.problems == [
         f"the header's count of records, {committed}, is damaged: 1001 are there"
     ]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("bit", [*range(12), 39, 63])
+@pytest.mark.parametrize("name", ["committed", "committed_not"])
+def test_a_flipped_bit_of_a_count_is_told_and_costs_nothing(
+    tmp_path: Path, name: str, bit: int, sealed: bool
+) -> None:
+    """Behind the last record of an open file there are zeros, as the writer makes room."""
+    (path,) = a_log(tmp_path).write(sealed=sealed)
+    count = 1001 if name == "committed" else ~1001 & (1 << 64) - 1
+    _set_head(path, **{name: count ^ 1 << bit})
+    if not sealed:
+        with path.open("ab") as file:
+            file.write(bytes(3000 * schema.RECORD_BYTES))
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert np.array_equal(records["chan_seq"], np.arange(1000))
+    (report,) = reader.reports
+    assert (report.records, report.damaged) == (1001, 0)
+    problems = [each.partition(":")[0] for each in report.problems]
+    # One append less in an open file is what a death in between leaves, too.
+    killed = not sealed and name == "committed_not" and 0 < 1001 - (1001 ^ 1 << bit) <= 129
+    assert problems == [] if killed else problems == ["the header's count of records is damaged"]
+
+
+@pytest.mark.parametrize("behind", [1, 3])
+def test_a_writer_that_was_killed_between_the_count_and_its_complement(
+    tmp_path: Path, behind: int
+) -> None:
+    """An append of a channel's name and a record counts both at once."""
+    (path,) = a_log(tmp_path).write(sealed=False)
+    _set_head(path, committed_not=~(1001 - behind) & (1 << 64) - 1)
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 1000
+    assert (reader.reports[0].damaged, reader.reports[0].problems) == (0, [])
+
+
+@pytest.mark.parametrize("bit", [0, 5, 40, 63])
+@pytest.mark.parametrize("name", ["dropped", "dropped_not"])
+def test_a_flipped_bit_of_what_was_dropped_makes_no_record_lost(
+    tmp_path: Path, name: str, bit: int
+) -> None:
+    (path,) = a_log(tmp_path).write(dropped=1)
+    count = 1 if name == "dropped" else ~1 & (1 << 64) - 1
+    _set_head(path, **{name: count ^ 1 << bit})
+    (log,) = survey([tmp_path]).logs
+    assert "dropped when there was no room" in log.incomplete
+    problems = log.files[0].problems
+    # 0 dropped, the complement of 1: killed between the two, or flipped; it is incomplete anyhow.
+    assert problems == ("the header's count of dropped records is damaged",) or bit == 0
+
+
+@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_flipped_bit_of_the_end_changes_nothing_and_is_told(
+    tmp_path: Path, files: int, bit: int
+) -> None:
+    paths = a_log(tmp_path).write(files=files)
+    word = schema.CLOSED if files == 1 else schema.ROTATED
+    _set_head(paths[0], sealed=word ^ 1 << bit)
+    (log,) = survey([tmp_path]).logs
+    assert (log.closed, log.incomplete) == (True, "")
+    assert log.files[0].problems == ("the header's word about the end of the file is damaged",)
+
+
+def test_a_last_part_that_is_missing(tmp_path: Path) -> None:
+    paths = a_log(tmp_path).write(files=3)
+    paths[2].unlink()
+    (log,) = survey([tmp_path]).logs
+    assert (log.closed, log.incomplete) == (False, "what followed file 1 of the log is missing")
 
 
 def test_a_sealed_file_that_could_not_be_cut(tmp_path: Path) -> None:

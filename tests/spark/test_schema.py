@@ -90,5 +90,8 @@ def test_the_embedded_schema_says_the_same(tmp_path: Path, run_native: Callable[
     assert text["wakes"] == {wake.name.lower(): wake for wake in Wake}
     assert text["header"] == {
         name: schema.HEADER.fields[name][1]
-        for name in ("header_crc", "anchors", "committed", "dropped", "sealed", "schema")
+        for name in (
+            *("header_crc", "anchors", "committed", "dropped", "sealed", "committed_not"),
+            *("dropped_not", "schema"),
+        )
     }

@@ -130,7 +130,7 @@ def test_the_second_reading_is_of_suspect_blocks_only(tmp_path: Path) -> None:
     log.write()
     (found,) = survey([tmp_path]).logs
     reader = LogReader(found)
-    engine = f"{found.host}/{found.boot_id}/{found.engine}"
+    engine = f"{found.boot_id}/{found.engine}"
     suspects = {(engine, 1, "b"): np.array([1, 4]), (engine, 2, "a"): np.array([0])}
     partials = audit.Partials(reader, suspects)
     rows = [row for chunk in reader.chunks() for row in partials.add(chunk)]

@@ -1,13 +1,16 @@
 /*
  * latency_log.c -- the latency log writer; latency_log.h has the format and the contract.
  *
- * 1. A record is copied to its place, then `committed` is stored with release. A death in between
- *    leaves a record that no reader reads.  Nothing is ever rewritten.
+ * 1. A record is copied to its place, then `committed` is stored with release, and then its
+ *    complement. A death in between leaves a record that no reader reads, or a complement that is
+ *    one append behind: a reader looks whether the record in question is whole. Nothing is ever
+ *    rewritten.
  * 2. No page is touched that has not been allocated and faulted in before: room is made in chunks,
  *    so a full disk is ENOSPC from fallocate or write and never a SIGBUS, and the common append is
  *    a CRC and a few stores.  Zeros are written only where no record has been.
  * 3. A segment is sealed only when its successor exists. Until then it stays mapped, so that
- *    `dropped` can be published even when there is no room for anything else.
+ *    `dropped` can be published even when there is no room for anything else. So the last file of a
+ *    log is closed, or open; one that says that it was rotated misses those behind it.
  * 4. Making room may fail at any time. Then the log waits a second (by the records' own clock)
  *    before it bothers the file system again.
  * 5. Programs close descriptors that are not theirs: ours is used only while it is our inode.
@@ -35,6 +38,7 @@
 
 #include "base/crc32c.h"
 #include "base/hash.h"
+#include "base/os.h"
 #include "files/latency_names.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -62,7 +66,7 @@ static const char SCHEMA[] =
     "\"LISTEN\":8,\"UNLISTEN\":9,\"DROP\":10,\"CHANDEF\":11,\"PUBLISH\":12,\"DELIVER\":13},"
     "\"wakes\":{\"none\":0,\"signal\":1,\"fd\":2,\"timer\":3,\"neighbour\":4},"
     "\"header\":{\"header_crc\":508,\"anchors\":512,\"committed\":1024,\"dropped\":1032,"
-    "\"sealed\":1040,\"schema\":1152}}";
+    "\"sealed\":1040,\"committed_not\":1048,\"dropped_not\":1056,\"schema\":1152}}";
 
 _Static_assert(sizeof(SCHEMA) <= sizeof(((struct pn_latlog_header *) 0)->schema), "schema fits");
 
@@ -311,12 +315,12 @@ static void segment_unmap(struct segment *seg)
     file_close(&seg->file);
 }
 
-static void segment_seal(struct segment *seg)
+static void segment_seal(struct segment *seg, uint32_t how)
 {
     uint64_t end = record_end(seg->n);
 
     put_anchor(seg, seg->map);
-    pn_store_release(&seg->map->sealed, 1);
+    pn_store_release(&seg->map->sealed, how);
     if (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0)
         release_bytes(seg->size - end);
     segment_unmap(seg);
@@ -350,6 +354,8 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     h->capacity = seg->capacity;
     h->header_crc = pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc));
     pn_store_relaxed(&h->dropped, log->dropped);
+    pn_store_relaxed(&h->dropped_not, ~log->dropped);
+    pn_store_relaxed(&h->committed_not, UINT64_MAX);
     put_anchor(seg, h);
     n = pwrite(seg->file.fd, h, sizeof(*h), 0);
     if (n >= 0 && n != (ssize_t) sizeof(*h))
@@ -399,7 +405,7 @@ static int rotate(pn_latlog *log)
     if (rc < 0)
         return rc;
     if (log->seg.map != NULL)
-        segment_seal(&log->seg);
+        segment_seal(&log->seg, PN_LATLOG_ROTATED);
     log->seg = next;
     log->files++;
     if (log->next_size < PN_LATLOG_SEGMENT_MAX)
@@ -495,8 +501,10 @@ static bool make_room(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
 static void drop(pn_latlog *log)
 {
     log->dropped++;
-    if (log->seg.map != NULL)
-        pn_store_relaxed(&log->seg.map->dropped, log->dropped);
+    if (log->seg.map == NULL)
+        return;
+    pn_store_relaxed(&log->seg.map->dropped, log->dropped);
+    pn_store_release(&log->seg.map->dropped_not, ~log->dropped);
 }
 
 void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
@@ -523,6 +531,7 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
     seg->n = n + 1;
     /* Pairs with the acquire load of a reader: below `committed` all bytes are there. */
     pn_store_release(&seg->map->committed, seg->n);
+    pn_store_release(&seg->map->committed_not, ~seg->n);
     /* The next record's line, which only the kernel has had in its cache: a lock would wait. */
     __builtin_prefetch(record_at(seg, seg->n), 1);
 }
@@ -548,6 +557,8 @@ static void describe_process(pn_latlog *log)
     read_line("/etc/machine-id", h->machine_id, sizeof(h->machine_id));
     if (h->boot_id[0] == '\0')
         memcpy(h->boot_id, "unknown", sizeof("unknown"));
+    if (pn_os_namespace("time", &h->time_namespace) != 0)
+        h->time_namespace = 0;
     h->starttime = process_start();
     h->pid = log->pid = getpid();
     if (getrandom(&h->log_id, sizeof(h->log_id), GRND_NONBLOCK) != (ssize_t) sizeof(h->log_id))
@@ -561,6 +572,7 @@ static void describe_format(struct pn_latlog_header *h)
     h->endian = PN_LATLOG_ENDIAN;
     h->header_len = PN_LATLOG_HEADER;
     h->record_len = PN_LATLOG_RECORD;
+    h->revision = PN_LATLOG_REVISION;
     h->schema_off = (uint32_t) offsetof(struct pn_latlog_header, schema);
     h->schema_len = (uint32_t) sizeof(SCHEMA) - 1;
     h->schema_id = pn_crc32c(0, SCHEMA, sizeof(SCHEMA) - 1);
@@ -635,6 +647,6 @@ void pn_latlog_abandon(pn_latlog *log)
 void pn_latlog_close(pn_latlog *log)
 {
     if (log != NULL && log->seg.map != NULL && log->pid == getpid())
-        segment_seal(&log->seg);
+        segment_seal(&log->seg, PN_LATLOG_CLOSED);
     pn_latlog_abandon(log);
 }

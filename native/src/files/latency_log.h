@@ -3,7 +3,9 @@
  *
  * One log per connection; a log is a sequence of files ("segments"), each of a 4096-byte header
  * and 64-byte records, mapped MAP_SHARED, so that what was appended survives kill -9. A reader
- * trusts records [0, committed) of a file and each record's own CRC, and nothing else.
+ * trusts records [0, committed) of a file and each record's own CRC, and nothing else. `committed`
+ * and `dropped` are under no CRC, since both change all the time; each has its complement beside
+ * it, so that a flipped bit is told, and cannot pass a listener's loss off as the engine's.
  *
  *   <host>.<boot8>.<pid>.<starttime>.<segno>.pynlog      segno is unique within the process
  *
@@ -54,6 +56,13 @@
 #define PN_LATLOG_ANCHORS    16u
 #define PN_LATLOG_NAME_PIECE 32u
 #define PN_LATLOG_NAME_MAX   4096u
+
+#define PN_LATLOG_REVISION 1u
+
+/* How a file ended: the log was closed, or goes on in another file.  No flipped bit or two make one
+ * of the other, or of 0. */
+#define PN_LATLOG_CLOSED  0x5ca1ab1eu
+#define PN_LATLOG_ROTATED 0xa35e54e1u
 
 #define PN_LATLOG_SEGMENT_MIN   ((uint64_t) 256 << 10)
 #define PN_LATLOG_SEGMENT_MAX   ((uint64_t) 64 << 20)
@@ -113,20 +122,28 @@ struct pn_latlog_header {
     uint32_t segno, part; /* part: 0, 1, 2 ... within the log */
     char host[64], boot_id[40], machine_id[40];
     char segment[160]; /* the engine's name, as given to pn_latlog_open */
-    uint8_t reserved[132];
+    uint32_t revision; /* PN_LATLOG_REVISION; 0: without what says "since revision 1" */
+    uint32_t reserved_word;
+    uint64_t time_namespace; /* inode; 0: the kernel has none.  Since revision 1 */
+    uint8_t reserved[116];
     uint32_t header_crc; /* CRC32C of all bytes before it */
     struct pn_latlog_anchor anchors[PN_LATLOG_ANCHORS];
     pn_atomic_u64 committed; /* records; release store after the record's bytes */
     pn_atomic_u64 dropped;   /* of this log since it was opened */
-    pn_atomic_u32 sealed;    /* 1: closed in order, nothing follows in this file */
-    uint8_t pad[108];        /* committed's line is written at every record: keep it alone */
+    pn_atomic_u32 sealed;    /* PN_LATLOG_CLOSED, PN_LATLOG_ROTATED; revision 0: 1 for both */
+    uint32_t reserved_end;
+    /* ~committed and ~dropped, each stored after its own.  Since revision 1 */
+    pn_atomic_u64 committed_not, dropped_not;
+    uint8_t pad[88]; /* committed's line is written at every record: keep it alone */
     char schema[2944];
 };
 
 _Static_assert(sizeof(struct pn_latrec) == PN_LATLOG_RECORD, "record");
 _Static_assert(sizeof(struct pn_latlog_header) == PN_LATLOG_HEADER, "header");
 _Static_assert(offsetof(struct pn_latlog_header, header_crc) == 508, "header crc");
+_Static_assert(offsetof(struct pn_latlog_header, revision) == 376, "revision");
 _Static_assert(offsetof(struct pn_latlog_header, committed) == 1024, "committed");
+_Static_assert(offsetof(struct pn_latlog_header, committed_not) == 1048, "committed_not");
 _Static_assert(offsetof(struct pn_latlog_header, schema) == 1152, "schema");
 _Static_assert(sizeof(pn_atomic_u64) == 8, "plain 64-bit atomics");
 
