@@ -8,6 +8,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
+from pynotify.cli import systemd
 from pynotify.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -78,5 +79,7 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, stop)
     with bridge:
         say(f"bridge of {', '.join(options.channels)} runs")
+        systemd.ready(f"bridge of {', '.join(options.channels)}")
         bridge.run()
+        systemd.stopping()
     return 0

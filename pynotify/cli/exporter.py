@@ -6,6 +6,7 @@ import argparse
 import importlib
 import signal
 
+from pynotify.cli import systemd
 from pynotify.cli.terminal import say
 
 SUMMARY = "serve the figures to Prometheus"
@@ -53,5 +54,6 @@ def run(options: argparse.Namespace) -> int:
     address, port = server.server_address[:2]
     host = f"[{address}]" if ":" in address else address
     say(f"metrics are at {host}:{port}/metrics")
+    systemd.ready(f"metrics are at {host}:{port}/metrics")
     while True:
         signal.pause()

@@ -8,6 +8,7 @@ import resource
 import signal
 from typing import TYPE_CHECKING, Any
 
+from pynotify.cli import systemd
 from pynotify.cli.terminal import say
 from pynotify.gateway import DEFAULT_PORT, Gateway
 
@@ -98,6 +99,9 @@ def run(options: argparse.Namespace) -> int:
     with gateway:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        say(f"listening at {gateway.path}: PGHOST={gateway.path.parent} PGPORT={options.port}")
+        where = f"listening at {gateway.path}: PGHOST={gateway.path.parent} PGPORT={options.port}"
+        say(where)
+        systemd.ready(where)
         gateway.run()
+        systemd.stopping()
     return 0

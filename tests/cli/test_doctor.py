@@ -17,6 +17,7 @@ import pytest
 from console import COMMAND, Done, Guest, environment, run
 
 import pynotify
+from pynotify.cli.doctor.segments import check_others
 from receiving import PATIENCE
 from requirement import require
 from sessions import Connect, NewWorker, RemoteSession
@@ -80,6 +81,21 @@ def test_missing_segment_is_a_problem(new_name: Callable[[], str]) -> None:
     name = new_name()
     assert bad(name) == [("problem", "segments", f'segment "{name}" does not exist')]
     assert run("doctor", name, *FAST).status == 1
+
+
+def test_another_user_has_one_of_this_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not a file that one user has given another one's name."""
+    for uid in (os.geteuid(), os.geteuid() + 1):
+        (tmp_path / f"pynotify.{uid}.app").touch()
+        (tmp_path / f"pynotify.{uid}.an.app").touch()
+    assert list(check_others("app", tmp_path)) == []
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    (finding,) = check_others("app", tmp_path)
+    assert finding.level == "warning"
+    assert f"({own}) has a segment of this name; it is another one" in finding.text
+    assert "pynotify gateway app --allow-uid" in finding.advice
+    assert list(check_others("ap", tmp_path)) == []
 
 
 # ---- signals -------------------------------------------------------------------------------------

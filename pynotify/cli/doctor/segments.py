@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pynotify._engine import open as open_segment
@@ -28,6 +32,7 @@ def check(names: Sequence[str], interval: float, load: sizing.Load | None) -> It
     if any(sample.stat for sample in first.values()):
         Watch().wait(interval)
     for name, before in first.items():
+        yield from check_others(name)
         yield from _check_segment(name, before, load)
     if not names:
         yield ok("segments", "this user has none")
@@ -48,6 +53,30 @@ def _check_segment(name: str, before: Sample, load: sizing.Load | None) -> Itera
         yield sizing.check_load(load, name, now.stat)
     else:
         yield sizing.estimate(name, before.stat, now.stat, now.at - before.at)
+
+
+def check_others(name: str, directory: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """Segments of this name that are other users': their processes and ours do not meet."""
+    for path in sorted(directory.glob(f"pynotify.*.{name}")):
+        uid, _, rest = path.name.removeprefix("pynotify.").partition(".")
+        if not uid.isdecimal() or rest != name:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            # A file that another user has given the name is no segment.
+            if path.stat().st_uid == int(uid) != os.geteuid():
+                yield warning(
+                    "users",
+                    f"user {_user(int(uid))} has a segment of this name; it is another one",
+                    f"Run all processes as one user, or pynotify gateway {name} --allow-uid UID.",
+                    segment=name,
+                )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return str(uid)
 
 
 def _unusable(name: str, error: Error) -> Finding:
