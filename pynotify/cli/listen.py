@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
+import os
+import re
+import subprocess
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynotify._connect import connect
 from pynotify._table import escape
 from pynotify._types import Gap, Notify
 from pynotify.cli import arguments
-from pynotify.cli.terminal import Watch, decode, is_terminal
+from pynotify.cli.terminal import Watch, decode, is_terminal, say
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynotify._connection import Connection
 
 SUMMARY = "print notifications as they come"
 _AT_ONCE = 256
+_FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns")
+_FIELD = re.compile(r"\{(\w+)\}")
+_FIELD_BYTES = re.compile(_FIELD.pattern.encode())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,18 +36,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channels", metavar="CH", nargs="+", help="a channel")
     arguments.add_connection(parser)
     arguments.add_bounds(parser, "that many notifications")
+    parser.add_argument(
+        "--format",
+        type=_template,
+        metavar="TEXT",
+        help="in the place of psql's sentence; " + ", ".join(f"{{{name}}}" for name in _FIELDS),
+    )
+    parser.add_argument(
+        "-0",
+        "--null",
+        action="store_true",
+        help="a NUL after each notification and not a newline, as xargs -0 reads them",
+    )
+    parser.add_argument(
+        "--exec",
+        metavar="COMMAND",
+        help="print nothing, run a shell command for each, one after the other: the payload is its "
+        "standard input, NOTIFY_CHANNEL, NOTIFY_PID and NOTIFY_SEQ are in its environment",
+    )
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What the parser cannot see by itself."""
+    if sum(map(bool, (options.json, options.format, options.exec))) > 1:
+        parser.error("--json, --format and --exec are three ways to give out the same")
+
+
+def _template(text: str) -> bytes:
+    unknown = [name for name in _FIELD.findall(text) if name not in _FIELDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{{{unknown[0]}}} is none of {', '.join(_FIELDS)}")
+    return text.encode("utf-8", "surrogateescape")
 
 
 def run(options: argparse.Namespace) -> int:
     """Listen until the count is reached, the time is over or the output is not read any more."""
-    line = _json_line if options.json else _screen_line if is_terminal() else _raw_line
+    show = _run_command(options.exec) if options.exec else _print_lines(options)
     seen = 0
     with connect(options.name, database=options.database) as connection:
         connection.listen(*options.channels)
         for message in _messages(connection, options.count, options.timeout):
-            # Each line by itself: the next program in the pipe is waiting for it.
-            sys.stdout.buffer.write(line(message) + b"\n")
-            sys.stdout.buffer.flush()
+            show(message)
             seen += isinstance(message, Notify)
     return 0 if options.count is None or seen == options.count else 1
 
@@ -65,6 +101,43 @@ def _messages(
             if remaining is not None and remaining <= 0:
                 return
             watch.wait(remaining)
+
+
+def _print_lines(options: argparse.Namespace) -> Callable[[Notify | Gap], None]:
+    raw = _raw_line if options.format is None else partial(_formatted, options.format)
+    line = _json_line if options.json else partial(_screen_line, raw) if is_terminal() else raw
+    end = b"\0" if options.null else b"\n"
+
+    def show(message: Notify | Gap) -> None:
+        # Each line by itself: the next program in the pipe is waiting for it.
+        sys.stdout.buffer.write(line(message) + end)
+        sys.stdout.buffer.flush()
+
+    return show
+
+
+def _run_command(command: str) -> Callable[[Notify | Gap], None]:
+    def show(message: Notify | Gap) -> None:
+        if isinstance(message, Gap):
+            say(f"pynotify listen: {gap_sentence(message)}")
+            return
+        names = {"CHANNEL": message.channel, "PID": message.pid, "SEQ": message.seq}
+        own = {f"NOTIFY_{name}": str(value) for name, value in names.items()}
+        done = subprocess.run(
+            command, shell=True, input=message.data, env={**os.environ, **own}, check=False
+        )
+        if done.returncode != 0:
+            say(f"pynotify listen: the command ended with status {done.returncode}")
+
+    return show
+
+
+def _formatted(template: bytes, message: Notify | Gap) -> bytes:
+    if isinstance(message, Gap):
+        return gap_sentence(message).encode()
+    fields = {name: str(getattr(message, name)).encode() for name in _FIELDS if name != "payload"}
+    fields["payload"] = message.data  # whatever bytes they are
+    return _FIELD_BYTES.sub(lambda found: fields[found[1].decode()], template)
 
 
 def sentence(channel: bytes, payload: bytes, pid: int) -> bytes:
@@ -115,8 +188,8 @@ def _raw_line(message: Notify | Gap) -> bytes:
     return sentence(message.channel.encode(), message.data, message.pid)
 
 
-def _screen_line(message: Notify | Gap) -> bytes:
-    text = escape(decode(_raw_line(message)))
+def _screen_line(raw: Callable[[Notify | Gap], bytes], message: Notify | Gap) -> bytes:
+    text = escape(decode(raw(message)))
     return text.encode(sys.stdout.encoding, "backslashreplace")
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from console import COMMAND, Running, Terminal, environment, run
@@ -243,3 +244,36 @@ def test_frees_its_slot(engine: pynotify.Engine, listen: Start) -> None:
     running.signal(signal.SIGTERM)
     assert running.finish().status == -signal.SIGTERM
     wait_until(lambda: not engine.stat().backends, "the slot is free")
+
+
+# ---- other ways to give them out -----------------------------------------------------------------
+
+
+def test_a_format_and_nul(listen: Start, conn: pynotify.Connection) -> None:
+    """Byte for byte, with newlines and what is no text."""
+    running = listen("x", "--format", "{channel} {pid}: {payload} {{}}", "-0", "--count", "2")
+    conn.notify("x", b"two\nlines\xff")
+    conn.notify("x", "{pid}")
+    done = running.finish()
+    expected = [b"x %d: two\nlines\xff {{}}" % conn.pid, b"x %d: {pid} {{}}" % conn.pid, b""]
+    assert (done.raw.split(b"\0"), done.err) == (expected, "")
+
+
+def test_a_field_that_there_is_not() -> None:
+    done = run("listen", "x", "--format", "{chanel}")
+    assert done.status == 2
+    assert "{chanel} is none of channel, payload" in done.err
+    assert "three ways" in run("listen", "x", "--json", "--format", "x").err
+
+
+def test_a_command_for_each(listen: Start, conn: pynotify.Connection, tmp_path: Path) -> None:
+    command = f'cat >> {tmp_path}/out; echo " $NOTIFY_CHANNEL $NOTIFY_PID" >> {tmp_path}/out'
+    running = listen("x", "--exec", f"{command}; exit $(wc -l < {tmp_path}/out)", "--count", "2")
+    conn.notify("x", "one")
+    conn.notify("x", "two")
+    done = running.finish()
+    assert done.out == ""
+    assert (tmp_path / "out").read_text() == f"one x {conn.pid}\ntwo x {conn.pid}\n"
+    assert done.err.splitlines() == [
+        f"pynotify listen: the command ended with status {status}" for status in (1, 2)
+    ]
