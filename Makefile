@@ -247,7 +247,7 @@ endef
 export RELEASE_REQUIREMENTS
 
 wheels: setup ## dist/wheels/: for manylinux and musllinux, x86-64 and aarch64; checked and tried
-	rm -rf dist/wheels dist/*.tar.gz
+	rm -rf dist/wheels dist/*.tar.gz dist/*.cdx.json
 	$(PY) -m venv --clear build/wheel-tools
 	@$(PY) -c "$$RELEASE_REQUIREMENTS" > build/wheel-tools/requirements.txt
 	@build/wheel-tools/bin/python -m pip install --quiet --disable-pip-version-check \

@@ -155,8 +155,8 @@ def check(wheel: Path, each: Platform) -> None:
     each.done.append(f"checked, {len(data) >> 10} KiB of code")
 
 
-def smoke(wheel: Path, each: Platform) -> None:
-    """In an environment of its own, where there is no compiler."""
+def smoke(wheel: Path, each: Platform, bill: Path) -> None:
+    """In an environment of its own, where there is no compiler; `bill`: what is in it then."""
     with tempfile.TemporaryDirectory() as place:
         venv.create(place, with_pip=True)
         (Path(place) / "empty").mkdir()
@@ -172,6 +172,22 @@ def smoke(wheel: Path, each: Platform) -> None:
         run(python, "-c", SMOKE, cwd=place, env=environment)
         said = run(python, "-c", SMOKE, cwd=place, env=environment).strip()
         each.done.append(f"installed without a compiler in {took:.1f} s and tried, {said}")
+        run(python, "-m", "pip", "uninstall", *options[:2], "--yes", "pip", "setuptools")
+        listed = ("environment", python, "--pyproject", ROOT / "pyproject.toml")
+        run(TOOLS / "cyclonedx-py", *listed, "--output-reproducible", "--output-file", bill)
+        each.done.append(f"bill of materials: {bill.name}")
+        for other in other_pythons():
+            newer = Path(place) / other.name
+            run(other, "-m", "venv", newer)
+            run(newer / "bin" / "python", "-m", "pip", "install", *options, wheel, env=environment)
+            run(newer / "bin" / "python", "-c", SMOKE, cwd=place, env=environment)
+            each.done.append(f"tried with {other.name}")
+
+
+def other_pythons() -> list[Path]:
+    """Those on PATH that are newer than the one that the wheels are made with."""
+    names = (f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 20))
+    return [Path(found) for name in names if (found := shutil.which(name))]
 
 
 def native_tests(each: Platform, *, emulate: bool) -> None:
@@ -239,7 +255,7 @@ def main() -> None:
         check(wheel, each)
         wheels.append(wheel)
         if each.is_ours:
-            smoke(wheel, each)
+            smoke(wheel, each, options.out.parent / f"{options.sdist.name[:-7]}.cdx.json")
         elif each.is_musl:
             native_tests(each, emulate=options.qemu)
         else:
