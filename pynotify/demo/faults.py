@@ -97,9 +97,11 @@ def tamper(logs: Path, pid: int, fault: str) -> str:
     records = np.frombuffer(raw, dtype=RECORD, count=committed, offset=HEADER_BYTES).copy()
     broken = _broken(records, fault)
     fields: Any = header.dtype.fields
-    offset = fields["committed"][1]
-    # Only this field: what numpy knows of the header is not all of it.
+    # Only these fields: what numpy knows of the header is not all of it.
     patched = bytearray(raw[:HEADER_BYTES])
-    patched[offset : offset + 8] = len(broken).to_bytes(8, "little")
+    count = len(broken)
+    for name, value in (("committed", count), ("committed_not", ~count & (1 << 64) - 1)):
+        offset = fields[name][1]
+        patched[offset : offset + 8] = value.to_bytes(8, "little")
     files[0].write_bytes(bytes(patched) + broken.tobytes())
     return FAULTS[fault]

@@ -25,10 +25,16 @@ from sessions import Connect, Worker
 EXAMPLES = ROOT / "examples" / "loops"
 DOCUMENT = ROOT / "docs" / "loops.md"
 
-_ON_UVLOOP = (
-    "import asyncio, runpy, sys, uvloop; asyncio.run = uvloop.run; "
-    "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-)
+#: uvloop.run() is no help: from Python 3.12 on it calls asyncio.run().
+_ON_UVLOOP = """
+import asyncio, runpy, sys, uvloop
+def run(main):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+asyncio.run = run
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 #: What the interpreter is told: the example, perhaps by way of somebody else.
 COMMANDS = {
     "select": ["select_loop.py"],
