@@ -191,17 +191,17 @@ def _larger(dropped: int, inverse: int, doubts: list[str]) -> int:
 def _sensible(file: IO[bytes], header: Any, fit: int, doubts: list[str]) -> int:
     """Of two counts of records the one that the records speak for.
 
-    A death between the two leaves the complement one append behind: the records are whole. A bit
-    that was flipped makes one of the counts smaller, and whole records are behind it, or larger,
-    and there are none.
+    A death between the two leaves the complement one append behind, and a writer that lives may
+    append while both are read: the records are whole. A bit that was flipped makes one of the
+    counts smaller, and whole records are behind it, or larger, and there are none.
     """
     committed, other = int(header["committed"]), int(header["committed_not"]) ^ _ALL
     low, high = sorted((committed, other))
     if low == high:
         return committed
     whole = low < fit and _is_whole(file, low)
-    killed = header["sealed"] == OPEN and high == committed and high - low <= _APPENDED_MOST
-    if not (whole and killed):
+    between = header["sealed"] == OPEN and high - low <= _APPENDED_MOST
+    if not (whole and between):
         doubts.append(f"the header's count of records is damaged: {committed}, or {other}")
     return high if whole and high <= fit else low
 
