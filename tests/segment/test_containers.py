@@ -35,6 +35,15 @@ with pynotify.connect(sys.argv[1]) as conn:
         print(consumer.get(60).body.decode(), flush=True)
 pynotify.unlink(sys.argv[1])
 """
+#: What is there already needs no wait, so the wait comes first.
+SLEEPS = """
+import sys
+import pynotify
+
+with pynotify.connect(sys.argv[1]) as conn:
+    conn.listen("c")
+    conn.wait(0.001)
+"""
 #: A signal is not sent where pidfds are refused; a poll finds what was sent all the same.
 POLLED = ROUND_TRIP.replace("pynotify.connect(sys.argv[1])", "connected()").replace(
     "import pynotify\n",
@@ -88,7 +97,7 @@ def test_pidfds_are_refused(call: str, segment_name: str) -> None:
     ],
 )
 def test_a_system_call_that_is_needed(call: str, said: str, segment_name: str) -> None:
-    done = run(refused(call), ROUND_TRIP, segment_name)
+    done = run(refused(call), SLEEPS, segment_name)
     assert done.returncode == 1
     assert f"pynotify.OperationalError: {said}\n`pynotify doctor` says" in done.stderr
     pynotify.unlink(segment_name, missing_ok=True)
