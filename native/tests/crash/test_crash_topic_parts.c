@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "backend/backend.h"
+#include "recovery/check_topics.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
 #include "topic/consume.h"
@@ -159,6 +160,12 @@ static void test_the_reaper_is_killed_in_a_hold(void)
     killed_at("topic:reaped-some");
 }
 
+static void problem(void *arg, const char *text)
+{
+    (void) arg;
+    FAIL("between two holds: %s", text);
+}
+
 /* Stopped between two holds: what is in one of them, and what others do meanwhile. */
 static void test_a_hold_returns_no_more_than_so_many(void)
 {
@@ -174,6 +181,7 @@ static void test_a_hold_returns_no_more_than_so_many(void)
     CHECK_EQ(inside()->ready, PN_TOPIC_STEPS);
     CHECK_EQ(inside()->in_flight, MANY - PN_TOPIC_STEPS);
     CHECK_EQ(inside()->leaving, 2);
+    pn_check_topics_locked(test_inside(), problem, NULL);
     pn_lock_release(test_inside());
     CHECK_ENGINE(engine);
     check_order(MANY);

@@ -644,6 +644,43 @@ static void test_foreign_descriptors_are_not_touched(void)
     remove_files(dir);
 }
 
+/* Of the log's descriptors only the directory's: the file has room still, its follower has none. */
+static void test_no_file_is_made_in_a_foreign_directory(void)
+{
+    char dir[256], *foreign;
+    struct pn_latrec r = a_send(0, 0);
+    struct view v[2];
+    struct stat st;
+    pn_latlog *log;
+    int first = open("/dev/null", O_RDONLY | O_CLOEXEC), theirs;
+
+    snprintf(dir, sizeof(dir), "%s", a_dir("lost"));
+    foreign = a_dir("foreign");
+    CHECK(mkdir(foreign, 0700) == 0);
+    close(first);
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_append(log, &r);
+    theirs = open(foreign, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int fd = first; fd < theirs; fd++)
+        if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+            CHECK(dup2(theirs, fd) == fd);
+    for (uint64_t i = 1; pn_latlog_dropped(log) == 0 && i < 120000; i++) {
+        r = a_send(0, i);
+        pn_latlog_append(log, &r);
+    }
+    CHECK(pn_latlog_dropped(log) > 0);
+    CHECK(views_open(foreign, v, 2) == 0);
+    CHECK(views_open(dir, v, 2) == 1 && v[0].h->committed == v[0].h->capacity);
+    pn_latlog_close(log);
+    CHECK(v[0].h->sealed == PN_LATLOG_CLOSED && v[0].h->dropped > 0);
+    views_close(dir, v, 1);
+    for (int fd = first; fd <= theirs; fd++)
+        if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+            CHECK(close(fd) == 0);
+    remove_files(dir);
+    CHECK(rmdir(foreign) == 0);
+}
+
 static int tests_in(const char *parent)
 {
     snprintf(base, sizeof(base), "%.40s/latlog.XXXXXX", parent);
@@ -661,6 +698,7 @@ static int tests_in(const char *parent)
     test_bound_drops_and_counts();
     test_directory_errors();
     test_foreign_descriptors_are_not_touched();
+    test_no_file_is_made_in_a_foreign_directory();
     test_full_file_system();
     CHECK(rmdir(base) == 0);
     return 0;

@@ -12,6 +12,8 @@
 #include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "files/datafile.h"
 
@@ -243,6 +245,31 @@ static void test_a_flipped_bit_costs_its_page_and_in_the_header_its_file(void)
             flip(fd, at);
         }
     CHECK_EQ(readable(9), UINT32_MAX);
+    close(fd);
+}
+
+/* The disk reads headers, and nothing behind them. */
+static bool disk_is_bad;
+
+ssize_t pread(int fd, void *out, size_t n, off_t at)
+{
+    if (disk_is_bad && at > 0) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, out, n, at);
+}
+
+static void test_a_page_that_cannot_be_read_is_an_error_of_its_file(void)
+{
+    start();
+    CHECK_OK(write_pages(&dir, 7, 0, 2));
+    int fd = open_file(7);
+    disk_is_bad = true;
+    CHECK_EQ(read_pages(fd, 7, 0, 2), -EIO);
+    disk_is_bad = false;
+    CHECK_SAYS("could not read file 7: Input/output error");
+    CHECK_OK(read_pages(fd, 7, 0, 2));
     close(fd);
 }
 
@@ -657,6 +684,7 @@ int main(void)
     RUN(test_files_have_mode_0600_under_any_umask);
     RUN(test_a_flipped_bit_costs_its_page_and_in_the_header_its_file);
     RUN(test_a_damaged_tag_reads_as_0_and_costs_no_page);
+    RUN(test_a_page_that_cannot_be_read_is_an_error_of_its_file);
     RUN(test_a_truncated_file_keeps_the_pages_that_are_whole);
     RUN(test_a_file_is_valid_under_its_own_name_only);
     RUN(test_a_page_is_valid_in_its_own_place_only);
