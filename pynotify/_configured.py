@@ -5,10 +5,8 @@ An argument of a call comes before the environment, and the environment before t
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pynotify._options import COUNTS, OPTIONS, SECONDS
@@ -29,6 +27,8 @@ _UNITS = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 def parse_option(name: str, text: str) -> Any:
     """An option's value as people write it: "1MiB", "5.0", "block".  Raises ValueError."""
     if name not in OPTIONS:
+        import difflib  # noqa: PLC0415, only a typo needs it
+
         near = difflib.get_close_matches(name, OPTIONS, 1) or sorted(OPTIONS)
         raise ValueError(f"there is no option {name!r}: {' or '.join(near)}?")
     if name in COUNTS:
@@ -72,9 +72,9 @@ def _of_file(segment: str) -> dict[str, tuple[Any, str]]:
         return {}
     import tomllib  # noqa: PLC0415, few need it
 
-    path = Path(given)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(given, "rb") as file:
+            document = tomllib.load(file)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror} ({_FILE})", given) from error
     except ValueError as error:
@@ -93,7 +93,7 @@ def _of_file(segment: str) -> dict[str, tuple[Any, str]]:
         if isinstance(value, str) or name not in OPTIONS:
             value = _parsed(origin, name, str(value))  # noqa: PLW2901
         if name == "data_dir" and isinstance(value, str):
-            value = path.parent / value  # noqa: PLW2901
+            value = os.path.join(os.path.dirname(given), value)  # noqa: PLW2901
         options[name] = (value, origin)
     return options
 

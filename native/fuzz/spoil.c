@@ -295,6 +295,14 @@ static void list_channels(pn_conn *conn)
     } while (rc >= 0 && from != 0);
 }
 
+static void list_all_channels(pn_engine *engine)
+{
+    pn_channel_row rows[4];
+    uint32_t from = 0;
+    while (checked(pn_engine_channels(engine, "", 0, "", 0, &from, rows, 4)) >= 0 && from != 0)
+        ;
+}
+
 void fuzz_use(pn_engine *engine, struct fuzz_input *in)
 {
     char problems[2000];
@@ -321,6 +329,7 @@ void fuzz_use(pn_engine *engine, struct fuzz_input *in)
         poll(&p, 1, 0);
         checked(pn_wait(conn, 0));
         list_channels(conn);
+        list_all_channels(engine);
         send(conn, in);
         fuzz_read_all(conn, batch, 0);
         pn_conn_close(conn);

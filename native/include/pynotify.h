@@ -565,7 +565,10 @@ int pn_channel_listeners(pn_conn *conn, const char *channel, size_t len);
 typedef struct pn_channel_row {
     uint32_t listeners; /* backends, bridges apart; never 0 */
     uint32_t name_len;
-    char name[256]; /* without a terminating 0 */
+    uint64_t notifications; /* since `first`, and heard: what had no listener is not counted */
+    uint64_t first;         /* differs when the segment has forgotten the channel in between */
+    char name[256];         /* without a terminating 0 */
+    char database[256];
 } pn_channel_row;
 
 /*
@@ -576,6 +579,11 @@ typedef struct pn_channel_row {
  */
 int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
                     pn_channel_row *rows, size_t cap);
+
+/* The same of all databases, or of one; `database_len` 0: all. */
+int pn_engine_channels(pn_engine *engine, const char *database, size_t database_len,
+                       const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
+                       size_t cap);
 
 /* pg_notification_queue_usage(): advances the tail, then (head page - tail page) / pages. */
 int pn_queue_usage(pn_engine *engine, double *out);

@@ -7,13 +7,11 @@ Ctrl-C.  A reader of standard output that goes away is the end of a command, and
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from pynotify.cli.terminal import complain, say
@@ -78,9 +76,13 @@ def _without_command(name: str) -> int:
         print(_help())
         return DONE
     if name in ("-V", "--version"):
+        from importlib.metadata import version  # noqa: PLC0415, dearer than all that ls needs
+
         print(f"pynotify {version('pynotify-ipc')}")
         return DONE
     if name:
+        import difflib  # noqa: PLC0415, only a typo needs it
+
         near = difflib.get_close_matches(name, COMMANDS, 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         say(f"pynotify: there is no command {name!r}{meant}")

@@ -1,7 +1,9 @@
 /* api_channels.c - the C API: which channels are listened to, and by how many backends. */
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "api/engine.h"
 #include "backend/backend.h"
 #include "backend/channel.h"
 #include "backend/conn.h"
@@ -34,40 +36,82 @@ PN_API int pn_channel_listeners(pn_conn *conn, const char *channel, size_t len)
     return rc;
 }
 
+/* What is asked for: `all` databases or one, and how the names begin. */
+struct wanted {
+    bool all;
+    uint32_t dboid;
+    const char *prefix;
+    size_t len;
+};
+
 /* Whether the entry is one that was asked for; then `row` has it. */
-static bool fill_row(const pn_conn *conn, struct GlobalChannelEntry *e, const char *prefix,
-                     size_t len, pn_channel_row *row)
+static bool fill_row(const struct pn_segment *seg, struct GlobalChannelEntry *e,
+                     const struct wanted *want, pn_channel_row *row)
 {
-    const struct pn_segment *seg = conn->seg;
     size_t name_len = *(volatile const uint16_t *) &e->name_len;
-    if (e->state != PN_CHANNEL_USED || e->dboid != conn->dboid || listeners_of(e) == 0)
+    if (e->state != PN_CHANNEL_USED || (!want->all && e->dboid != want->dboid) ||
+        listeners_of(e) == 0)
         return false;
-    if (name_len < len || name_len > seg->max_channel_name || name_len > sizeof row->name)
+    if (name_len < want->len || name_len > seg->max_channel_name || name_len > sizeof row->name)
         return false;
-    if (memcmp(pn_channel_name(seg, e), prefix, len) != 0)
+    if (memcmp(pn_channel_name(seg, e), want->prefix, want->len) != 0)
         return false;
     row->listeners = listeners_of(e);
+    row->first = e->first_chan_seq;
+    row->notifications = e->next_chan_seq - e->first_chan_seq;
     row->name_len = (uint32_t) name_len;
     memcpy(row->name, pn_channel_name(seg, e), name_len);
+    snprintf(row->database, sizeof row->database, "%.255s", pn_database_name_locked(seg, e->dboid));
     return true;
+}
+
+static int fill_rows(const struct pn_segment *seg, const struct wanted *want, uint32_t *from,
+                     pn_channel_row *rows, size_t cap)
+{
+    int found = 0;
+    uint32_t at = *from, end = seg->max_channels;
+    if (at < end && end - at > SLICE)
+        end = at + SLICE;
+    for (; at < end && (size_t) found < cap; at++)
+        found += fill_row(seg, pn_channel_at(seg, at), want, &rows[found]);
+    *from = at < seg->max_channels ? at : 0;
+    return found;
 }
 
 PN_API int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
                            pn_channel_row *rows, size_t cap)
 {
     struct pn_hold hold;
-    int found = 0, rc = pn_conn_check(conn);
+    struct wanted want = {false, 0, prefix, len};
+    int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = *from == 0 ? pn_backend_reap_and_lock(conn->seg, &hold)
                         : pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
         return rc;
-    uint32_t at = *from, end = conn->seg->max_channels;
-    if (at < end && end - at > SLICE)
-        end = at + SLICE;
-    for (; at < end && (size_t) found < cap; at++)
-        found += fill_row(conn, pn_channel_at(conn->seg, at), prefix, len, &rows[found]);
-    *from = at < conn->seg->max_channels ? at : 0;
+    want.dboid = conn->dboid;
+    rc = fill_rows(conn->seg, &want, from, rows, cap);
     pn_lock_release(conn->seg);
-    return found;
+    return rc;
+}
+
+PN_API int pn_engine_channels(pn_engine *engine, const char *database, size_t database_len,
+                              const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
+                              size_t cap)
+{
+    struct pn_hold hold;
+    struct wanted want = {database_len == 0, 0, prefix, len};
+    struct pn_segment *seg = engine->seg;
+    int rc = *from == 0 ? pn_backend_reap_and_lock(seg, &hold)
+                        : pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
+    if (rc != 0)
+        return rc;
+    if (!want.all)
+        want.dboid = pn_database_of_locked(seg, database, (uint32_t) database_len);
+    if (want.all || want.dboid != 0)
+        rc = fill_rows(seg, &want, from, rows, cap);
+    else
+        *from = 0;
+    pn_lock_release(seg);
+    return rc;
 }

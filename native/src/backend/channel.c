@@ -102,7 +102,7 @@ static struct GlobalChannelEntry *new_entry(struct pn_segment *seg, uint64_t has
     if (e == NULL)
         return NULL;
     e->hash = hash;
-    e->next_chan_seq = seg->ctl->chan_seq_floor + 1;
+    e->next_chan_seq = e->first_chan_seq = seg->ctl->chan_seq_floor + 1;
     e->dboid = dboid;
     e->numListeners = 0;
     e->staged = 0;

@@ -61,7 +61,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  20U
+#define PN_LAYOUT_VERSION  21U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -291,7 +291,8 @@ enum pn_channel_state { PN_CHANNEL_FREE = 0, PN_CHANNEL_USED = 1 };
 struct GlobalChannelEntry {
     uint64_t hash; /* of (dboid, name) */
     uint64_t next_chan_seq;
-    uint32_t next; /* chain, index + 1 */
+    uint64_t first_chan_seq; /* next_chan_seq when the entry was made */
+    uint32_t next;           /* chain, index + 1 */
     uint32_t dboid;
     uint32_t numListeners; /* derived from the bitmap */
     uint32_t staged;       /* LISTENs that are prepared but not committed; derived */
@@ -301,7 +302,7 @@ struct GlobalChannelEntry {
     /* u64 summary[], one bit for each bitmap word; u64 listeners[]; char name[max_channel_name] */
     uint64_t words[];
 };
-_Static_assert(offsetof(struct GlobalChannelEntry, words) == 40, "bitmap follows in one line");
+_Static_assert(offsetof(struct GlobalChannelEntry, words) == 48, "bitmap follows in one line");
 
 enum pn_generation_state { PN_GENERATION_FREE = 0, PN_GENERATION_USED = 1 };
 

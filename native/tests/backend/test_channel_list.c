@@ -45,6 +45,72 @@ static void test_counts_and_prefixes(void)
     pn_engine_close(engine);
 }
 
+static const pn_channel_row *row_of(pn_engine *engine, const char *database, const char *name)
+{
+    static pn_channel_row rows[8];
+    uint32_t from = 0;
+    int n = 0;
+    do {
+        int rc = pn_engine_channels(engine, database, strlen(database), "", 0, &from, rows + n,
+                                    8 - (size_t) n);
+        CHECK(rc >= 0);
+        n += rc;
+    } while (from != 0);
+    for (int i = 0; i < n; i++)
+        if (rows[i].name_len == strlen(name) && memcmp(rows[i].name, name, strlen(name)) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static void test_an_engine_sees_all_databases(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine), *other;
+    CHECK(row_of(engine, "", "c") == NULL);
+    CHECK_OK(pn_connect(engine, "other", 5, 0, NULL, &other));
+    test_listen(conn, "c");
+    test_listen(other, "d");
+    CHECK_EQ(row_of(engine, "", "c")->listeners, 1);
+    CHECK(strcmp(row_of(engine, "", "d")->database, "other") == 0);
+    CHECK(row_of(engine, "other", "c") == NULL);
+    CHECK_EQ(row_of(engine, "other", "d")->listeners, 1);
+    CHECK(row_of(engine, "no such", "d") == NULL);
+    CHECK_EQ(test_stat(engine).backends, 2);
+    pn_conn_close(other);
+    CHECK(row_of(engine, "", "d") == NULL);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* A table of two: the channel without a listener gives up its place, and its numbers with it. */
+static void test_what_was_heard_is_counted_until_the_channel_is_forgotten(void)
+{
+    pn_options options = test_options();
+    options.max_channels = 2;
+    pn_engine *engine = test_engine(&options);
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    for (int i = 0; i < 3; i++)
+        test_notify(conn, "c", "x");
+    test_notify(conn, "unheard", "x");
+    CHECK_EQ(row_of(engine, "", "c")->notifications, 3);
+    uint64_t first = row_of(engine, "", "c")->first;
+    test_unlisten(conn, "c");
+    test_listen(conn, "c");
+    CHECK_EQ(row_of(engine, "", "c")->first, first);
+    CHECK_EQ(row_of(engine, "", "c")->notifications, 3);
+    test_unlisten(conn, "c");
+    test_listen(conn, "d");
+    test_listen(conn, "e");
+    test_unlisten(conn, "d");
+    test_listen(conn, "c");
+    CHECK(row_of(engine, "", "c")->first != first);
+    CHECK_EQ(row_of(engine, "", "c")->notifications, 0);
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 static void test_few_rows_at_a_time(void)
 {
     pn_engine *engine = test_engine(NULL);
@@ -141,6 +207,8 @@ int main(void)
 {
     test_watchdog(110);
     RUN(test_counts_and_prefixes);
+    RUN(test_an_engine_sees_all_databases);
+    RUN(test_what_was_heard_is_counted_until_the_channel_is_forgotten);
     RUN(test_few_rows_at_a_time);
     RUN(test_a_bridge_is_no_listener);
     RUN(test_the_dead_are_not_listed);
