@@ -270,6 +270,9 @@ docs: setup ## the documents and the API as pages, in build/docs; they need no n
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict
 	@echo "build/docs/index.html"
 
+shell: setup ## what bash, zsh and man read of the command line, after a change of it
+	$(PY) tests/shell_files.py
+
 spark-zip: setup ## dist/spark_jobs.zip, for spark-submit --py-files
 	@mkdir -p dist
 	@$(PY) -c "$$SPARK_ZIP"
@@ -281,5 +284,5 @@ clean: ## everything that was built; .venv and its packages stay
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: help setup node-peer prebuilt build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
-.PHONY: mutate scribble wheel wheels docs spark-zip clean
+.PHONY: mutate scribble wheel wheels docs shell spark-zip clean
 .DELETE_ON_ERROR:

@@ -19,7 +19,15 @@ from pynotify._engine import Engine, open
 from pynotify._generation import AsyncGeneration, Generation
 from pynotify._segments import segments, unlink
 from pynotify._subscription import Subscription
-from pynotify._types import BackendStat, CheckReport, EngineStat, Gap, Notify, SegmentInfo
+from pynotify._types import (
+    BackendStat,
+    CheckReport,
+    EngineStat,
+    Gap,
+    ListenedChannel,
+    Notify,
+    SegmentInfo,
+)
 from pynotify.errors import (
     ActiveTransaction,
     ConnectionLost,
@@ -114,6 +122,7 @@ __all__ = [
     "InvalidSavepoint",
     "InvalidTopicName",
     "LayoutMismatch",
+    "ListenedChannel",
     "LockTimeout",
     "Message",
     "MessageIds",

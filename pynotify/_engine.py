@@ -8,6 +8,7 @@ from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify._ffi import again, ffi, lib
 from pynotify._handle import Handle, check_user
+from pynotify._listeners import channels_of_all
 from pynotify._segments import backend_rows, map_segment
 from pynotify._types import BackendStat, CheckReport, EngineStat
 from pynotify.errors import SegmentCorrupt, check, native_error
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pynotify._options import OpenOptions
     from pynotify._segments import Mapping
+    from pynotify._types import ListenedChannel
     from pynotify.topics import TopicStats
 
 _CHECK_TEXT_BYTES = 1 << 16
@@ -114,6 +116,18 @@ class Engine(ClosedByWith):
         """
         self._check_usable()
         return survey(self._in_time(timeout), database)
+
+    def channels(
+        self, database: str | None = None, prefix: str = "", *, timeout: float = _LOCK_TIMEOUT
+    ) -> list[ListenedChannel]:
+        """The channels that are listened to in all databases, or in one; by database and name.
+
+        Only those that begin with `prefix`; the slots of dead processes are freed first.  It needs
+        no connection.  It is no snapshot: the writer lock is given back in between, and `timeout`
+        holds, as of `stat`, each time it is taken.
+        """
+        self._check_usable()
+        return channels_of_all(self._in_time(timeout), database, prefix)
 
     def _in_time(self, seconds: float) -> Callable[..., int]:
         """Calls the core with the engine, and waits only so long for the writer lock.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_INTERPRETERS = ("python", "pypy", "node", "ruby", "perl")
+_WITH_A_VALUE = ("-W", "-X", "-r")  # before the script's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,26 @@ def command_name(pid: int) -> str | None:
     except OSError:
         return None
     return name.removesuffix(b"\n").decode("utf-8", "backslashreplace")
+
+
+def command_line(pid: int) -> str | None:
+    """The command's name; of an interpreter what it runs, too: "python3 worker.py"."""
+    name = command_name(pid)
+    if name is None or not name.startswith(_INTERPRETERS):
+        return name
+    try:
+        text = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "backslashreplace")
+    except OSError:
+        return name
+    words = iter(text.split("\0")[1:])
+    for word in words:
+        if word in ("-m", "-c"):
+            return f"{name} -m {next(words, '')}" if word == "-m" else f"{name} -c"
+        if word in _WITH_A_VALUE:
+            next(words, None)
+        elif word and not word.startswith("-"):
+            return f"{name} {os.path.basename(word)}"
+    return name
 
 
 def process_status(pid: int) -> ProcessStatus | None:

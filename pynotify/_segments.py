@@ -219,7 +219,7 @@ def segments() -> list[SegmentInfo]:
         for entry in sorted(os.listdir(_SHM_DIRECTORY)):
             name = entry.removeprefix(prefix)
             if entry.startswith(prefix) and _NAME.fullmatch(name):
-                info = _segment_info(name)
+                info = segment_info(name)
                 if info is not None:
                     found.append(info)
     return found
@@ -365,7 +365,7 @@ def _remove(
     return True
 
 
-def _segment_info(name: str) -> SegmentInfo | None:
+def segment_info(name: str) -> SegmentInfo | None:
     """None when there is no such segment (any more), or what has the name is none of ours."""
     try:
         descriptor = _open_file(name)
@@ -386,15 +386,17 @@ def _segment_info(name: str) -> SegmentInfo | None:
                 len(pids),
                 stale=not outside,
                 other_pid_namespace=outside,
+                last_used=status.st_ctime,
             )
         with mapping:
             created = lib.pn_engine_created_ns(mapping.usable()) / 1e9
+            used = lib.pn_engine_used_ns(mapping.usable()) / 1e9
             size = lib.pn_engine_size(mapping.usable())
             try:
                 backends = lib.pn_engine_backends(mapping.usable())
             except OperationalError:  # corrupt or unlinked, but listing goes on
                 backends = len(live_pids(name))
-        return SegmentInfo(name, size, created, backends, stale=False)
+        return SegmentInfo(name, size, created, backends, stale=False, last_used=used)
 
 
 def backend_rows(call: Callable[..., int]) -> tuple[Any, Any]:

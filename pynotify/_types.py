@@ -69,6 +69,22 @@ class BackendStat:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenedChannel:
+    """A channel that is listened to.
+
+    `listeners` counts connections, bridges apart; `notifications` what was committed for it while
+    it had a listener.  A segment forgets a channel without listeners when its table is full: then
+    `notifications` begins at 0 again, and `counted_from` is another number than before.
+    """
+
+    database: str
+    name: str
+    listeners: int
+    notifications: int
+    counted_from: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStat:
     """Counters since the segment was created, and its present state.
 
@@ -126,7 +142,9 @@ class SegmentInfo:
 
     `size` in bytes; `created` in seconds since the epoch; `backends`: live backends;
     `stale`: of an earlier boot or another layout, so that it can only be replaced;
-    `other_pid_namespace`: in use there, and `backends` counts its processes as one.
+    `other_pid_namespace`: in use there, and `backends` counts its processes as one;
+    `last_used`: when a connection was last opened or closed, or found dead, in seconds since the
+    epoch.
     """
 
     name: str
@@ -135,3 +153,4 @@ class SegmentInfo:
     backends: int
     stale: bool
     other_pid_namespace: bool = False
+    last_used: float = 0.0

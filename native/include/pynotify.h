@@ -173,6 +173,7 @@ void pn_engine_close(pn_engine *engine);
 void pn_engine_options(const pn_engine *engine, pn_options *out);
 uint64_t pn_engine_size(const pn_engine *engine);      /* bytes */
 int64_t pn_engine_created_ns(const pn_engine *engine); /* CLOCK_REALTIME */
+int64_t pn_engine_used_ns(const pn_engine *engine);    /* likewise: a slot was claimed or freed */
 int pn_engine_owner_euid(const pn_engine *engine);     /* euid that opened it */
 int pn_engine_gone(const pn_engine *engine);           /* 1: its name was removed */
 

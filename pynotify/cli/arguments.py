@@ -8,6 +8,9 @@ import math
 from typing import Any
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
 def positive_seconds(text: str) -> float:
     """A finite number above 0."""
     value = float(text)
@@ -40,10 +43,17 @@ def size(text: str) -> int:
     return value
 
 
+def age(text: str) -> float:
+    """Seconds, or minutes, hours and days: 90, 90s, 30m, 1h, 7d."""
+    unit = _UNITS.get(text[-1:])
+    return seconds(text) if unit is None else seconds(text[:-1]) * unit
+
+
 # argparse says "invalid NAME value" with the function's name.
 positive_seconds.__name__ = "number of seconds"
 seconds.__name__ = "number of seconds"
 count.__name__ = "count"
+age.__name__ = "age (say 30m, 1h, 7d)"
 
 
 def add_segment_option(parser: argparse.ArgumentParser) -> None:

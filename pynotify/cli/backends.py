@@ -6,13 +6,13 @@ import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
-from pynotify._procfs import command_name
+from pynotify._procfs import command_line, command_name
 from pynotify._table import size, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pynotify._types import BackendStat, EngineStat
+    from pynotify._types import BackendStat, EngineStat, ListenedChannel
     from pynotify.topics import TopicStats
 
 _HEADINGS = (">BACKEND", ">PID", "COMMAND", "DATABASE", ">CHANNELS", ">LAG", "STATE", "WAKE-UP")
@@ -27,12 +27,15 @@ def of_database(stat: EngineStat, database: str | None) -> EngineStat:
     return dataclasses.replace(stat, backends=backends)
 
 
-def as_json(stat: EngineStat, topics: Sequence[TopicStats]) -> dict[str, Any]:
-    """All of EngineStat, and the topics.
+def as_json(
+    stat: EngineStat, topics: Sequence[TopicStats], channels: Iterable[ListenedChannel]
+) -> dict[str, Any]:
+    """All of EngineStat, the topics, and the channels that are listened to.
 
     A backend also has `command`, null when its process is not visible.
     """
     document = dataclasses.asdict(stat)
+    document["listened_channels"] = [dataclasses.asdict(channel) for channel in channels]
     document["topics"] = [dataclasses.asdict(topic) for topic in topics]
     for backend in document["backends"]:
         backend["command"] = command_name(backend["pid"])
@@ -48,7 +51,7 @@ def _row(backend: BackendStat) -> tuple[object, ...]:
     return (
         backend.backend_id,
         backend.pid,
-        command_name(backend.pid) or _UNKNOWN,
+        command_line(backend.pid) or _UNKNOWN,
         backend.database,
         backend.channels,
         size(backend.lag_bytes) if backend.lag_bytes else "-",

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import signal
 
-from pynotify.cli import systemd
+from pynotify.cli import arguments, systemd
 from pynotify.cli.terminal import say
 
 SUMMARY = "serve the figures to Prometheus"
@@ -18,6 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, required=True, metavar="P", help="0: any free one")
     parser.add_argument(
         "--address", default="127.0.0.1", metavar="A", help="to bind to (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--max-channels",
+        type=arguments.size,
+        default=200,
+        metavar="N",
+        help="of a segment with more no figures of single channels (default: 200)",
     )
     parser.add_argument(
         "names",
@@ -47,7 +54,9 @@ def run(options: argparse.Namespace) -> int:
     prometheus = importlib.import_module("pynotify.contrib.prometheus")
     # Of its own, so that nothing of this process is among the figures.
     registry = client.CollectorRegistry(auto_describe=False)
-    registry.register(prometheus.PynotifyCollector(*options.names))
+    registry.register(
+        prometheus.PynotifyCollector(*options.names, max_channels=options.max_channels)
+    )
     server, _thread = client.start_http_server(
         options.port, addr=options.address, registry=registry
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
 from pynotify._segments import segments
-from pynotify._table import local_time, size, table, yes
+from pynotify._table import duration, local_time, size, table, yes
 from pynotify.cli import arguments
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pynotify._types import SegmentInfo
 
 SUMMARY = "list the segments of this user"
+_HEADINGS = ("NAME", ">SIZE", "CREATED", ">BACKENDS", ">LAST USED", "STALE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +31,17 @@ def run(options: argparse.Namespace) -> int:
         arguments.print_json([dataclasses.asdict(info) for info in found])
         return 0
     rows = (
-        (info.name, size(info.size), local_time(info.created), info.backends, _stale(info))
+        (
+            info.name,
+            size(info.size),
+            local_time(info.created),
+            info.backends,
+            "now" if info.backends else f"{duration(max(0.0, time.time() - info.last_used))} ago",
+            _stale(info),
+        )
         for info in found
     )
-    print("\n".join(table(("NAME", ">SIZE", "CREATED", ">BACKENDS", "STALE"), rows)))
+    print("\n".join(table(_HEADINGS, rows)))
     return 0
 
 

@@ -17,13 +17,14 @@ from typing import Any
 from pynotify.cli.terminal import complain, say
 from pynotify.errors import Error, SegmentNotFound
 
+DESCRIPTION = "LISTEN/NOTIFY between the processes of this host"
 NOT_FOUND = "`pynotify ls` lists what there is."
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: Imported when they are called for.
 COMMANDS = (
     *("listen", "notify", "topics", "create", "ls", "stat", "top", "doctor", "rm"),
-    *("bench", "demo", "exporter", "bridge", "gateway"),
+    *("bench", "demo", "exporter", "bridge", "gateway", "completion"),
 )
 
 
@@ -98,7 +99,7 @@ def _help() -> str:
         [
             "usage: pynotify COMMAND ...",
             "",
-            "LISTEN/NOTIFY between the processes of this host",
+            DESCRIPTION,
             "",
             *(f"  {name:<10} {command.SUMMARY}" for name, command in commands),
             "",

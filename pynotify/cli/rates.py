@@ -11,7 +11,7 @@ from pynotify.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynotify._types import EngineStat
+    from pynotify._types import EngineStat, ListenedChannel
     from pynotify.topics import TopicStats
 
 COUNTERS = (
@@ -33,17 +33,43 @@ class Sample(NamedTuple):
     stat: EngineStat | None
     error: Error | None
     topics: Sequence[TopicStats] = ()
+    channels: Sequence[ListenedChannel] = ()
 
 
-def take(name: str) -> Sample:
+def take(name: str, database: str | None = None) -> Sample:
     """Look.  Opened each time, as the segment of that name may be another one by now."""
     try:
         with open_segment(name, create=False) as engine:
             stat = engine.stat()
-            topics = engine.topics()
+            topics = engine.topics(database)
+            channels = engine.channels(database)
     except Error as error:
         return Sample(time.monotonic(), None, error)
-    return Sample(time.monotonic(), stat, None, topics)
+    return Sample(time.monotonic(), stat, None, topics, channels)
+
+
+def channel_rates(before: Sample, now: Sample) -> dict[tuple[str, str], float]:
+    """Notifications a second by database and channel; of those that were there before."""
+    seconds = now.at - before.at
+    earlier = {(each.database, each.name): each for each in before.channels}
+    rates = {}
+    for each in now.channels:
+        was = earlier.get((each.database, each.name))
+        if was is not None and seconds > 0:
+            counted = was.notifications if was.counted_from == each.counted_from else 0
+            rates[each.database, each.name] = max(0, each.notifications - counted) / seconds
+    return rates
+
+
+def topic_rates(before: Sample, now: Sample) -> dict[tuple[str, str], float]:
+    """Published messages a second by database and topic; of those that were there before."""
+    seconds = now.at - before.at
+    earlier = {(each.database, each.name): each.message_count for each in before.topics}
+    return {
+        (each.database, each.name): max(0, each.message_count - was) / seconds
+        for each in now.topics
+        if (was := earlier.get((each.database, each.name))) is not None and seconds > 0
+    }
 
 
 def rates(before: Sample, now: Sample) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pynotify._engine import open as open_segment
 from pynotify._table import pairs
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
+from pynotify.cli.channels import channel_table
 from pynotify.cli.topics.look import topic_table
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     arguments.add_segment(parser)
     arguments.add_database_filter(parser)
-    arguments.add_json(parser, "an object with all of EngineStat, and the topics")
+    arguments.add_json(parser, "an object with all of EngineStat, channels and topics")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,12 +32,15 @@ def run(options: argparse.Namespace) -> int:
     with open_segment(options.name, create=False) as engine:
         stat = of_database(engine.stat(), options.database)
         topics = engine.topics(options.database)
+        channels = engine.channels(options.database)
     if options.json:
-        arguments.print_json({"name": options.name, **as_json(stat, topics)})
+        arguments.print_json({"name": options.name, **as_json(stat, topics, channels)})
         return 0
     print("\n".join(pairs(_figures(options.name, stat))))
     if stat.backends:
         print("", *backend_table(stat.backends), sep="\n")
+    if channels:
+        print("", *channel_table(channels), sep="\n")
     if topics:
         print("", *topic_table(topics), sep="\n")
     return 0

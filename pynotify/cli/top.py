@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pynotify._table import escape, pairs
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
-from pynotify.cli.rates import Sample, rates, take
+from pynotify.cli.channels import channel_table
+from pynotify.cli.rates import Sample, channel_rates, rates, take, topic_rates
 from pynotify.cli.terminal import Watch, can_redraw, coloured, tidied_up
 from pynotify.cli.topics.look import topic_table
 
@@ -83,7 +84,8 @@ def _redraw(options: argparse.Namespace, before: Sample, screen: _Screen) -> Non
     """Each look in the place of the one before, until q."""
     now = before
     while True:
-        screen.draw(_lines(options.name, before, now))
+        head, *rest = _lines(options.name, before, now)
+        screen.draw([f"{head}  q quits", *rest])
         before = now
         while (left := before.at + options.interval - time.monotonic()) > 0:
             if screen.quit_within(left):
@@ -105,18 +107,19 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
         ]
     )
     lines = [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
+    if now.channels:
+        lines += ["", *channel_table(now.channels, channel_rates(before, now))]
     if now.topics:
-        lines += ["", *topic_table(now.topics)]
+        lines += ["", *topic_table(now.topics, topic_rates(before, now))]
     return lines
 
 
 def _take(options: argparse.Namespace) -> Sample:
-    """The topics of all databases, or of one."""
-    sample = take(options.name)
-    if sample.stat is None or options.database is None:
+    """The channels and topics of all databases, or of one."""
+    sample = take(options.name, options.database)
+    if sample.stat is None:
         return sample
-    topics = [topic for topic in sample.topics if topic.database == options.database]
-    return sample._replace(stat=of_database(sample.stat, options.database), topics=topics)
+    return sample._replace(stat=of_database(sample.stat, options.database))
 
 
 def _laggards_first(stat: EngineStat) -> list[BackendStat]:
@@ -129,7 +132,19 @@ def _document(name: str, before: Sample, now: Sample) -> dict[str, Any]:
         return document | {"error": str(now.error)}
     seconds = now.at - before.at
     document |= {"seconds": seconds, "rates": rates(before, now)}
-    return document | as_json(now.stat, now.topics)
+    return document | _with_rates(before, now)
+
+
+def _with_rates(before: Sample, now: Sample) -> dict[str, Any]:
+    """`rate` of a channel or topic is null when the look before did not see it."""
+    assert now.stat is not None
+    document = as_json(now.stat, now.topics, now.channels)
+    of_all = {"listened_channels": channel_rates, "topics": topic_rates}
+    for key, found in of_all.items():
+        speed = found(before, now)
+        for each in document[key]:
+            each["rate"] = speed.get((each["database"], each["name"]))
+    return document
 
 
 class _Screen:

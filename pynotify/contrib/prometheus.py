@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from pynotify._types import EngineStat
+    from pynotify._types import EngineStat, ListenedChannel
     from pynotify.topics import ChannelStats, TopicStats
 
 logger = logging.getLogger("pynotify")
@@ -52,10 +52,12 @@ class PynotifyCollector(Collector):
     that cannot be read, because it vanished or otherwise, is `pynotify_up{segment} 0` and has no
     other figures, but `pynotify_lock_stuck{segment, pid, comm} 1` if a process has held its writer
     lock for a second.  `collect` never raises for the sake of a segment.  A bad name is a
-    `ProgrammingError` at once.
+    `ProgrammingError` at once.  A segment in which more than `max_channels` are listened to has
+    no figures of channels, for each is a time series: `pynotify_channels_left_out` counts them.
     """
 
-    def __init__(self, *of: str | Engine) -> None:
+    def __init__(self, *of: str | Engine, max_channels: int = 200) -> None:
+        self._max_channels = max_channels
         self._segments: dict[str, Engine | None] = {}
         for each in of:
             if isinstance(each, Engine):
@@ -81,6 +83,7 @@ class PynotifyCollector(Collector):
         present = [(name, stat) for name, stat in stats.items() if stat is not None]
         yield from _of_segments(present)
         yield from _of_backends(present)
+        yield from _of_listened(looks, self._max_channels)
         topics = [(name, topic) for name, look in looks.items() for topic in look.topics]
         if topics:
             yield from _of_topics(topics)
@@ -101,6 +104,7 @@ class _Look(NamedTuple):
 
     stat: EngineStat | None = None
     topics: Sequence[TopicStats] = ()
+    channels: Sequence[ListenedChannel] = ()
     stuck: int = 0
 
 
@@ -110,7 +114,11 @@ def _look(name: str, engine: Engine | None) -> _Look:
             with open_segment(name, create=False) as opened:
                 return _look(name, opened)
         try:
-            return _Look(engine.stat(timeout=_PATIENCE), engine.topics(timeout=_PATIENCE))
+            return _Look(
+                engine.stat(timeout=_PATIENCE),
+                engine.topics(timeout=_PATIENCE),
+                engine.channels(timeout=_PATIENCE),
+            )
         except LockTimeout as error:
             logger.info("no figures of segment %r: %s", name, error)
             return _Look(stuck=engine.lock_holder())
@@ -148,6 +156,30 @@ def _of_segments(stats: Sequence[tuple[str, EngineStat]]) -> Iterable[Metric]:
     for segment, stat in stats:
         backends.add_metric((segment,), len(stat.backends))
     yield backends
+
+
+def _of_listened(looks: Mapping[str, _Look], limit: int) -> Iterable[Metric]:
+    labels = ("segment", "database", "channel")
+    listeners = GaugeMetricFamily(
+        "pynotify_channel_listeners", "Connections that listen, bridges apart.", labels=labels
+    )
+    heard = CounterMetricFamily(
+        "pynotify_channel_notifications",
+        "Notifications of the channel while it had a listener.",
+        labels=labels,
+    )
+    left_out = GaugeMetricFamily(
+        "pynotify_channels_left_out",
+        "Channels without figures, as there are too many in the segment.",
+        labels=_SEGMENT,
+    )
+    for name, look in looks.items():
+        shown = look.channels if len(look.channels) <= limit else ()
+        left_out.add_metric((name,), len(look.channels) - len(shown))
+        for each in shown:
+            listeners.add_metric((name, each.database, each.name), each.listeners)
+            heard.add_metric((name, each.database, each.name), each.notifications)
+    yield from (listeners, heard, left_out)
 
 
 def _families(

@@ -12,8 +12,9 @@ import pytest
 from console import Running, Terminal, run
 
 import pynotify
-from pynotify._types import EngineStat
-from pynotify.cli.rates import Sample, rates
+from pynotify._types import EngineStat, ListenedChannel
+from pynotify.cli.channels import channel_table
+from pynotify.cli.rates import Sample, channel_rates, rates, take, topic_rates
 from receiving import wait_until
 from sessions import Connect
 
@@ -32,7 +33,7 @@ def test_once(engine_name: str, connect: Connect) -> None:
     assert re.search(rf"queue +0\.0% of 1,024 pages, 3\.0 KiB held by {listener.pid} \(", done.out)
     assert "commits   0/s, 0/s notifications\n" in done.out
     assert "\x1b" not in done.out
-    rows = done.out.partition("BACKEND")[2].splitlines()[1:]
+    rows = done.out.partition("BACKEND")[2].partition("\n\n")[0].splitlines()[1:]
     assert [row.split()[0] for row in rows] == [str(listener.backend_id), str(notifier.backend_id)]
 
 
@@ -58,6 +59,42 @@ def test_rates_in_json(
     assert seen["backends"][0]["pid"] == conn.pid
     running.signal(signal.SIGINT)
     assert running.finish().status == 130
+
+
+def test_rates_of_channels_and_topics(engine_name: str, connect: Connect) -> None:
+    conn = connect()
+    conn.listen("c", "quiet")
+    conn.topic("jobs").publish("one")
+
+    def look() -> Sample:
+        return take(engine_name)._replace(at=0.0)
+
+    before = look()
+    conn.notify_many("c", ["a", "b", "d"])
+    conn.topic("jobs").publish("two")
+    connect(database="other").listen("c")
+    now = look()._replace(at=2.0)
+    assert channel_rates(before, now) == {("default", "c"): 1.5, ("default", "quiet"): 0.0}
+    assert topic_rates(before, now) == {("default", "jobs"): 0.5}
+    (line,) = (line for line in channel_table(now.channels, channel_rates(before, now)) if
+               line.startswith("c ") and "other" in line)  # fmt: skip
+    assert line.split() == ["c", "other", "1", "0", "-"]
+    assert take(engine_name, "other").channels[0].database == "other"
+
+
+def test_a_channel_that_was_forgotten_counts_from_0() -> None:
+    def sample(at: float, count: int, start: int) -> Sample:
+        return Sample(at, None, None, (), [ListenedChannel("d", "c", 1, count, start)])
+
+    assert channel_rates(sample(0.0, 90, 1), sample(2.0, 6, 91)) == {("d", "c"): 3.0}
+
+
+def test_the_busiest_channels_are_shown() -> None:
+    found = [ListenedChannel("d", f"c{i}", 1, i, 1) for i in range(25)]
+    lines = channel_table(found, {("d", "c3"): 7.0})
+    assert lines[1].split() == ["c3", "d", "1", "3", "7/s"]
+    assert lines[2].split() == ["c24", "d", "1", "24", "-"]
+    assert lines[-1] == "... 5 more: --json has all"
 
 
 def test_reader_that_has_had_enough(engine_name: str, start: Callable[..., Running]) -> None:

@@ -117,6 +117,27 @@ def of(name: str) -> tuple[tuple[str, str], ...]:
     return (("segment", name),)
 
 
+def test_channels_by_listeners_and_notifications(
+    engine: pynotify.Engine, engine_name: str, connect: Connect
+) -> None:
+    listener = connect()
+    listener.listen("c", "d")
+    connect(database="other").listen("c")
+    connect().notify_many("c", ["x", "y"])
+    found = collected(PynotifyCollector(engine))
+
+    def labels(channel: str, database: str) -> tuple[tuple[str, str], ...]:
+        return (("channel", channel), ("database", database), ("segment", engine_name))
+
+    three = (labels("c", "default"), labels("d", "default"), labels("c", "other"))
+    assert found["pynotify_channel_listeners"] == dict.fromkeys(three, 1)
+    assert found["pynotify_channel_notifications_total"] == dict(zip(three, (2, 0, 0), strict=True))
+    assert found["pynotify_channels_left_out"] == {of(engine_name): 0}
+    few = collected(PynotifyCollector(engine, max_channels=2))
+    assert "pynotify_channel_listeners" not in few
+    assert few["pynotify_channels_left_out"] == {of(engine_name): 3}
+
+
 def test_scrape_sees_the_state_of_all_workers(
     engine: pynotify.Engine,
     engine_name: str,

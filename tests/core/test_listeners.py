@@ -90,3 +90,37 @@ def test_tasks_ask_as_well(conn: pynotify.Connection, engine_name: str) -> None:
             return await tasks.listeners("room:a"), await tasks.channels("room:")
 
     assert asyncio.run(ask()) == (1, {"room:a": 1})
+
+
+def test_an_engine_lists_all_databases_without_a_slot(
+    engine: pynotify.Engine, conn: pynotify.Connection, connect: Connect
+) -> None:
+    other = connect(database="other")
+    conn.listen("room:é", "c")
+    other.listen("c")
+    conn.notify_many("c", ["a", "b"])
+    found = engine.channels()
+    assert [(each.database, each.name, each.listeners, each.notifications) for each in found] == [
+        ("default", "c", 1, 2),
+        ("default", "room:é", 1, 0),
+        ("other", "c", 1, 0),
+    ]
+    assert engine.channels("other") == [found[2]]
+    assert engine.channels(prefix="room:") == [found[1]]
+    assert engine.channels("none") == []
+    assert len(engine.stat().backends) == 2
+
+
+def test_an_engine_lists_more_channels_than_one_call_gives(
+    engine: pynotify.Engine, conn: pynotify.Connection
+) -> None:
+    names = [f"c{number}" for number in range(3000)]
+    conn.listen(*names)
+    assert [each.name for each in engine.channels()] == sorted(names)
+
+
+def test_a_database_of_a_bad_name_is_refused(engine_name: str) -> None:
+    with pynotify.open(engine_name) as engine, pytest.raises(pynotify.InvalidChannelName):
+        engine.channels("a\0b")
+    with pytest.raises(pynotify.InterfaceError):
+        engine.channels()

@@ -228,6 +228,12 @@ PN_API int64_t pn_engine_created_ns(const pn_engine *engine)
     return engine->seg->created_ns;
 }
 
+PN_API int64_t pn_engine_used_ns(const pn_engine *engine)
+{
+    uint64_t used = pn_load_relaxed(&engine->seg->ctl->used_ns);
+    return used != 0 ? (int64_t) used : engine->seg->created_ns;
+}
+
 PN_API int pn_engine_owner_euid(const pn_engine *engine)
 {
     return (int) engine->euid;

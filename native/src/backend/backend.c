@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/channel.h"
@@ -133,6 +134,14 @@ static void drop_locks(struct pn_segment *seg, uint32_t slot)
     }
 }
 
+static void note_use(struct pn_segment *seg)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    pn_store_relaxed(&seg->ctl->used_ns,
+                     (uint64_t) now.tv_sec * 1000000000 + (uint64_t) now.tv_nsec);
+}
+
 static int claim_slot(struct pn_conn *conn, uint32_t slot)
 {
     struct pn_segment *seg = conn->seg;
@@ -181,6 +190,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     conn->src_generation = conn->generation;
     conn->dboid = me->dboid;
     seg->ctl->slot_hint = slot + 1;
+    note_use(seg);
     pn_watch_lengthened_locked(seg);
     return 0;
 }
@@ -236,6 +246,7 @@ static void free_slot_locked(struct pn_segment *seg, uint32_t slot)
     pn_fetch_and(&seg->owed[slot / 64], ~(1ULL << (slot % 64)));
     pn_store_relaxed(&backend->in_transaction, 0);
     pn_store_relaxed(&backend->watches, 0);
+    note_use(seg);
 }
 
 bool pn_backend_release_locked(struct pn_conn *conn)

@@ -202,6 +202,7 @@ struct AsyncQueueControl {
     pn_atomic_u32 members;     /* counts what lengthens a walk (watch.c 3).  R: any (acquire) */
     pn_atomic_u32 heard;   /* counts first and last listeners of channels (bridge.c 2).  R: any */
     pn_atomic_u32 bridges; /* derived: slots that are one.  R: any, as a hint */
+    pn_atomic_u64 used_ns; /* CLOCK_REALTIME, when a slot was last claimed or freed.  R: any */
 };
 
 enum pn_procsignal_reason {

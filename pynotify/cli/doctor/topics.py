@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pynotify._procfs import command_line
 from pynotify._table import duration
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pynotify.topics import ChannelStats, TopicStats
+    from pynotify.topics import ChannelStats, ConsumerStats, TopicStats
 
 
 def check(name: str, found: Sequence[TopicStats]) -> Iterator[Finding]:
@@ -39,6 +40,8 @@ def _check_topic(name: str, stats: TopicStats) -> Iterator[Finding]:
         yield warning("topics", text, "Its first channel gets them.", segment=name)
     for channel in stats.channels:
         yield from _check_channel(name, stats, channel)
+        for consumer in channel.consumers:
+            yield from _check_consumer(name, f"{stats.name}/{channel.name}", consumer)
 
 
 def _check_channel(name: str, topic: TopicStats, channel: ChannelStats) -> Iterator[Finding]:
@@ -53,3 +56,20 @@ def _check_channel(name: str, topic: TopicStats, channel: ChannelStats) -> Itera
         yield warning("topics", f"{text}: it is paused", advice, segment=name)
     elif not channel.consumers:
         yield warning("topics", f"{text}: it has no consumer", "Start one.", segment=name)
+
+
+def _check_consumer(name: str, path: str, consumer: ConsumerStats) -> Iterator[Finding]:
+    """One in a hundred may happen; more is a consumer that needs longer than it has."""
+    late = consumer.timed_out
+    if late * 100 < max(1, consumer.delivered):
+        return
+    process = command_line(consumer.pid) or "?"
+    text = (
+        f'"{path}": the consumer of process {consumer.pid} ({process}) let {late:,} of '
+        f"{consumer.delivered:,} messages time out"
+    )
+    advice = (
+        "They were delivered again. Give the consumer a longer msg_timeout or a smaller "
+        "max_in_flight, or let it touch() what takes long."
+    )
+    yield warning("topics", text, advice, segment=name)

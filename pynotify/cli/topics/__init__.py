@@ -48,6 +48,11 @@ def run(words: list[str]) -> int:
     return int(action.run(parse(rest)))
 
 
+def actions() -> list[tuple[str, Any]]:
+    """Each action by its name: with `summary`, `add_arguments` and `run`."""
+    return [(name, _action(name)) for name in _MODULES]
+
+
 def _action(name: str) -> Any:
     return importlib.import_module(f"pynotify.cli.topics.{_MODULES[name]}").ACTIONS[name]
 
@@ -59,7 +64,7 @@ def _help() -> str:
             "",
             SUMMARY,
             "",
-            *(f"  {name:<10} {_action(name).summary}" for name in _MODULES),
+            *(f"  {name:<10} {action.summary}" for name, action in actions()),
             "",
             "`pynotify topics ACTION --help` says more.",
         ]

@@ -22,7 +22,7 @@ from pynotify.topics import ChannelStats, TopicStats
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _BODY_COLUMNS = 40
 
@@ -48,10 +48,13 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def topic_table(found: Sequence[TopicStats]) -> list[str]:
-    """A row for each topic."""
+def topic_table(
+    found: Sequence[TopicStats], rates: Mapping[tuple[str, str], float] | None = None
+) -> list[str]:
+    """A row for each topic; with `rates`, messages a second by database and name."""
+    headings = ["topic", "database", ">channels", ">depth", ">unfinished", ">messages", ">bytes"]
     return table(
-        ["topic", "database", ">channels", ">depth", ">unfinished", ">messages", ">bytes", "state"],
+        [*headings, *([] if rates is None else [">rate"]), "state"],
         [
             [
                 stats.name,
@@ -61,11 +64,16 @@ def topic_table(found: Sequence[TopicStats]) -> list[str]:
                 f"{stats.unfinished:,}",
                 f"{stats.message_count:,}",
                 f"{stats.message_bytes:,}",
+                *([] if rates is None else [_rate(rates.get((stats.database, stats.name)))]),
                 _state(stats),
             ]
             for stats in found
         ],
     )
+
+
+def _rate(speed: float | None) -> str:
+    return "-" if speed is None else f"{speed:,.0f}/s"
 
 
 def _state(stats: TopicStats | ChannelStats) -> str:
