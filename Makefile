@@ -271,7 +271,7 @@ docs: setup ## the documents and the API as pages, in build/docs; they need no n
 	@echo "build/docs/index.html"
 
 shell: setup ## what bash, zsh and man read of the command line, after a change of it
-	$(PY) tests/shell_files.py
+	$(PY) tests/support/shell_files.py
 
 spark-zip: setup ## dist/spark_jobs.zip, for spark-submit --py-files
 	@mkdir -p dist

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from pynotify.pubsub import AsyncPubSub, PubSub, PubSubStats
     from pynotify.topics._async_consumer import AsyncConsumer
 
+    __version__: str
+
 __all__ = [
     "ActiveTransaction",
     "AsyncChannel",
@@ -191,6 +193,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # the metadata's, which takes longer to import than all the rest
+        return importlib.import_module("importlib.metadata").version("pynotify-ipc")
     if name not in _LATER:
         raise AttributeError(f"module 'pynotify' has no attribute {name!r}")
     found = getattr(importlib.import_module(_LATER[name]), name)

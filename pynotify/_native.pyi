@@ -114,6 +114,7 @@ class _Library:
     def pn_engine_options(self, engine: _Pointer, out: _Pointer, /) -> None: ...
     def pn_engine_size(self, engine: _Pointer, /) -> int: ...
     def pn_engine_created_ns(self, engine: _Pointer, /) -> int: ...
+    def pn_engine_used_ns(self, engine: _Pointer, /) -> int: ...
     def pn_engine_owner_euid(self, engine: _Pointer, /) -> int: ...
     def pn_engine_gone(self, engine: _Pointer, /) -> int: ...
     def pn_live_pids(self, name: _Text, pids: _Pointer, cap: int, /) -> int: ...
@@ -174,6 +175,18 @@ class _Library:
         prefix: _Text,
         length: int,
         start: _Pointer,
+        rows: _Pointer,
+        cap: int,
+        /,
+    ) -> int: ...
+    def pn_engine_channels(
+        self,
+        engine: _Pointer,
+        database: _Text,
+        database_len: int,
+        prefix: _Text,
+        len: int,
+        from_: _Pointer,
         rows: _Pointer,
         cap: int,
         /,

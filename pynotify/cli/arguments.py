@@ -7,7 +7,6 @@ import json
 import math
 from typing import Any
 
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

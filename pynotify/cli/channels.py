@@ -27,9 +27,7 @@ def channel_table(
 
     shown = sorted(channels, key=busy)[:_SHOWN]
     headings = ["CHANNEL", "DATABASE", ">LISTENERS", ">NOTIFICATIONS"]
-    rows = [
-        [each.name, each.database, each.listeners, f"{each.notifications:,}"] for each in shown
-    ]
+    rows = [[each.name, each.database, each.listeners, f"{each.notifications:,}"] for each in shown]
     if rates is not None:
         headings.append(">RATE")
         for each, row in zip(shown, rows, strict=True):

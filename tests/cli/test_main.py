@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from console import COMMAND, ROOT, environment, run
 
+import pynotify
 from pynotify.cli.main import COMMANDS
 
 
@@ -32,6 +33,7 @@ def test_version() -> None:
     done = run("--version")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (done.status, done.out) == (0, f"pynotify {version}\n")
+    assert pynotify.__version__ == version
 
 
 @pytest.mark.parametrize(

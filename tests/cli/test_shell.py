@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from console import ROOT, environment, run
 
+import shell_files
 from pynotify.cli.main import COMMANDS
 
 DIRECTORY = ROOT / "pynotify" / "cli" / "shell"
@@ -27,15 +28,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 )
 def test_the_files_are_of_the_parsers() -> None:
     """Else: make shell."""
-    made = subprocess.run(
-        [sys.executable, "-c", "import json, shell_files as s; print(json.dumps(s.files()))"],
-        env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}"),
-        check=True,
-        capture_output=True,
-    )
-    import json
-
-    assert json.loads(made.stdout) == {path.name: path.read_text() for path in DIRECTORY.iterdir()}
+    made = shell_files.files()
+    assert made == {path.name: path.read_text() for path in DIRECTORY.iterdir()}
 
 
 def completed(tmp_path: Path, *words: str) -> set[str]:

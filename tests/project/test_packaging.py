@@ -114,8 +114,10 @@ def test_wheel_from_sdist_is_complete_and_runs(sdist: Path, tmp_path: Path) -> N
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".pyi") or path.name == "py.typed"
     }
+    of_checkout |= {f"pynotify/cli/shell/{name}" for name in ("pynotify", "_pynotify")}
+    manual = f"{STEM}.data/data/share/man/man1/pynotify.1"
     of_wheel = {name for name in names if ".dist-info/" not in name}
-    assert of_wheel == of_checkout | {"pynotify/_native.abi3.so"}
+    assert of_wheel == of_checkout | {"pynotify/_native.abi3.so", manual}
 
     assert metadata["Name"] == "pynotify-ipc"
     assert metadata["Version"] == VERSION

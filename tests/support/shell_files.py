@@ -1,6 +1,6 @@
 """What the shells and man(1) read of the command line: `make shell` writes it, a test compares it.
 
-    python tests/shell_files.py
+    python tests/support/shell_files.py
 
 shtab makes the completions and argparse-manpage the manual page, both of the parsers that parse.
 """
@@ -19,7 +19,7 @@ import shtab
 from pynotify.cli.main import DESCRIPTION
 from pynotify.cli.whole import PREAMBLE, whole
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = ROOT / "pynotify" / "cli" / "shell"
 
 
