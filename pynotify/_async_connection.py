@@ -90,6 +90,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         database: str = "default",
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
+        latency_log_limit: int | None = None,
         **options: Unpack[OpenOptions],
     ) -> Opening[Self]:
         """Open the segment `name`, creating it if need be, and take a backend slot in it.
@@ -101,7 +102,9 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
 
         def claim() -> Handle:
             with map_segment(name, create=True, options=options) as mapping:
-                return Handle.claim(mapping.usable, name, database, latency_log, wakeup)
+                return Handle.claim(
+                    mapping.usable, name, database, latency_log, wakeup, latency_log_limit
+                )
 
         return Opening(cls._connect_by(partial(repeat_while_unlinked, claim)))
 

@@ -22,6 +22,7 @@ def connect(
     database: str = "default",
     latency_log: str | os.PathLike[str] | None = None,
     wakeup: str | int | None = None,
+    latency_log_limit: int | None = None,
     **options: Unpack[OpenOptions],
 ) -> Connection:
     """Open the segment `name`, creating it if need be, and take a backend slot in it.
@@ -31,7 +32,7 @@ def connect(
 
     def make() -> Connection:
         with open_segment(name, **options) as engine:
-            return engine.connect(database, latency_log, wakeup)
+            return engine.connect(database, latency_log, wakeup, latency_log_limit)
 
     return repeat_while_unlinked(make)
 

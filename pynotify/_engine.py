@@ -56,18 +56,23 @@ class Engine(ClosedByWith):
         database: str = "default",
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
+        latency_log_limit: int | None = None,
     ) -> Connection:
         """Take a backend slot.
 
         `database` is a name space that notifications never cross; its name follows the rule
         for channels (else `ProgrammingError`).  `latency_log` is the directory for latency
         logs.  `wakeup` is "sigusr1" (the default), the number of a real-time signal, or "poll"
-        (no signals).  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
+        (no signals).  `latency_log_limit`: the most bytes that the files in that directory may
+        have, whatever processes write there (4 GiB unless it is said); for a new file the oldest
+        that no process writes are removed.  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
         `LockTimeout`.
         """
         self._check_usable()
         return Connection(
-            Handle.claim(self._mapping.usable, self.name, database, latency_log, wakeup)
+            Handle.claim(
+                self._mapping.usable, self.name, database, latency_log, wakeup, latency_log_limit
+            )
         )
 
     def stat(self, *, timeout: float = _LOCK_TIMEOUT) -> EngineStat:
@@ -85,6 +90,8 @@ class Engine(ClosedByWith):
             signals_sent=stat.signals_sent,
             signals_elided=stat.signals_elided,
             signals_unsent=stat.signals_unsent,
+            log_records_dropped=stat.log_records_dropped,
+            log_files_recycled=stat.log_files_recycled,
             wakeups_useful=stat.wakeups_useful,
             wakeups_useless=stat.wakeups_useless,
             slot_writes=stat.slot_writes,

@@ -36,6 +36,8 @@ _EINTR = -errno.EINTR
 _NOTICE = lib.PN_NOTICE
 _NOTICE_BYTES = 1024
 
+_LEAST_LOG_LIMIT = 1 << 20
+
 
 class Handle(Port):
     """One backend slot: the C connection, and the mapping that it keeps."""
@@ -60,6 +62,7 @@ class Handle(Port):
         database: str,
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
+        latency_log_limit: int | None = None,
     ) -> Handle:
         """Take a backend slot in the segment whose C engine `engine()` returns.
 
@@ -77,11 +80,14 @@ class Handle(Port):
         if lib.pn_engine_gone(engine()):
             raise SegmentUnlinked(f'segment "{segment}" was unlinked')
         directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
+        limit = _log_limit(latency_log, latency_log_limit)
         out = ffi.new("pn_conn **")
         try:
             asked = encoded, len(encoded), signo, directory, out
             result = again(lambda: lib.pn_connect(engine(), *asked))
             if result >= 0:
+                if limit is not None:
+                    check(lib.pn_conn_limit_log(out[0], limit))
                 return cls(engine(), adopt(out, lib.pn_conn_drop), database)
         except BaseException:
             lib.pn_conn_drop(out, CLOSED)
@@ -186,6 +192,16 @@ def check_user(engine: Any) -> None:
             f"the engine was opened by user {owner}, this is user {os.geteuid()}",
             hint="Open the segment after changing the user.",
         )
+
+
+def _log_limit(directory: object, limit: int | None) -> int | None:
+    if limit is None:
+        return None
+    if directory is None:
+        raise ValueError("latency_log_limit needs latency_log, the directory that it limits")
+    if not isinstance(limit, int) or not _LEAST_LOG_LIMIT <= limit < 1 << 63:
+        raise ValueError(f"latency_log_limit is at least {_LEAST_LOG_LIMIT} bytes, not {limit!r}")
+    return limit
 
 
 def _wakeup_signal(wakeup: str | int | None) -> int:

@@ -96,6 +96,8 @@ class EngineStat:
     `tail_holder_pid` is None when no backend pins the tail; `generations` counts the shared
     counters that exist.  `signals_unsent` counts signals that could not be sent (no descriptor was
     left, or the kernel refused): those listeners received late, by their slow timer.
+    `log_records_dropped`: records that a latency log had no room for; `log_files_recycled`: files
+    of latency logs that were removed to make room.
     """
 
     commits: int
@@ -122,6 +124,8 @@ class EngineStat:
     subscriptions: int
     generations: int
     backends: list[BackendStat]
+    log_records_dropped: int = 0
+    log_files_recycled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

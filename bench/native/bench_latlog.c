@@ -246,8 +246,8 @@ static void writer_main(int socket, void *arg)
     const plan *p = arg;
     stream s = {0};
     uint32_t ids[CHANNELS];
-    pn_latlog_limit(UINT64_MAX);
     pn_latlog *log = open_log(p->dir, (int32_t) p->self + 1);
+    pn_latlog_limit(log, UINT64_MAX);
     for (uint32_t c = 0; c < CHANNELS; c++) {
         char name[32];
         channel_name(name, c);

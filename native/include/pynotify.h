@@ -252,6 +252,13 @@ int pn_connect(pn_engine *engine, const char *database, size_t database_len, int
                const char *latency_log, pn_conn **out);
 
 /*
+ * The most bytes that the directory of its latency log may have, whatever processes write there (4
+ * GiB unless it is said).  When a log needs another file and there is no room, the oldest files
+ * that no process writes are removed.  0; -EINVAL for a connection without a latency log.
+ */
+int pn_conn_limit_log(pn_conn *conn, uint64_t bytes);
+
+/*
  * Afterwards `conn` is not to be used.  Its transactions and consumers still are, to end them: any
  * other call on them returns -PN_ECLOSED, but for the commit of a prepared transaction.  The slot
  * and the memory are freed when the last of them has ended.
@@ -511,6 +518,7 @@ int pn_send_gap(pn_conn *conn, const char *channel, size_t len);
 typedef struct pn_stat {
     uint64_t commits, notifications, collapsed;
     uint64_t signals_sent, signals_elided, wakeups_useful, wakeups_useless, slot_writes;
+    uint64_t log_records_dropped, log_files_recycled; /* of latency logs, for want of room */
     uint64_t signals_unsent; /* could not be sent: the sleeper comes by its slow timer */
     uint64_t handler_reinstalls, recoveries;
     uint64_t evictions;            /* how often the slowest listener lost its place */

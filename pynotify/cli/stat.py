@@ -61,3 +61,6 @@ def _figures(name: str, stat: EngineStat) -> Iterator[tuple[str, str]]:
     yield "slot writes", f"{stat.slot_writes:,}"
     yield "handler", f"{stat.handler_reinstalls:,} times installed again"
     yield "recoveries", f"{stat.recoveries:,}"
+    if stat.log_records_dropped or stat.log_files_recycled:
+        dropped, recycled = stat.log_records_dropped, stat.log_files_recycled
+        yield "latency logs", f"{dropped:,} records dropped, {recycled:,} files recycled"

@@ -28,6 +28,16 @@ COUNTERS = (
     ),
     ("pynotify_wakeups_useful", "wakeups_useful", "Wake-ups after which something was found."),
     ("pynotify_wakeups_useless", "wakeups_useless", "Wake-ups after which nothing was found."),
+    (
+        "pynotify_log_records_dropped",
+        "log_records_dropped",
+        "Records that a latency log had no room for.",
+    ),
+    (
+        "pynotify_log_files_recycled",
+        "log_files_recycled",
+        "Files of latency logs removed to make room.",
+    ),
     ("pynotify_slot_writes", "slot_writes", "Writes to other backends' slots."),
     ("pynotify_recoveries", "recoveries", "Repairs after a process died in a commit."),
     ("pynotify_evictions", "evictions", "Times that the slowest listener lost its place."),

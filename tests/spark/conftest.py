@@ -102,6 +102,7 @@ def run_native(tmp_path: Path) -> Callable[..., str]:
                 str(source),
                 str(NATIVE / "src" / "files" / "latency_log.c"),
                 str(NATIVE / "src" / "files" / "latency_names.c"),
+                str(NATIVE / "src" / "files" / "latency_room.c"),
                 str(NATIVE / "src" / "base" / "crc32c.c"),
                 str(NATIVE / "src" / "base" / "os.c"),
                 "-lpthread",

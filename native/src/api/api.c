@@ -387,6 +387,8 @@ static int open_log(pn_conn *conn, const char *directory)
                        directory, (unsigned) geteuid());
     if (rc != 0)
         return pn_fail(-rc, "could not open a latency log in \"%s\": %s", directory, strerror(-rc));
+    struct pn_free_counters *counters = &conn->seg->ctl->free;
+    pn_latlog_count_in(conn->log, &counters->log_dropped, &counters->log_recycled);
     return 0;
 }
 
@@ -542,6 +544,19 @@ PN_API int32_t pn_conn_pid(const pn_conn *conn)
 PN_API int32_t pn_conn_backend_id(const pn_conn *conn)
 {
     return (int32_t) conn->slot;
+}
+
+PN_API int pn_conn_limit_log(pn_conn *conn, uint64_t bytes)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    if (conn->log == NULL)
+        return pn_fail(EINVAL, "the connection writes no latency log");
+    pthread_mutex_lock(&conn->log_mutex);
+    pn_latlog_limit(conn->log, bytes);
+    pthread_mutex_unlock(&conn->log_mutex);
+    return 0;
 }
 
 PN_API uint32_t pn_conn_claim(const pn_conn *conn)

@@ -13,7 +13,8 @@
  *    log is closed, or open; one that says that it was rotated misses those behind it.
  * 4. Making room may fail at any time. Then the log waits a second (by the records' own clock)
  *    before it bothers the file system again.
- * 5. Programs close descriptors that are not theirs: ours is used only while it is our inode.
+ * 5. A file is locked (flock) while it is written, for latency_room.c.
+ * 6. Programs close descriptors that are not theirs: ours is used only while it is our inode.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -23,7 +24,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +40,7 @@
 #include "base/hash.h"
 #include "base/os.h"
 #include "files/latency_names.h"
+#include "files/latency_room.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_READ  22
@@ -51,6 +52,7 @@
 #define CHUNK_MIN ((uint64_t) 64 << 10) /* also what one read fault maps, where it maps ahead */
 #define CHUNK_MAX ((uint64_t) 256 << 10)
 #define RETRY_NS  ((uint64_t) 1000000000)
+#define PARTS     16u
 #define ANCHOR_NS ((uint64_t) 10000000000)
 
 static const char SCHEMA[] =
@@ -93,15 +95,15 @@ struct pn_latlog {
     pid_t pid;
     uint32_t files; /* made so far; the current one has this number */
     uint64_t retry_ns, next_size, dropped;
+    uint64_t limit; /* bytes of all files in the directory */
+    /* NULL, or what is counted elsewhere too.  W: any (relaxed adds) */
+    pn_atomic_u64 *count_dropped, *count_recycled;
     struct pn_lognames names;
     struct pn_latlog_header head; /* what every file's header starts from */
 };
 
 /* Per process, shared by its logs. */
-static pn_atomic_u64 used_bytes;
-static pn_atomic_u64 limit_bytes = PN_LATLOG_LIMIT_DEFAULT;
 static pn_atomic_u32 next_segno;
-static pthread_once_t fork_hook = PTHREAD_ONCE_INIT;
 
 /* ---- small things ---------------------------------------------------------------------- */
 
@@ -170,37 +172,15 @@ static uint64_t process_start(void)
     return s == NULL ? 0 : strtoull(s, NULL, 10);
 }
 
-static void after_fork_in_child(void)
+void pn_latlog_limit(pn_latlog *log, uint64_t bytes)
 {
-    pn_store_seq_cst(&used_bytes, 0);
+    log->limit = bytes;
 }
 
-static void install_fork_hook(void)
+void pn_latlog_count_in(pn_latlog *log, pn_atomic_u64 *dropped, pn_atomic_u64 *recycled)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
-static bool reserve_bytes(uint64_t n)
-{
-    uint64_t used = pn_load_seq_cst(&used_bytes);
-
-    do {
-        uint64_t limit = pn_load_seq_cst(&limit_bytes);
-
-        if (used > limit || n > limit - used)
-            return false;
-    } while (!pn_cas_weak(&used_bytes, &used, used + n));
-    return true;
-}
-
-static void release_bytes(uint64_t n)
-{
-    pn_fetch_sub(&used_bytes, n);
-}
-
-void pn_latlog_limit(uint64_t bytes)
-{
-    pn_store_seq_cst(&limit_bytes, bytes);
+    log->count_dropped = dropped;
+    log->count_recycled = recycled;
 }
 
 /* ---- segments -------------------------------------------------------------------------- */
@@ -321,12 +301,13 @@ static void segment_seal(struct segment *seg, uint32_t how)
 
     put_anchor(seg, seg->map);
     pn_store_release(&seg->map->sealed, how);
-    if (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0)
-        release_bytes(seg->size - end);
+    /* where it cannot be cut zeros stay behind the records, which no reader minds */
+    (void) (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0);
     segment_unmap(seg);
 }
 
-/* A file of its own name, or -errno. A name can be taken by a process of another pid namespace. */
+/* A file of its own name, or -errno. A name can be taken by a process of another pid namespace, and
+ * the file by one that makes room. */
 static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *name, size_t size)
 {
     int fd = -1;
@@ -338,6 +319,10 @@ static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *n
         fd = openat(log->dir.fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0 && errno != EEXIST)
             return -errno;
+        if (fd >= 0 && pn_latroom_own(fd) < 0) {
+            close(fd);
+            fd = -1;
+        }
     }
     return fd < 0 ? -EEXIST : fd;
 }
@@ -369,6 +354,24 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     return segment_extend(seg, 1);
 }
 
+/* No file has more than a part of the limit, so that what goes is the oldest part of what is there;
+ * a smaller one where there is no room for a large one. */
+static int size_of_next(pn_latlog *log, uint64_t *size)
+{
+    uint64_t recycled = 0;
+    int rc;
+
+    *size = log->next_size;
+    while (*size > PN_LATLOG_SEGMENT_MIN && *size > log->limit / PARTS)
+        *size /= 4;
+    while ((rc = pn_latroom_make(log->dir.fd, log->limit, *size, &recycled)) == -EDQUOT &&
+           *size > PN_LATLOG_SEGMENT_MIN)
+        *size /= 4;
+    if (log->count_recycled != NULL && recycled != 0)
+        pn_fetch_add_relaxed(log->count_recycled, recycled);
+    return rc;
+}
+
 static int segment_create(pn_latlog *log, struct segment *seg)
 {
     struct pn_latlog_header h = log->head;
@@ -377,22 +380,19 @@ static int segment_create(pn_latlog *log, struct segment *seg)
 
     if (!file_is_ours(&log->dir))
         return -EBADF;
-    for (seg->size = log->next_size; !reserve_bytes(seg->size); seg->size /= 4)
-        if (seg->size <= PN_LATLOG_SEGMENT_MIN)
-            return -EDQUOT;
+    rc = size_of_next(log, &seg->size);
+    if (rc < 0)
+        return rc;
     seg->capacity = (seg->size - PN_LATLOG_HEADER) / PN_LATLOG_RECORD;
     seg->file.fd = rc = segment_name_open(log, &h, name, sizeof(name));
-    if (rc < 0) {
-        release_bytes(seg->size);
+    if (rc < 0)
         return rc;
-    }
     rc = file_identify(&seg->file);
     if (rc == 0)
         rc = segment_fill(log, seg, &h);
     if (rc < 0) {
         unlinkat(log->dir.fd, name, 0);
         segment_unmap(seg);
-        release_bytes(seg->size);
     }
     return rc;
 }
@@ -501,6 +501,8 @@ static bool make_room(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
 static void drop(pn_latlog *log)
 {
     log->dropped++;
+    if (log->count_dropped != NULL)
+        pn_fetch_add_relaxed(log->count_dropped, 1);
     if (log->seg.map == NULL)
         return;
     pn_store_relaxed(&log->seg.map->dropped, log->dropped);
@@ -621,8 +623,8 @@ int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id
         free(log);
         return rc;
     }
-    pthread_once(&fork_hook, install_fork_hook);
     log->seg.file.fd = -1;
+    log->limit = PN_LATLOG_LIMIT_DEFAULT;
     log->next_size = PN_LATLOG_SEGMENT_MIN;
     log->head.backend_id = backend_id;
     memcpy(log->head.segment, segment_name, strlen(segment_name));
@@ -636,8 +638,6 @@ void pn_latlog_abandon(pn_latlog *log)
 {
     if (log == NULL)
         return;
-    if (log->seg.map != NULL && log->pid == getpid())
-        release_bytes(log->seg.size);
     segment_unmap(&log->seg);
     file_close(&log->dir);
     pn_lognames_free(&log->names);

@@ -57,7 +57,7 @@
 #define PN_LATLOG_NAME_PIECE 32u
 #define PN_LATLOG_NAME_MAX   4096u
 
-#define PN_LATLOG_REVISION 1u
+#define PN_LATLOG_REVISION 2u
 
 /* How a file ended: the log was closed, or goes on in another file.  No flipped bit or two make one
  * of the other, or of 0. */
@@ -122,7 +122,8 @@ struct pn_latlog_header {
     uint32_t segno, part; /* part: 0, 1, 2 ... within the log */
     char host[64], boot_id[40], machine_id[40];
     char segment[160]; /* the engine's name, as given to pn_latlog_open */
-    uint32_t revision; /* PN_LATLOG_REVISION; 0: without what says "since revision 1" */
+    uint32_t revision; /* PN_LATLOG_REVISION; 0: without what says "since revision 1"; below 2: no
+                        * lock says that the file is being written */
     uint32_t reserved_word;
     uint64_t time_namespace; /* inode; 0: the kernel has none.  Since revision 1 */
     uint8_t reserved[116];
@@ -202,7 +203,11 @@ void pn_latlog_abandon(pn_latlog *log);
 
 uint64_t pn_latlog_dropped(const pn_latlog *log);
 
-/* The most bytes that the logs of this process may occupy together (default 4 GiB). */
-void pn_latlog_limit(uint64_t bytes);
+/* The most bytes that the files of its directory may have together (default 4 GiB): of whatever
+ * process, the oldest that no process writes go (latency_room.h). */
+void pn_latlog_limit(pn_latlog *log, uint64_t bytes);
+
+/* Counts there too what it drops, and the files that it removes for new ones. */
+void pn_latlog_count_in(pn_latlog *log, pn_atomic_u64 *dropped, pn_atomic_u64 *recycled);
 
 #endif

@@ -136,6 +136,7 @@ struct pn_locked_counters {
 struct pn_free_counters {
     pn_atomic_u64 signals_sent, signals_unsent, wakeups_useful, wakeups_useless;
     pn_atomic_u64 handler_reinstalls;
+    pn_atomic_u64 log_dropped, log_recycled; /* latency logs: records, files */
 };
 
 /* A writer's place in the queue for room (room.c).  W: holder; `number` is stored last. */

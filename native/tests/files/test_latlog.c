@@ -7,6 +7,7 @@
 #endif
 #include "files/latency_log.h"
 #include "base/crc32c.h"
+#include "files/latency_room.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -482,49 +484,180 @@ static void test_fork_and_abandon(void)
     views_close(dir, v, n);
 }
 
-static void test_bound_drops_and_counts(void)
+static const uint64_t CAPACITY = (PN_LATLOG_SEGMENT_MIN - PN_LATLOG_HEADER) / PN_LATLOG_RECORD;
+
+static void append_many(pn_latlog *log, uint64_t from, uint64_t n)
+{
+    for (uint64_t i = from; i < from + n; i++) {
+        struct pn_latrec r = a_send(0, i);
+
+        errno = 77;
+        pn_latlog_append(log, &r);
+        CHECK(errno == 77);
+    }
+}
+
+static void test_without_room_records_are_dropped_and_counted(void)
 {
     char *dir = a_dir("bound");
-    uint64_t next = 0, written = 0, capacity = (PN_LATLOG_SEGMENT_MIN - 4096) / 64;
+    uint64_t next = 0;
+    pn_atomic_u64 dropped = 0, recycled = 0;
+    struct pn_latrec r = a_send(0, CAPACITY);
     struct view v[4];
-    pid_t pid = fork();
-    int status, n;
+    pn_latlog *log;
 
-    if (pid == 0) { /* a process of its own: the bound counts all that a process ever wrote */
-        pn_latlog *log;
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_count_in(log, &dropped, &recycled);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN + 1); /* its own file is all that there is */
+    append_many(log, 0, 2 * CAPACITY);
+    CHECK(pn_latlog_dropped(log) == CAPACITY && dropped == CAPACITY && recycled == 0);
+    pn_latlog_limit(log, PN_LATLOG_LIMIT_DEFAULT);
+    append_many(log, 0, 1);
+    CHECK(pn_latlog_dropped(log) == CAPACITY + 1);
+    r.ts += 3000000000u; /* a second later it tries again */
+    pn_latlog_append(log, &r);
+    CHECK(views_open(dir, v, 4) == 2);
+    CHECK(check_records(&v[0], PN_LAT_SEND, &next) == CAPACITY);
+    CHECK(check_records(&v[1], PN_LAT_SEND, &next) == 1);
+    CHECK(v[0].h->dropped == CAPACITY + 1 && v[1].h->dropped == CAPACITY + 1);
+    pn_latlog_close(log);
+    views_close(dir, v, 2);
+}
 
-        pn_latlog_limit(PN_LATLOG_SEGMENT_MIN * 2);
-        if (pn_latlog_open(dir, "seg", 1, &log) < 0)
-            _exit(1);
-        for (uint64_t i = 0; i < 3 * capacity; i++) {
-            struct pn_latrec r = a_send(0, i);
+/* The lines of the ledger; and the parts in them, in their order. */
+static int ledger(const char *dir, uint64_t log_id, uint32_t *parts, int max)
+{
+    char path[256], line[256];
+    unsigned long long id, records, dropped;
+    unsigned part;
+    int n = 0;
 
-            errno = 77;
-            pn_latlog_append(log, &r);
-            if (errno != 77)
-                _exit(2);
+    snprintf(path, sizeof(path), "%s/%s", dir, PN_LATROOM_LEDGER);
+    FILE *f = fopen(path, "r");
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+        if (line[0] != '\n') {
+            CHECK(sscanf(line,
+                         "{\"log_id\":\"%llx\",\"part\":%u,\"records\":%llu,\"dropped\":%llu}", &id,
+                         &part, &records, &dropped) == 4);
+            CHECK(id == log_id && records == CAPACITY && dropped == 0 && n < max);
+            parts[n++] = part;
         }
-        if (pn_latlog_dropped(log) != capacity)
-            _exit(3);
-        pn_latlog_limit(PN_LATLOG_LIMIT_DEFAULT);
-        for (uint64_t i = 0; i < 2; i++) { /* a second later it tries again */
-            struct pn_latrec r = a_send(0, 2 * capacity + i);
-
-            r.ts += 3000000000u;
-            pn_latlog_append(log, &r);
-        }
-        pn_latlog_close(log);
-        _exit(0);
+    if (f != NULL) {
+        fclose(f);
+        CHECK(unlink(path) == 0);
     }
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    n = views_open(dir, v, 4);
-    CHECK(n == 3);
-    for (int i = 0; i < n; i++)
-        written += check_records(&v[i], PN_LAT_SEND, &next);
-    CHECK(written == 2 * capacity + 2);
-    CHECK(n == 3 && v[0].h->dropped == 0 && v[1].h->dropped == capacity);
-    CHECK(n == 3 && v[2].h->dropped == capacity);
+    return n;
+}
+
+/* Of two logs the one that is written keeps its newest files, and the idle one its only one. */
+static void test_the_oldest_files_go_when_the_directory_is_full(void)
+{
+    enum { FILES = 8 };
+    char *dir = a_dir("recycled");
+    uint64_t next;
+    uint32_t parts[FILES];
+    pn_atomic_u64 dropped = 0, recycled = 0;
+    struct view v[FILES];
+    pn_latlog *idle, *log;
+    int n;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &idle) == 0 && pn_latlog_open(dir, "seg", 2, &log) == 0);
+    append_many(idle, 0, 1);
+    pn_latlog_count_in(log, &dropped, &recycled);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN * 4);
+    append_many(log, 0, FILES * CAPACITY);
+    CHECK(dropped == 0 && recycled == FILES - 3);
+    n = views_open(dir, v, FILES);
+    CHECK(n == 4 && v[0].h->part == 0 && v[0].h->backend_id == 1 && v[0].h->committed == 1);
+    for (int i = 1; i < n; i++) {
+        CHECK(v[i].h->part == (uint32_t) (FILES - n + i) && v[i].h->committed == CAPACITY);
+        next = v[i].h->part * CAPACITY;
+        CHECK(check_records(&v[i], PN_LAT_SEND, &next) == CAPACITY);
+    }
+    CHECK(ledger(dir, v[1].h->log_id, parts, FILES) == FILES - 3);
+    for (uint32_t i = 0; i < FILES - 3; i++)
+        CHECK(parts[i] == i);
+    pn_latlog_close(log);
+    pn_latlog_close(idle);
     views_close(dir, v, n);
+}
+
+/* A process that is stopped holds its file; once it is killed the file can go, sealed or not. */
+static void test_a_file_is_kept_while_its_process_lives(void)
+{
+    char *dir = a_dir("held");
+    struct view v[4];
+    pn_latlog *log;
+    int status, told[2];
+    char byte;
+
+    CHECK(pipe(told) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+        append_many(log, 0, 5);
+        _exit(write(told[1], "x", 1) != 1 || pause() == 0);
+    }
+    CHECK(read(told[0], &byte, 1) == 1);
+    CHECK(pn_latlog_open(dir, "seg", 2, &log) == 0);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN);
+    append_many(log, 0, 1);
+    CHECK(pn_latlog_dropped(log) == 1);
+    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid);
+    struct pn_latrec r = a_send(0, 1);
+    r.ts += 3000000000u;
+    pn_latlog_append(log, &r);
+    CHECK(pn_latlog_dropped(log) == 1);
+    CHECK(views_open(dir, v, 4) == 1 && v[0].h->backend_id == 2);
+    pn_latlog_close(log);
+    views_close(dir, v, 1);
+    snprintf(v[0].name, sizeof(v[0].name), "%s/%s", dir, PN_LATROOM_LEDGER);
+    CHECK(unlink(v[0].name) == 0 && rmdir(dir) == 0);
+    close(told[0]);
+    close(told[1]);
+}
+
+/* What is no log, of an older version, locked, or linked from elsewhere stays. */
+static void test_other_files_stay(void)
+{
+    char path[256], *dir = a_dir("others");
+    struct pn_latlog_header old;
+    pn_latlog *log;
+    int held;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    snprintf(path, sizeof(path), "%s/notes.1.pynlog", dir);
+    int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(ftruncate(fd, PN_LATLOG_SEGMENT_MIN) == 0);
+    close(fd);
+    snprintf(path, sizeof(path), "%s/old.boot.1.2.0.pynlog", dir);
+    fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    memset(&old, 0, sizeof(old));
+    memcpy(old.magic, PN_LATLOG_MAGIC, sizeof(old.magic));
+    old.revision = 1;
+    CHECK(write(fd, &old, sizeof(old)) == sizeof(old));
+    close(fd);
+    snprintf(path, sizeof(path), "%s/sealed.boot.1.2.0.pynlog", dir);
+    held = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    old.sealed = PN_LATLOG_CLOSED;
+    CHECK(write(held, &old, sizeof(old)) == sizeof(old) && flock(held, LOCK_SH) == 0);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN);
+    append_many(log, 0, 1);
+    CHECK(pn_latlog_dropped(log) == 1 && count_entries(dir) == 3);
+    CHECK(flock(held, LOCK_UN) == 0);
+    struct pn_latrec r = a_send(0, 1);
+    r.ts += 3000000000u;
+    pn_latlog_append(log, &r);
+    CHECK(pn_latlog_dropped(log) == 2 && count_entries(dir) == 3); /* and the ledger's first line */
+    pn_latlog_close(log);
+    close(held);
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"notes.1.pynlog", "old.boot.1.2.0.pynlog",
+                                            PN_LATROOM_LEDGER};
+        snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+        CHECK(unlink(path) == 0);
+    }
+    CHECK(rmdir(dir) == 0);
 }
 
 /* In a namespace of its own: a full file system costs records, and nothing else. */
@@ -695,7 +828,10 @@ static int tests_in(const char *parent)
     test_rotation();
     test_kill_in_mid_write();
     test_fork_and_abandon();
-    test_bound_drops_and_counts();
+    test_without_room_records_are_dropped_and_counted();
+    test_the_oldest_files_go_when_the_directory_is_full();
+    test_a_file_is_kept_while_its_process_lives();
+    test_other_files_stay();
     test_directory_errors();
     test_foreign_descriptors_are_not_touched();
     test_no_file_is_made_in_a_foreign_directory();
