@@ -20,7 +20,7 @@ from pynotify._block import Block
 from pynotify._closing import ClosedByAsyncWith, Opening
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
-from pynotify._handle import Handle
+from pynotify._handle import Handle, LatencyLog
 from pynotify._listeners import count_listeners, listened_channels
 from pynotify._off_loop import BackgroundTasks, OffLoop, end_of, in_thread
 from pynotify._receiver import poll_limit
@@ -100,11 +100,11 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         other arguments those of `Engine.connect`.
         """
 
+        log = LatencyLog.of(latency_log, latency_log_limit)
+
         def claim() -> Handle:
             with map_segment(name, create=True, options=options) as mapping:
-                return Handle.claim(
-                    mapping.usable, name, database, latency_log, wakeup, latency_log_limit
-                )
+                return Handle.claim(mapping.usable, name, database, log, wakeup)
 
         return Opening(cls._connect_by(partial(repeat_while_unlinked, claim)))
 

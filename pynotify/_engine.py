@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify._ffi import again, ffi, lib
-from pynotify._handle import Handle, check_user
+from pynotify._handle import Handle, LatencyLog, check_user
 from pynotify._listeners import channels_of_all
 from pynotify._segments import backend_rows, map_segment
 from pynotify._types import BackendStat, CheckReport, EngineStat
@@ -65,15 +65,12 @@ class Engine(ClosedByWith):
         logs.  `wakeup` is "sigusr1" (the default), the number of a real-time signal, or "poll"
         (no signals).  `latency_log_limit`: the most bytes that the files in that directory may
         have, whatever processes write there (4 GiB unless it is said); for a new file the oldest
-        that no process writes are removed.  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
-        `LockTimeout`.
+        that no process writes are removed.  Raises `TooManyBackends`, `SegmentUnlinked`,
+        `SegmentCorrupt`, `LockTimeout`.
         """
+        log = LatencyLog.of(latency_log, latency_log_limit)
         self._check_usable()
-        return Connection(
-            Handle.claim(
-                self._mapping.usable, self.name, database, latency_log, wakeup, latency_log_limit
-            )
-        )
+        return Connection(Handle.claim(self._mapping.usable, self.name, database, log, wakeup))
 
     def stat(self, *, timeout: float = _LOCK_TIMEOUT) -> EngineStat:
         """Counters and present state; frees the slots of dead processes first.

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify import _guest as guest
 from pynotify._ffi import again, ffi, lib
@@ -29,6 +29,7 @@ from pynotify.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
 logger = logging.getLogger("pynotify")
 
@@ -37,6 +38,28 @@ _NOTICE = lib.PN_NOTICE
 _NOTICE_BYTES = 1024
 
 _LEAST_LOG_LIMIT = 1 << 20
+
+
+class LatencyLog(NamedTuple):
+    """The directory of a connection's latency log, and the most bytes that its files may have."""
+
+    directory: str | os.PathLike[str] | None = None
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike[str] | None, limit: int | None) -> Self:
+        """What a caller asks for.  Raises ValueError."""
+        if limit is not None:
+            if directory is None:
+                raise ValueError("latency_log_limit needs latency_log, the directory it limits")
+            if not isinstance(limit, int) or not _LEAST_LOG_LIMIT <= limit < 1 << 63:
+                raise ValueError(
+                    f"latency_log_limit is at least {_LEAST_LOG_LIMIT} bytes, not {limit!r}"
+                )
+        return cls(directory, limit)
+
+
+NO_LOG = LatencyLog()
 
 
 class Handle(Port):
@@ -60,9 +83,8 @@ class Handle(Port):
         engine: Callable[[], Any],
         segment: str,
         database: str,
-        latency_log: str | os.PathLike[str] | None = None,
+        log: LatencyLog = NO_LOG,
         wakeup: str | int | None = None,
-        latency_log_limit: int | None = None,
     ) -> Handle:
         """Take a backend slot in the segment whose C engine `engine()` returns.
 
@@ -79,15 +101,14 @@ class Handle(Port):
             raise ProgrammingError(f"bad database name {database!r}: not UTF-8") from error
         if lib.pn_engine_gone(engine()):
             raise SegmentUnlinked(f'segment "{segment}" was unlinked')
-        directory = ffi.NULL if latency_log is None else os.fsencode(latency_log)
-        limit = _log_limit(latency_log, latency_log_limit)
+        directory = ffi.NULL if log.directory is None else os.fsencode(log.directory)
         out = ffi.new("pn_conn **")
         try:
             asked = encoded, len(encoded), signo, directory, out
             result = again(lambda: lib.pn_connect(engine(), *asked))
             if result >= 0:
-                if limit is not None:
-                    check(lib.pn_conn_limit_log(out[0], limit))
+                if log.limit is not None:
+                    check(lib.pn_conn_limit_log(out[0], log.limit))
                 return cls(engine(), adopt(out, lib.pn_conn_drop), database)
         except BaseException:
             lib.pn_conn_drop(out, CLOSED)
@@ -192,16 +213,6 @@ def check_user(engine: Any) -> None:
             f"the engine was opened by user {owner}, this is user {os.geteuid()}",
             hint="Open the segment after changing the user.",
         )
-
-
-def _log_limit(directory: object, limit: int | None) -> int | None:
-    if limit is None:
-        return None
-    if directory is None:
-        raise ValueError("latency_log_limit needs latency_log, the directory that it limits")
-    if not isinstance(limit, int) or not _LEAST_LOG_LIMIT <= limit < 1 << 63:
-        raise ValueError(f"latency_log_limit is at least {_LEAST_LOG_LIMIT} bytes, not {limit!r}")
-    return limit
 
 
 def _wakeup_signal(wakeup: str | int | None) -> int:

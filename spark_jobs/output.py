@@ -77,6 +77,14 @@ def _printable(name: str, value: object) -> str:
     )
 
 
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A heading and a line for each, with units; the first of very many."""
+    left_out = len(rows) - _ROWS_SHOWN
+    _print_rows(rows[:_ROWS_SHOWN])
+    if left_out > 0:
+        print(f"... {left_out:,} more")
+
+
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(rows[0])
     lines = [[_heading(name) for name in names]]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from spark_jobs.archive.layout import is_archive, read_segments
-from spark_jobs.logs.find import find, group, read_segment
+from spark_jobs.logs.find import find, group, read_segment, recycled
 from spark_jobs.logs.model import Segment, Survey
 from spark_jobs.logs.quality import FileReport
 
@@ -20,8 +20,13 @@ def survey(paths: Iterable[str | os.PathLike[str]]) -> Survey:
     archives = [path for path in given if is_archive(path)]
     others = [path for path in given if path not in archives]
     found: list[Segment | FileReport] = []
-    if others or not archives:
-        found += [read_segment(str(path)) for path in find(others)]
+    files = [str(file) for file in find(others)] if others or not archives else []
+    for file in files:
+        segment = read_segment(file)
+        # One that makes room for others just now was one of its log's files, and is told as such.
+        if isinstance(segment, Segment) or os.path.lexists(file):
+            found.append(segment)
+    gone = recycled(files)  # now: a file is in the ledger before it is gone
     for archive in archives:
         found += read_segments(archive)
-    return group(found)
+    return group(found, gone)

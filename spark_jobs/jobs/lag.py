@@ -3,8 +3,9 @@
 An engine's queue can only be cleared up to its slowest reader. Messages are handed over in commit
 order, so the next RECV of a process tells what was its oldest unread message before: it was
 committed at ``ref_ts`` and unread until ``ts``. At the end of each window the *holder* is the
-process whose oldest unread message is the oldest; only processes of one host, boot and engine are
-compared. A message that was never handed over is not seen here: that is the audit's affair.
+process whose oldest unread message is the oldest; only processes of one clock and engine are
+compared, whatever their hosts are called. A message that was never handed over is not seen here:
+that is the audit's affair.
 
 ``lag`` of a RECV is the number of entries that the process had still to read.
 """
@@ -41,6 +42,7 @@ from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
 
 PLACE = ("host", "boot_id", "engine")
+QUEUE = ("clock", "engine")  # containers of one kernel have names of their own, and one clock
 KEYS = (*PLACE, "database", "channel", "pid", "window")
 
 _PIECE = 1 << 16
@@ -53,6 +55,7 @@ class Partials:
 
     COLUMNS = (
         *WINDOW_COLUMNS,
+        pa.field("clock", pa.string()),
         *numbers("pid", "backend_id", "sum_lag", "max_lag", "max_age_ns"),
         *numbers("tail_age_ns", "other_clock"),
     )
@@ -101,7 +104,8 @@ class Partials:
 
     def _backend(self) -> dict[str, Any]:
         log = self._reader.log
-        return place(self._reader) | {"pid": log.pid, "backend_id": log.backend_id}
+        own = {"clock": log.clock, "pid": log.pid, "backend_id": log.backend_id}
+        return place(self._reader) | own
 
     def _put_out(self) -> Iterator[Mapping[str, Any]]:
         columns = self._buffer.take()
@@ -139,10 +143,11 @@ def _with_mean(table: pa.Table) -> pa.Table:
 
 
 def holders(rows: pa.Table) -> pa.Table:
-    """host, boot_id, engine, window, tail_age_ns, pid, backend_id of the holder; where a backend is
-    behind.
+    """clock, engine, window, tail_age_ns, and host, boot_id, pid, backend_id of the holder; where a
+    backend is behind.
     """
-    keys, worst = (*PLACE, "window"), ("tail_age_ns", "pid", "backend_id")
+    keys = (*QUEUE, "window")
+    worst = ("tail_age_ns", "host", "boot_id", "pid", "backend_id")
     behind = rows.filter(pc.is_valid(rows["tail_age_ns"])).select([*keys, *worst])
     behind = ordered(behind, *keys, *worst)
     last = np.append(key_begins(behind, keys)[1:], True)[: behind.num_rows]
@@ -169,9 +174,10 @@ def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) 
     """
     with engine.load("lag", survey, window_ns=nanoseconds(window)) as partials:
         by_window, _ = summed(partials, KEYS, lambda rows: received(rows, *KEYS))
-        held, others = summed(partials, (*PLACE, "window"), holders)
+        held, others = summed(partials, (*QUEUE, "window"), holders)
     write_table(out / "lag", with_time(_with_mean(by_window)))
-    write_table(out / "lag_holders", with_time(held))
+    columns = (*PLACE, "window", "tail_age_ns", "pid", "backend_id")
+    write_table(out / "lag_holders", with_time(held.select(columns)))
     rows = _per_process(by_window, held)
     totals = {"windows_held": sum(row["windows_as_holder"] for row in rows)}
     totals["other_clock"] = pc.sum(others["other_clock"]).as_py() or 0

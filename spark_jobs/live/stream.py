@@ -27,11 +27,22 @@ from spark_jobs.engine.tables import write_table
 from spark_jobs.errors import NoLogsError
 from spark_jobs.figures.merge import KEYS
 from spark_jobs.jobs.latency import histogram, left_out, summarise
+from spark_jobs.live.prometheus import exporting
+from spark_jobs.live.recent import Recent
 from spark_jobs.logs.quality import FileReport
-from spark_jobs.output import CLEAN, FAILED, Parser, described, print_table, summary
+from spark_jobs.output import (
+    CLEAN,
+    FAILED,
+    Parser,
+    described,
+    print_rows,
+    print_table,
+    summary,
+)
 from spark_jobs.places import local_path
 from spark_jobs.result import JobResult
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
+from spark_jobs.survey import survey
 
 TITLE = "live percentiles of growing logs"
 
@@ -77,8 +88,11 @@ def run(
     trigger_s: float,
     duration_s: float | None,
     refresh: Refresh,
+    recent: Recent | None = None,
 ) -> None:
     """Until `duration_s` have passed (None: forever), then once more what is there by then.
+
+    `recent` is told of each state before `refresh` is called.
 
     Raises what made the query fail.
     """
@@ -90,6 +104,8 @@ def run(
     def put(frame: DataFrame, _batch: int) -> None:
         state = frame.toArrow()
         write_table(out / "latency_hist", histogram(state))
+        if recent is not None:
+            recent.add(state)
         if not refresh(result_of(state)):
             ended.set()
 
@@ -115,8 +131,32 @@ def run(
 def _show(report: dict[str, Any]) -> None:
     if sys.stdout.isatty():
         print("\x1b[H\x1b[2J", end="")
-    print_table(report)
+    recent = report["recent"]
+    if recent["rows"]:
+        print(f"in the last {recent['seconds']} s:")
+        print_rows(_worst_first(recent["rows"]))
+        print("\nsince the beginning:")
+    print_table(report, _worst_first(report["rows"]))
     print(flush=True)
+
+
+def _worst_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each listener and channel, over all wake reasons."""
+    several = len({(row["engine"], row["database"]) for row in rows}) > 1
+    names = ("n", "rate_per_s", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+    names = ("channel", *(("engine", "database") if several else ()), "host", "pid", *names)
+    all_wakes = [row for row in rows if row["wake"] == "all"]
+    worst = sorted(all_wakes, key=lambda row: (-row["p99_ns"], row["channel"], row["pid"]))
+    return [{name: row[name] for name in names} for row in worst]
+
+
+def _not_read(paths: Sequence[str], reports: Sequence[FileReport]) -> list[FileReport]:
+    """Files whose header cannot be read, and directories."""
+    known = {report.file for report in reports}
+    try:
+        return [report for report in survey(paths).unreadable if report.file not in known]
+    except NoLogsError:  # not yet
+        return []
 
 
 def _seconds(text: str) -> float:
@@ -135,6 +175,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--trigger", type=_seconds, default=2.0, metavar="S", help="seconds, 2")
     parser.add_argument("--duration", type=float, metavar="S", help="seconds; else until Ctrl-C")
+    parser.add_argument(
+        "--last",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="also what came in the last S seconds, 60",
+    )
+    parser.add_argument(
+        "--prometheus",
+        type=int,
+        metavar="PORT",
+        help="serve the last S seconds on 127.0.0.1, for Prometheus; 0: any free port",
+    )
     parser.add_argument("--json", action="store_true", help="print the last summary as JSON only")
     parser.add_argument("--master", help="Spark master; by default as Spark is configured")
     return parser
@@ -148,9 +201,14 @@ def _live(options: argparse.Namespace) -> dict[str, Any]:
             raise NoLogsError(f"no such file or directory: {path}")
     target: Path = options.out / "live.json"
     begin = time.monotonic()
+    recent = Recent(options.last)
+    serve = exporting(options.prometheus)
 
     def refresh(result: JobResult) -> bool:
+        result.reports += _not_read(options.logs, result.reports)
         report = summary("live", result, time.monotonic() - begin)
+        report["recent"] = {"seconds": round(recent.span, 3), "rows": recent.rows}
+        serve(recent.rows)
         draft = target.with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps(report, indent=1) + "\n")
         draft.replace(target)
@@ -168,6 +226,7 @@ def _live(options: argparse.Namespace) -> dict[str, Any]:
             trigger_s=options.trigger,
             duration_s=options.duration,
             refresh=refresh,
+            recent=recent,
         )
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)

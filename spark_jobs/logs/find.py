@@ -5,13 +5,15 @@ What may be read is fixed here, so that all passes over a growing log see the sa
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -34,6 +36,9 @@ from spark_jobs.places import local_path
 
 _ALL: Final = (1 << 64) - 1
 _LOOKS: Final = 3
+LEDGER: Final = "recycled.jsonl"
+Recycled: TypeAlias = Mapping[tuple[int, int], int]
+_NONE_GONE: Final[Recycled] = MappingProxyType({})
 _APPENDED_MOST: Final = 129
 """Records of one append: a channel's longest name, in pieces, and the record."""
 
@@ -226,8 +231,29 @@ def _count(file: IO[bytes], committed: int, fit: int, sealed: bool, doubts: list
     return committed
 
 
-def group(found: Iterable[Segment | FileReport]) -> Survey:
-    """Puts the files of each log together."""
+def recycled(paths: Iterable[str]) -> Recycled:
+    """What the ledgers beside these files say was removed to make room: records by log and part.
+
+    A line that a full disk cut off says nothing, and then the part is missing.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for directory in sorted({os.path.dirname(path) for path in paths}):
+        try:
+            lines = Path(directory, LEDGER).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        for line in lines.splitlines():
+            try:
+                entry = json.loads(line)
+                key = int(entry["log_id"], 16), int(entry["part"])
+                found[key] = int(entry["records"])
+            except (ValueError, TypeError, KeyError):
+                continue
+    return found
+
+
+def group(found: Iterable[Segment | FileReport], gone: Recycled = _NONE_GONE) -> Survey:
+    """Puts the files of each log together; `gone` are those that were recycled."""
     result = Survey()
     by_log: dict[int, list[Segment]] = defaultdict(list)
     for segment in found:
@@ -240,12 +266,12 @@ def group(found: Iterable[Segment | FileReport]) -> Survey:
     reports = {report.file: report for report in result.unreadable if report.file not in readable}
     result.unreadable = [reports[path] for path in sorted(reports)]
     suspects = {_writer(path) for path in reports}
-    logs = [_log(members, suspects) for _, members in sorted(by_log.items())]
+    logs = [_log(members, suspects, gone) for _, members in sorted(by_log.items())]
     result.logs = _with_clocks(logs)
     return result
 
 
-def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
+def _log(members: Sequence[Segment], suspects: set[str], gone: Recycled) -> Log:
     # A file given twice, under two names, is one file: the one with more in it.
     order = sorted(
         members, key=lambda s: (s.file.part, -s.file.records, -s.file.committed, s.file.path)
@@ -256,8 +282,13 @@ def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
     files = tuple(unique[part].file for part in parts)
     missing = sorted(set(range(parts[-1] + 1)) - set(parts))
     why = []
+    by_room = [part for part in missing if (last.log_id, part) in gone]
+    if by_room:
+        records = sum(gone[last.log_id, part] for part in by_room)
+        why.append(f"file {_numbers(by_room)} of the log, {records} records, made room for others")
+    missing = sorted(set(missing) - set(by_room))
     if missing:
-        why.append(f"file {', '.join(map(str, missing))} of the log is missing")
+        why.append(f"file {_numbers(missing)} of the log is missing")
     names = {f"{last.log_id:016x}", *(_writer(file.path) for file in files)}
     if names & suspects:
         why.append("an unreadable file may belong to the log")
@@ -282,6 +313,19 @@ def _log(members: Sequence[Segment], suspects: set[str]) -> Log:
         files=files,
         rotated=last.rotated,
         time_namespace=last.time_namespace,
+    )
+
+
+def _numbers(parts: Sequence[int]) -> str:
+    """In rising order, runs of three and more by their ends: 0 to 25, 27."""
+    runs: list[list[int]] = []
+    for part in parts:
+        if runs and part == runs[-1][-1] + 1:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
     )
 
 

@@ -169,6 +169,35 @@ def test_an_evicted_listener_has_lost_nothing_unannounced(
     assert (found["missing"], found["distinct"], found["expected"]) == (0, taken, taken)
 
 
+def test_a_directory_that_is_full_of_logs_keeps_the_newest(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    """What the engine itself recycles: the reader tells it from a loss."""
+    engine = make_engine()
+    with engine.connect(latency_log=tmp_path, latency_log_limit=1 << 20) as conn:
+        conn.listen("c")
+        for _ in range(300):
+            conn.notify_many("c", [str(number) for number in range(100)])
+            conn.poll()
+    stat = engine.stat()
+    assert stat.log_files_recycled > 5 and stat.log_records_dropped == 0
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.pynlog")) <= 1 << 20
+    (log,) = survey([tmp_path]).logs
+    assert log.closed and log.files[-1].part == stat.log_files_recycled + len(log.files) - 1
+    assert f"file 0 to {log.files[0].part - 1} of the log" in log.incomplete
+    assert log.incomplete.endswith("made room for others")
+    found = settle_log(LogReader(log))["c"]
+    assert (found["missing"], found["dropped"]) == (0, 0)
+
+
+@pytest.mark.parametrize("limit", [0, (1 << 20) - 1, 1 << 63, 2.0**21])
+def test_a_limit_that_is_none(make_engine: EngineFactory, tmp_path: Path, limit: int) -> None:
+    with pytest.raises(ValueError, match="latency_log_limit is at least 1048576 bytes, not"):
+        make_engine().connect(latency_log=tmp_path, latency_log_limit=limit)
+    with pytest.raises(ValueError, match="latency_log_limit needs latency_log"):
+        make_engine().connect(latency_log_limit=1 << 20)
+
+
 def test_messages_outside_the_debt_are_counted_apart(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     log.add(Kind.LISTEN, channel="c", chan_seq=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from logwriter import LogWriter, flip_bit, receives
+from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs.cli import main
+from spark_jobs.figures.histogram import QUANTILES
 from spark_jobs.live import stream as live
+from spark_jobs.live.prometheus import exporting
+from spark_jobs.live.recent import Recent
 from spark_jobs.live.tail import TailReader
 from spark_jobs.logs.schema import HEADER, HEADER_BYTES, RECORD_BYTES
 from spark_jobs.result import JobResult
@@ -144,6 +149,68 @@ def test_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (reports[0]["job"], reports[0]["records"]) == ("live", 2 + 2 * HALF - 1)
     assert reports[0]["segments"][0]["damaged"] == 1
     assert spark.read.parquet(str(tmp_path / "out" / "latency_hist")).count() > 0
+
+
+def test_of_late_is_what_came_since_then(spark: Any, tmp_path: Path) -> None:
+    """A look that is older than the last seconds, and all before, do not count."""
+    logs, now = tmp_path / "logs", itertools.count(100)
+    log = GrowingLog(logs, 1)
+    log.commit(100)
+    recent = Recent(2.5, clock=lambda: next(now))  # at 101, 102, ...
+    spans: list[tuple[float, list[dict[str, Any]]]] = []
+    steps = iter([300, 600, 1000, 1500, 2100])
+
+    def refresh(_result: JobResult) -> bool:
+        spans.append((recent.span, recent.rows))
+        step = next(steps, None)
+        if step is not None:
+            log.commit(step)
+        return step is not None
+
+    out = tmp_path / "out"
+    live.run(
+        spark, [str(logs)], out, trigger_s=0.05, duration_s=None, refresh=refresh, recent=recent
+    )
+    assert [span for span, _ in spans] == [0, 1, 2, 3, 3, 3]
+    assert spans[0][1] == []
+    for (first, last), (_, rows) in zip(
+        [(100, 300), (100, 600), (100, 1000), (300, 1500), (600, 2100)], spans[1:], strict=True
+    ):
+        (row,) = (row for row in rows if row["wake"] == "all")
+        values = np.sort(log.values[first:last])
+        assert row["n"] == last - first
+        assert row["mean_ns"] == pytest.approx(values.mean(), rel=1e-12)
+        for name, exact in (
+            ("min_ns", values[0]),
+            ("p50_ns", values[-(-len(values) // 2) - 1]),
+            ("max_ns", values[-1]),
+        ):
+            assert abs(row[name] - exact) <= max(1, 0.0040 * exact), name
+
+
+def test_the_last_seconds_are_shown_and_served(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = dict.fromkeys(("engine", "host", "channel"), "x") | {"database": 1, "pid": 7}
+    row |= {"wake": "all", "n": 5, "rate_per_s": 2.5, "mean_ns": 1e6}
+    row |= dict.fromkeys((*QUANTILES, "min_ns", "max_ns"), 2_000_000)
+    serve = exporting(0)
+    address = capsys.readouterr().err.split()[3]
+    serve([row])
+    with urllib.request.urlopen(f"http://{address}", timeout=60) as answer:
+        text = answer.read().decode()
+    found = {
+        (sample.name, sample.labels.get("quantile")): (sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    labels, count = found["pynotify_latency_messages", None]
+    assert (labels["channel"], labels["pid"], labels["wake"], count) == ("x", "7", "all", 5)
+    assert found["pynotify_latency_seconds", "0.99"][1] == 0.002
+    report = {"recent": {"seconds": 59.0, "rows": [row]}, "rows": [row], "totals": {}}
+    live._show(report | {"segments": [], "status": "clean", "records": 5, "wall_s": 60.0})
+    shown = capsys.readouterr().out
+    assert shown.startswith("in the last 59.0 s:\nchannel") and "since the beginning:\n" in shown
 
 
 def test_no_logs_yet(spark: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
+from spark_jobs import survey as survey_module
 from spark_jobs.errors import NoLogsError
 from spark_jobs.logs import schema
 from spark_jobs.logs.model import CHUNK_RECORDS, Log
@@ -164,6 +165,55 @@ def test_missing_files_and_drops_make_a_log_incomplete(tmp_path: Path) -> None:
         "5 records were dropped when there was no room",
     ]
     assert all(LogReader(log).incomplete for log in found.logs)
+
+
+def _ledger(directory: Path, log_id: int, *parts: int) -> None:
+    lines = [
+        f'\n{{"log_id":"{log_id:016x}","part":{part},"records":10,"dropped":0}}\n' for part in parts
+    ]
+    (directory / "recycled.jsonl").write_text("".join(lines))
+
+
+def test_files_that_made_room_are_told_apart_from_those_that_are_missing(tmp_path: Path) -> None:
+    log = a_log(tmp_path)
+    paths = log.write(files=8)
+    _ledger(tmp_path, log.head["log_id"], 0, 1, 2, 4, 5)
+    for part in (0, 1, 2, 4, 6):  # 5 is still there: the process died before it removed it
+        paths[part].unlink()
+    (found,) = survey([tmp_path]).logs
+    assert found.incomplete == (
+        "file 0 to 2, 4 of the log, 40 records, made room for others; file 6 of the log is missing"
+    )
+
+
+def test_a_ledger_that_is_cut_or_nonsense_says_nothing(tmp_path: Path) -> None:
+    log = a_log(tmp_path)
+    paths = log.write(files=3)
+    paths[0].unlink()
+    _ledger(tmp_path, log.head["log_id"], 0)
+    ledger = tmp_path / "recycled.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-9] + b'\n[]\n{"log_id":7}\n\xff\n{"log_id":"x"}\n')
+    (found,) = survey([tmp_path]).logs
+    assert found.incomplete == "file 0 of the log is missing"
+
+
+def test_a_file_that_goes_while_the_headers_are_read_made_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log(tmp_path)
+    paths = log.write(files=3)
+    read = survey_module.read_segment
+
+    def recycle_first(path: str) -> object:
+        if path == str(paths[0]):
+            _ledger(tmp_path, log.head["log_id"], 0)
+            paths[0].unlink()
+        return read(path)
+
+    monkeypatch.setattr(survey_module, "read_segment", recycle_first)
+    result = survey([tmp_path])
+    assert result.unreadable == []
+    assert result.logs[0].incomplete == "file 0 of the log, 10 records, made room for others"
 
 
 def test_a_channel_name_may_take_many_records(tmp_path: Path) -> None:

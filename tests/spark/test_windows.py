@@ -121,6 +121,21 @@ def test_who_holds_the_tail(local: Any, tmp_path: Path) -> None:
     assert sum(row["n"] for row in per_window if row["pid"] == 2) == 900
 
 
+def test_containers_of_one_kernel_share_a_queue(local: Any, tmp_path: Path) -> None:
+    """Each has a host's name of its own; of both only the slower holds the tail."""
+    commits = SECOND + np.arange(900, dtype=np.int64) * (SECOND // 100)
+    for pid, host, late in ((1, "web1", 2 * SECOND), (2, "web2", 5 * SECOND)):
+        log = LogWriter(tmp_path, pid, host=host)
+        receives(log, "c", np.arange(900), ts=commits + late, ref_ts=commits, lag=1)
+        log.write()
+    result = lag.run(local, survey([tmp_path]), tmp_path / "out")
+    holding = {row["host"]: row["windows_as_holder"] for row in result.rows}
+    assert holding["web1"] == 0 and holding["web2"] > 10
+    holders = read_table(tmp_path / "out" / "lag_holders").to_pylist()
+    assert {row["host"] for row in holders} == {"web2"}
+    assert len({row["window"] for row in holders}) == len(holders)
+
+
 def test_publish_to_finish_against_numpy(local: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(12)
     truth: dict[tuple[str, str], list[np.ndarray]] = {}

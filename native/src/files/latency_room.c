@@ -166,7 +166,7 @@ static bool is_named(int dir, const struct entry *e, const struct stat *st)
 }
 
 /* `fd` has the exclusive lock.  A file without a whole header has no records either. */
-static bool remove_locked(int dir, int fd, const struct entry *e)
+static bool remove_idle(int dir, int fd, const struct entry *e)
 {
     struct pn_latlog_header h;
     struct stat st;
@@ -201,7 +201,7 @@ static int open_idle(int dir, const struct entry *e)
 static bool recycle(int dir, const struct entry *e)
 {
     int fd = open_idle(dir, e);
-    bool removed = fd >= 0 && remove_locked(dir, fd, e);
+    bool removed = fd >= 0 && remove_idle(dir, fd, e);
     if (fd >= 0)
         close(fd);
     return removed;
