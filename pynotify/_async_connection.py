@@ -91,6 +91,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
         latency_log_limit: int | None = None,
+        application_name: str = "",
         **options: Unpack[OpenOptions],
     ) -> Opening[Self]:
         """Open the segment `name`, creating it if need be, and take a backend slot in it.
@@ -104,7 +105,10 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
 
         def claim() -> Handle:
             with map_segment(name, create=True, options=options) as mapping:
-                return Handle.claim(mapping.usable, name, database, log, wakeup)
+                handle = Handle.claim(mapping.usable, name, database, log, wakeup)
+                if application_name:
+                    handle.set_application_name(application_name)
+                return handle
 
         return Opening(cls._connect_by(partial(repeat_while_unlinked, claim)))
 

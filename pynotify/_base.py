@@ -72,6 +72,19 @@ class BaseConnection:
         return self._handle.database
 
     @property
+    def application_name(self) -> str:
+        """What the connection is for, as `stat` and `top` show it: up to 63 bytes of UTF-8.
+
+        Setting it takes the segment's lock for an instant.  Raises `LockTimeout`.
+        """
+        return self._handle.application_name
+
+    @application_name.setter
+    def application_name(self, name: str) -> None:
+        """Set it: any text, of which the first 63 bytes are shown; "" for none."""
+        self._handle.set_application_name(name)
+
+    @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
         return self._handle.closed

@@ -23,6 +23,7 @@ def connect(
     latency_log: str | os.PathLike[str] | None = None,
     wakeup: str | int | None = None,
     latency_log_limit: int | None = None,
+    application_name: str = "",
     **options: Unpack[OpenOptions],
 ) -> Connection:
     """Open the segment `name`, creating it if need be, and take a backend slot in it.
@@ -32,7 +33,13 @@ def connect(
 
     def make() -> Connection:
         with open_segment(name, **options) as engine:
-            return engine.connect(database, latency_log, wakeup, latency_log_limit)
+            return engine.connect(
+                database,
+                latency_log,
+                wakeup,
+                latency_log_limit=latency_log_limit,
+                application_name=application_name,
+            )
 
     return repeat_while_unlinked(make)
 

@@ -56,7 +56,9 @@ class Engine(ClosedByWith):
         database: str = "default",
         latency_log: str | os.PathLike[str] | None = None,
         wakeup: str | int | None = None,
+        *,
         latency_log_limit: int | None = None,
+        application_name: str = "",
     ) -> Connection:
         """Take a backend slot.
 
@@ -65,12 +67,16 @@ class Engine(ClosedByWith):
         logs.  `wakeup` is "sigusr1" (the default), the number of a real-time signal, or "poll"
         (no signals).  `latency_log_limit`: the most bytes that the files in that directory may
         have, whatever processes write there (4 GiB unless it is said); for a new file the oldest
-        that no process writes are removed.  Raises `TooManyBackends`, `SegmentUnlinked`,
-        `SegmentCorrupt`, `LockTimeout`.
+        that no process writes are removed.  `application_name` is that of the connection, which
+        can be changed.  Raises `TooManyBackends`, `SegmentUnlinked`, `SegmentCorrupt`,
+        `LockTimeout`.
         """
         log = LatencyLog.of(latency_log, latency_log_limit)
         self._check_usable()
-        return Connection(Handle.claim(self._mapping.usable, self.name, database, log, wakeup))
+        handle = Handle.claim(self._mapping.usable, self.name, database, log, wakeup)
+        if application_name:
+            handle.set_application_name(application_name)
+        return Connection(handle)
 
     def stat(self, *, timeout: float = _LOCK_TIMEOUT) -> EngineStat:
         """Counters and present state; frees the slots of dead processes first.
@@ -229,4 +235,5 @@ def _backend_stat(row: Any) -> BackendStat:
         in_transaction=bool(row.in_transaction),
         wakeup=row.signo if row.signo > 0 else "poll",
         bridge=_BRIDGES.get(row.bridge),
+        application_name=ffi.string(row.application_name).decode("utf-8", "replace"),
     )

@@ -65,7 +65,7 @@ NO_LOG = LatencyLog()
 class Handle(Port):
     """One backend slot: the C connection, and the mapping that it keeps."""
 
-    __slots__ = ("__weakref__", "backend_id", "database", "mapping", "pid")
+    __slots__ = ("__weakref__", "application_name", "backend_id", "database", "mapping", "pid")
 
     def __init__(self, engine: Any, native: Any, database: str) -> None:
         self.native = native
@@ -73,6 +73,7 @@ class Handle(Port):
         self.mapping = engine
         keep(self, native, engine)
         self.database = database
+        self.application_name = ""
         self.pid: int = lib.pn_conn_pid(native)
         self.backend_id: int = lib.pn_conn_backend_id(native)
         self.log_notices()
@@ -118,6 +119,15 @@ class Handle(Port):
             text = str(refused).partition("\n")[0].replace("channel name", "database name")
             raise ProgrammingError(text, hint=refused.hint or "")
         raise refused
+
+    def set_application_name(self, name: str) -> None:
+        """Say what the connection is for.  May be repeated."""
+        if not isinstance(name, str):
+            raise TypeError(f"application_name must be a str, not {type(name).__name__}")
+        self.check_usable()
+        encoded = name.encode("utf-8", "replace")
+        check(again(lambda: lib.pn_conn_set_application_name(self.native, encoded, len(encoded))))
+        self.application_name = name
 
     def sibling(self, database: str) -> Handle:
         """A backend slot in another database of the same segment.

@@ -55,6 +55,8 @@ class BackendStat:
     `channels` is a count; `lag_bytes` counts from the first entry it still has to read to the
     head of the queue, 0 when it is quiet.  `wakeup` is the number of its signal, or "poll";
     `bridge` is "one way" or "both ways" of a bridge to PostgreSQL, else None.
+    `application_name`: what the connection is for, as its program says; of a client of the gateway
+    its own name, and its process in brackets.
     """
 
     backend_id: int
@@ -66,6 +68,7 @@ class BackendStat:
     in_transaction: bool
     wakeup: int | str
     bridge: str | None = None
+    application_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     f.asked++;
     while (in.left > 0 && f.len < MAX_SENT)
         put_message(&in);
-    struct gw_session *session = gw_session_new(&f.shared, 0, false, 7);
+    const struct gw_peer peer = {.uid = 0};
+    struct gw_session *session = gw_session_new(&f.shared, &peer, false, 7);
     FUZZ_CHECK(session != NULL, "no memory");
     send_all(session, piece);
     FUZZ_CHECK(f.ready > 0, "the session did not begin");

@@ -10,6 +10,9 @@
  * GW_OUT_MAX bytes, the session is READYING until the client has taken them.  What is committed
  * meanwhile does not count, so others that go on sending hold nothing up.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "work.h"
 
 #define WARNING_INTERVAL_NS 1000000000LL
@@ -135,6 +138,29 @@ static bool is_told_all(struct gw_session *session)
     return true;
 }
 
+/* What statistics show of the slot: the program's own name, and its process or port. */
+static void tell_name(struct gw_session *session)
+{
+    const struct gw_peer *peer = &session->peer;
+    const char *name = gw_setting(session->settings, "application_name");
+    char at[32], text[sizeof session->known_as];
+    if (session->conn == NULL)
+        return;
+    if (peer->pid != 0)
+        snprintf(at, sizeof at, "[%d]", (int) peer->pid);
+    else
+        snprintf(at, sizeof at, "[tcp %u]", (unsigned) peer->port);
+    size_t len = strlen(name), room = sizeof text - 2 - strlen(at);
+    while (len > 0 &&
+           (len > room || (name[len] & 0xC0) == 0x80)) /* not in the middle of a character */
+        len--;
+    snprintf(text, sizeof text, "%.*s%s%s", (int) len, name, len != 0 ? " " : "", at);
+    /* while a process holds the lock: at the next statement's end */
+    if (strcmp(text, session->known_as) != 0 &&
+        pn_conn_set_application_name(session->conn, text, strlen(text)) == 0)
+        memcpy(session->known_as, text, sizeof text);
+}
+
 void gw_go_on_readying(struct gw_session *session)
 {
     static const char status[] = {
@@ -143,6 +169,7 @@ void gw_go_on_readying(struct gw_session *session)
         return;
     session->activity = GW_IDLE;
     gw_settings_report(session->settings, &session->out, false);
+    tell_name(session);
     gw_send_ready(&session->out, status[session->block]);
 }
 

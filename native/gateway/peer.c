@@ -16,7 +16,7 @@ bool gw_unix_peer(int fd, struct gw_peer *out)
     socklen_t len = sizeof credentials;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &len) != 0)
         return false;
-    *out = (struct gw_peer) {credentials.uid, credentials.gid, true};
+    *out = (struct gw_peer) {credentials.uid, credentials.gid, true, credentials.pid, 0};
     return true;
 }
 
@@ -52,7 +52,7 @@ static bool ask(int netlink, const struct sockaddr_in *peer, const struct sockad
         answer.head.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
         return false;
     const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-    *out = (struct gw_peer) {.uid = found->idiag_uid};
+    *out = (struct gw_peer) {.uid = found->idiag_uid, .port = ntohs(peer->sin_port)};
     /* One that was closed has no inode any more, and uid 0, whichever it had. */
     return found->idiag_inode != 0 && found->id.idiag_sport == peer->sin_port &&
            found->id.idiag_dport == own->sin_port;

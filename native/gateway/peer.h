@@ -3,12 +3,15 @@
 #define PN_GATEWAY_PEER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct gw_peer {
     uid_t uid;
     gid_t gid;
     bool has_gid;
+    pid_t pid;     /* 0: it cannot be told, as of TCP */
+    uint16_t port; /* of TCP */
 };
 
 /* false: it cannot be told. */

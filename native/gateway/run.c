@@ -95,8 +95,8 @@ static bool call_signal(struct gw_session *session, const struct gw_value *args,
     struct gw_shared *shared = session->shared;
     enum gw_signaled done = GW_NO_CLIENT;
     if (args[0].whole > 0)
-        done =
-            shared->terminate(shared->server, session->uid, (uint32_t) args[0].whole, terminates);
+        done = shared->terminate(shared->server, session->peer.uid, (uint32_t) args[0].whole,
+                                 terminates);
     if (done == GW_NOT_ALLOWED) {
         gw_fail(error, "42501",
                 "must be a member of the role whose %s or member of pg_signal_backend",
@@ -104,7 +104,7 @@ static bool call_signal(struct gw_session *session, const struct gw_value *args,
         gw_hint(error,
                 "A client may signal those of its own uid, %u; root and the segment's owner may "
                 "signal all.",
-                (unsigned) session->uid);
+                (unsigned) session->peer.uid);
         return false;
     }
     if (done == GW_NO_CLIENT) {

@@ -334,16 +334,15 @@ static bool contains(const uint32_t *ids, size_t n, uint32_t id)
     return false;
 }
 
-static bool may_connect(const pn_gateway *gateway, int fd, bool tcp, uid_t *uid)
+static bool may_connect(const pn_gateway *gateway, int fd, bool tcp, struct gw_peer *peer)
 {
-    struct gw_peer peer;
-    *uid = (uid_t) -1;
-    if (!(tcp ? gw_tcp_peer(fd, &peer) : gw_unix_peer(fd, &peer)))
+    if (!(tcp ? gw_tcp_peer(fd, peer) : gw_unix_peer(fd, peer))) {
+        *peer = (struct gw_peer) {.uid = (uid_t) -1};
         return false;
-    *uid = peer.uid;
-    return peer.uid == (uid_t) pn_engine_owner_euid(gateway->shared.engine) ||
-           contains(gateway->uids, gateway->nuids, peer.uid) ||
-           (peer.has_gid && contains(gateway->gids, gateway->ngids, peer.gid));
+    }
+    return peer->uid == (uid_t) pn_engine_owner_euid(gateway->shared.engine) ||
+           contains(gateway->uids, gateway->nuids, peer->uid) ||
+           (peer->has_gid && contains(gateway->gids, gateway->ngids, peer->gid));
 }
 
 /* With its last words, as far as its socket takes them. */
@@ -371,14 +370,14 @@ static void note_silent(pn_gateway *gateway, struct silent *among, struct client
 static bool add_client(pn_gateway *gateway, int fd, bool tcp, int64_t now)
 {
     uint32_t secret = 0;
-    uid_t uid;
-    bool refused = !may_connect(gateway, fd, tcp, &uid);
+    struct gw_peer peer;
+    bool refused = !may_connect(gateway, fd, tcp, &peer);
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL || getrandom(&secret, sizeof secret, 0) != sizeof secret) {
         free(client);
         return false;
     }
-    client->session = gw_session_new(&gateway->shared, uid, refused, secret);
+    client->session = gw_session_new(&gateway->shared, &peer, refused, secret);
     client->fd = fd;
     client->slot_fd = -1;
     client->events = EPOLLIN;
@@ -465,7 +464,7 @@ static enum gw_signaled terminate(void *server, uint32_t by_uid, uint32_t pid, b
         struct gw_session *session = client->session;
         if (session->conn == NULL || session->pid != pid)
             continue;
-        if (!all && session->uid != by_uid)
+        if (!all && session->peer.uid != by_uid)
             return GW_NOT_ALLOWED;
         if (whole_session)
             session->terminated = true;

@@ -186,14 +186,14 @@ static bool take_message(struct gw_session *session)
 
 /* ---- the session ----------------------------------------------------------------------------- */
 
-struct gw_session *gw_session_new(struct gw_shared *shared, uint32_t uid, bool refused,
-                                  uint32_t secret)
+struct gw_session *gw_session_new(struct gw_shared *shared, const struct gw_peer *peer,
+                                  bool refused, uint32_t secret)
 {
     struct gw_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return NULL;
     session->shared = shared;
-    session->uid = uid;
+    session->peer = *peer;
     session->refused = refused;
     session->secret = secret;
     session->activity = GW_STARTUP;

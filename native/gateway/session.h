@@ -36,6 +36,7 @@
 #include "arena.h"
 #include "expr.h"
 #include "guc.h"
+#include "peer.h"
 #include "pynotify.h"
 #include "tree.h"
 #include "wire.h"
@@ -123,8 +124,9 @@ struct gw_session {
     struct gw_settings *settings;
     struct gw_arena arena; /* of one statement */
     char *user, *database;
-    uint32_t uid; /* of the peer, or (uid_t) -1 */
-    bool refused; /* the peer may not connect */
+    struct gw_peer peer; /* its uid: or (uid_t) -1 */
+    char known_as[64];   /* in the segment's statistics */
+    bool refused;        /* the peer may not connect */
     enum gw_block block;
     enum gw_activity activity;
     bool batch;        /* between the first message of an extended batch and its Sync */
@@ -161,9 +163,9 @@ struct gw_session {
     struct gw_error error;
 };
 
-/* NULL: no memory.  `uid` and `refused`: what peer authentication says. */
-struct gw_session *gw_session_new(struct gw_shared *shared, uint32_t uid, bool refused,
-                                  uint32_t secret);
+/* NULL: no memory.  `peer` and `refused`: what peer authentication says. */
+struct gw_session *gw_session_new(struct gw_shared *shared, const struct gw_peer *peer,
+                                  bool refused, uint32_t secret);
 /* An open transaction is rolled back. */
 void gw_session_free(struct gw_session *session);
 

@@ -252,6 +252,12 @@ int pn_connect(pn_engine *engine, const char *database, size_t database_len, int
                const char *latency_log, pn_conn **out);
 
 /*
+ * What the connection is for, as pn_engine_stat() shows it: 63 bytes at the most, a longer one is
+ * cut.  Without it there is none.  0; -PN_EREAPED, -PN_ELOCK, -PN_ELOCKBUSY, -PN_ECORRUPT.
+ */
+int pn_conn_set_application_name(pn_conn *conn, const char *name, size_t len);
+
+/*
  * The most bytes that the directory of its latency log may have, whatever processes write there (4
  * GiB unless it is said).  When a log needs another file and there is no room, the oldest files
  * that no process writes are removed.  0; -EINVAL for a connection without a latency log.
@@ -548,6 +554,7 @@ typedef struct pn_backend_stat {
     uint32_t bridge; /* enum pn_bridge_kind */
     uint64_t lag_bytes;
     char database[256];
+    char application_name[64];
 } pn_backend_stat;
 
 /* Reaps the dead first.  rows may be NULL. */

@@ -43,8 +43,12 @@ def as_json(
 
 
 def backend_table(backends: Iterable[BackendStat]) -> list[str]:
-    """Headings and a line for each."""
-    return table(_HEADINGS, map(_row, backends))
+    """Headings and a line for each; the last column where one says what it is for."""
+    listed = list(backends)
+    if not any(backend.application_name for backend in listed):
+        return table(_HEADINGS, map(_row, listed))
+    rows = [(*_row(backend), backend.application_name) for backend in listed]
+    return table((*_HEADINGS, "APPLICATION"), rows)
 
 
 def _row(backend: BackendStat) -> tuple[object, ...]:

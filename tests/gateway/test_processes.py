@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import socket
@@ -199,6 +200,27 @@ def test_only_users_that_are_allowed(
             assert said in as_user(uid, program.format(address)), (address, uid)
     with Client(("127.0.0.1", port)) as own:
         assert own.start("me", "default")[-1] == ("Z", "I")
+
+
+def test_statistics_have_a_name_for_each_client(gateway: Running) -> None:
+    def names() -> list[str]:
+        with pynotify.open(gateway.segment) as engine:
+            return [backend.application_name for backend in engine.stat().backends]
+
+    with gateway.client() as plain, gateway.client(application_name="web") as named:
+        own = f"[{os.getpid()}]"
+        assert names() == [own, f"web {own}"]
+        named.ask("SET application_name = 'jobs'")
+        assert names() == [own, f"jobs {own}"]
+        named.ask(f"BEGIN; SET LOCAL application_name = '{'é' * 60}'")
+        (shown,) = (name for name in names() if name.startswith("é"))
+        assert re.fullmatch(r"é+ \[\d+\]", shown) and 60 <= len(shown.encode()) <= 63
+        named.ask("ROLLBACK")
+        assert names() == [own, f"jobs {own}"]
+        plain.ask("SET application_name = 'x'; ROLLBACK")
+        command = [sys.executable, "-m", "pynotify", "stat", gateway.segment]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert re.search(rf"  jobs \[{os.getpid()}\]$", out, re.M) and "APPLICATION\n" in out
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import signal
 import subprocess
@@ -310,3 +311,33 @@ def test_a_bridge(engine: pynotify.Engine, connect: Connect) -> None:
     assert kinds == {"one": "both ways", "default": None}
     bridge.close()
     assert [row.bridge for row in engine.stat().backends] == [None]
+
+
+def test_application_names(engine: pynotify.Engine, engine_name: str) -> None:
+    def names() -> list[str]:
+        return [backend.application_name for backend in engine.stat().backends]
+
+    with pynotify.connect(engine_name, application_name="web") as one, engine.connect() as two:
+        assert names() == ["web", ""]
+        one.application_name = "é" * 40  # 80 bytes
+        two.application_name = "jobs"
+        assert names() == ["é" * 31, "jobs"]
+        assert (one.application_name, two.application_name) == ("é" * 40, "jobs")
+        one.application_name = ""
+        assert names() == ["", "jobs"]
+        with pytest.raises(TypeError, match="application_name must be a str, not bytes"):
+            one.application_name = b"x"  # type: ignore[assignment]
+    with engine.connect() as next_of_the_slot:
+        assert names() == [""]
+    with pytest.raises(pynotify.InterfaceError):
+        next_of_the_slot.application_name = "x"
+
+
+def test_application_name_of_asyncio(engine: pynotify.Engine, engine_name: str) -> None:
+    async def scenario() -> None:
+        async with pynotify.AsyncConnection.connect(engine_name, application_name="loop") as conn:
+            assert [backend.application_name for backend in engine.stat().backends] == ["loop"]
+            conn.application_name = "other"
+            assert [backend.application_name for backend in engine.stat().backends] == ["other"]
+
+    asyncio.run(scenario())

@@ -546,6 +546,34 @@ PN_API int32_t pn_conn_backend_id(const pn_conn *conn)
     return (int32_t) conn->slot;
 }
 
+/* Not in the middle of a character of UTF-8. */
+static size_t cut(const char *text, size_t len, size_t most)
+{
+    if (len <= most)
+        return len;
+    while (most > 0 && ((unsigned char) text[most] & 0xC0) == 0x80)
+        most--;
+    return most;
+}
+
+PN_API int pn_conn_set_application_name(pn_conn *conn, const char *name, size_t len)
+{
+    struct pn_hold hold;
+    int rc = pn_conn_check(conn);
+    if (rc == 0)
+        rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
+    if (rc != 0)
+        return rc;
+    rc = pn_conn_check_slot(conn);
+    if (rc == 0) {
+        size_t n = cut(name, len, PN_APPLICATION_NAME - 1);
+        memcpy(conn->me->application_name, name, n);
+        memset(conn->me->application_name + n, 0, PN_APPLICATION_NAME - n);
+    }
+    pn_lock_release(conn->seg);
+    return rc;
+}
+
 PN_API int pn_conn_limit_log(pn_conn *conn, uint64_t bytes)
 {
     int rc = pn_conn_check(conn);

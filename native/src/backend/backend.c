@@ -168,6 +168,7 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
     me->firstSub = 0;
     me->numSubs = 0;
     me->reserved = 0;
+    me->application_name[0] = '\0';
     uint32_t generation = pn_load_relaxed(&me->generation);
     pn_store_relaxed(&me->in_transaction, pn_owned(generation, 0));
     pn_store_relaxed(&me->watches, pn_owned(generation, 0));

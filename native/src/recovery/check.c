@@ -381,6 +381,7 @@ static void stat_backend(struct pn_segment *seg, uint32_t slot, pn_backend_stat 
         row->bridge = b->numSubs == 0 ? PN_BRIDGE_ONE_WAY : PN_BRIDGE_BOTH;
     if (b->numSubs != 0 && pn_backend_pins(seg, b, &start) && start < head)
         row->lag_bytes = head - start;
+    memcpy(row->application_name, b->application_name, sizeof row->application_name - 1);
     if (b->database < seg->max_databases)
         snprintf(row->database, sizeof row->database, "%s", seg->database[b->database].name);
 }

@@ -215,6 +215,8 @@ enum pn_procsignal_reason {
     NUM_PROCSIGNALS = 5
 };
 
+#define PN_APPLICATION_NAME 64
+
 enum pn_slot_state { PN_SLOT_FREE = 0, PN_SLOT_CLAIMED = 1 };
 
 struct QueueBackendStatus {
@@ -249,8 +251,11 @@ struct QueueBackendStatus {
     /* Written by the owner without the lock, so with its generation above the value: pn_owned() */
     pn_atomic_u64 in_transaction; /* W: owner: open explicit transactions.  R: statistics */
     pn_atomic_u64 watches; /* W: owner sets, holder clears.  R: any: it has walked (watch.c 2) */
+
+    /* Line 5, for people.  W, R: holder; the last byte is 0. */
+    _Alignas(64) char application_name[PN_APPLICATION_NAME];
 };
-_Static_assert(sizeof(struct QueueBackendStatus) == 256, "four cache lines a backend");
+_Static_assert(sizeof(struct QueueBackendStatus) == 320, "five cache lines a backend");
 
 /*
  * A process that has lost the slot, and does not know, changes such a word by CAS from what was its
