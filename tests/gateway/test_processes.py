@@ -84,7 +84,8 @@ def test_two_hundred_kills(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess, connect: Connect
 ) -> None:
     """GW-KILL: wherever it is killed, native peers lose nothing, and the segment is sound."""
-    require("pynotify-gateway", None if PROGRAM.exists() else "no release build of CMake")
+    if not PROGRAM.exists():
+        require("pynotify-gateway", "the release build of CMake is not there")
     sender, listener = connect(), connect()
     listener.listen("a")
     sent = 0
