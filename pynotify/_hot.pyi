@@ -195,6 +195,16 @@ class Counter:
         It can be read by any thread, in a forked child, and after the connection was closed.
         """
 
+    @property
+    def changed_at(self) -> float | None:
+        """When it was bumped last, in seconds as those of `time.time()`; None: never.
+
+        It is the time of that transaction's commit, by this host's clock, which may be set back.
+        After a value was read it is the time of that value or of a later one; read before the
+        value, it may be of one that is about to be seen.  Like `value` it can be read by any
+        thread, in a forked child, and after the connection was closed.
+        """
+
 class Inlet:
     """What receives, where nothing is out of the ordinary."""
 

@@ -377,6 +377,13 @@ int pn_generation(pn_conn *conn, const char *name, size_t len, uint32_t *index);
 /* Its value: a load (acquire).  Needs no connection; any thread or process, also after a fork. */
 uint64_t pn_generation_value(const pn_engine *engine, uint32_t index);
 
+/*
+ * When the transaction that bumped it last was committed: CLOCK_REALTIME in ns, 0: never.  A caller
+ * that has read a value reads the time of that value or of a later one; before the value, the time
+ * may be of one that is about to be seen.
+ */
+int64_t pn_generation_changed_ns(const pn_engine *engine, uint32_t index);
+
 /* Add one at the commit of `txn`; every call counts.  -EINVAL: no counter of this database. */
 int pn_txn_bump(pn_txn *txn, uint32_t index);
 

@@ -25,6 +25,20 @@ static PyObject *get_value(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(pn_generation_value(c->engine, c->index));
 }
 
+static PyObject *get_changed_at(PyObject *self, void *unused)
+{
+    const struct counter *c = (struct counter *) self;
+    (void) unused;
+    if (c->engine == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "changed_at");
+        return NULL;
+    }
+    int64_t ns = pn_generation_changed_ns(c->engine, c->index);
+    if (ns == 0)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble((double) ns / 1e9); /* as time.time() does */
+}
+
 static PyObject *read_from(PyObject *self, PyObject *engine)
 {
     const pn_engine *address = pn_py_address_of(engine);
@@ -38,6 +52,14 @@ static PyGetSetDef properties[] = {
     {"value", get_value, NULL,
      "How often the counter was bumped: one load from shared memory.\n\n"
      "It can be read by any thread, in a forked child, and after the connection was closed.",
+     NULL},
+    {"changed_at", get_changed_at, NULL,
+     "When it was bumped last, in seconds as those of `time.time()`; None: never.\n"
+     "\n"
+     "It is the time of that transaction's commit, by this host's clock, which may be set back.\n"
+     "After a value was read it is the time of that value or of a later one; read before the\n"
+     "value, it may be of one that is about to be seen.  Like `value` it can be read by any\n"
+     "thread, in a forked child, and after the connection was closed.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

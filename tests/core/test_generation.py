@@ -10,6 +10,7 @@ import pickle
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -37,6 +38,26 @@ def test_starts_at_zero_and_every_bump_counts(conn: pynotify.Connection) -> None
         users.bump()
         assert users.value == expected
     assert conn.generation("orders").value == 0
+
+
+def test_when_it_changed(connect: Connect) -> None:
+    conn = connect()
+    users = conn.generation("users")
+    assert users.changed_at is None
+    before = time.time()
+    users.bump()
+    first = users.changed_at
+    assert first is not None
+    assert before <= first <= time.time()
+    assert in_child(lambda: users.changed_at) == first
+    with conn.transaction():
+        users.bump()
+        assert users.changed_at == first
+        between = time.time()
+    assert connect().generation("users").changed_at == users.changed_at
+    assert (users.changed_at or 0) >= between
+    conn.close()
+    assert (users.changed_at or 0) >= between
 
 
 def bump_users(conn: pynotify.Connection) -> None:
@@ -294,7 +315,7 @@ def test_in_a_forked_child(engine: pynotify.Engine, conn: pynotify.Connection) -
         try:
             users.bump()
         except pynotify.ForkedConnectionError as error:
-            text = str(error)
+            text = f"{error} {error.hint}"
         with engine.connect() as own:
             own.generation("users").bump()
         return before, text, users.value
@@ -302,6 +323,7 @@ def test_in_a_forked_child(engine: pynotify.Engine, conn: pynotify.Connection) -
     before, text, after = in_child(child)
     assert (before, after) == (1, 2)
     assert str(os.getpid()) in text
+    assert "pynotify.get(" in text  # what to do
     assert users.value == 2
 
 

@@ -611,6 +611,14 @@ PN_API uint64_t pn_generation_value(const pn_engine *engine, uint32_t index)
     return pn_load_acquire(&pn_generation_at(seg, index)->value);
 }
 
+PN_API int64_t pn_generation_changed_ns(const pn_engine *engine, uint32_t index)
+{
+    const struct pn_segment *seg = engine->seg;
+    if (index >= seg->max_generations)
+        return 0;
+    return (int64_t) pn_load_acquire(&pn_generation_at(seg, index)->changed_ns);
+}
+
 PN_API int pn_bump(pn_conn *conn, uint32_t index)
 {
     int rc = pn_conn_check(conn);

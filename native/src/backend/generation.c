@@ -41,12 +41,18 @@
  *
  *    A dead committer is found by trying the lock; a free one says that it is announced by now.
  *    native/models/generation.pml has all this, and what fails if it is done otherwise.
+ * 7. The time of a bump is that of its transaction, and is stored before the value: a reader of
+ *    the value finds the time of it or of a later one.  The other way round a time may be one
+ *    bump ahead of the value, for as long as its committer, or the recovery of that one, needs.
+ *    A reader that stores a value itself (5) replaces only a time that was there while the value
+ *    was missing; the committer's own, and those of later bumps, make its compare-and-swap fail.
  */
 #define _GNU_SOURCE
 #include "backend/generation.h"
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/crashpoint.h"
 #include "base/hash.h"
@@ -112,6 +118,7 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
     struct pn_generation *g = pn_generation_at(seg, *at);
     g->hash = hash;
     pn_store_relaxed(&g->value, 0);
+    pn_store_relaxed(&g->changed_ns, 0);
     g->dboid = conn->dboid;
     g->name_len = (uint32_t) len;
     PN_CRASH("generation:entry");
@@ -155,21 +162,47 @@ uint32_t pn_generation_count_locked(const struct pn_segment *seg)
     return used;
 }
 
+uint64_t pn_generation_time(int64_t mono_ns)
+{
+    struct timespec real;
+    int64_t ago = pn_now_ns() - mono_ns;
+    /* This one second: a delay between the two makes the time later, never earlier. */
+    clock_gettime(CLOCK_REALTIME, &real);
+    return (uint64_t) ((int64_t) real.tv_sec * 1000000000 + real.tv_nsec - ago);
+}
+
 void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
     pn_assert_held(seg);
-    pn_atomic_u64 *value = &pn_generation_at(seg, qe->channel_hash)->value;
-    if (pn_load_relaxed(value) < qe->chan_seq)
-        pn_store_release(value, qe->chan_seq);
+    struct pn_generation *g = pn_generation_at(seg, qe->channel_hash);
+    if (pn_load_relaxed(&g->value) >= qe->chan_seq)
+        return;
+    pn_store_release(&g->changed_ns, pn_generation_time(qe->sent_ns)); /* as in a commit */
+    PN_CRASH("recover:time");
+    pn_store_release(&g->value, qe->chan_seq);
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
+
+/* What the committer is about to store, by a reader. */
+static void set_unlocked(struct pn_generation *g, uint64_t value, int64_t sent_ns)
+{
+    uint64_t time = pn_load_acquire(&g->changed_ns); /* before the value: see 7 */
+    uint64_t found = pn_load_acquire(&g->value);
+    if (found >= value)
+        return;
+    pn_cas_u64(&g->changed_ns, &time, pn_generation_time(sent_ns));
+    PN_CRASH("read:time");
+    while (found < value && !pn_cas_u64(&g->value, &found, value))
+        ;
+}
 
 int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t *passed)
 {
     struct pn_segment *seg = conn->seg;
     uint32_t index = *(volatile const uint32_t *) &qe->channel_hash;
     uint64_t value = qe->chan_seq;
+    int64_t sent_ns = *(volatile const int64_t *) &qe->sent_ns;
     uint16_t kind = *(volatile const uint16_t *) &qe->kind;
     if (kind >= PN_ENTRY_PUBLISH && kind <= PN_ENTRY_BURY)
         return 0; /* redo of topics: nothing for a reader */
@@ -180,15 +213,15 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     pn_fence_acquire(); /* as in pn_conn_impossible: what we read is so */
     if (!pn_owns_slot(conn))
         return pn_conn_reaped(conn);
-    pn_atomic_u64 *counter = &pn_generation_at(seg, index)->value;
-    uint64_t found = pn_load_acquire(counter); /* pairs with store_counters_locked() */
+    struct pn_generation *g = pn_generation_at(seg, index);
+    uint64_t found = pn_load_acquire(&g->value); /* pairs with store_counters_locked() */
     if (found < value && *passed != qe->xid) {
         pn_store_relaxed(&conn->held_index, index);
         pn_store_release(&conn->held_value, value);
         return 1;
     }
-    while (found < value && !pn_cas_u64(counter, &found, value))
-        ;
+    if (found < value)
+        set_unlocked(g, value, sent_ns);
     PN_CRASH("read:generation");
     *passed = qe->xid;
     if (pn_load_relaxed(&conn->held_value) != 0)

@@ -28,6 +28,9 @@ struct pn_generation *pn_generation_find(const struct pn_segment *seg, uint64_t 
 /* How many there are, by looking at each.  Lock held. */
 uint32_t pn_generation_count_locked(const struct pn_segment *seg);
 
+/* CLOCK_REALTIME of a moment of CLOCK_MONOTONIC that is over. */
+uint64_t pn_generation_time(int64_t mono_ns);
+
 /* Redo of one entry in the queue: counter = max(counter, value).  Lock held. */
 void pn_generation_redo_locked(struct pn_segment *seg, const AsyncQueueEntry *qe);
 

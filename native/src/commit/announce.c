@@ -80,10 +80,13 @@ static void interest_database_locked(struct pn_commit *c, QueuePosition begin, Q
 static void store_counters_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
+    uint64_t time = c->nbumps == 0 ? 0 : pn_generation_time(c->now);
     for (size_t i = 0; i < c->nbumps; i++) {
+        struct pn_generation *g = pn_generation_at(c->conn->seg, c->bumps[i].index);
+        pn_store_release(&g->changed_ns, time); /* pairs with set_unlocked() */
+        PN_CRASH("commit:time");
         /* pairs with pn_generation_value(): its caller sees every `want` as well */
-        pn_store_release(&pn_generation_at(c->conn->seg, c->bumps[i].index)->value,
-                         c->bumps[i].value);
+        pn_store_release(&g->value, c->bumps[i].value);
         PN_CRASH("commit:generation");
     }
 }

@@ -114,6 +114,8 @@ static void check_generations(struct pn_segment *seg, struct report *r, const ui
         if (newest[i] != 0 && newest[i] != value)
             problem(r, "I18: counter %u is %llu, its newest entry says %llu", i,
                     (unsigned long long) value, (unsigned long long) newest[i]);
+        if (value != 0 && pn_load_relaxed(&g->changed_ns) == 0)
+            problem(r, "I18: counter %u is %llu and has no time", i, (unsigned long long) value);
         if (g->name_len == 0 || g->name_len > seg->max_channel_name ||
             g->hash != pn_channel_hash(g->dboid, g->name, g->name_len) ||
             pn_generation_find(seg, g->hash, g->dboid, g->name, g->name_len) != g)

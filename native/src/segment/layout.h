@@ -45,7 +45,7 @@
  *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
  *  I17 A counter's entry is found under its name, and stays as long as the segment.
  *  I18 The values of a counter's entries in the queue rise, and below `woken` the newest of them
- *      is the counter's value.
+ *      is the counter's value.  A counter that is not 0 has a time.
  *  I19 tail <= mem_tail <= head; [tail, mem_tail) stands in spill files, [mem_tail, head) in the
  *      ring; without spilling mem_tail == tail.  floor <= head.
  */
@@ -61,7 +61,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  21U
+#define PN_LAYOUT_VERSION  22U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -321,6 +321,7 @@ struct pn_generation {
     uint64_t hash; /* of (dboid, name) */
     /* W: holder, at commit (release); a reader may be faster (generation.c 5).  R: any (acquire) */
     pn_atomic_u64 value;
+    pn_atomic_u64 changed_ns; /* CLOCK_REALTIME of that; stored before it, by the same (7) */
     uint32_t dboid;
     uint32_t name_len;
     pn_atomic_u32 state;

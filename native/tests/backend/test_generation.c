@@ -75,6 +75,39 @@ static void test_a_name_is_a_counter(void)
     done();
 }
 
+static int64_t wall_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void test_when_a_counter_changed(void)
+{
+    two_connections(NULL);
+    uint32_t g = counter(a, "g"), h = counter(a, "h");
+    CHECK_EQ(pn_generation_changed_ns(engine, g), 0);
+    CHECK_EQ(pn_generation_changed_ns(engine, UINT32_MAX), 0);
+    pn_txn *txn = test_begin(a);
+    bump(txn, g, 1);
+    bump(txn, h, 1);
+    CHECK_EQ(pn_generation_changed_ns(engine, g), 0);
+    int64_t before = wall_ns();
+    CHECK_OK(pn_txn_commit(txn)); /* the time is that of the commit, not of the call */
+    int64_t first = pn_generation_changed_ns(engine, g);
+    CHECK(before <= first && first <= wall_ns());
+    CHECK_EQ(pn_generation_changed_ns(engine, h), first);
+    before = wall_ns();
+    CHECK_OK(pn_bump(b, g));
+    CHECK(before <= pn_generation_changed_ns(engine, g));
+    CHECK_EQ(pn_generation_changed_ns(engine, h), first);
+    txn = test_begin(a);
+    bump(txn, h, 1);
+    pn_txn_abort(txn);
+    CHECK_EQ(pn_generation_changed_ns(engine, h), first);
+    done();
+}
+
 static void test_names_follow_the_rule_for_channels(void)
 {
     char name[64];
@@ -661,6 +694,7 @@ static void test_check_finds_what_is_wrong(void)
 int main(void)
 {
     RUN(test_a_name_is_a_counter);
+    RUN(test_when_a_counter_changed);
     RUN(test_names_follow_the_rule_for_channels);
     RUN(test_databases_do_not_share_them);
     RUN(test_full_table);

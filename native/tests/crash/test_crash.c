@@ -191,7 +191,7 @@ static int verdict_of_label(void)
     static const char *const after[] = {
         "commit:after-head", "commit:applied", "commit:from",         "commit:want",
         "commit:owed",       "commit:unslept", "commit:before-woken", "commit:after-woken",
-        "commit:unlocked",   "signal:",        "commit:generation"};
+        "commit:unlocked",   "signal:",        "commit:generation",   "commit:time"};
     for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
         if (strncmp(now.label, before[i], strlen(before[i])) == 0)
             return -1;

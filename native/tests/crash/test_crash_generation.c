@@ -304,6 +304,53 @@ static void test_a_dead_committer_does_not_hold_back(void)
     }
 }
 
+/*
+ * A committer is stopped, and killed, between a counter's time and its value: the time is ahead for
+ * that long, a value is never without its time, and the reader does not undo what a repair stored.
+ */
+static void test_the_time_comes_before_the_value(void)
+{
+    for (uint32_t nth = 1; nth <= 2; nth++) {
+        begin(PN_SIGNAL_TARGETED);
+        make_awake();
+        start_committer("commit:time", nth);
+        uint32_t ahead = nth == 1 ? g : h;
+        CHECK(pn_generation_changed_ns(engine, ahead) != 0);
+        CHECK_EQ(value(ahead), 0);
+        CHECK_EQ(pn_generation_changed_ns(engine, h) != 0, nth == 2);
+        int64_t time = pn_generation_changed_ns(engine, g);
+        if (nth == 2) { /* the first has come so far: a reader stores the second */
+            CHECK_POLL(reader, "bumped");
+            CHECK_EQ(value(h), 1);
+        }
+        int64_t of_h = pn_generation_changed_ns(engine, h);
+        kill_committer();
+        CHECK_POLL(reader, nth == 1 ? "bumped" : "");
+        CHECK_POLL(second, "bumped");
+        if (nth == 2) { /* repaired, and nothing was stored again */
+            CHECK_EQ(pn_generation_changed_ns(engine, g), time);
+            CHECK_EQ(pn_generation_changed_ns(engine, h), of_h);
+        }
+        CHECK(pn_generation_changed_ns(engine, h) != 0);
+        end();
+    }
+}
+
+/* A reader was faster than the committer: its time is there with its value. */
+static void test_a_reader_stores_the_time_too(void)
+{
+    begin(PN_SIGNAL_TARGETED);
+    make_awake();
+    start_committer("commit:generation", 1);
+    CHECK_EQ(pn_generation_changed_ns(engine, h), 0);
+    CHECK_POLL(reader, "bumped");
+    CHECK_EQ(value(h), 1);
+    CHECK(pn_generation_changed_ns(engine, h) != 0);
+    continue_committer();
+    CHECK_POLL(second, "bumped");
+    end();
+}
+
 /* Held back by a living one, which dies then: the next poll() finds out. */
 static void test_the_stopped_committer_dies(void)
 {
@@ -385,6 +432,8 @@ int main(void)
     RUN(test_counters_are_stored_before_a_reader_is_woken);
     RUN(test_stopped_after_the_counters);
     RUN(test_a_dead_committer_does_not_hold_back);
+    RUN(test_the_time_comes_before_the_value);
+    RUN(test_a_reader_stores_the_time_too);
     RUN(test_the_stopped_committer_dies);
     RUN(test_stopped_in_the_repair);
     RUN(test_other_databases_are_not_held_back);
