@@ -421,6 +421,48 @@ static void test_other_databases_are_not_held_back(void)
     end();
 }
 
+static int up[2], down[2];
+
+static void read_and_die(void *arg)
+{
+    pn_conn *conn = test_connect(engine);
+    pn_batch *batch = pn_batch_new();
+    (void) arg;
+    test_listen(conn, "c");
+    test_tell(up);
+    test_hear(down);
+    CHECK_OK(pn_crash_arm("read:time", 1, PN_CRASH_KILL));
+    pn_poll(conn, batch, 0);
+}
+
+/* A reader that stores for a stopped committer dies between the two: the committer goes on, or a
+ * repair, or the next reader. */
+static void test_a_reader_is_killed_between_time_and_value(void)
+{
+    for (int committer_lives = 0; committer_lives <= 1; committer_lives++) {
+        CHECK_EQ(pipe(up), 0);
+        CHECK_EQ(pipe(down), 0);
+        begin(PN_SIGNAL_TARGETED);
+        make_awake();
+        pid_t pid = spawn(read_and_die, NULL);
+        test_hear(up);
+        start_committer("commit:generation", 1);
+        test_tell(down);
+        CHECK_KILLED(pid, SIGKILL);
+        CHECK_EQ(value(h), 0);
+        CHECK(pn_generation_changed_ns(engine, h) != 0);
+        CHECK_POLL(reader, "bumped");
+        CHECK_EQ(value(h), 1);
+        committer_lives != 0 ? continue_committer() : kill_committer();
+        CHECK_POLL(second, "bumped");
+        end();
+        for (int i = 0; i < 2; i++) {
+            close(up[i]);
+            close(down[i]);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(test_no_value_without_its_commit);
@@ -434,6 +476,7 @@ int main(void)
     RUN(test_a_dead_committer_does_not_hold_back);
     RUN(test_the_time_comes_before_the_value);
     RUN(test_a_reader_stores_the_time_too);
+    RUN(test_a_reader_is_killed_between_time_and_value);
     RUN(test_the_stopped_committer_dies);
     RUN(test_stopped_in_the_repair);
     RUN(test_other_databases_are_not_held_back);
