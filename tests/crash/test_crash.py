@@ -52,7 +52,7 @@ NATIVE = (
     # native/tests/crash/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
     *("claim:due", "claim:in-flight", "claim:listed", "claim:handed", "claim:copying"),
-    "claim:renewed",
+    *("claim:renewed", "read:time"),
     *("commit:staged", "commit:answered", "commit:cancelled", "commit:topics", "commit:undone"),
 )
 """They have native tests: native/tests/crash/test_crash_*.c."""
