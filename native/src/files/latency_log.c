@@ -320,6 +320,9 @@ static int segment_name_open(pn_latlog *log, struct pn_latlog_header *h, char *n
         if (fd < 0 && errno != EEXIST)
             return -errno;
         if (fd >= 0 && pn_latroom_own(fd) < 0) {
+            struct stat st;
+            if (fstat(fd, &st) == 0 && st.st_nlink != 0)
+                unlinkat(log->dir.fd, name, 0); /* an empty file would look like damage */
             close(fd);
             fd = -1;
         }

@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -617,6 +618,34 @@ static void test_a_file_is_kept_while_its_process_lives(void)
     close(told[1]);
 }
 
+static bool looked_at; /* by a process that makes room, just when the file was made */
+
+/* In the place of the system's: the first shared lock finds another process's exclusive one. */
+int flock(int fd, int operation)
+{
+    if (looked_at && operation == (LOCK_SH | LOCK_NB)) {
+        looked_at = false;
+        errno = EWOULDBLOCK;
+        return -1;
+    }
+    return (int) syscall(SYS_flock, fd, operation);
+}
+
+static void test_a_file_that_is_looked_at_too_early_is_made_again(void)
+{
+    char *dir = a_dir("early");
+    struct view v[2];
+    pn_latlog *log;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    looked_at = true;
+    append_many(log, 0, 1);
+    CHECK(!looked_at && pn_latlog_dropped(log) == 0 && count_entries(dir) == 1);
+    pn_latlog_close(log);
+    CHECK(views_open(dir, v, 2) == 1 && v[0].h->committed == 1);
+    views_close(dir, v, 1);
+}
+
 /* What is no log, of an older version, locked, or linked from elsewhere stays. */
 static void test_other_files_stay(void)
 {
@@ -831,6 +860,7 @@ static int tests_in(const char *parent)
     test_without_room_records_are_dropped_and_counted();
     test_the_oldest_files_go_when_the_directory_is_full();
     test_a_file_is_kept_while_its_process_lives();
+    test_a_file_that_is_looked_at_too_early_is_made_again();
     test_other_files_stay();
     test_directory_errors();
     test_foreign_descriptors_are_not_touched();
