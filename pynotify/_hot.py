@@ -3,6 +3,8 @@
 One file holds both, so that both call the same core; PEP 489 lets a file have several modules.
 """
 
+import os
+import threading
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
@@ -26,3 +28,9 @@ Port = _module.Port
 Publisher = _module.Publisher
 join = _module.join
 Taker = _module.Taker
+ring = _module.ring
+sleep_until_called = _module.sleep_until_called
+wait = _module.wait
+
+_module.begin_sleeps(threading.main_thread().ident)
+os.register_at_fork(after_in_child=_module.sleeps_after_fork)

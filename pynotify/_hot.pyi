@@ -220,14 +220,24 @@ class Taker:
     """What a consumer does where nothing is out of the ordinary."""
 
     _handle: Any
+    _out: Any
     handle: Any
     open_transactions: Any
     draining: bool
     in_memory: bool
     in_core: bool
+    # pn_consumer_get(), into `_out`.
+    def get_in_core(self, timeout_ns: int, /) -> int: ...
     # Append fields, body and headers of what is there; False: it did not.
     def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool: ...
     # Finish that message, outside of a transaction; False: it did not.
     def finish_at_once(self, fields: tuple[int, ...], /) -> bool: ...
 
+# pn_wait().
+def wait(handle: Port, timeout_ns: int, /) -> int: ...
+
+# Sleep until `waiter.woken` or `waiter.called` and ring(), or a signal comes, or the time is over;
+# -1: no limit.  False: it did not, since it is not the main thread, or there is nothing to ring.
+def sleep_until_called(waiter: Any, timeout_ns: int, /) -> bool: ...
+def ring() -> None: ...
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...

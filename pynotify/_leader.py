@@ -18,6 +18,9 @@ A thread that reads something for the leader kicks it out of the core: pn_conn_i
 not lost, whether it comes before the leader's sleep or in it.  For that no other thread may be in
 the core: a second one would take the kick.
 
+The main thread does not sleep on a lock: a signal that comes just before it sleeps would wait for
+the lock as well.  It sleeps on the bell, which a signal rings, too (native/python/sleep.c).
+
 A signal handler of Python can interrupt a wait and wait itself.  The interrupted wait can
 do nothing until that has returned, so it follows no leader until then, and when it leads the
 inner one leads in its place.
@@ -36,6 +39,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
 from pynotify._ffi import lib
+from pynotify._hot import ring, sleep_until_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +57,7 @@ class ThreadWaiter:
     """A thread that waits, once."""
 
     __slots__ = (
+        "_by_bell",
         "_election",
         "_lock",
         "_roused",
@@ -71,6 +76,8 @@ class ThreadWaiter:
     def __init__(self, election: LeaderElection) -> None:
         self._election = election
         self._lock: Lock | None = None
+        #: It is the main thread, and sleeps on the bell.
+        self._by_bell = False
         self._roused = False
         self.ident = 0
         #: What was handed to it.
@@ -96,22 +103,31 @@ class ThreadWaiter:
         if not self._roused:
             if self.in_core:
                 self._election.kick()
-            if self._lock is not None:
-                self._release(self._lock)
+            self._rouse()
             self._roused = True
 
     def call(self) -> None:
         """Have the thread look whether it is to lead."""
         self.called = True
-        if self._lock is not None:
-            self._release(self._lock)
+        self._rouse()
 
-    def _release(self, lock: Lock) -> None:
-        with contextlib.suppress(RuntimeError):  # roused already
-            lock.release()
+    def _rouse(self) -> None:
+        if self._by_bell:
+            ring()
+        lock = self._lock
+        if lock is not None:
+            with contextlib.suppress(RuntimeError):  # roused already
+                lock.release()
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep until woken or called, or the time is over; -1: no limit."""
+    def sleep(self, timeout_ns: int) -> None:
+        """Sleep until woken or called, or a signal comes, or the time is over; -1: no limit."""
+        self._by_bell = True  # before the flags are looked at
+        slept = sleep_until_called(self, timeout_ns)
+        self._by_bell = False
+        if not slept:
+            self._sleep_on_lock(timeout_ns / 1e9 if timeout_ns >= 0 else -1)
+
+    def _sleep_on_lock(self, seconds: float) -> None:
         lock = Lock()
         lock.acquire()
         self._lock = lock
@@ -209,7 +225,7 @@ class LeaderElection:
         self._followers.append(waiter)
         try:
             if not self._try_to_lead(waiter):
-                waiter.sleep(timeout_ns / 1e9 if timeout_ns >= 0 else -1)
+                waiter.sleep(timeout_ns)
         finally:
             self._drop(waiter)
 

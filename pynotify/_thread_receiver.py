@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pynotify._ffi import lib
+from pynotify._hot import wait as wait_in_core
 from pynotify._leader import LeaderElection, ThreadWaiter
 from pynotify._ownership import CLOSED
 from pynotify._reader import AHEAD_BYTES
@@ -20,10 +21,9 @@ from pynotify.errors import native_error
 if TYPE_CHECKING:
     from pynotify._handle import Handle
 
-_pn_wait = lib.pn_wait
 _NOTICE = lib.PN_NOTICE
 
-_WATCH_S = 1.0
+_WATCH_NS = 1_000_000_000
 
 
 class ThreadReceiver(Receiver):
@@ -59,7 +59,7 @@ class ThreadReceiver(Receiver):
                 # The usual case, without detours.
                 waiter.in_core = True
                 if not waiter.woken:
-                    result = _pn_wait(self.handle.native, timeout_ns)
+                    result = wait_in_core(self.handle, timeout_ns)
                     if (result == 1 or self._wait_result(result)) and not self.routed:
                         return True
                 waiter.in_core = False
@@ -110,7 +110,7 @@ class ThreadReceiver(Receiver):
         return False  # the waiters that it was for were woken
 
     def _sleep_in_core(self, timeout_ns: int) -> bool:
-        return self._wait_result(_pn_wait(self.handle.native, timeout_ns))
+        return self._wait_result(wait_in_core(self.handle, timeout_ns))
 
     def _wait_result(self, result: int) -> bool:
         """What pn_wait() returned.  True: there may be something for poll()."""
@@ -135,7 +135,7 @@ class ThreadReceiver(Receiver):
             waiter.called = False
             before, self._stalled = self._stalled, waiter
         try:
-            waiter.sleep(_WATCH_S if timeout_ns < 0 else min(timeout_ns / 1e9, _WATCH_S))
+            waiter.sleep(_WATCH_NS if timeout_ns < 0 else min(timeout_ns, _WATCH_NS))
         finally:
             self._stalled = before
         return True

@@ -132,7 +132,14 @@ bool pn_py_is_batch(PyObject *object);
  */
 int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit);
 
-/* Each adds its types to the module.  0 or -1. */
+/*
+ * Sleep in the core so that signals always end it (sleep.c): by `once`, perhaps twice, which gives
+ * up the GIL and returns what the core does: 0: the time is over.  0, or -1 with an exception of a
+ * signal handler.
+ */
+int pn_py_sleep(int (*once)(void *arg, int64_t timeout_ns), void *arg, int64_t timeout_ns, int *rc);
+
+/* Each adds its types or functions to the module.  0 or -1. */
 int pn_py_add_notify(PyObject *module);
 int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
@@ -141,6 +148,7 @@ int pn_py_add_counter(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_sender(PyObject *module);
+int pn_py_add_sleep(PyObject *module);
 int pn_py_add_topic(PyObject *module);
 int pn_py_add_taker(PyObject *module);
 

@@ -19,7 +19,9 @@ static int fill(PyObject *module)
         return -1;
     if (pn_py_add_taker(module) < 0 || pn_py_add_columns(module) < 0)
         return -1;
-    return pn_py_add_counter(module) < 0 ? -1 : pn_py_add_sender(module);
+    if (pn_py_add_counter(module) < 0 || pn_py_add_sleep(module) < 0)
+        return -1;
+    return pn_py_add_sender(module);
 }
 
 PyMODINIT_FUNC PyInit__hot(void)

@@ -18,10 +18,12 @@
 
 struct taker {
     PyObject head;
-    PyObject *native;       /* cffi's pointer, which owns the C consumer */
-    PyObject *handle;       /* Handle; NULL before it is stored */
-    PyObject *transactions; /* dict: those that are open, of any thread */
-    pn_consumer *core;      /* what `native` points to */
+    PyObject *native;        /* cffi's pointer, which owns the C consumer */
+    PyObject *handle;        /* Handle; NULL before it is stored */
+    PyObject *transactions;  /* dict: those that are open, of any thread */
+    PyObject *out;           /* cffi's pointer to a pn_message_out */
+    pn_consumer *core;       /* what `native` points to */
+    pn_message_out *message; /* what `out` points to */
     char draining, in_memory, in_core;
 };
 
@@ -115,6 +117,31 @@ static PyObject *take_at_once(PyObject *self, PyObject *found)
     return NULL;
 }
 
+static int get_once(void *arg, int64_t timeout_ns)
+{
+    struct taker *t = arg;
+    PyObject *native = Py_XNewRef(t->native), *out = Py_XNewRef(t->out);
+    pn_consumer *core = t->core;
+    pn_message_out *message = t->message;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = pn_consumer_get(core, timeout_ns, message);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(native);
+    Py_XDECREF(out);
+    return rc;
+}
+
+/* The next message into `out`, as pn_consumer_get() has it. */
+static PyObject *get(PyObject *self, PyObject *timeout_ns)
+{
+    long long ns = PyLong_AsLongLong(timeout_ns);
+    int rc;
+    if ((ns == -1 && PyErr_Occurred()) || pn_py_sleep(get_once, self, ns, &rc) < 0)
+        return NULL;
+    return PyLong_FromLong(rc);
+}
+
 /* Number i of the tuple; false without an exception: it has none. */
 static bool number_at(PyObject *fields, Py_ssize_t i, unsigned long long *number)
 {
@@ -180,6 +207,31 @@ static int set_native(PyObject *self, PyObject *native, void *unused)
     return 0;
 }
 
+static PyObject *get_out(PyObject *self, void *unused)
+{
+    PyObject *out = ((struct taker *) self)->out;
+    (void) unused;
+    if (out == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "_out");
+        return NULL;
+    }
+    return Py_NewRef(out);
+}
+
+static int set_out(PyObject *self, PyObject *out, void *unused)
+{
+    struct taker *t = (struct taker *) self;
+    (void) unused;
+    pn_message_out *message = pn_py_address_of(out);
+    if (message == NULL)
+        return -1;
+    PyObject *before = t->out;
+    t->out = Py_NewRef(out);
+    t->message = message;
+    Py_XDECREF(before);
+    return 0;
+}
+
 static void reset(PyObject *self)
 {
     ((struct taker *) self)->core = pn_closed_consumer();
@@ -198,11 +250,13 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"_handle", get_native, set_native, "cffi's pointer to the C consumer.", NULL},
+    {"_out", get_out, set_out, "cffi's pointer to what get() fills.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 /* Without docstrings, since they are no part of what users call (_hot.pyi describes them). */
 static PyMethodDef methods[] = {
+    {"get_in_core", get, METH_O, NULL},
     {"take_at_once", take_at_once, METH_O, NULL},
     {"finish_at_once", finish_at_once, METH_O, NULL},
     {NULL, NULL, 0, NULL},
@@ -215,7 +269,7 @@ int pn_py_add_taker(PyObject *module)
         .doc = "What a consumer does where nothing is out of the ordinary.",
         .size = sizeof(struct taker),
         .first = offsetof(struct taker, native),
-        .refs = 3,
+        .refs = 4,
         .reset = reset,
         .members = members,
         .properties = properties,

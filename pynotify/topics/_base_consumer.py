@@ -48,7 +48,6 @@ logger = logging.getLogger("pynotify")
 
 _M = TypeVar("_M", bound=BaseMessage)
 
-_pn_consumer_get = lib.pn_consumer_get
 _EINTR = -errno.EINTR
 _unpack = FIELDS.unpack_from
 _buffer = ffi.buffer
@@ -131,9 +130,9 @@ class BaseConsumer(Taker, Generic[_M]):
         inside = self.in_core
         try:
             self.in_core = True
-            result = _pn_consumer_get(handle, timeout_ns, self._out)
+            result = self.get_in_core(timeout_ns)
             while result == _EINTR and not timeout_ns:  # it waits for the lock
-                result = _pn_consumer_get(handle, 0, self._out)
+                result = self.get_in_core(0)
             if result == 1:
                 fields = _unpack(self._raw)
                 out = self._out

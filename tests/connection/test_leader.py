@@ -39,7 +39,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
 
         monkeypatch.setattr(where, name, counting)
 
-    count(_thread_receiver, "_pn_wait", "core")
+    count(_thread_receiver, "wait_in_core", "core")
     count(_leader.ThreadWaiter, "sleep", "followers")
     for name in ("read", "read_routed", "read_columns"):
         count(_reader.Reader, name, "reads")

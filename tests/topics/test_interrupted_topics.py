@@ -108,7 +108,7 @@ def test_getting(ground: Round, how: str, whole: bool) -> None:
     at_places(attempt, whole=whole)
 
 
-@pytest.mark.parametrize("name", ["take_at_once", "pn_consumer_get"])
+@pytest.mark.parametrize("name", ["take_at_once", "get_in_core"])
 def test_a_handler_that_gets_when_a_message_is_taken(ground: Round, name: str) -> None:
     """It gets the next one, or is told to wait for the interrupted call."""
     consumer = ground.consumer

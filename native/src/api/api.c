@@ -665,6 +665,16 @@ PN_API int pn_wait(pn_conn *conn, int64_t timeout_ns)
     return pn_receive_wait(conn, timeout_ns);
 }
 
+PN_API void pn_set_wakeup_fd(int fd, uint32_t id)
+{
+    pn_latch_set_wakeup_fd(fd, id);
+}
+
+PN_API int pn_sleep(int64_t timeout_ns)
+{
+    return pn_latch_sleep(timeout_ns);
+}
+
 PN_API void pn_conn_mark_readable(pn_conn *conn)
 {
     pn_receive_mark_readable(conn);

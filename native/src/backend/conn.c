@@ -60,7 +60,7 @@ int pn_conn_closed(void)
 
 struct pn_conn pn_conn_that_is_closed = {.closing = 1,
                                          .efd = -1,
-                                         .sleepfd = -1,
+                                         .sleep_set = {.fd = -1},
                                          .epfd = -1,
                                          .tfd = -1,
                                          .recv_mutex = PTHREAD_MUTEX_INITIALIZER,

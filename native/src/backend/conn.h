@@ -47,6 +47,12 @@ struct pn_watch {
     } passed[PN_PASSED];
 };
 
+/* What a thread blocks on (latch.c 2): an epoll set, made when it is needed; all stays in it. */
+struct pn_sleep_set {
+    pn_atomic_i32 fd;     /* -1: none */
+    pn_atomic_u32 wakeup; /* id of the wakeup descriptor that is in it (latch.c 8); 0: none */
+};
+
 /*
  * References, counted in `refs`: the handle that pn_connect() returned, until
  * pn_conn_close(); every pn_txn, until it is committed or aborted; every pn_consumer, until it is
@@ -67,10 +73,10 @@ struct pn_conn {
     uint32_t local_index;
     char database[PN_NAME_MAX + 1];
 
-    pn_atomic_i32 efd;      /* the latch: eventfd, -1 until a thread waits */
-    pn_atomic_u32 fd_flags; /* enum pn_fd_flag */
-    pn_atomic_i32 sleepfd;  /* what a thread blocks on: epoll over efd and watch.epfd, or -1 */
-    pn_atomic_u32 waiters;  /* threads in wait() */
+    pn_atomic_i32 efd;             /* the latch: eventfd, -1 until a thread waits */
+    pn_atomic_u32 fd_flags;        /* enum pn_fd_flag */
+    struct pn_sleep_set sleep_set; /* of efd and watch.epfd */
+    pn_atomic_u32 waiters;         /* threads in wait() */
     int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */
     pn_atomic_u32 has_fd;
     pn_atomic_u32

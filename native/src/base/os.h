@@ -17,6 +17,12 @@
 int64_t pn_now_ns(void);
 int64_t pn_now_coarse_ns(void);
 
+/* How long ago that was; any number, where shared memory says when and was scribbled over. */
+static inline int64_t pn_since(int64_t now, uint64_t then)
+{
+    return (int64_t) ((uint64_t) now - then);
+}
+
 /* getpid() without the system call; refreshed in forked children by procsignal.c. */
 extern int32_t pn_my_pid;
 void pn_os_know_ourselves(void); /* at load, and in a forked child */

@@ -147,8 +147,8 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
                 interest_channel_locked(c, c->channels[i].entry, begin, end);
     interested = c->nwake;
     c->stream = c->now - (int64_t) pn_load_relaxed(&c->conn->last_commit_ns) < PN_STREAM_NS;
-    int64_t deferred_at = (int64_t) pn_load_relaxed(&seg->ctl->deferred_at);
-    if (deferred_at != 0 && c->now - deferred_at > PN_STREAM_NS) {
+    uint64_t deferred_at = pn_load_relaxed(&seg->ctl->deferred_at);
+    if (deferred_at != 0 && pn_since(c->now, deferred_at) > PN_STREAM_NS) {
         pn_store_relaxed(&seg->ctl->deferred_at, 0);
         c->flush = true;
     }

@@ -414,7 +414,7 @@ bool pn_topiclog_sync_due(struct pn_topiclog *log, int64_t now)
 {
     uint64_t last = pn_load_relaxed(&log->synced_at);
     return pn_load_relaxed(&log->written) > pn_load_relaxed(&log->synced) &&
-           now - (int64_t) last >= PN_TOPICLOG_INTERVAL &&
+           pn_since(now, last) >= PN_TOPICLOG_INTERVAL &&
            pn_cas_u64(&log->synced_at, &last, (uint64_t) now);
 }
 

@@ -559,7 +559,7 @@ static int block(struct pn_conn *conn, struct pn_sleeper *sleeper, int64_t now, 
     *sleeper =
         (struct pn_sleeper) {.conn = conn,
                              .fd = pn_load_relaxed(&conn->efd),
-                             .set = &conn->sleepfd,
+                             .set = &conn->sleep_set,
                              .timeout = {(until - now) / 1000000000, (until - now) % 1000000000}};
     int rc = pn_latch_block(sleeper);
     if (__builtin_expect(sleeper->neighbour, 0))

@@ -197,7 +197,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     c->epfd = c->tfd = -1;
     c->slow_ns = pn_consumer_slow_ns;
     pn_store_relaxed(&c->efd, -1);
-    pn_store_relaxed(&c->sleepfd, -1);
+    pn_store_relaxed(&c->sleep_set.fd, -1);
     pthread_mutex_init(&c->mutex, NULL);
     do {
         rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
@@ -263,7 +263,7 @@ int pn_consume_pause(struct pn_consumer *c, int level)
 struct pn_consumer pn_consumer_that_is_closed = {.conn = &pn_conn_that_is_closed,
                                                  .closing = 1,
                                                  .efd = -1,
-                                                 .sleepfd = -1,
+                                                 .sleep_set = {.fd = -1},
                                                  .epfd = -1,
                                                  .tfd = -1,
                                                  .mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -321,11 +321,11 @@ static int detach(struct pn_consumer *c)
 
 static void close_files(struct pn_consumer *c)
 {
-    pn_close_if_ours(pn_load_relaxed(&c->sleepfd), PN_KIND_EPOLL);
+    pn_close_if_ours(pn_load_relaxed(&c->sleep_set.fd), PN_KIND_EPOLL);
     pn_close_if_ours(pn_load_relaxed(&c->efd), PN_KIND_EVENTFD);
     pn_close_if_ours(c->epfd, PN_KIND_EPOLL);
     pn_close_if_ours(c->tfd, PN_KIND_TIMERFD);
-    pn_store_relaxed(&c->sleepfd, -1);
+    pn_store_relaxed(&c->sleep_set.fd, -1);
     pn_store_relaxed(&c->efd, -1);
     c->epfd = c->tfd = -1;
 }

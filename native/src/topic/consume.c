@@ -113,7 +113,7 @@ bool pn_consumers_intact(struct pn_conn *conn)
     for (; c != NULL; c = pn_load_acquire(&c->next)) {
         if (!fd_is_intact(c))
             pn_store_release(&c->fd_lost, 1);
-        intact = intact && pn_latch_is_intact(conn, &c->efd, &c->sleepfd);
+        intact = intact && pn_latch_is_intact(conn, &c->efd, &c->sleep_set);
     }
     return intact;
 }
@@ -125,7 +125,7 @@ void pn_consumers_forget(struct pn_conn *conn)
         if (pn_load_acquire(&c->has_fd) != 0)
             pn_store_release(&c->fd_lost, 1);
         pn_store_release(&c->efd, -1);
-        pn_store_release(&c->sleepfd, -1);
+        pn_store_release(&c->sleep_set.fd, -1);
     }
 }
 
@@ -469,7 +469,7 @@ static int block(struct pn_consumer *c, int64_t until)
     struct pn_sleeper sleeper = {.conn = c->conn,
                                  .consumer = c,
                                  .fd = pn_load_relaxed(&c->efd),
-                                 .set = &c->sleepfd,
+                                 .set = &c->sleep_set,
                                  .timeout = {left / 1000000000, left % 1000000000}};
     rc = pn_latch_block(&sleeper);
     if (sleeper.neighbour)

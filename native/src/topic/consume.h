@@ -13,9 +13,9 @@ struct pn_consumer {
     struct pn_conn *conn; /* holds a reference */
     struct pn_consumer_slot *me;
     uint32_t ci, generation;
-    pthread_mutex_t mutex; /* one thread gets at a time */
-    pn_atomic_i32 efd;     /* the latch; -1 before a thread waits */
-    pn_atomic_i32 sleepfd; /* as in struct pn_conn */
+    pthread_mutex_t mutex;         /* one thread gets at a time */
+    pn_atomic_i32 efd;             /* the latch; -1 before a thread waits */
+    struct pn_sleep_set sleep_set; /* as in struct pn_conn */
     pn_atomic_u32 has_fd, closing;
     pn_atomic_u32 fd_lost;   /* as in struct pn_conn */
     bool watched;            /* the connection's watch is in epfd */

@@ -4,7 +4,7 @@
  * 1. A connection's latch is an eventfd, and flags that say what it was set for.  All threads of
  *    this process may set it: the handler, a commit, close().  It is made before the first sleep
  *    and lives as long as the connection.
- * 2. A sleep ends for two reasons: the latch, and a death among those that are watched (watch.c).
+ * 2. A sleep ends for the latch, and for a death among those that are watched (watch.c).
  *    wait() does not give both to ppoll(), which joins and leaves the queue of each descriptor in
  *    every sleep; it blocks on a set of the two, which stays.  That is 0.2 us less, and less than
  *    ppoll() on the latch alone.  The set is made when a thread first sleeps and a process is
@@ -22,6 +22,13 @@
  * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consume.c).
  * 7. Nothing of this is in shared memory.  A process that is killed in here leaves nothing but
  *    `owed`.
+ * 8. A signal of the program's, whose handler is not ours, can come just before the kernel has put
+ *    the thread to sleep; then it interrupts nothing.  C programs look after the sleep, sooner or
+ *    later; a binding that must not be late names a descriptor that its C handler writes to
+ *    (pn_set_wakeup_fd()), and the thread sleeps on that, too.  It enters the set at its first
+ *    sleep there, and stays in it; `wakeup` says which, by an id, since a number that was closed
+ *    may be had again.  W: a thread with such a descriptor, of which a process has one at a time;
+ *    and the thread that makes the set stores 0 before another can find it.
  */
 #define _GNU_SOURCE
 #include "wakeup/latch.h"
@@ -34,6 +41,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/crashpoint.h"
 #include "segment/identity.h"
 
 #ifndef SYS_epoll_pwait2
@@ -47,19 +55,25 @@ enum { PN_TSAN = 1 };
 enum { PN_TSAN = 0 };
 #endif
 
-enum { THE_LATCH, THE_WATCHED }; /* in the set; and in the array for ppoll() */
+enum { THE_LATCH, THE_WATCHED, THE_WAKEUP, NUM_MEMBERS }; /* of the set, and for ppoll() */
 
 /* The wait() or pn_consumer_get() that this thread is in, if any (4). */
 static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
+
+/* What this thread's sleeps end for besides (8). */
+static _Thread_local struct {
+    int fd;
+    uint32_t id;
+} wakeup = {.fd = -1};
 
 static pn_atomic_u32 refused = PN_TSAN; /* there is no epoll_pwait2() here */
 
 /* ---- blocking ------------------------------------------------------------------------------ */
 
 /* No other set has such data: it is how ours is known again (lost.c). */
-static uint64_t data_of(const pn_atomic_i32 *set, uint64_t what)
+static uint64_t data_of(const struct pn_sleep_set *set, uint64_t what)
 {
-    return (uint64_t) (uintptr_t) set << 1 | what;
+    return (uint64_t) (uintptr_t) set << 2 | what;
 }
 
 static bool add_to_set(int set, int fd, uint64_t data)
@@ -69,9 +83,9 @@ static bool add_to_set(int set, int fd, uint64_t data)
 }
 
 bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
-                        const pn_atomic_i32 *set)
+                        const struct pn_sleep_set *set)
 {
-    int fd = pn_load_relaxed(latch), sleepfd = pn_load_relaxed(set);
+    int fd = pn_load_relaxed(latch), sleepfd = pn_load_relaxed(&set->fd);
     if (fd >= 0 && !pn_is_kind(fd, PN_KIND_EVENTFD))
         return false;
     return sleepfd < 0 ||
@@ -79,10 +93,10 @@ bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
             pn_is_in_set(sleepfd, pn_load_relaxed(&conn->watch.epfd), data_of(set, THE_WATCHED)));
 }
 
-/* The set of the two, which stays; -1: there is none. */
-static int sleep_set(const struct pn_sleeper *s)
+/* The set of latch and watched; -1: there is none. */
+static int set_of_both(const struct pn_sleeper *s)
 {
-    int watched = pn_load_acquire(&s->conn->watch.epfd), set = pn_load_acquire(s->set);
+    int watched = pn_load_acquire(&s->conn->watch.epfd), set = pn_load_acquire(&s->set->fd);
     if (pn_load_relaxed(&refused) != 0 || watched < 0 || pn_load_acquire(&s->conn->watch.lost) != 0)
         return -1;
     if (set >= 0)
@@ -90,41 +104,69 @@ static int sleep_set(const struct pn_sleeper *s)
     int made = epoll_create1(EPOLL_CLOEXEC);
     if (made < 0)
         return -1;
+    pn_store_relaxed(&s->set->wakeup, 0);
     if (add_to_set(made, s->fd, data_of(s->set, THE_LATCH)) &&
-        add_to_set(made, watched, data_of(s->set, THE_WATCHED)) && pn_cas(s->set, &set, made))
+        add_to_set(made, watched, data_of(s->set, THE_WATCHED)) && pn_cas(&s->set->fd, &set, made))
         return made;
     close(made);
     return set; /* -1, or of another thread, which was first */
 }
 
+/* The set of all that ends the sleep; -1: there is none. */
+static int sleep_set(const struct pn_sleeper *s)
+{
+    int set = set_of_both(s);
+    if (set < 0 || wakeup.fd < 0 || pn_load_relaxed(&s->set->wakeup) == wakeup.id)
+        return set;
+    if (!add_to_set(set, wakeup.fd, data_of(s->set, THE_WAKEUP)) && errno != EEXIST)
+        return errno == ENOSPC || errno == ENOMEM ? -1 : set; /* it is none: the sleep says so */
+    pn_store_relaxed(&s->set->wakeup, wakeup.id);
+    return set;
+}
+
+/* What a sleep on several returns, of which `mask` are readable. */
+static long ended_for(struct pn_sleeper *s, long n, unsigned mask)
+{
+    s->neighbour = (mask & 1U << THE_WATCHED) != 0;
+    if (n <= 0 || mask != 1U << THE_WAKEUP)
+        return n;
+    errno = EINTR;
+    return -1;
+}
+
 static long block_on_set(struct pn_sleeper *s, int set)
 {
-    struct epoll_event event[2];
-    long n = syscall(SYS_epoll_pwait2, set, event, 2, &s->timeout, NULL, _NSIG / 8);
+    struct epoll_event event[NUM_MEMBERS];
+    unsigned mask = 0;
+    long n = syscall(SYS_epoll_pwait2, set, event, NUM_MEMBERS, &s->timeout, NULL, _NSIG / 8);
     for (long i = 0; i < n; i++)
-        s->neighbour = s->neighbour || (event[i].data.u64 & 1) == THE_WATCHED;
-    return n;
+        mask |= 1U << (event[i].data.u64 & 3);
+    return ended_for(s, n, mask);
 }
 
 static long block_on_each(struct pn_sleeper *s)
 {
-    struct pollfd p[2] = {
+    bool watches = pn_load_acquire(&s->conn->watch.lost) == 0;
+    struct pollfd p[NUM_MEMBERS] = {
         [THE_LATCH] = {.fd = s->fd, .events = POLLIN},
-        [THE_WATCHED] = {.fd = pn_load_relaxed(&s->conn->watch.epfd), .events = POLLIN}};
-    bool watches = p[THE_WATCHED].fd >= 0 && pn_load_acquire(&s->conn->watch.lost) == 0;
-    const nfds_t n_fds = watches ? 2 : 1;
+        [THE_WATCHED] = {.fd = watches ? pn_load_relaxed(&s->conn->watch.epfd) : -1,
+                         .events = POLLIN},
+        [THE_WAKEUP] = {.fd = wakeup.fd, .events = POLLIN}};
+    unsigned mask = 0;
 #if defined(__SANITIZE_THREAD__)
-    long n = ppoll(p, n_fds, &s->timeout, NULL); /* on a copy of the time-out: the latch it is */
+    /* on a copy of the time-out: the latch it is */
+    long n = ppoll(p, NUM_MEMBERS, &s->timeout, NULL);
 #else
     /* not ppoll(): glibc hands a copy of the time-out to the kernel */
-    long n = syscall(SYS_ppoll, p, n_fds, &s->timeout, NULL, _NSIG / 8);
+    long n = syscall(SYS_ppoll, p, NUM_MEMBERS, &s->timeout, NULL, _NSIG / 8);
 #endif
-    s->neighbour = n > 0 && p[THE_WATCHED].revents != 0;
+    for (unsigned i = 0; n > 0 && i < NUM_MEMBERS; i++)
+        mask |= p[i].revents != 0 ? 1U << i : 0;
     if (n > 0 && ((p[THE_LATCH].revents | p[THE_WATCHED].revents) & POLLNVAL) != 0) {
         errno = EBADF;
         return -1;
     }
-    return n;
+    return ended_for(s, n, mask);
 }
 
 int pn_latch_block(struct pn_sleeper *s)
@@ -135,6 +177,7 @@ int pn_latch_block(struct pn_sleeper *s)
     if (!PN_TSAN)
         sleeper = s;
     pn_compiler_fence();
+    PN_CRASH("sleep:begins");
     long n = set >= 0 ? block_on_set(s, set) : block_on_each(s);
     if (n < 0 && set >= 0 && (errno == ENOSYS || errno == EPERM)) {
         pn_store_relaxed(&refused, 1);
@@ -147,17 +190,31 @@ int pn_latch_block(struct pn_sleeper *s)
     return rc;
 }
 
+void pn_latch_set_wakeup_fd(int fd, uint32_t id)
+{
+    wakeup.fd = fd;
+    wakeup.id = id;
+}
+
+int pn_latch_sleep(int64_t timeout_ns)
+{
+    struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    struct pollfd p = {.fd = wakeup.fd, .events = POLLIN};
+    PN_CRASH("sleep:begins");
+    return ppoll(&p, 1, timeout_ns < 0 ? NULL : &timeout, NULL) == 0 ? 0 : -EINTR;
+}
+
 /* ---- the latch ----------------------------------------------------------------------------- */
 
 void pn_latch_init(struct pn_conn *conn)
 {
     pn_store_relaxed(&conn->efd, -1);
-    pn_store_relaxed(&conn->sleepfd, -1);
+    pn_store_relaxed(&conn->sleep_set.fd, -1);
 }
 
 void pn_latch_close(struct pn_conn *conn)
 {
-    pn_close_if_ours(pn_load_relaxed(&conn->sleepfd), PN_KIND_EPOLL);
+    pn_close_if_ours(pn_load_relaxed(&conn->sleep_set.fd), PN_KIND_EPOLL);
     pn_close_if_ours(pn_load_relaxed(&conn->efd), PN_KIND_EVENTFD);
     pn_latch_init(conn);
 }

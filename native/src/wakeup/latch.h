@@ -18,10 +18,10 @@ struct pn_sleeper {
     struct pn_conn *conn;
     const struct pn_consumer *consumer; /* NULL: wait() */
     int fd;                             /* the latch */
-    pn_atomic_i32 *set;              /* where the set of it and the watched is kept; -1: not yet */
-    struct timespec timeout;         /* the handler makes it zero */
-    volatile sig_atomic_t signalled; /* enum pn_fd_flag.  W: the handler, in this thread */
-    bool neighbour;                  /* conn->watch.epfd is readable */
+    struct pn_sleep_set *set;           /* of it and the watched */
+    struct timespec timeout;            /* the handler makes it zero */
+    volatile sig_atomic_t signalled;    /* enum pn_fd_flag.  W: the handler, in this thread */
+    bool neighbour;                     /* conn->watch.epfd is readable */
 };
 /*
  * Block until the latch is readable, a signal comes, or the time is over: 1, -EINTR, 0.  -EBADF or
@@ -29,9 +29,13 @@ struct pn_sleeper {
  */
 int pn_latch_block(struct pn_sleeper *sleeper);
 
+/* pn_set_wakeup_fd() and pn_sleep(). */
+void pn_latch_set_wakeup_fd(int fd, uint32_t id);
+int pn_latch_sleep(int64_t timeout_ns);
+
 /* Are a latch, and the set of it and the watched, ours still, as far as they were made? */
 bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
-                        const pn_atomic_i32 *set);
+                        const struct pn_sleep_set *set);
 
 /* Make conn->efd; idempotent. */
 int pn_latch_open(struct pn_conn *conn);

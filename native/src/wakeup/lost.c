@@ -39,7 +39,7 @@ bool pn_lost_due(void)
 static bool is_intact(struct pn_conn *conn)
 {
     int watched = pn_load_relaxed(&conn->watch.epfd);
-    return pn_latch_is_intact(conn, &conn->efd, &conn->sleepfd) &&
+    return pn_latch_is_intact(conn, &conn->efd, &conn->sleep_set) &&
            (watched < 0 || pn_is_kind(watched, PN_KIND_EPOLL)) &&
            pn_segment_hooks.consumers_intact(conn);
 }
@@ -57,7 +57,7 @@ static void look_at(struct pn_conn *conn)
     if (intact)
         return;
     pn_store_seq_cst(&conn->efd, -1);
-    pn_store_release(&conn->sleepfd, -1);
+    pn_store_release(&conn->sleep_set.fd, -1);
     if (pn_load_relaxed(&conn->watch.epfd) >= 0)
         pn_store_release(&conn->watch.lost, 1);
     pn_store_seq_cst(&conn->watch.stale, 1);

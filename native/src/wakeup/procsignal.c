@@ -459,7 +459,7 @@ static int catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
 {
     int64_t now = pn_now_coarse_ns();
     uint64_t caught = pn_load_relaxed(&backend->caught_at);
-    int64_t age = now - (int64_t) (caught & ~PN_CAUGHT_SIGNO);
+    int64_t age = pn_since(now, caught & ~PN_CAUGHT_SIGNO);
     if ((caught & PN_CAUGHT_SIGNO) == (uint64_t) signo && age >= 0 && age < PN_CATCHES_NS)
         return 1;
     int rc = pn_os_catches(pid, signo);
@@ -656,7 +656,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
         }
     }
     if ((pn_load_relaxed(&seg->owed[slot / 64]) & mask) == 0 ||
-        now - (int64_t) pn_load_relaxed(&backend->signalled_at) < PN_OWED_NS)
+        pn_since(now, pn_load_relaxed(&backend->signalled_at)) < PN_OWED_NS)
         return PN_NO_SIGNAL;
     pn_store_relaxed(&backend->signalled_at, (uint64_t) now);
     return PN_SIGNAL_AGAIN;

@@ -1,7 +1,7 @@
 /*
  * What wait() blocks on: a set of the latch and of those that are watched; ppoll() where there is
  * no epoll_pwait2(), or no descriptor for the set.  In each way of blocking a sleep is ended by a
- * signal, by another thread and by a death, without the slow timer.
+ * signal, by another thread, by a death and by a wakeup descriptor, without the slow timer.
  */
 #include "engine.h"
 
@@ -10,6 +10,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include "wakeup/latch.h"
@@ -98,11 +99,58 @@ static pn_conn *listener(void)
     return conn;
 }
 
+struct bell {
+    pn_conn *conn;
+    int fd;
+};
+
+static void *ring(void *arg)
+{
+    const struct bell *bell = arg;
+    const uint64_t one = 1;
+    CHECK_SOON(pn_load_acquire(&bell->conn->waiters) != 0);
+    CHECK_EQ(write(bell->fd, &one, sizeof one), sizeof one);
+    return NULL;
+}
+
+/* It ends each sleep of a thread that has named it, while it is readable. */
+static void check_wakeup_fd(pn_conn *conn, int fd, uint32_t id)
+{
+    uint64_t count;
+    pthread_t thread;
+    struct bell bell = {conn, fd};
+    pn_set_wakeup_fd(fd, id);
+    CHECK_EQ(test_wait(conn, 1000000), 0);
+    CHECK_EQ(pn_sleep(1000000), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, ring, &bell), 0);
+    CHECK_EQ(test_wait(conn, -1), -EINTR);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(test_wait(conn, -1), -EINTR);
+    CHECK_EQ(pn_sleep(-1), -EINTR);
+    CHECK_EQ(read(fd, &count, sizeof count), sizeof count);
+    CHECK_EQ(test_wait(conn, 1000000), 0);
+    pn_set_wakeup_fd(-1, 0);
+}
+
+static void check_wakeup_fds(pn_conn *conn, const int fds[3], bool can_dup)
+{
+    for (uint32_t id = 1; id <= 2; id++)
+        check_wakeup_fd(conn, fds[id - 1], id);
+    if (!can_dup)
+        return;
+    CHECK_EQ(dup2(fds[2], fds[1]), fds[1]); /* the number is another one's by now */
+    CHECK_EQ(close(fds[2]), 0);
+    check_wakeup_fd(conn, fds[1], 3);
+}
+
 static void sleeper(void *arg)
 {
     const enum way way = *(const enum way *) arg;
     const struct rlimit none = {.rlim_cur = 3, .rlim_max = 3};
+    int bells[3];
     pthread_t thread;
+    for (int i = 0; i < 3; i++)
+        CHECK((bells[i] = eventfd(0, EFD_CLOEXEC)) >= 0);
     if (way == REFUSED_UNKNOWN)
         refuse_epoll_pwait2(ENOSYS);
     if (way == REFUSED_FORBIDDEN)
@@ -115,8 +163,9 @@ static void sleeper(void *arg)
     CHECK_POLL(conn, "x");
     CHECK_EQ(sleep_for(conn, 1000000), 0); /* by time */
 #if !defined(__SANITIZE_THREAD__)
-    CHECK_EQ(conn->sleepfd >= 0, way != NO_DESCRIPTORS);
+    CHECK_EQ(conn->sleep_set.fd >= 0, way != NO_DESCRIPTORS);
 #endif
+    check_wakeup_fds(conn, bells, way != NO_DESCRIPTORS);
     CHECK_EQ(pthread_create(&thread, NULL, interrupt, conn), 0);
     CHECK_EQ(sleep_on(conn), -PN_ECLOSED); /* by the latch */
     CHECK_EQ(pthread_join(thread, NULL), 0);
@@ -176,7 +225,7 @@ static void test_a_user_of_the_descriptor_pays_for_no_set(void)
     CHECK_POLL(conn, "");
     CHECK_OK(test_notify(conn, "c", "x"));
     CHECK_POLL(conn, "x");
-    CHECK_EQ(conn->sleepfd, -1);
+    CHECK_EQ(conn->sleep_set.fd, -1);
     pn_conn_close(conn);
     end();
 }
