@@ -4,7 +4,7 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -43,31 +43,42 @@ PN_API int pn_crash_arm(const char *label, uint32_t nth, int action)
     return 0;
 }
 
-/* Several places may share a label; each label counts once, at the first of them. */
-static int is_first(const struct pn_crashpoint *const *point)
+/*
+ * Several places may share a label.  Each once, in the order of the first, made at the first use: a
+ * test walks through them by their numbers.
+ */
+static const char *const *labels(int *count)
 {
-    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < point; p++)
-        if (strcmp((*p)->label, (*point)->label) == 0)
-            return 0;
-    return 1;
+    enum { MAX_LABELS = 1024 };
+    static const char *found[MAX_LABELS];
+    static int n;
+    const struct pn_crashpoint *const *p =
+        n == 0 ? __start_pn_crash_labels : __stop_pn_crash_labels;
+    for (; p < __stop_pn_crash_labels; p++) {
+        int i = 0;
+        while (i < n && strcmp(found[i], (*p)->label) != 0)
+            i++;
+        if (i == MAX_LABELS)
+            abort();
+        found[i] = (*p)->label;
+        n = i == n ? n + 1 : n;
+    }
+    *count = n;
+    return found;
 }
 
 PN_API int pn_crash_label_count(void)
 {
-    int n = 0;
-    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
-         p++)
-        n += is_first(p);
+    int n;
+    labels(&n);
     return n;
 }
 
 PN_API const char *pn_crash_label(int i)
 {
-    for (const struct pn_crashpoint *const *p = __start_pn_crash_labels; p < __stop_pn_crash_labels;
-         p++)
-        if (is_first(p) && i-- == 0)
-            return (*p)->label;
-    return NULL;
+    int n;
+    const char *const *found = labels(&n);
+    return i >= 0 && i < n ? found[i] : NULL;
 }
 
 #else
