@@ -1,0 +1,230 @@
+"""Memory caches of aiocache whose entries all processes forget together."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pynotify
+from forking import in_child
+from programs import output_of_example
+from pynotify._connect import close_shared
+from receiving import wait_until
+from requirement import require
+
+try:
+    import aiocache
+except ImportError as missing:
+    require("aiocache", str(missing))
+
+from pynotify.contrib.aiocache import SharedInvalidationCache
+
+NewCache = Callable[..., SharedInvalidationCache]
+
+
+@pytest.fixture
+def new_cache(segment_name: str) -> Iterator[NewCache]:
+    def make(name: str = "r", **options: Any) -> SharedInvalidationCache:
+        return SharedInvalidationCache(name, segment=segment_name, **options)
+
+    yield make
+    close_shared(segment_name)
+
+
+def test_a_key_is_deleted_in_all_caches_of_a_name(new_cache: NewCache) -> None:
+    async def play() -> None:
+        one, same, other = new_cache(), new_cache(), new_cache("other")
+        for cache in (one, same, other):
+            await cache.set("k", 1)
+        assert await one.delete("k") == 1
+        assert [await cache.get("k") for cache in (one, same, other)] == [None, None, 1]
+        assert not await same.exists("k") and await same.multi_get(["k"]) == [None]
+        await same.set("k", 2)
+        assert (await one.get("k"), await same.get("k")) == (None, 2)
+        assert await same.add("l", 1) and await same.increment("n", 3) == 3
+        await one.delete("n")
+        assert await same.increment("n", 3) == 3, "what it was is forgotten"
+
+    asyncio.run(play())
+
+
+def test_what_a_process_has_not_is_deleted_in_others(new_cache: NewCache) -> None:
+    async def play() -> None:
+        one, same = new_cache(), new_cache()
+        await same.set("k", 1)
+        assert await one.delete("k") == 0
+        assert await same.get("k") is None
+
+    asyncio.run(play())
+
+
+def test_other_keys_stay_but_those_of_the_same_counter(new_cache: NewCache) -> None:
+    async def play() -> None:
+        cache = new_cache()
+        keys = [f"k{number}" for number in range(200)]
+        for key in keys:
+            await cache.set(key, 1)
+        await cache.delete("k0")
+        left = [key for key in keys if await cache.exists(key)]
+        assert 150 < len(left) < 200
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("namespace", [None, "ours"])
+def test_clear(new_cache: NewCache, namespace: str | None) -> None:
+    """Other processes forget everything; this one keeps what has another namespace."""
+
+    async def play() -> None:
+        one, same = new_cache(), new_cache()
+        for cache in (one, same):
+            await cache.set("k", 1, namespace="ours", ttl=3600)
+            await cache.set("k", 1, namespace="others")
+        await one.clear(namespace=namespace)
+        for cache in (one, same):
+            assert not await cache.exists("k", namespace="ours")
+            assert not await cache.exists("k", namespace="others")
+            await cache.set("k", 2, namespace="ours", ttl=0.01)
+            assert await cache.get("k", namespace="ours") == 2
+            while await cache.exists("k", namespace="ours"):
+                await asyncio.sleep(0.001)
+
+    asyncio.run(play())
+
+
+def test_what_was_computed_from_old_data_is_not_kept(new_cache: NewCache) -> None:
+    """It was read before the key was deleted, and is set afterwards."""
+
+    async def play() -> None:
+        reader, writer = new_cache(), new_cache()
+        data = "old"
+        assert await reader.get("k") is None
+        computed = data
+        data = "new"
+        await writer.delete("k")
+        await reader.set("k", computed)
+        assert await reader.get("k") is None
+        await reader.set("k", data)
+        assert await reader.get("k") == "new"
+
+    asyncio.run(play())
+
+
+def test_what_is_set_after_its_own_delete_is_kept(new_cache: NewCache) -> None:
+    async def play() -> None:
+        cache = new_cache()
+        assert await cache.get("k") is None
+        await cache.delete("k")
+        await cache.set("k", 1)
+        assert await cache.get("k") == 1
+
+    asyncio.run(play())
+
+
+def test_misses_are_not_remembered_without_a_bound(new_cache: NewCache) -> None:
+    async def play() -> None:
+        cache = new_cache()
+        for number in range(5000):
+            await cache.get(f"k{number}")
+        assert len(cache._kept._misses) == 1024
+
+    asyncio.run(play())
+
+
+def test_it_takes_effect_when_its_transaction_commits(
+    new_cache: NewCache, segment_name: str
+) -> None:
+    async def play() -> None:
+        cache, same = new_cache(), new_cache()
+        await same.set("k", 1)
+        with pynotify.get(segment_name).transaction():
+            await cache.delete("k")
+            assert await same.get("k") == 1
+        assert await same.get("k") is None
+
+    asyncio.run(play())
+
+
+def test_another_process_deletes(new_cache: NewCache) -> None:
+    cache = new_cache()
+    asyncio.run(cache.set("k", 1))
+    in_child(lambda: asyncio.run(cache.delete("k")) and None)  # it was made before the fork
+    assert asyncio.run(cache.get("k")) is None
+
+
+def test_a_segment_with_too_few_counters(segment_name: str) -> None:
+    with pynotify.open(segment_name, max_generations=4):
+        cache = SharedInvalidationCache("r", segment=segment_name)
+        with pytest.raises(pynotify.TooManyGenerations):
+            asyncio.run(cache.set("k", 1))
+        close_shared(segment_name)
+
+
+def _work(segment: str, path: Path, orders: Any) -> None:
+    """Reads the file through the cache all the time; asked, says what it has."""
+
+    @aiocache.cached(cache=SharedInvalidationCache, name="r", segment=segment, key="number")
+    async def read() -> int:
+        return int(path.read_text())
+
+    async def run() -> None:
+        while True:
+            found = await read()
+            if orders.poll():
+                if orders.recv() == "end":
+                    return
+                orders.send(found)
+
+    asyncio.run(run())
+    pynotify.get(segment).close()
+
+
+def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) -> None:
+    """After a delete no worker has what was read before, in the middle of reading or not."""
+    path = tmp_path / "number"
+    path.write_text("0")
+    cache = SharedInvalidationCache("r", segment=segment_name)
+    fresh = multiprocessing.get_context("spawn")
+    workers, pipes = [], []
+    for _ in range(4):
+        ours, theirs = fresh.Pipe()
+        workers.append(fresh.Process(target=_work, args=(segment_name, path, theirs)))
+        workers[-1].start()
+        pipes.append(ours)
+
+    def ask() -> list[int]:
+        for pipe in pipes:
+            pipe.send("what do you have?")
+        return [pipe.recv() for pipe in pipes]
+
+    for number in range(1, 101):
+        (tmp_path / "draft").write_text(str(number))
+        (tmp_path / "draft").replace(path)
+        asyncio.run(cache.delete("number"))
+        ask()  # each has called since
+        assert ask() == [number] * len(pipes)
+        if number == 30:
+            os.kill(workers[0].pid or 0, signal.SIGKILL)
+            pipes.pop(0).close()
+    for pipe in pipes:
+        pipe.send("end")
+    for worker in workers:
+        worker.join()
+    close_shared(segment_name)
+    with pynotify.open(segment_name) as segment:
+        wait_until(lambda: not segment.stat().backends, "their slots are free")
+
+
+def test_the_example(segment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRICES", str(tmp_path))
+    output = output_of_example("adapters/aiocache_prices.py", segment_name)
+    lists = [line for line in output if line.startswith("[")]
+    assert lists == ["[3, 3] [3, 3]", "[3, 3]", "[4, 4]"]
+    assert sum(line.endswith(" reads") for line in output) == 4
