@@ -50,22 +50,32 @@ class _Counters(NamedTuple):
     all: Generation
     some: list[Generation]
 
+    def of(self, key: str) -> Generation:
+        return self.some[zlib.crc32(key.encode()) % len(self.some)]
+
 
 class _Kept(MutableMapping[str, Any]):
     """Values, each as long as its counters are what they were; in the place of aiocache's dict."""
 
     def __init__(self, counters: PerProcess[_Counters]) -> None:
         self._counters = counters
+        #: Those that the numbers below are of.
+        self._of: _Counters | None = None
         self._values: dict[str, tuple[Any, int]] = {}
         #: What the counters were when a key was not found, the latest ones.
         self._misses: dict[str, int] = {}
 
-    def _counter_of(self, key: str) -> Generation:
-        some = self._counters.get().some
-        return some[zlib.crc32(key.encode()) % len(some)]
+    def _shared(self) -> _Counters:
+        counters = self._counters.get()
+        if counters is not self._of:  # a child, or another segment: its numbers mean nothing here
+            self._of = counters
+            self._values.clear()
+            self._misses.clear()
+        return counters
 
     def _now(self, key: str) -> int:
-        return self._counter_of(key).value + self._counters.get().all.value  # neither ever falls
+        counters = self._shared()
+        return counters.of(key).value + counters.all.value  # neither ever falls
 
     def get(self, key: str, default: Any = None) -> Any:
         now = self._now(key)
@@ -102,11 +112,11 @@ class _Kept(MutableMapping[str, Any]):
 
     def invalidate(self, key: str) -> None:
         """That key's values are old in all processes."""
-        self._counter_of(key).bump()
+        self._shared().of(key).bump()
         self._misses.pop(key, None)  # what is set from now on is new
 
     def invalidate_all(self) -> None:
-        self._counters.get().all.bump()
+        self._shared().all.bump()
         self._values.clear()
         self._misses.clear()
 

@@ -159,6 +159,15 @@ def test_another_process_deletes(new_cache: NewCache) -> None:
     assert asyncio.run(cache.get("k")) is None
 
 
+def test_a_segment_that_was_made_again(new_cache: NewCache, segment_name: str) -> None:
+    """Its counters begin anew, and may come to what they were."""
+    cache = new_cache()
+    asyncio.run(cache.set("k", 1))
+    close_shared(segment_name)
+    pynotify.unlink(segment_name)
+    assert asyncio.run(cache.get("k")) is None
+
+
 def test_a_segment_with_too_few_counters(segment_name: str) -> None:
     with pynotify.open(segment_name, max_generations=4):
         cache = SharedInvalidationCache("r", segment=segment_name)
