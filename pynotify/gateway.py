@@ -44,6 +44,7 @@ class GatewayStat:
     delivered: int  #: notifications to clients
     unreadable: int  #: left out, since their payload is no UTF-8 text
     slow: int  #: clients that do not read what waits for them, now
+    listens: int  #: channels that clients listen to, each for each client, now
 
 
 class Gateway(ClosedByWith):
@@ -154,6 +155,7 @@ class Gateway(ClosedByWith):
             delivered=out.delivered,
             unreadable=out.unreadable,
             slow=out.slow,
+            listens=out.listens,
         )
 
     def close(self) -> None:

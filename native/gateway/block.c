@@ -79,6 +79,15 @@ static bool gives_up(struct gw_session *session, int rc)
     return true;
 }
 
+static void count_listens(struct gw_session *session)
+{
+    int n = pn_conn_listening(session->conn, NULL, 0);
+    uint64_t listens = n > 0 ? (uint64_t) n : 0;
+    gw_count(&session->shared->listens, listens - session->listens);
+    session->listens = listens;
+    session->listens_change = false;
+}
+
 enum gw_result gw_commit(struct gw_session *session)
 {
     if (session->canceled && session->txn != NULL && session->give_up_at != 0) {
@@ -104,6 +113,8 @@ enum gw_result gw_commit(struct gw_session *session)
     }
     gw_settings_commit(session->settings);
     ended(session);
+    if (session->listens_change)
+        count_listens(session);
     if ((rc & PN_NOTICE) != 0)
         pass_notices(session);
     return GW_DONE;

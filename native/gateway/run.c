@@ -501,6 +501,7 @@ static enum gw_result run_notification(struct gw_session *session,
     int rc;
     if (gw_need_transaction(session) != GW_DONE)
         return GW_FAILED;
+    session->listens_change = session->listens_change || statement->kind != GW_NOTIFY;
     switch (statement->kind) {
     case GW_LISTEN:
         rc = pn_txn_listen(session->txn, statement->name, statement->name_len);
@@ -544,6 +545,7 @@ static enum gw_result run_discard_all(struct gw_session *session, bool alone)
     }
     if (gw_need_transaction(session) != GW_DONE)
         return GW_FAILED;
+    session->listens_change = true;
     int rc = pn_txn_unlisten_all(session->txn);
     if (rc < 0)
         return gw_core_error(session, rc);

@@ -781,6 +781,7 @@ PN_API void pn_gateway_get_stat(const pn_gateway *gateway, pn_gateway_stat *out)
         .received = __atomic_load_n(&shared->received, __ATOMIC_RELAXED),
         .delivered = __atomic_load_n(&shared->sent, __ATOMIC_RELAXED),
         .unreadable = __atomic_load_n(&shared->unreadable, __ATOMIC_RELAXED),
+        .listens = __atomic_load_n(&shared->listens, __ATOMIC_RELAXED),
     };
 }
 

@@ -210,6 +210,7 @@ void gw_session_free(struct gw_session *session)
     gw_script_let_go(session->script);
     if (session->conn != NULL)
         pn_conn_close(session->conn);
+    gw_count(&session->shared->listens, -session->listens);
     gw_settings_free(session->settings);
     gw_arena_free(&session->arena);
     gw_buffer_free(&session->in);

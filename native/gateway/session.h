@@ -69,8 +69,9 @@ struct gw_shared {
     pn_batch *batch;
     /* Notifications to and from clients, and those that are no text; connections refused. */
     uint64_t sent, received, unreadable, refused;
-    double usage; /* of the queue, when it was last seen */
-    bool gone;    /* a session found the segment removed */
+    uint64_t listens; /* now, of all clients */
+    double usage;     /* of the queue, when it was last seen */
+    bool gone;        /* a session found the segment removed */
 };
 
 /* For a counter that one thread writes, and any may read. */
@@ -157,6 +158,8 @@ struct gw_session {
     int64_t pause;
 
     uint64_t owed;
+    uint64_t listens;    /* channels, as of the last commit */
+    bool listens_change; /* with the next one */
     bool muted;
     uint32_t pid, secret;
     int64_t warned_at;

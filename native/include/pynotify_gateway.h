@@ -46,6 +46,7 @@ typedef struct pn_gateway_stat {
     uint64_t delivered;  /* notifications to clients */
     uint64_t unreadable; /* left out: no UTF-8 text */
     uint64_t slow;       /* clients that do not read what waits for them, now */
+    uint64_t listens;    /* channels that clients listen to, each for each client, now */
 } pn_gateway_stat;
 
 /*

@@ -8,7 +8,7 @@ import resource
 import signal
 from typing import TYPE_CHECKING, Any
 
-from pynotify.cli import systemd
+from pynotify.cli import metrics, systemd
 from pynotify.cli.terminal import say
 from pynotify.gateway import DEFAULT_PORT, Gateway
 
@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for a client to send its startup message (default: 60)",
     )
+    parser.add_argument(
+        "--prometheus",
+        type=metrics.place,
+        metavar="[ADDRESS:]PORT",
+        help="serve its figures to Prometheus (default address: 127.0.0.1)",
+    )
     parser.epilog = "It runs until SIGTERM or Ctrl-C; clients are told."
 
 
@@ -100,7 +106,19 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         where = f"listening at {gateway.path}: PGHOST={gateway.path.parent} PGPORT={options.port}"
-        say(where)
+        lines = [where]
+        if options.prometheus is not None:
+            address, port = options.prometheus
+            served = metrics.serve(
+                "gateway",
+                address,
+                port,
+                lambda prometheus: prometheus.GatewayCollector(gateway),
+            )
+            if served is None:
+                return 1
+            lines.append(served)
+        say("\n".join(lines))
         systemd.ready(where)
         gateway.run()
         systemd.stopping()

@@ -55,6 +55,31 @@ GAUGES = (
     ("pynotify_channels", "channels", "Channels in the channel table."),
     ("pynotify_subscriptions", "subscriptions", "Pairs of a backend and a channel."),
 )
+#: The same of GatewayStat.
+GATEWAY_COUNTERS = (
+    ("pynotify_gateway_connections", "accepted", "Connections of clients."),
+    (
+        "pynotify_gateway_refused_connections",
+        "refused",
+        "Of these: by user, database or protocol, or since no slot was free.",
+    ),
+    (
+        "pynotify_gateway_received_notifications",
+        "received",
+        "Notifications from clients, committed or not.",
+    ),
+    ("pynotify_gateway_delivered_notifications", "delivered", "Notifications to clients."),
+    (
+        "pynotify_gateway_unreadable_notifications",
+        "unreadable",
+        "Notifications left out, since their payload is no UTF-8 text.",
+    ),
+)
+GATEWAY_GAUGES = (
+    ("pynotify_gateway_clients", "clients", "Clients that are connected."),
+    ("pynotify_gateway_listens", "listens", "Channels listened to, each for each client."),
+    ("pynotify_gateway_slow_clients", "slow", "Clients that do not read what waits for them."),
+)
 #: The same of BackendStat.
 BACKEND_GAUGES = (
     (

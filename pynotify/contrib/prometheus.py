@@ -24,7 +24,7 @@ from pynotify._engine import open as open_segment
 from pynotify._procfs import command_name
 from pynotify._segments import check_name, segments
 from pynotify.contrib import _figures
-from pynotify.errors import LockTimeout
+from pynotify.errors import InterfaceError, LockTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from pynotify._types import EngineStat, ListenedChannel
+    from pynotify.gateway import Gateway
     from pynotify.topics import ChannelStats, TopicStats
 
 logger = logging.getLogger("pynotify")
@@ -97,6 +98,35 @@ class PynotifyCollector(Collector):
             except Exception:
                 logger.exception("could not list the segments")
         return {name: _look(name, engine) for name, engine in wanted.items()}
+
+
+class GatewayCollector(Collector):
+    """Collects what a `pynotify.gateway.Gateway` of this process has done.
+
+    Nothing is there when the gateway is closed.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering does not collect."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """One metric family after the other."""
+        try:
+            stat = self._gateway.stat()
+        except InterfaceError:  # it is closed
+            return
+        for kind, families in (
+            (CounterMetricFamily, _figures.GATEWAY_COUNTERS),
+            (GaugeMetricFamily, _figures.GATEWAY_GAUGES),
+        ):
+            for name, attribute, text in families:
+                family = kind(name, text, labels=_SEGMENT)
+                family.add_metric((self._gateway.name,), getattr(stat, attribute))
+                yield family
 
 
 class _Look(NamedTuple):

@@ -89,6 +89,11 @@ class GatewayProcess:
         self.pid = self._process.pid
         self.path = next(self.directory.glob(".s.PGSQL.*[0-9]"))
 
+    def line(self) -> str:
+        """What it says next."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
     def client(self, database: str = "default", user: str = "me") -> Client:
         client = Client(self.path)
         answers = client.start(user, database)

@@ -10,14 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import pynotify
 from gateway.conftest import NewGateway, NewGatewayProcess
 from gateway.gateways import ROOT, Running, short_directory
 from gateway.wire import Client, startup
+from pynotify.contrib.prometheus import GatewayCollector
 from pynotify.gateway import Gateway, default_directory
 from receiving import PATIENCE, receive, wait_until
 from requirement import require
@@ -396,3 +399,71 @@ def test_a_forked_child_leaves_the_sockets_alone(engine: pynotify.Engine) -> Non
         assert os.waitpid(child, 0)[1] == 0
         assert gateway.path.exists()
     assert not gateway.path.exists()
+
+
+def _figures(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        sample.name.removeprefix("pynotify_gateway_"): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.labels
+    }
+
+
+def test_figures_for_prometheus(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    gateway = new_gateway_process(engine, "--prometheus", "0")
+    match = re.fullmatch(r"metrics are at (127\.0\.0\.1:\d+/metrics)\n", gateway.line())
+    assert match
+    url = f"http://{match[1]}"
+    with gateway.client() as one, gateway.client() as other:
+        one.ask("LISTEN a; LISTEN b")
+        other.ask("LISTEN a")
+        other.ask("NOTIFY a, 'x'; NOTIFY c")
+        other.ask("BEGIN")
+        other.ask("LISTEN d")
+        assert _figures(url)["listens"] == 3, "what is not committed does not count"
+        other.ask("ROLLBACK; UNLISTEN b")
+        one.ask("UNLISTEN b")
+        assert _figures(url) == {
+            "connections_total": 2,
+            "refused_connections_total": 0,
+            "clients": 2,
+            "listens": 2,
+            "received_notifications_total": 2,
+            "delivered_notifications_total": 2,
+            "unreadable_notifications_total": 0,
+            "slow_clients": 0,
+        }
+        one.ask("DISCARD ALL")
+        assert _figures(url)["listens"] == 1
+    wait_until(lambda: _figures(url)["clients"] == 0, "they are gone")
+    assert _figures(url)["listens"] == 0
+    assert gateway.end() == 0
+
+
+def test_figures_without_the_client_of_prometheus(engine_name: str) -> None:
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from pynotify.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with short_directory() as directory:
+        words = ["gateway", engine_name, "--directory", directory, "--prometheus", "[::1]:0"]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+        )
+        assert not os.listdir(directory), "its socket is gone"
+    assert done.returncode == 1
+    assert done.stderr.startswith("pynotify gateway: the package prometheus-client is not")
+
+
+def test_figures_of_a_closed_gateway(engine: pynotify.Engine, new_gateway: NewGateway) -> None:
+    gateway = new_gateway(engine)
+    collector = GatewayCollector(gateway.gateway)
+    assert list(collector.describe()) == []
+    assert len(list(collector.collect())) == 8
+    gateway.close()
+    assert list(collector.collect()) == []
