@@ -56,7 +56,7 @@ class AsyncSubscription(ClosedByAsyncWith):
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels it listens to."""
-        return self._channels
+        return self._inbox.channels if self._opened else self._channels
 
     @property
     def pending(self) -> int:
@@ -83,7 +83,7 @@ class AsyncSubscription(ClosedByAsyncWith):
         nanoseconds(timeout)
         message = await self._receive(timeout)
         if message is None:
-            raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
+            raise Timeout(f"nothing came on {', '.join(self.channels)} in {timeout} s")
         return message
 
     def start(self, handler: Handler, *, on_error: ErrorHandler | None = None) -> SubscriptionTask:
@@ -96,6 +96,27 @@ class AsyncSubscription(ClosedByAsyncWith):
         task goes on.
         """
         return SubscriptionTask(self, self._receive, handler, on_error)
+
+    async def add(self, *channels: str) -> None:
+        """Listen to more channels: to what is committed from now on.
+
+        Those that it listens to already change nothing.  Errors as `AsyncConnection.subscribe`;
+        then none is added.  In a transaction of the calling task `ActiveTransaction`.
+        """
+        self._check_open()
+        self._link.transactions.refuse("subscribe")
+        await self._link.off_loop.retry(lambda: self._receiver.subscribe(self._inbox, channels))
+
+    async def discard(self, *channels: str) -> None:
+        """Listen to these channels no more; what is unread of them is gone.
+
+        Those that it does not listen to change nothing.  A subscription without channels stays
+        open, for `add`.
+        """
+        self._check_open()
+        self._link.transactions.refuse("unsubscribe")
+        await self._link.off_loop.retry(lambda: self._receiver.unsubscribe(self._inbox, channels))
+        self._receiver.room_made()
 
     async def close(self) -> None:
         """Stop listening; unread messages are gone, and tasks in `next()` are woken.
@@ -208,7 +229,7 @@ class AsyncSubscription(ClosedByAsyncWith):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending, {self.dropped} dropped"
-        return f"<pynotify.AsyncSubscription to {', '.join(self._channels)} ({state})>"
+        return f"<pynotify.AsyncSubscription to {', '.join(self.channels)} ({state})>"
 
 
 class SubscriptionTask:

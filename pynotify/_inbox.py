@@ -100,6 +100,8 @@ class Inbox:
         self.blocks = overflow == "block" and maxlen is not None
         #: Nothing of this commit or an earlier one is owed; None once that is past.
         self._since: int | None = _NEVER
+        #: The same of channels that were added later, until it is past.
+        self._added: dict[str, int] = {}
         self._maxlen = maxlen
         self._overflow = overflow
         self._skip_backend = skip_backend
@@ -119,7 +121,8 @@ class Inbox:
             self._serve()
         if self.closed or message is self._latest:
             return
-        if (self._since or self._skip_backend) is not None and not self._owes(message):
+        selects = self._since or self._skip_backend
+        if (selects is not None or self._added) and not self._owes(message):
             return
         if waiters:
             waiter = waiters[0]
@@ -161,6 +164,23 @@ class Inbox:
         """Begin: everything is owed that comes after commit `since`."""
         self._since = since
 
+    def hears(self, channel: str) -> bool:
+        """Whether the channel is one of its, and from some commit on."""
+        return channel in self.channels and self._added.get(channel) != _NEVER
+
+    def expect(self, channels: Iterable[str], since: int = _NEVER) -> None:
+        """Of these channels everything is owed that comes after commit `since`."""
+        self._added.update(dict.fromkeys(channels, since))
+
+    def drop(self, channels: Iterable[str]) -> None:
+        """Keep no message of these channels."""
+        messages, names = self.messages, frozenset(channels)
+        for at in range(len(messages) - 1, -1, -1):
+            message = messages[at]
+            if isinstance(message, Notify) and message.channel in names:
+                self.held -= 1
+                del messages[at]
+
     def close(self) -> None:
         """Keep no message any more, and wake all waiters."""
         self.closed = True
@@ -192,6 +212,11 @@ class Inbox:
             if message.seq <= self._since:
                 return False
             self._since = None
+        added = self._added.get(message.channel) if self._added else None
+        if added is not None:
+            if message.seq <= added:
+                return False
+            self._added.pop(message.channel, None)
         return self._skip_backend is None or message.backend_id != self._skip_backend
 
     def _keep(self, message: Notify | Gap) -> None:
@@ -268,37 +293,51 @@ class Inboxes:
         self._by_channel: dict[str, tuple[Inbox, ...]] = {}
         #: Those for which reading has to stop when they are full.
         self.blocking: tuple[Inbox, ...] = ()
+        #: SUBSCRIBEd channels that none of them has any more.
+        self.stale: set[str] = set()
 
     def add(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
-        """Returns the channels that no inbox had before."""
-        inbox.channels = tuple(channels)
+        """Returns the channels that no inbox had before.  It may be there, with others."""
+        names = tuple(channels)
+        inbox.channels += tuple(channel for channel in names if channel not in inbox.channels)
         self.all.add(inbox)
-        if inbox.blocks:
+        if inbox.blocks and inbox not in self.blocking:
             self.blocking += (inbox,)
-        fresh = [channel for channel in inbox.channels if channel not in self._by_channel]
-        for channel in inbox.channels:
-            self._by_channel[channel] = (*self._by_channel.get(channel, ()), inbox)
+        fresh = [channel for channel in names if channel not in self._by_channel]
+        for channel in names:
+            found = self._by_channel.get(channel, ())
+            if inbox not in found:
+                self._by_channel[channel] = (*found, inbox)
         return fresh
 
-    def remove(self, inbox: Inbox) -> list[str]:
-        """Returns the channels that no inbox has any more."""
-        stale = []
+    def remove(self, inbox: Inbox) -> None:
+        """What no inbox has any more is `stale`."""
         self.all.discard(inbox)
         self.blocking = tuple(other for other in self.blocking if other is not inbox)
-        for channel in inbox.channels:
+        self._without(inbox, inbox.channels)
+
+    def part(self, inbox: Inbox, channels: Iterable[str]) -> None:
+        """The same of some of its channels."""
+        names = tuple(channels)
+        inbox.channels = tuple(channel for channel in inbox.channels if channel not in names)
+        self._without(inbox, names)
+
+    def _without(self, inbox: Inbox, channels: Iterable[str]) -> None:
+        for channel in channels:
             found = self._by_channel.get(channel, ())
             left = tuple(other for other in found if other is not inbox)
             if left:
                 self._by_channel[channel] = left
             elif found:
+                # An exception may come after each call: then both have happened.
                 del self._by_channel[channel]
-                stale.append(channel)
-        return stale
+                self.stale.add(channel)
 
-    def sweep(self) -> list[str]:
-        """Remove those that are closed.  Returns the channels that no inbox has any more."""
-        closed = [inbox for inbox in tuple(self.all) if inbox.closed]
-        return [channel for inbox in closed for channel in self.remove(inbox)]
+    def sweep(self) -> None:
+        """Remove those that are closed."""
+        for inbox in tuple(self.all):
+            if inbox.closed:
+                self.remove(inbox)
 
     def room(self) -> int | None:
         """How many messages may be read now; None: any number."""

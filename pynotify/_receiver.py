@@ -64,8 +64,6 @@ class Receiver(Inlet):
         self._subscribing = RLock()
         #: The thread that holds it has begun to SUBSCRIBE or to UNSUBSCRIBE.
         self._changing = False
-        #: SUBSCRIBEd channels that no subscription has any more.
-        self._stale: set[str] = set()
         self.handlers: list[NotifyHandler] = []
         #: For each thread that runs handlers: the channels of what it is about to return, less
         #: those that were unlistened since.
@@ -328,7 +326,7 @@ class Receiver(Inlet):
     # ---- subscriptions -------------------------------------------------------------------
 
     def subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
-        """SUBSCRIBE, committed at once.  May be repeated."""
+        """SUBSCRIBE, committed at once, also for an inbox that has others.  May be repeated."""
         names = tuple(dict.fromkeys(channels))
         with self._subscribing:
             if self._changing:  # whose UNSUBSCRIBE may be of these channels
@@ -343,32 +341,54 @@ class Receiver(Inlet):
                 self._changing = False
 
     def _subscribe(self, inbox: Inbox, names: tuple[str, ...]) -> None:
-        handle = self.handle
-        with self.lock:
-            self._stale.update(self.inboxes.sweep())
-            fresh = self.inboxes.add(inbox, names)
-            self.routed = True
+        handle, inboxes = self.handle, self.inboxes
+        more = inbox in inboxes.all
+        fresh: list[str] = []
+        if more:
+            names = tuple(name for name in names if not inbox.hears(name))
         try:
-            in_own_transaction(handle, lambda transaction: transaction.subscribe(fresh))
+            with self.lock:
+                inboxes.sweep()
+                if more:
+                    inbox.expect(names)
+                fresh = inboxes.add(inbox, names)
+                self.routed = True
+            # An earlier call may have been interrupted before it came to it.
+            wanted = names if more else fresh
+            in_own_transaction(handle, lambda transaction: transaction.subscribe(wanted))
             since = ffi.new("uint64_t *")
             handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
+            with self.lock:
+                inboxes.stale.difference_update(names)
+                if more:
+                    inbox.expect(names, int(since[0]))
+                else:
+                    inbox.open(int(since[0]))
         except BaseException as error:
             with self.lock:
-                unused = self.inboxes.remove(inbox)
+                if more:
+                    inboxes.part(inbox, names)
+                else:
+                    inboxes.remove(inbox)
                 # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
-                if not isinstance(error, (ProgrammingError, TypeError)):
-                    self._stale.update(unused)
-                self.routed = bool(self.inboxes.all or self._stale)
+                if isinstance(error, (ProgrammingError, TypeError)):
+                    inboxes.stale.difference_update(fresh)
+                self.routed = bool(inboxes.all or inboxes.stale)
             raise
-        with self.lock:
-            self._stale.difference_update(names)
-            inbox.open(int(since[0]))
 
-    def unsubscribe(self, inbox: Inbox) -> None:
-        """UNSUBSCRIBE; the inbox gets nothing more in any case.  May be repeated."""
+    def unsubscribe(self, inbox: Inbox, channels: Iterable[str] | None = None) -> None:
+        """UNSUBSCRIBE, from all or from these; the inbox gets nothing more in any case.
+
+        May be repeated.
+        """
         with self._subscribing:
             with self.lock:
-                inbox.close()
+                if channels is None:
+                    inbox.close()
+                else:
+                    names = tuple(channels)
+                    self.inboxes.part(inbox, names)
+                    inbox.drop(names)
             # In a signal handler that interrupted this the interrupted one goes on with it.
             if self._changing or self.handle.closed or self.handle.is_foreign:
                 return
@@ -383,8 +403,8 @@ class Receiver(Inlet):
         """UNSUBSCRIBE what no inbox has any more; whether one was closed meanwhile."""
         handle = self.handle
         with self.lock:
-            self._stale.update(self.inboxes.sweep())
-            stale = tuple(self._stale)
+            self.inboxes.sweep()
+            stale = tuple(self.inboxes.stale)
         if stale:
             try:
                 in_own_transaction(handle, lambda transaction: transaction.unsubscribe(stale))
@@ -394,7 +414,7 @@ class Receiver(Inlet):
                 raise
         with self.lock:
             self.recover()
-            self._stale.difference_update(stale)
+            self.inboxes.stale.difference_update(stale)
             self.routed = bool(self.inboxes.all)
             return any(other.closed for other in self.inboxes.all)
 

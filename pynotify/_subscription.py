@@ -46,15 +46,14 @@ class Subscription(ClosedByWith):
             raise TypeError("a subscription needs at least one channel")
         self._link = link
         self._receiver = link.receiver
-        self._channels = tuple(dict.fromkeys(channels))
         self._inbox = Inbox(maxlen, overflow, link.handle.backend_id if skip_self else None)
         self._closed = False
-        self._receiver.subscribe(self._inbox, self._channels)
+        self._receiver.subscribe(self._inbox, channels)
 
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels it listens to."""
-        return self._channels
+        return self._inbox.channels
 
     @property
     def pending(self) -> int:
@@ -80,7 +79,7 @@ class Subscription(ClosedByWith):
         """
         message = self._receive(self._waiter(), nanoseconds(timeout))
         if message is None:
-            raise Timeout(f"nothing came on {', '.join(self._channels)} in {timeout} s")
+            raise Timeout(f"nothing came on {', '.join(self.channels)} in {timeout} s")
         return message
 
     def start(
@@ -103,6 +102,27 @@ class Subscription(ClosedByWith):
         thread = SubscriptionThread(self, listen, handler, on_error, daemon=daemon)
         thread.start()
         return thread
+
+    def add(self, *channels: str) -> None:
+        """Listen to more channels: to what is committed from now on.
+
+        Those that it listens to already change nothing.  Errors as `Connection.subscribe`; then
+        none is added.  In a transaction of the calling thread `ActiveTransaction`.
+        """
+        self._check_open()
+        self._link.transactions.refuse("subscribe")
+        self._receiver.subscribe(self._inbox, channels)
+
+    def discard(self, *channels: str) -> None:
+        """Listen to these channels no more; what is unread of them is gone.
+
+        Those that it does not listen to change nothing.  A subscription without channels stays
+        open, for `add`.
+        """
+        self._check_open()
+        self._link.transactions.refuse("unsubscribe")
+        self._receiver.unsubscribe(self._inbox, channels)
+        self._receiver.room_made()
 
     def close(self) -> None:
         """Stop listening; unread messages are gone, and threads in `next()` are woken.
@@ -200,7 +220,7 @@ class Subscription(ClosedByWith):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending, {self.dropped} dropped"
-        return f"<pynotify.Subscription to {', '.join(self._channels)} ({state})>"
+        return f"<pynotify.Subscription to {', '.join(self.channels)} ({state})>"
 
 
 class _Listening(NamedTuple):

@@ -155,7 +155,7 @@ class LocalTransport:
     def unlisten(self, channel: str) -> None:
         """Stop receiving the channel's messages."""
         try:
-            self._strands.remove(channel)
+            self._strands.discard(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
@@ -275,7 +275,7 @@ class AsyncLocalTransport:
     async def unlisten(self, channel: str) -> None:
         """Stop receiving the channel's messages."""
         try:
-            await self._strands.remove(channel)
+            await self._strands.discard(channel)
         except SegmentUnlinked as error:
             raise lost(error) from error
 

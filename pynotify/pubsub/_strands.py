@@ -88,27 +88,32 @@ class Strands(Subscription):
         """The channels it listens to."""
         return tuple(self._merged.strands)
 
-    def add(self, channel: str) -> None:
-        """Listen to the channel, too, when this returns.  Adding it twice changes nothing."""
+    def add(self, *channels: str) -> None:
+        """Listen to the channels, too, when this returns.  Adding one twice changes nothing."""
         self._check_open()
         self._link.transactions.refuse("subscribe")
-        if channel not in self._merged.strands:
-            strand = self._merged.strand()
-            try:
-                self._receiver.subscribe(strand, [channel])
-                self._merged.strands[channel] = strand
-            except BaseException:  # Ctrl-C may have come after it
-                strand.closed = True  # the connection forgets it with the next that is closed
-                raise
+        for channel in channels:
+            if channel not in self._merged.strands:
+                self._add(channel)
 
-    def remove(self, channel: str) -> None:
-        """Stop listening to the channel; what was not taken of it is dropped."""
+    def _add(self, channel: str) -> None:
+        strand = self._merged.strand()
+        try:
+            self._receiver.subscribe(strand, [channel])
+            self._merged.strands[channel] = strand
+        except BaseException:  # Ctrl-C may have come after it
+            strand.closed = True  # the connection forgets it with the next that is closed
+            raise
+
+    def discard(self, *channels: str) -> None:
+        """Stop listening to the channels; what was not taken of them is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        strand = self._merged.strands.get(channel)
-        if strand is not None:
-            self._receiver.unsubscribe(strand)
-            self._merged.strands.pop(channel, None)
+        for channel in channels:
+            strand = self._merged.strands.get(channel)
+            if strand is not None:
+                self._receiver.unsubscribe(strand)
+                self._merged.strands.pop(channel, None)
 
     def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
@@ -149,12 +154,15 @@ class AsyncStrands(AsyncSubscription):
         self._channels = ()
         await self._open()
 
-    async def add(self, channel: str) -> None:
-        """Listen to the channel, too, when this returns.  Adding it twice changes nothing."""
+    async def add(self, *channels: str) -> None:
+        """Listen to the channels, too, when this returns.  Adding one twice changes nothing."""
         self._check_open()
         self._link.transactions.refuse("subscribe")
-        if channel in self._merged.strands:
-            return
+        for channel in channels:
+            if channel not in self._merged.strands:
+                await self._add(channel)
+
+    async def _add(self, channel: str) -> None:
         strand = self._merged.strand()
 
         def subscribe() -> None:
@@ -169,14 +177,15 @@ class AsyncStrands(AsyncSubscription):
             raise
         self._receiver.start_reading()
 
-    async def remove(self, channel: str) -> None:
-        """Stop listening to the channel; what was not taken of it is dropped."""
+    async def discard(self, *channels: str) -> None:
+        """Stop listening to the channels; what was not taken of them is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        strand = self._merged.strands.get(channel)
-        if strand is not None:
-            await self._receiver.drop(strand)
-            self._merged.strands.pop(channel, None)
+        for channel in channels:
+            strand = self._merged.strands.get(channel)
+            if strand is not None:
+                await self._receiver.drop(strand)
+                self._merged.strands.pop(channel, None)
 
     async def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""

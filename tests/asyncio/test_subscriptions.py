@@ -462,6 +462,79 @@ class TestTogether:
         assert engine.stat().subscriptions == 0
 
 
+class TestChannelsThatComeAndGo:
+    async def test_add_and_discard(self, kind: str, aconnect: AsyncConnections) -> None:
+        conn = await aconnect()
+        async with conn.subscribe("a") as sub, conn.subscribe("b") as same:
+            await conn.notify("b", "before")
+            await sub.add("b", "c", "a")
+            assert sub.channels == ("a", "b", "c")
+            for channel in ("a", "b", "c"):
+                await conn.notify(channel, f"on {channel}")
+            assert await texts(sub, 3) == ["on a", "on b", "on c"]
+            await conn.notify("b", "unread")
+            await conn.notify("a", "last")
+            await sub.discard("b", "never heard of")
+            assert await texts(sub, 1) == ["last"]
+            with pytest.raises(pynotify.Timeout):
+                await sub.next(0)
+            assert await texts(same, 3) == ["before", "on b", "unread"]
+            with pytest.raises(pynotify.InvalidChannelName):
+                await sub.add("d", "")
+            assert sub.channels == ("a", "c")
+            await sub.discard("a", "c")
+            assert sub.channels == ()
+            waiting = asyncio.create_task(sub.next(PATIENCE))
+            await turns(3)
+            await sub.add("d")
+            await conn.notify("d", "x")
+            assert (await waiting).payload == "x"
+
+    async def test_where_it_is_refused(self, aconnect: AsyncConnections) -> None:
+        conn = await aconnect()
+        sub = conn.subscribe("a")
+        for change in (sub.add, sub.discard):
+            with pytest.raises(pynotify.InterfaceError, match="does not listen yet"):
+                await change("b")
+        async with sub:
+            async with conn.transaction():
+                for change in (sub.add, sub.discard):
+                    with pytest.raises(pynotify.ActiveTransaction):
+                        await change("b")
+        for change in (sub.add, sub.discard):
+            with pytest.raises(pynotify.InterfaceError, match="closed"):
+                await change("b")
+
+    async def test_cancelled_while_they_wait_for_the_lock(
+        self,
+        kind: str,
+        aconnect: AsyncConnections,
+        engine: pynotify.Engine,
+        lock_holder: LockHolder,
+    ) -> None:
+        """add() has not happened; of what is discarded nothing comes, and it is given up later."""
+        conn = await aconnect()
+        async with conn.subscribe("a", "b") as sub:
+            await conn.notify("b", "unread")
+            for change, channel in ((sub.add, "c"), (sub.discard, "b")):
+                lock_holder.hold()
+                task = asyncio.create_task(change(channel))
+                await settled(task)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+                lock_holder.release()
+            assert sub.channels == ("a",)
+            for name in "abc":
+                await conn.notify(name, f"on {name}")
+            assert await texts(sub, 1) == ["on a"]
+            await sub.add("c")
+            await sub.discard("b")
+            await conn.notify("c", "x")
+            assert await texts(sub, 1) == ["x"]
+            assert engine.stat().subscriptions == 2
+
+
 class TestStart:
     async def test_plain_and_coroutine_handlers(
         self, kind: str, aconnect: AsyncConnections, remote: Remote

@@ -263,7 +263,7 @@ def test_a_subscription(make_engine: EngineFactory, how: str, whole: bool) -> No
             assert other.pending == 0
             conn.subscribe("z").close()
             assert conn.link.receiver.inboxes.all == {other._inbox}
-            assert not conn.link.receiver._stale
+            assert not conn.link.receiver.inboxes.stale
             assert conn.poll() == []
 
         at_places(attempt, whole=whole)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 import pynotify
+from interrupting import At
 from receiving import PATIENCE, pairs, payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call, await_waiting
@@ -703,3 +704,165 @@ class TestStart:
         assert len({ident for ident, _ in heard}) == 3
         for thread in threads:
             thread.stop()
+
+
+class TestChannelsThatComeAndGo:
+    def test_everything_later_and_nothing_older(
+        self, conn: pynotify.Connection, connect: Connect
+    ) -> None:
+        other = connect()
+        sub, same = conn.subscribe("a"), conn.subscribe("b")
+        other.notify("b", "before")
+        sub.add("b", "c", "a")
+        assert sub.channels == ("a", "b", "c")
+        for channel in ("a", "b", "c"):
+            other.notify(channel, f"on {channel}")
+        assert payloads(drain(sub)) == ["on a", "on b", "on c"]
+        assert payloads(drain(same)) == ["before", "on b"]
+
+    def test_discarded_ones_are_heard_no_more(
+        self, conn: pynotify.Connection, engine: pynotify.Engine
+    ) -> None:
+        """Nor is what is unread; others of the connection go on, and it is given up with them."""
+        sub, same = conn.subscribe("a", "b"), conn.subscribe("b")
+        for channel in ("b", "a", "b"):
+            conn.notify(channel, f"on {channel}")
+        conn.poll()
+        assert sub.pending == 3
+        sub.discard("b", "never heard of")
+        assert (sub.channels, sub.pending) == (("a",), 1)
+        conn.notify_many("b", ["later"])
+        assert payloads(drain(sub)) == ["on a"]
+        assert payloads(drain(same)) == ["on b", "on b", "later"]
+        assert engine.stat().subscriptions == 2
+        same.close()
+        assert engine.stat().subscriptions == 1
+
+    def test_what_was_not_read_when_it_was_discarded_does_not_come_back(
+        self, conn: pynotify.Connection, connect: Connect
+    ) -> None:
+        other = connect()
+        sub = conn.subscribe("a", "b")
+        other.notify("b", "old")
+        sub.discard("b")
+        sub.add("b")
+        other.notify("b", "new")
+        assert payloads(drain(sub)) == ["new"]
+
+    def test_without_channels_it_stays_open(
+        self, conn: pynotify.Connection, engine: pynotify.Engine
+    ) -> None:
+        sub = conn.subscribe("a")
+        sub.discard("a")
+        assert (sub.channels, sub.closed, engine.stat().subscriptions) == ((), False, 0)
+        with pytest.raises(pynotify.Timeout):
+            sub.next(0)
+        call = Call(sub.next, PATIENCE)
+        await_waiting(conn, 1)
+        sub.add("b")
+        conn.notify("b", "x")
+        assert call.result().payload == "x"
+        sub.close()
+        assert engine.stat().subscriptions == 0
+
+    @pytest.mark.parametrize("name", ["", "x" * 64])
+    def test_none_is_added_when_one_is_refused(
+        self, conn: pynotify.Connection, engine: pynotify.Engine, name: str
+    ) -> None:
+        sub = conn.subscribe("a")
+        with pytest.raises(pynotify.InvalidChannelName):
+            sub.add("b", name)
+        assert sub.channels == ("a",)
+        conn.notify("b", "x")
+        conn.notify("a", "y")
+        assert payloads(drain(sub)) == ["y"]
+        sub.add("b")
+        conn.notify("b", "z")
+        assert payloads(drain(sub)) == ["z"]
+        sub.close()
+        assert engine.stat().subscriptions == 0
+
+    def test_a_full_table_of_channels(self, make_engine: EngineFactory, connect: Connect) -> None:
+        conn = connect(to=make_engine(max_channels=2))
+        sub = conn.subscribe("1")
+        with pytest.raises(pynotify.TooManyChannels):
+            sub.add("2", "3")
+        sub.add("2")
+        conn.notify("2", "x")
+        assert payloads(drain(sub)) == ["x"]
+
+    def test_where_it_is_refused(self, conn: pynotify.Connection) -> None:
+        sub = conn.subscribe("a")
+        with conn.transaction():
+            for change in (sub.add, sub.discard):
+                with pytest.raises(pynotify.ActiveTransaction):
+                    change("b")
+        sub.close()
+        for change in (sub.add, sub.discard):
+            with pytest.raises(pynotify.InterfaceError, match="closed"):
+                change("b")
+
+    def test_a_full_one_that_blocks_makes_room(self, conn: pynotify.Connection) -> None:
+        sub = conn.subscribe("a", "b", maxlen=2, overflow="block")
+        other = conn.subscribe("c")
+        conn.notify_many("a", ["1", "2"])
+        conn.notify("b", "3")
+        conn.notify("c", "x")
+        conn.poll()
+        assert sub.pending == 2
+        sub.discard("a")
+        assert payloads(drain(other)) == ["x"]
+        assert payloads(drain(sub)) == ["3"]
+
+    def test_a_thread_that_waits_hears_the_new_one(
+        self, conn: pynotify.Connection, connect: Connect
+    ) -> None:
+        other = connect()
+        sub = conn.subscribe("a")
+        call = Call(sub.next, PATIENCE)
+        await_waiting(conn, 1)
+        sub.add("b")
+        other.notify("b", "x")
+        assert call.result().payload == "x"
+
+    def test_while_another_process_sends(self, conn: pynotify.Connection, connect: Connect) -> None:
+        """What is heard of a channel is without a hole from where it was added to its end."""
+        other, stop = connect(), threading.Event()
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                other.notify("b", str(sent))
+                sent += 1
+
+        sub = conn.subscribe("a", maxlen=None)
+        sender = Call(send)
+        for _ in range(100):
+            sub.add("b")
+            heard = [int(sub.next(PATIENCE).payload) for _ in range(3)]
+            assert heard == list(range(heard[0], heard[0] + 3))
+            sub.discard("b")
+            assert sub.pending == 0
+        stop.set()
+        sender.result()
+
+    def test_interrupted_at_every_place(
+        self, conn: pynotify.Connection, engine: pynotify.Engine, connect: Connect
+    ) -> None:
+        """An exception of a signal handler: it may be done again, and nothing is left half done."""
+        other = connect()
+        sub = conn.subscribe("a")
+        for change, heard in ((sub.add, ["x", "y"]), (sub.discard, ["y"])):
+            for place in range(1, 1000):
+                at = At(place)
+                at.attempt(lambda change=change: change("b"))
+                change("b")
+                other.notify("b", "x")
+                other.notify("a", "y")
+                assert payloads(drain(sub)) == heard, (change, place)
+                assert engine.stat().subscriptions == len(heard), (change, place)
+                (sub.add if heard == ["y"] else sub.discard)("b")
+                if not at.reached:
+                    break
+            assert place > 5
