@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +183,159 @@ def test_asyncpg(engine: pynotify.Engine, new_gateway: NewGateway, connect: Conn
     assert [n.payload for n in receive(native, 1)] == ["to the process"]
 
 
-# ---- node-postgres ------------------------------------------------------------------------------
+# ---- pg8000, aiopg ------------------------------------------------------------------------------
+
+
+def test_pg8000(gateway: Running) -> None:
+    """By its own interface and by the DB API: all of it is the extended protocol."""
+    require_module("pg8000")
+    import pg8000.dbapi
+    import pg8000.native
+
+    where = {"database": "default", "unix_sock": str(gateway.path)}
+    conn = pg8000.native.Connection("me", **where)
+    conn.run("LISTEN a")
+    conn.run("SELECT pg_notify(:channel, :payload)", channel="a", payload="1")
+    prepared = conn.prepare("SELECT pg_notify('a', :payload)")
+    for payload in ("2", "3"):
+        prepared.run(payload=payload)
+    prepared.close()
+    assert [said[1:] for said in conn.notifications] == [("a", "1"), ("a", "2"), ("a", "3")]
+    conn.close()
+    other = pg8000.dbapi.connect("me", **where)
+    cursor = other.cursor()
+    cursor.execute("LISTEN a")
+    other.commit()
+    cursor.execute("SELECT pg_notify(%s, %s)", ("a", "never"))
+    other.rollback()
+    cursor.execute("NOTIFY a, 'committed'")
+    other.commit()
+    with pytest.raises(pg8000.dbapi.DatabaseError, match="INSERT is not supported"):
+        cursor.execute("INSERT INTO t VALUES (1)")
+    other.rollback()
+    assert [payload for _pid, _channel, payload in other.notifications] == ["committed"]
+    other.close()
+
+
+def test_aiopg(gateway: Running) -> None:
+    require_module("aiopg")
+    import aiopg
+
+    async def play() -> str:
+        made = aiopg.create_pool(gateway.dsn)
+        async with made as pool, pool.acquire() as conn, conn.cursor() as cursor:
+            await cursor.execute("LISTEN a")
+            await cursor.execute("NOTIFY a, 'x'")
+            said = await asyncio.wait_for(conn.notifies.get(), PATIENCE)
+            await cursor.execute("SELECT 1")
+            assert await cursor.fetchone() == (1,)
+            return str(said.payload)
+
+    assert asyncio.run(play()) == "x"
+
+
+# ---- SQLAlchemy, Django -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_sqlalchemy(gateway: Running, psycopg: Any, driver: str) -> None:
+    """What it asks of a new connection is answered; savepoints; its pool takes back and pings."""
+    require_module("sqlalchemy")
+    require_module(driver)
+    import sqlalchemy
+
+    where = f"host={gateway.path.parent}&port={gateway.port}"
+    if driver == "pg8000":
+        where = f"unix_sock={gateway.path}"
+    engine = sqlalchemy.create_engine(
+        f"postgresql+{driver}://me@/default?{where}", pool_pre_ping=True
+    )
+    notify = sqlalchemy.text("SELECT pg_notify('a', :payload)")
+    with psycopg.connect(gateway.dsn, autocommit=True) as ear:
+        ear.execute("LISTEN a")
+        for _ in range(2):
+            with engine.begin() as conn:
+                conn.execute(notify, {"payload": "1"})
+                undone = conn.begin_nested()
+                conn.execute(notify, {"payload": "undone"})
+                undone.rollback()
+                with conn.begin_nested():
+                    conn.execute(notify, {"payload": "2"})
+        with engine.connect() as conn:
+            conn.execute(notify, {"payload": "never"})
+        with engine.begin() as conn:
+            conn.execute(notify, {"payload": "end"})
+        heard = [n.payload for n in ear.notifies(timeout=PATIENCE, stop_after=5)]
+    engine.dispose()
+    assert heard == ["1", "2", "1", "2", "end"]
+
+
+def test_sqlalchemy_with_asyncpg(gateway: Running, psycopg: Any) -> None:
+    require_module("sqlalchemy")
+    require_module("asyncpg")
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    async def play() -> None:
+        where = f"host={gateway.path.parent}&port={gateway.port}"
+        engine = create_async_engine(f"postgresql+asyncpg://me@/default?{where}")
+        async with engine.begin() as conn:
+            notify = sqlalchemy.text("SELECT pg_notify('a', :payload)")
+            await conn.execute(notify, {"payload": "x"})
+        await engine.dispose()
+
+    with psycopg.connect(gateway.dsn, autocommit=True) as ear:
+        ear.execute("LISTEN a")
+        asyncio.run(play())
+        assert [n.payload for n in ear.notifies(timeout=PATIENCE, stop_after=1)] == ["x"]
+
+
+DJANGO = """
+import sys
+import django
+from django.conf import settings
+host, port = sys.argv[1:]
+database = {"ENGINE": "django.db.backends.postgresql", "HOST": host, "PORT": port,
+            "USER": "me", "NAME": "default"}
+settings.configure(DATABASES={"default": database})
+django.setup()
+from django.db import connection, transaction
+with connection.cursor() as cursor:
+    cursor.execute("LISTEN a")
+    with transaction.atomic():
+        cursor.execute("SELECT pg_notify(%s, %s)", ["a", "outer"])
+        try:
+            with transaction.atomic():
+                cursor.execute("NOTIFY a, 'undone'")
+                raise LookupError
+        except LookupError:
+            pass
+        transaction.on_commit(lambda: cursor.execute("NOTIFY a, 'after'"))
+    heard = connection.connection.notifies(timeout=20, stop_after=2)
+    print([said.payload for said in heard])
+connection.close()
+"""
+
+
+def test_django(gateway: Running) -> None:
+    """Its database backend, in a process of its own: settings are made once."""
+    require_module("django")
+    require_module("psycopg")
+    done = subprocess.run(
+        [sys.executable, "-c", DJANGO, str(gateway.path.parent), str(gateway.port)],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.stdout == "['outer', 'after']\n", done.stderr
+
+
+# ---- JavaScript ---------------------------------------------------------------------------------
 
 NODE_MODULES = Path(__file__).resolve().parents[1] / "pubsub" / "node" / "node_modules"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gateway" / "listener.js"
+PROGRAMS = Path(__file__).parent / "node"
 
 
 def test_node_postgres(engine: pynotify.Engine, new_gateway: NewGateway, connect: Connect) -> None:
@@ -209,3 +359,27 @@ def test_node_postgres(engine: pynotify.Engine, new_gateway: NewGateway, connect
         node.kill()
         node.wait()
     assert said == [["a", "from node", heard.pid], ["a", "end", os.getpid()]]
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("postgres", ["from postgres.js", "in a transaction", "end"]),
+        ("pg-listen", [{"n": 1}, {"end": True}]),
+    ],
+)
+def test_other_drivers_of_node(gateway: Running, module: str, expected: list[Any]) -> None:
+    """postgres.js has a protocol of its own; pg-listen stands on node-postgres."""
+    require("node")
+    if not (NODE_MODULES / module).exists():
+        require("node-postgres", "`make node-peer` installs it, with npm")
+    done = subprocess.run(
+        ["node", str(PROGRAMS / f"{module}.js"), str(gateway.path.parent), str(gateway.port)],
+        env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
