@@ -169,7 +169,7 @@ class Inbox:
         return channel in self.channels and self._added.get(channel) != _NEVER
 
     def expect(self, channels: Iterable[str], since: int = _NEVER) -> None:
-        """Of these channels everything is owed that comes after commit `since`."""
+        """Owe everything of these channels that comes after commit `since`."""
         self._added.update(dict.fromkeys(channels, since))
 
     def drop(self, channels: Iterable[str]) -> None:

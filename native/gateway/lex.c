@@ -36,6 +36,8 @@ size_t gw_position(const struct gw_source *source, size_t at)
 
 void gw_syntax_error_at(struct gw_source *source, const char *message, size_t start, size_t end)
 {
+    while (end < source->len && ((unsigned char) source->text[end] & 0xc0) == 0x80)
+        end++; /* PostgreSQL cuts a character that follows a number; then that is no UTF-8 */
     if (start >= source->len)
         gw_fail(source->error, "42601", "%s at end of input", message);
     else
@@ -475,13 +477,20 @@ static char escape_character(struct gw_source *source, size_t *end)
         in_name(byte(source, at + sizeof word - 1)))
         return '\\';
     size_t quote = skip_blank(source, at + sizeof word - 1);
-    char c = byte(source, quote + 1);
-    if (byte(source, quote) != '\'' || byte(source, quote + 2) != '\'')
+    if (byte(source, quote) != '\'')
         gw_syntax_error_at(source, "UESCAPE must be followed by a simple string literal", quote,
                            quote + 1);
+    char c = '\''; /* is none */
+    for (size_t part = quote; part != 0; part = find_continuation(source, at)) {
+        bool empty = byte(source, part + 1) == '\'' && byte(source, part + 2) != '\'';
+        at = part + (empty ? 2 : 3);
+        if (!empty && (c != '\'' || byte(source, part + 2) != '\''))
+            gw_syntax_error_at(source, "invalid Unicode escape character", quote, quote + 1);
+        c = empty ? c : byte(source, part + 1);
+    }
     if (hex(c) >= 0 || in_set(c, "+'\"") || is_space(c))
-        gw_syntax_error_at(source, "invalid Unicode escape character", quote, quote + 3);
-    *end = quote + 3;
+        gw_syntax_error_at(source, "invalid Unicode escape character", quote, at);
+    *end = at;
     return c;
 }
 

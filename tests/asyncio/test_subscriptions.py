@@ -496,11 +496,10 @@ class TestChannelsThatComeAndGo:
         for change in (sub.add, sub.discard):
             with pytest.raises(pynotify.InterfaceError, match="does not listen yet"):
                 await change("b")
-        async with sub:
-            async with conn.transaction():
-                for change in (sub.add, sub.discard):
-                    with pytest.raises(pynotify.ActiveTransaction):
-                        await change("b")
+        async with sub, conn.transaction():
+            for change in (sub.add, sub.discard):
+                with pytest.raises(pynotify.ActiveTransaction):
+                    await change("b")
         for change in (sub.add, sub.discard):
             with pytest.raises(pynotify.InterfaceError, match="closed"):
                 await change("b")
