@@ -7,7 +7,7 @@
  *    something else.  To block signals meanwhile does not help: another thread notes them then.
  * 2. But the C handler also writes to the wakeup fd, if there is one (signal.set_wakeup_fd()).
  *    While the main thread sleeps that is a FIFO of ours, the bell, and the core sleeps on it, too
- *    (latch.c 8).  First the bell is set, then the handlers of what was noted before run; whatever
+ *    (latch.c 8).  First the bell is emptied and set, then the handlers of what was noted before run; whatever
  *    comes afterwards rings.
  * 3. The program may have a wakeup fd, as asyncio has where it handles signals.  It is set again
  *    when the sleep is over, and gets what the bell got.  One that a handler has set meanwhile is
@@ -134,20 +134,25 @@ static void restore(void)
         set_wakeup_fd(bell.programs = now);
 }
 
+/* A byte that is left would hide the next one: the core is told when it becomes readable. */
+static void drain(int programs)
+{
+    char bytes[256];
+    ssize_t n;
+    while ((n = read(bell.fd, bytes, sizeof bytes)) > 0)
+        if (programs >= 0)
+            pass_on(bytes, n);
+}
+
 /* The end of a sleep.  `rung`: the bell may have been. */
 static void put_back(bool rung)
 {
     PyObject *type, *value, *traceback;
-    char bytes[256];
-    ssize_t n;
     PyErr_Fetch(&type, &value, &traceback); /* of a handler; no other exception may be set */
     restore();
     PyErr_Restore(type, value, traceback);
-    if (!rung && bell.programs < 0)
-        return; /* if it was, the next sleep ends at once */
-    while (is_intact() && (n = read(bell.fd, bytes, sizeof bytes)) > 0)
-        if (bell.programs >= 0)
-            pass_on(bytes, n);
+    if ((rung || bell.programs >= 0) && is_intact())
+        drain(bell.programs);
 }
 
 /* 1: the bell is set; 0: it cannot be; -1 with an exception of a handler. */
@@ -155,6 +160,8 @@ static int begin_sleep(void)
 {
     while (have_bell()) {
         uint32_t turn = ++bell.turn;
+        drain(
+            bell.programs); /* what came between two sleeps; the flags of (8) are looked at later */
         int before = set_wakeup_fd(bell.fd);
         if (before == FAILED)
             return 0;

@@ -378,6 +378,26 @@ def test_after_a_short_sleep(make_engine: EngineFactory, engine: pynotify.Engine
     assert out == b"handled\n"
 
 
+# ---- a bell that nothing answers ---------------------------------------------------------------
+
+
+def _rung_in_vain(conn: pynotify.Connection) -> list[tuple[int, ...]]:
+    """It is in the set of the connection, and rings when the main thread has left."""
+    ended = []
+    assert _wait(conn, SHORT) == 0
+    for sleep in (_waiting(conn, 15 * 10**6), _waiting(conn, SHORT)):
+        _hot.ring()
+        ended.append(Call(lambda sleep=sleep: tuple(sleep() for _ in range(3))).result()[1:])
+        _hot.ring()
+        ended.append(tuple(sleep() for _ in range(3))[1:])
+    return ended
+
+
+def test_a_ring_that_comes_late_ends_one_sleep_at_most(play: Callable[[Part], Any]) -> None:
+    """Of this thread and of others: nothing spins."""
+    assert play(_rung_in_vain) == [(0, 0)] * 4
+
+
 # ---- a main thread that another one leads ------------------------------------------------------
 
 

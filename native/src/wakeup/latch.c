@@ -28,7 +28,8 @@
  *    (pn_set_wakeup_fd()), and the thread sleeps on that, too.  It enters the set at its first
  *    sleep there, and stays in it; `wakeup` says which, by an id, since a number that was closed
  *    may be had again.  W: a thread with such a descriptor, of which a process has one at a time;
- *    and the thread that makes the set stores 0 before another can find it.
+ *    and the thread that makes the set stores 0 before another can find it.  Edge-triggered: what
+ *    nothing has read yet must not end the sleeps of threads that have named no descriptor.
  */
 #define _GNU_SOURCE
 #include "wakeup/latch.h"
@@ -76,9 +77,9 @@ static uint64_t data_of(const struct pn_sleep_set *set, uint64_t what)
     return (uint64_t) (uintptr_t) set << 2 | what;
 }
 
-static bool add_to_set(int set, int fd, uint64_t data)
+static bool add_to_set(int set, int fd, uint32_t events, uint64_t data)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = data};
+    struct epoll_event event = {.events = events, .data.u64 = data};
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -105,8 +106,9 @@ static int set_of_both(const struct pn_sleeper *s)
     if (made < 0)
         return -1;
     pn_store_relaxed(&s->set->wakeup, 0);
-    if (add_to_set(made, s->fd, data_of(s->set, THE_LATCH)) &&
-        add_to_set(made, watched, data_of(s->set, THE_WATCHED)) && pn_cas(&s->set->fd, &set, made))
+    if (add_to_set(made, s->fd, EPOLLIN, data_of(s->set, THE_LATCH)) &&
+        add_to_set(made, watched, EPOLLIN, data_of(s->set, THE_WATCHED)) &&
+        pn_cas(&s->set->fd, &set, made))
         return made;
     close(made);
     return set; /* -1, or of another thread, which was first */
@@ -118,7 +120,8 @@ static int sleep_set(const struct pn_sleeper *s)
     int set = set_of_both(s);
     if (set < 0 || wakeup.fd < 0 || pn_load_relaxed(&s->set->wakeup) == wakeup.id)
         return set;
-    if (!add_to_set(set, wakeup.fd, data_of(s->set, THE_WAKEUP)) && errno != EEXIST)
+    if (!add_to_set(set, wakeup.fd, EPOLLIN | EPOLLET, data_of(s->set, THE_WAKEUP)) &&
+        errno != EEXIST)
         return errno == ENOSPC || errno == ENOMEM ? -1 : set; /* it is none: the sleep says so */
     pn_store_relaxed(&s->set->wakeup, wakeup.id);
     return set;
