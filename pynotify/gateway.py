@@ -146,7 +146,8 @@ class Gateway(ClosedByWith):
     def stat(self) -> GatewayStat:
         """Figures of this moment; from any thread."""
         out = ffi.new("pn_gateway_stat *")
-        lib.pn_gateway_get_stat(self._usable(), out)
+        with self._lock:  # else close() could free it meanwhile
+            lib.pn_gateway_get_stat(self._usable(), out)
         return GatewayStat(
             accepted=out.accepted,
             refused=out.refused,

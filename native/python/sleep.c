@@ -7,8 +7,8 @@
  *    something else.  To block signals meanwhile does not help: another thread notes them then.
  * 2. But the C handler also writes to the wakeup fd, if there is one (signal.set_wakeup_fd()).
  *    While the main thread sleeps that is a FIFO of ours, the bell, and the core sleeps on it, too
- *    (latch.c 8).  First the bell is emptied and set, then the handlers of what was noted before run; whatever
- *    comes afterwards rings.
+ *    (latch.c 8).  First the bell is emptied and set, then the handlers of what was noted before
+ *    run; whatever comes afterwards rings.
  * 3. The program may have a wakeup fd, as asyncio has where it handles signals.  It is set again
  *    when the sleep is over, and gets what the bell got.  One that a handler has set meanwhile is
  *    left as it is.
