@@ -461,9 +461,9 @@ int pn_wait(pn_conn *conn, int64_t timeout_ns);
 /*
  * For a binding whose signal handlers run only when a call has returned, as Python's do.  A signal
  * that comes before the kernel has put the thread to sleep does not interrupt the sleep, and masks
- * do not help where another thread takes it then.  So let your C handler write to a descriptor,
- * and name it here: when it becomes readable, the sleep of the calling thread ends, with -EINTR, or
- * the next one: in pn_wait(), pn_consumer_get() and pn_sleep().  Read all that is in it before each.
+ * do not help where another thread takes it then.  So let your C handler write to a descriptor, and
+ * name it here: when it becomes readable, the sleep of the calling thread ends, with -EINTR, or the
+ * next one: in pn_wait(), pn_consumer_get() and pn_sleep().  Read all that is in it before each.
  * `id`: a number that no other such descriptor of this process has had.  fd -1: none, as at first.
  */
 void pn_set_wakeup_fd(int fd, uint32_t id);
