@@ -39,11 +39,17 @@ def _adopt_stack_printer() -> None:
 
     It is the one thing in Python that may print a stack inside of a signal handler.  It prints
     for signals that were registered with it only; so one is, and then the kernel is given back
-    what it had for that signal.
+    what it had for that signal.  Without one (valgrind keeps SIGRTMAX for itself) the process
+    prints no stack.
     """
-    if lib.pn_keep_disposition(signal.SIGRTMAX) == 0:
+    if lib.pn_keep_disposition(signal.SIGRTMAX) != 0:
+        return
+    try:
         faulthandler.register(signal.SIGRTMAX, file=_STDERR, all_threads=True, chain=False)
-        lib.pn_adopt_stack_printer(signal.SIGRTMAX)
+    except OSError as error:
+        logger.debug("no Python stack of this process can be printed: %s", error)
+        return
+    lib.pn_adopt_stack_printer(signal.SIGRTMAX)
 
 
 def _in_billiard_child() -> bool:

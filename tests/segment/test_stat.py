@@ -266,6 +266,38 @@ def test_who_cannot_be_asked_for_a_stack(
     assert engine.log_stack(1) == 0
 
 
+_REFUSED = """
+import faulthandler, sys
+import pynotify
+
+
+def register(*args, **kwargs):
+    raise OSError(22, "Invalid argument")
+
+
+faulthandler.register = register
+with pynotify.open(sys.argv[1]) as engine, engine.connect() as conn:
+    conn.listen("c")
+    conn.notify("c", "1")
+    assert [note.payload for note in conn.poll()] == ["1"]
+    assert engine.log_stack(conn.pid) == 1
+"""
+
+
+def test_a_kernel_or_a_valgrind_that_keeps_the_last_signal(
+    engine: pynotify.Engine, make_engine: EngineFactory
+) -> None:
+    """No stack can be printed in that process: that is all."""
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSED, make_engine.name_of(engine)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "pynotify: asked for the stack, but nothing here can print it\n"
+
+
 def test_wakeup_is_told(engine: pynotify.Engine, connect: Connect) -> None:
     connect(wakeup="poll")
     connect(wakeup=signal.SIGRTMIN + 3)
