@@ -223,12 +223,6 @@ PN_API int pn_txn_prepare(pn_txn *txn)
     return rc != 0 ? rc : pn_async_prepare(txn);
 }
 
-/* It has not ended: nothing has happened, and it can be committed again. */
-static bool goes_on(int rc)
-{
-    return rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY || rc == -EINTR;
-}
-
 PN_API int pn_txn_commit(pn_txn *txn)
 {
     struct pn_segment *seg = txn->conn->seg;
@@ -237,7 +231,7 @@ PN_API int pn_txn_commit(pn_txn *txn)
     pn_calling = txn->conn;
     if (rc == 0)
         rc = pn_async_commit(txn);
-    if (goes_on(rc))
+    if (pn_txn_goes_on(rc))
         return rc;
     if (rc < 0)
         pn_async_abort(txn);
@@ -277,7 +271,7 @@ PN_API int pn_txn_commit_owned(pn_txn **owner, pn_txn *txn)
         return pn_conn_closed();
     pn_txn *mine = *owner;
     int rc = pn_txn_commit(mine);
-    if (!goes_on(rc))
+    if (!pn_txn_goes_on(rc))
         *owner = NULL;
     return rc;
 }

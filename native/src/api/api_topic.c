@@ -185,13 +185,30 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
                : pn_topic_txn_publish_many(txn, topic, bodies, lens, n, common, first_id);
 }
 
+/* pn_txn_goes_on(): nothing has happened. */
+static int cancel_everywhere(pn_conn *conn, pn_ref topic, uint64_t id)
+{
+    pn_txn *txn;
+    int rc = pn_txn_begin(conn, &txn);
+    if (rc != 0)
+        return rc;
+    const int found = pn_topic_txn_cancel(txn, topic, id);
+    if (found == 1)
+        rc = pn_txn_commit(txn);
+    if (found != 1 || pn_txn_goes_on(rc))
+        pn_txn_abort(txn);
+    return rc < 0 ? rc : found;
+}
+
 PN_API int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id)
 {
     int rc = check_open(conn, txn);
     if (rc != 0)
         return rc;
-    return txn == NULL ? done(conn, pn_message_cancel(conn, topic, id))
-                       : pn_topic_txn_cancel(txn, topic, id);
+    if (txn != NULL)
+        return pn_topic_txn_cancel(txn, topic, id);
+    rc = done(conn, pn_message_cancel(conn, topic, id));
+    return rc == PN_CANCEL_EVERYWHERE ? cancel_everywhere(conn, topic, id) : rc;
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */

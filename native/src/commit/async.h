@@ -2,6 +2,8 @@
 #ifndef PN_ASYNC_H
 #define PN_ASYNC_H
 
+#include <errno.h>
+
 #include "backend/conn.h"
 #include "commit/pending.h"
 #include "commit/room.h"
@@ -33,6 +35,13 @@ struct pn_txn {
 static inline int pn_txn_check_commit(const struct pn_txn *txn)
 {
     return txn->prepared ? pn_conn_check_held(txn->conn) : pn_conn_check(txn->conn);
+}
+
+/* After such a result of its commit it has not ended: nothing has happened, and it can be committed
+ * again. */
+static inline bool pn_txn_goes_on(int rc)
+{
+    return rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY || rc == -EINTR;
 }
 
 /* A notification that is a transaction of its own, or a PN_ENTRY_GAP. */

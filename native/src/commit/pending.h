@@ -63,6 +63,7 @@ struct pn_pending_op {
     uint64_t id;
     int64_t delay_ns, ttl_ns;
     uint32_t delivery, tag;
+    bool again; /* of the cancel that the operation before is of (topic_ops.c 6) */
     /* to be cancelled, and on disk: which record of its topic's queue, deferred until when */
     bool on_disk;
     uint64_t seq;

@@ -17,6 +17,9 @@
  *    belongs to another one by the end, that one neither gets them back nor is counted; the channel
  *    gets them, at once.  The commit makes the messages STAGED ones and goes on at step c; their
  *    delay and time to live count from there.  Until then they are durations.
+ * 6. A cancel is as many operations as its message can have records at once (cancel.c 6): each
+ *    buries one, the first also ends what is in memory.  Which ones there are is known under the
+ *    lock only, and there can be more of them than at the call; there is no malloc under it.
  */
 #include "commit/topic_ops.h"
 
@@ -111,35 +114,53 @@ int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *
     return pn_topic_txn_publish_many(txn, topic, in->body, &len, 1, in, id);
 }
 
+/* One of the operations of a cancel: the record that was found, or none yet. */
+static int add_cancel(struct pn_txn *txn, pn_ref topic, uint64_t id, const struct pn_deferred *d,
+                      bool again)
+{
+    struct pn_pending_op *op = pn_pending_op(&txn->pending);
+    if (op == NULL)
+        return no_memory();
+    op->kind = PN_OP_CANCEL;
+    op->again = again;
+    op->topic = topic;
+    op->id = id;
+    op->on_disk = d->on_disk;
+    op->seq = d->seq;
+    op->due = d->due;
+    op->rest = d->rest;
+    op->later = d->later;
+    txn->pending.nops++;
+    return 0;
+}
+
 int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
 {
     struct pn_hold hold;
     struct pn_segment *seg = txn->conn->seg;
-    struct pn_pending_op *op = pn_pending_op(&txn->pending);
     struct pn_deferred d = {.begun = false};
-    if (op == NULL)
-        return no_memory();
+    const size_t nops = txn->pending.nops;
+    bool found = false;
     int rc;
     do {
         rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc != 0)
-            return rc;
+            break;
         struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
         rc = topic == NULL ? -PN_ETOPICDELETED : pn_deferred_find_locked(seg, topic, id, &d);
         pn_lock_release(seg);
+        found |= rc == 1;
+        if (rc == 1 && d.on_disk)
+            rc = add_cancel(txn, ref, id, &d, txn->pending.nops != nops);
+        if (rc >= 0 && !d.ended)
+            rc = -EAGAIN;
     } while (rc == -EAGAIN);
-    if (rc == 1) {
-        op->kind = PN_OP_CANCEL;
-        op->topic = ref;
-        op->id = id;
-        op->on_disk = d.on_disk;
-        op->seq = d.seq;
-        op->due = d.due;
-        op->rest = d.rest;
-        op->later = d.later;
-        txn->pending.nops++;
-    }
-    return rc;
+    d.on_disk = false;
+    while (rc >= 0 && found && txn->pending.nops - nops < d.places)
+        rc = add_cancel(txn, ref, id, &d, txn->pending.nops != nops);
+    if (rc < 0)
+        txn->pending.nops = nops;
+    return rc < 0 ? rc : found;
 }
 
 static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
@@ -351,23 +372,25 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
 }
 
 /* It was deferred.  If it is not where it was, it went to channels that rest, left memory, or was
- * written again. */
+ * written again; what the operations before have found is not found again. */
 static void find_again(struct pn_segment *seg, struct pn_topic *topic, struct pn_pending_op *op)
 {
     if (op->on_disk && pn_deferred_on_disk_locked(seg, topic, op->seq))
         return;
-    op->on_disk = pn_topic_find_since_locked(seg, topic, PN_REST_SEQ, &op->rest, op->id, &op->seq,
-                                             &op->due) == 1 ||
-                  (pn_deferred_in_memory_locked(seg, topic, op->id) == 0 &&
-                   pn_topic_find_since_locked(seg, topic, PN_LATER_SEQ, &op->later, op->id,
-                                              &op->seq, &op->due) == 1);
+    const bool none_before = op->again && !op->on_disk && !op[-1].on_disk;
+    op->on_disk = !none_before && (pn_topic_find_since_locked(seg, topic, PN_REST_SEQ, &op->rest,
+                                                              op->id, &op->seq, &op->due) == 1 ||
+                                   pn_topic_find_since_locked(seg, topic, PN_LATER_SEQ, &op->later,
+                                                              op->id, &op->seq, &op->due) == 1);
 }
 
-/* It is in memory, and may have left it when the prepared transaction commits. */
+/* It is in memory or in a file, from where copies may go to other files before the prepared
+ * transaction commits. */
 static int keep_a_place(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op)
 {
     struct pn_segment *seg = s->conn->seg;
-    if (!pn_topic_may_spill(seg, topic) || pn_deferred_in_memory_locked(seg, topic, op->id) == 0)
+    if (!pn_topic_may_spill(seg, topic) ||
+        (op->again ? op[-1].tombstone == 0 : pn_deferred_in_memory_locked(seg, topic, op->id) == 0))
         return 0;
     op->tombstone =
         pn_tombstone_make_locked(seg, topic, PN_TOMB_NOWHERE, PN_TOMB_PREPARED, s->conn);
@@ -386,6 +409,8 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
     op->message = op->tombstone = 0;
     if (topic != NULL)
         find_again(seg, topic, op);
+    if (topic != NULL && !op->again && !s->prepare)
+        op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
     if (topic != NULL && op->on_disk && op->due > s->now.mono &&
         pn_deferred_on_disk_locked(seg, topic, op->seq)) {
         if (kept) {
@@ -396,17 +421,11 @@ static int plan_cancel(struct staging *s, struct pn_pending_op *op)
                 seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
         }
         op->tombstone = tombstone;
-        if ((op->seq & PN_REST_SEQ) != 0 && !s->prepare) /* some channels may have it in memory */
-            op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
         return tombstone != 0 || s->txn->prepared ? 0 : -PN_ETOPICFULL;
     }
     if (kept) /* it is in memory by now, or gone */
         pn_tombstone_free_locked(seg, tombstone);
-    if (topic != NULL && s->prepare)
-        return keep_a_place(s, topic, op);
-    if (topic != NULL)
-        op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
-    return 0;
+    return topic != NULL && s->prepare ? keep_a_place(s, topic, op) : 0;
 }
 
 /* Its topic was deleted, or it is another's by now: nothing to take back. */
@@ -556,7 +575,9 @@ static int log_all(struct staging *s)
         const struct pn_pending_op *op = &p->ops[i];
         const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
         if (op->kind == PN_OP_CANCEL) {
-            if (op->message != 0 || op->tombstone != 0)
+            const bool noted =
+                op->again && (p->ops[i - 1].message != 0 || p->ops[i - 1].tombstone != 0);
+            if (!noted && (op->message != 0 || op->tombstone != 0))
                 pn_durable_note_cancelled_locked(seg, topic, op->id, false);
             continue;
         }

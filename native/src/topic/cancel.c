@@ -19,8 +19,14 @@
  *    own files or `rest` to memory, from there to the end of `later` (later.c), and from its front
  *    to memory or to its end; so a process that has looked through the files in that order and
  *    then, in the hold that reached the end of `later`, through memory, has missed none.
- *    A transaction that cancels remembers where `rest` and `later` ended: what has gone to channels
- *    that rest, has left memory or was written again before it commits is behind that.
+ *    A transaction that cancels remembers where `rest` and `later` ended as it began to look: what
+ *    has gone to channels that rest, has left memory or was written again before it commits is
+ *    behind that.
+ * 6. Channels that rest get copies, each when it has come to the record in `rest`; so does each
+ *    that had it in memory from the beginning.  A copy may leave memory by itself.  So a message
+ *    can be in a record of `rest`, in some of `later` and in memory, all at once: as many records
+ *    as its topic has channels, and one that all have passed.  A cancel ends all of them, in one
+ *    transaction.
  */
 #define _GNU_SOURCE
 #include "topic/cancel.h"
@@ -110,24 +116,36 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
         d->due = m.due;
         d->on_disk = m.due > now && (m.expires == 0 || m.expires > now) &&
                      pn_deferred_on_disk_locked(seg, topic, m.seq);
-        return d->on_disk;
+        if (d->on_disk)
+            return 1;
     }
     return -EAGAIN;
+}
+
+/* Is it in memory, and so nowhere else? */
+static bool is_at_hand(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                       struct pn_deferred *d)
+{
+    if (pn_rest_records(topic) != 0 || (d->places > 1 && pn_topic_later(topic) != 0))
+        return false;
+    d->message = pn_deferred_in_memory_locked(seg, topic, id);
+    return d->message != 0 || (pn_topic_on_disk(topic) == 0 && pn_topic_later(topic) == 0);
 }
 
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d)
 {
     pn_assert_topics_held(seg);
-    bool first = !d->begun;
-    pn_diskqueue_end(&topic->rest, false, &d->rest);
-    pn_diskqueue_end(&topic->later, false, &d->later);
-    if (first && pn_rest_records(topic) == 0 &&
-        (d->message = pn_deferred_in_memory_locked(seg, topic, id)) != 0)
-        return 1;
-    if (first && pn_rest_records(topic) == 0 && pn_topic_on_disk(topic) == 0 &&
-        pn_topic_later(topic) == 0)
-        return 0;
+    d->on_disk = false;
+    d->message = 0;
+    if (!d->begun) {
+        d->places = topic->nchannels > 1 ? topic->nchannels + 1 : 1;
+        pn_diskqueue_end(&topic->rest, false, &d->rest);
+        pn_diskqueue_end(&topic->later, false, &d->later);
+        d->ended = is_at_hand(seg, topic, id, d);
+        if (d->ended)
+            return d->message != 0;
+    }
     d->begun = true;
     int rc = find_on_disk(seg, topic, id, d);
     while (rc == 0 && d->queue != PN_LATER_SEQ) {
@@ -136,7 +154,8 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
         if (pn_diskqueue_depth(pn_topic_queue_of(topic, d->queue)) != 0)
             rc = find_on_disk(seg, topic, id, d);
     }
-    if (rc >= 0 && (rc == 0 || d->queue == PN_REST_SEQ)) /* some channels may have it there too */
+    d->ended = rc == 0 || (rc == 1 && (d->queue == 0 || d->places == 1));
+    if (rc == 0)
         d->message = pn_deferred_in_memory_locked(seg, topic, id);
     return d->message != 0 ? 1 : rc;
 }
@@ -170,28 +189,24 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
     struct pn_segment *seg = conn->seg;
     struct pn_deferred d = {.begun = false};
     struct pn_topic *topic;
-    bool found = false;
     int rc;
     do {
         rc = pn_topic_enter(conn, &hold, ref, &topic);
         if (rc != 0)
             return rc;
         rc = pn_deferred_find_locked(seg, topic, id, &d);
-        bool on_disk = rc == 1 && d.on_disk && pn_deferred_on_disk_locked(seg, topic, d.seq);
-        if (on_disk && pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)
+        if (d.places > 1 && !d.ended)
+            rc = PN_CANCEL_EVERYWHERE;
+        else if (rc == 1 && d.on_disk &&
+                 pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)
             rc = -PN_ETOPICFULL;
-        else if (on_disk)
+        else if (rc == 1 && d.on_disk)
             pn_durable_note_cancelled_locked(seg, topic, id, true);
         for (uint32_t steps = 0; rc == 1 && d.message != 0 && pn_cells_go_on(seg, &steps);
              d.message = pn_deferred_in_memory_locked(seg, topic, id))
             pn_message_discard_locked(seg, d.message);
-        if (rc == 1 && d.queue == PN_REST_SEQ) { /* for other channels it may be there as well */
-            d = (struct pn_deferred) {.begun = true, .queue = PN_LATER_SEQ};
-            found = true;
-            rc = -EAGAIN;
-        }
         pn_topics_end_locked(seg);
         pn_lock_release(seg);
     } while (rc == -EAGAIN);
-    return rc == 0 ? found : rc;
+    return rc;
 }

@@ -12,19 +12,21 @@
 /* Which deferred message is looked for, and where it is.  Begins as zeros. */
 struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
-    bool begun;                        /* that was done */
+    bool begun, ended;                 /* that */
     uint64_t queue;                    /* of the topic's: 0, PN_REST_SEQ, then PN_LATER_SEQ */
     struct pn_diskqueue_cursor rest;   /* there it may have gone since: where that ended, */
     struct pn_diskqueue_cursor later;  /* and there */
+    uint32_t places;                   /* no more records of it can there be at once */
     uint32_t message;                  /* in memory, or 0 */
-    bool on_disk; /* this record; if PN_REST_SEQ is set in it, perhaps in memory as well: */
+    bool on_disk;                      /* this record: */
     uint64_t seq;
     int64_t due; /* until when that record is deferred */
 };
 
 /*
- * A message of that id which is deferred, in all its channels, now.  1: *d says where; 0: there is
- * none; -EAGAIN: let go of the lock and call again, as the files are long; -errno.
+ * The next place of a message of that id which is deferred there, now (cancel.c 5).  1: *d says
+ * where, and `ended`, whether it was the last one; 0: there is none; -EAGAIN: let go of the lock
+ * and call again, as the files are long; -errno.
  */
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d);
@@ -34,7 +36,9 @@ uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *t
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq);
 
-/* 1, or 0: no message of that id is deferred. */
+/* 1; 0: no message of that id is deferred; PN_CANCEL_EVERYWHERE: nothing has happened, as it may be
+ * in several places, which end together in a transaction. */
+enum { PN_CANCEL_EVERYWHERE = 2 };
 int pn_message_cancel(struct pn_conn *conn, pn_ref topic, uint64_t id);
 
 #endif

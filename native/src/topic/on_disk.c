@@ -386,7 +386,7 @@ int pn_topic_find_since_locked(struct pn_segment *seg, struct pn_topic *topic, u
     int rc = pn_diskqueue_depth(pn_topic_queue_of(topic, queue)) == 0 ? 0 : -EAGAIN;
     while (rc == 1 || rc == -EAGAIN) {
         rc = look(seg, topic, queue, &at, &d);
-        if (rc == 1 && d.there && d.m.id == id) {
+        if (rc == 1 && d.there && d.m.id == id && pn_deferred_on_disk_locked(seg, topic, d.seq)) {
             *seq = d.seq;
             *due = d.due;
             return 1;

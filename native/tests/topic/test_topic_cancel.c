@@ -7,6 +7,7 @@
 #include "files/recfile.h"
 #include "segfiles.h"
 #include "topic/cancel.h"
+#include "topic/on_disk.h"
 #include "topic/tables.h"
 #include "topic/tombstones.h"
 #include "topic/topic.h"
@@ -638,6 +639,103 @@ static void test_what_went_to_channels_that_rest_is_cancelled_all_the_same(void)
     check_cancelled_in_rest(1, true);
 }
 
+/* ---- in files of several kinds --------------------------------------------------------------- */
+
+/* Of an idle channel one that rests, for which all of it is on disk. */
+static pn_ref make_one_rest(const char *name)
+{
+    static char body[401];
+    pn_ref idle = channel_of(conn, topic, name);
+    memset(body, 'x', sizeof body - 1);
+    for (int i = 0; i < 600; i++) {
+        publish(conn, topic, body);
+        finish_one(body);
+    }
+    CHECK(topic_stat(conn, topic).on_disk > 0);
+    return idle;
+}
+
+/* It gets what it has on disk, up to the first that is deferred. */
+static void catch_up(pn_ref idle)
+{
+    pn_message_out m;
+    pn_consumer *slow = consumer_of(conn, idle, 1);
+    while (pn_consumer_get(slow, 0, &m) == 1)
+        FINISH(conn, &m);
+    CHECK_OK(pn_consumer_close(slow));
+}
+
+typedef int look(struct pn_segment *, struct pn_topic *, struct pn_diskqueue_cursor *,
+                 struct pn_topic_on_disk *);
+
+/* In the files that `next` looks through. */
+static int records_of(uint64_t id, look *next)
+{
+    struct pn_topic_on_disk d;
+    struct pn_diskqueue_cursor at = {0};
+    struct pn_topic *t = topic_locked();
+    int n = 0, rc;
+    while ((rc = next(test_inside(), t, &at, &d)) == 1 || rc == -EAGAIN)
+        n += rc == 1 && d.there && d.m.id == id;
+    pn_lock_release(test_inside());
+    return n;
+}
+
+enum how { ALONE, IN_A_TRANSACTION, PREPARED };
+
+/*
+ * Channel c has it in `later`, and an idle one in `rest`; `twice`: a third one, which rested and
+ * has caught up, has it in `later` too, in a record of its own.  `moves`: all that comes about
+ * between the cancel and the commit.
+ */
+static void check_cancelled_everywhere(enum how how, bool moves, bool twice)
+{
+    open_with_little_memory();
+    pn_ref idle = make_one_rest("idle"), slow = twice ? make_one_rest("slow") : idle;
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS);
+    pn_txn *txn = how == ALONE ? NULL : test_begin(conn);
+    if (moves)
+        CANCEL(txn, id, 1);
+    if (moves && how == PREPARED)
+        CHECK_OK(pn_txn_prepare(txn));
+    make_it_leave(id);
+    if (twice) {
+        catch_up(slow);
+        make_it_leave(id);
+    }
+    const uint64_t deferred = channel_stat(conn, channel).deferred, slows = has(slow);
+    const uint64_t idles = has(idle);
+    CHECK_EQ(records_of(id, pn_later_look_locked), twice ? 2 : 1);
+    CHECK_EQ(records_of(id, pn_rest_look_locked), 1);
+    if (!moves)
+        CANCEL(txn, id, 1);
+    if (!moves && how == PREPARED)
+        CHECK_OK(pn_txn_prepare(txn));
+    const uint32_t taken = how == PREPARED ? take_places() : 0; /* it has its own */
+    if (txn != NULL)
+        CHECK_OK(pn_txn_commit(txn));
+    free_places(taken);
+    CHECK_EQ(channel_stat(conn, channel).deferred, deferred - 1);
+    CHECK_EQ(has(idle), idles - 1);
+    CHECK_EQ(has(slow), slows - 1);
+    CANCEL(NULL, id, 0);
+    CHECK_ENGINE(engine);
+    CHECK_OK(pn_topic_channel_empty(conn, idle));
+    CHECK_OK(pn_topic_channel_empty(conn, slow));
+    empty_it();
+}
+
+static void test_what_is_in_files_of_several_kinds_is_cancelled_in_all(void)
+{
+    for (int twice = 0; twice < 2; twice++) {
+        check_cancelled_everywhere(ALONE, false, twice);
+        for (int moves = 0; moves < 2; moves++) {
+            check_cancelled_everywhere(IN_A_TRANSACTION, moves, twice);
+            check_cancelled_everywhere(PREPARED, moves, twice);
+        }
+    }
+}
+
 static void test_prepare_says_that_there_is_no_place_for_what_may_leave_memory(void)
 {
     open_with_little_memory();
@@ -682,6 +780,7 @@ int main(void)
     RUN_BOTH(test_a_consumer_gets_what_stands_behind_many_that_are_no_more);
     RUN(test_what_leaves_memory_after_prepare_is_cancelled_all_the_same);
     RUN(test_what_went_to_channels_that_rest_is_cancelled_all_the_same);
+    RUN(test_what_is_in_files_of_several_kinds_is_cancelled_in_all);
     RUN(test_prepare_says_that_there_is_no_place_for_what_may_leave_memory);
     return tests_done();
 }
