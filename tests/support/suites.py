@@ -1,7 +1,8 @@
 """Other projects' own tests, run unmodified with an adapter in the place of what they test.
 
 The source distribution is fetched by name and version through pip, into build/suites, and its tests
-run in a process of their own with a plugin (tests/contrib/suites) that puts the adapter there.
+run in a process of their own, with a plugin (tests/contrib/suites) that puts the adapter there if
+it is not a server that they connect to.
 """
 
 from __future__ import annotations
@@ -69,9 +70,12 @@ class Outcome(NamedTuple):
 
 
 def run(
-    folder: Path, plugin: str, paths: list[str], tmp_path: Path, *options: str, **env: str
+    folder: Path, plugin: str | None, paths: list[str], tmp_path: Path, *options: str, **env: str
 ) -> Outcome:
-    """Run tests of the distribution with the plugin; `options` are pytest's."""
+    """Run tests of the distribution with the plugin; `options` are pytest's.
+
+    Without a plugin they test what is installed, and not what lies beside them.
+    """
     settings = tmp_path / "pytest.ini"
     settings.write_text(
         "[pytest]\naddopts = --import-mode=importlib -p no:randomly -p no:cacheprovider\n"
@@ -79,9 +83,11 @@ def run(
         "timeout = 60\n"
     )
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-c", str(settings), "--rootdir", str(folder)]
-    command += ["-p", plugin, f"--junitxml={report}", *options, *paths]
-    search = os.pathsep.join([str(PLUGINS), str(ROOT), str(folder)])
+    isolated = ["-P"] if plugin is None else []
+    command = [sys.executable, *isolated, "-m", "pytest", "-q", "-c", str(settings)]
+    command += ["--rootdir", str(folder), f"--junitxml={report}", *options, *paths]
+    command += [] if plugin is None else ["-p", plugin]
+    search = os.pathsep.join([str(PLUGINS), str(ROOT), *([] if plugin is None else [str(folder)])])
     done = subprocess.run(
         command,
         cwd=folder,
