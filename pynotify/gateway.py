@@ -58,7 +58,8 @@ class Gateway(ClosedByWith):
     `databases` are the databases of the segment that clients may ask for; "*" stands for all.
     `maps` gives others than their own names to some: {"postgres": "default"}.  `latency_log` is a
     directory for latency logs.  `authentication_timeout`: seconds, 1 to 600, that a client has for
-    its startup message.
+    its startup message.  `busy_poll`: microseconds, 0 to 1,000, that it looks for the next
+    statement before it sleeps, while clients send one soon after another.
 
     Raises `OperationalError` when a server listens there already, or the directory is not safe.
     """
@@ -76,6 +77,7 @@ class Gateway(ClosedByWith):
         allow_gids: Iterable[int] = (),
         latency_log: str | os.PathLike[str] | None = None,
         authentication_timeout: int = 60,
+        busy_poll: int = 50,
         **options: Unpack[OpenOptions],
     ) -> None:
         wanted = _Options()
@@ -94,6 +96,9 @@ class Gateway(ClosedByWith):
                 f"authentication_timeout is 1 to 600 seconds, not {authentication_timeout}"
             )
         wanted.native.authentication_timeout = authentication_timeout
+        if not 0 <= busy_poll <= 1000:
+            raise ValueError(f"busy_poll is 0 to 1000 microseconds, not {busy_poll}")
+        wanted.native.busy_poll = busy_poll or -1
         self.name = name
         self._pid = os.getpid()
         self._running = False

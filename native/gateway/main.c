@@ -23,7 +23,9 @@ static const char usage[] =
     "  --map NAME=DATABASE  what clients call a database of the segment, again for more\n"
     "  --allow-uid N, --allow-gid N   users and groups besides the segment's, again for more\n"
     "  --latency-log DIR    write latency logs\n"
-    "  --authentication-timeout SECONDS   for a client to send its startup message (60)\n";
+    "  --authentication-timeout SECONDS   for a client to send its startup message (60)\n"
+    "  --busy-poll US       microseconds that it looks for statements before it sleeps (50; 0: "
+    "none)\n";
 
 struct arguments {
     pn_gateway_options options;
@@ -73,6 +75,7 @@ static const struct option long_options[] = {
     {"allow-gid", required_argument, NULL, 'g'},
     {"latency-log", required_argument, NULL, 'l'},
     {"authentication-timeout", required_argument, NULL, 'a'},
+    {"busy-poll", required_argument, NULL, 'y'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -107,6 +110,11 @@ static void take_option(struct arguments *arguments, int option)
         break;
     case 'a':
         options->authentication_timeout = (int) (number(optarg) & INT32_MAX);
+        break;
+    case 'y':
+        options->busy_poll = (int) (number(optarg) & INT32_MAX);
+        if (options->busy_poll == 0)
+            options->busy_poll = -1;
         break;
     case 'h':
         fputs(usage, stdout);

@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,7 @@ enum {
 #define REFUSED_PATIENCE_NS 5000000000LL /* with a peer that will only be told that it may not */
 #define STOP_PATIENCE_NS    200000000LL  /* for what is left to be sent when it stops */
 #define CLOSE_PATIENCE_NS   1000000000LL
+enum { BUSY_POLL_US = 50, SOON = 4, SOON_MAX = 4 };
 
 struct client {
     struct client *next, *previous; /* all */
@@ -77,6 +79,8 @@ struct pn_gateway {
     size_t nuids, ngids;
     char *log_dir;
     bool interruptible, interrupted;
+    int64_t busy_poll_ns; /* before it sleeps; 0: never */
+    int soon;             /* > 0: lately events have come soon after one another */
     int wake_fd;
     char message[GW_SAID];
     pn_gateway_stat stat; /* the rest is in `shared`; written by the loop alone */
@@ -545,13 +549,38 @@ static void handle_event(pn_gateway *gateway, const struct epoll_event *event, i
                       (data & 1) != 0, now);
 }
 
+/*
+ * Events.  A client that waits for each answer sends the next statement soon; a processor that has
+ * gone to sleep for so long takes several times that to come back.  So as long as events do come
+ * soon, they are looked for a while, and others run in between; then this thread sleeps.
+ */
+static int await(pn_gateway *gateway, struct epoll_event events[EVENTS], int timeout)
+{
+    if (timeout == 0 || gateway->busy_poll_ns == 0)
+        return epoll_wait(gateway->epfd, events, EVENTS, timeout);
+    const int64_t begun = now_ns();
+    while (gateway->soon > 0 && now_ns() - begun < gateway->busy_poll_ns) {
+        int n = epoll_wait(gateway->epfd, events, EVENTS, 0);
+        if (n != 0)
+            return n;
+        sched_yield();
+    }
+    int n = epoll_wait(gateway->epfd, events, EVENTS, timeout);
+    const bool soon = now_ns() - begun < SOON * gateway->busy_poll_ns; /* it came late by a sleep */
+    if (soon && gateway->soon < SOON_MAX)
+        gateway->soon++;
+    else if (!soon && gateway->soon > 0)
+        gateway->soon--;
+    return n;
+}
+
 static int loop(pn_gateway *gateway)
 {
     struct epoll_event events[EVENTS];
     for (;;) {
         int timeout = run_timed(gateway, now_ns());
         free_dead(gateway);
-        int n = epoll_wait(gateway->epfd, events, EVENTS, timeout);
+        int n = await(gateway, events, timeout);
         if (n < 0 && errno != EINTR)
             return gw_say(gateway->message, errno, "epoll_wait: %s", strerror(errno));
         if (is_stopped(gateway))
@@ -633,6 +662,13 @@ static uint32_t *copy_ids(const uint32_t *ids, size_t n)
     return copy;
 }
 
+/* More than one: else a client cannot go on while this process looks for what it sends. */
+static bool has_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) > 1;
+}
+
 /* Silent peers leave most of the descriptors to clients. */
 static size_t silent_most(void)
 {
@@ -662,6 +698,8 @@ static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
     gateway->allowed.most = silent_most();
     gateway->authentication_ns =
         (options->authentication_timeout > 0 ? options->authentication_timeout : 60) * 1000000000LL;
+    const int busy_poll = options->busy_poll == 0 ? BUSY_POLL_US : options->busy_poll;
+    gateway->busy_poll_ns = busy_poll > 0 && has_processors() ? busy_poll * 1000LL : 0;
     gateway->interruptible = options->interruptible != 0;
     gateway->wake_fd = options->wake_fd;
     gateway->served = list_databases(gateway);

@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for a client to send its startup message (default: 60)",
     )
     parser.add_argument(
+        "--busy-poll",
+        type=int,
+        default=50,
+        metavar="MICROSECONDS",
+        help="that it looks for statements before it sleeps (default: 50; 0: none)",
+    )
+    parser.add_argument(
         "--prometheus",
         type=metrics.place,
         metavar="[ADDRESS:]PORT",
@@ -97,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
         allow_gids=options.allow_gid,
         latency_log=options.latency_log,
         authentication_timeout=options.authentication_timeout,
+        busy_poll=options.busy_poll,
     )
 
     def stop(_signo: int, _frame: FrameType | None) -> Any:

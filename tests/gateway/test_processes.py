@@ -135,6 +135,34 @@ def test_hundreds_of_clients_and_no_leak(
     assert all_come_and_go() == all_come_and_go()
 
 
+@pytest.mark.parametrize("microseconds", ["0", "1000"])
+def test_it_sleeps_when_its_clients_are_idle(
+    engine: pynotify.Engine,
+    new_gateway_process: NewGatewayProcess,
+    arguments_of: dict[str, tuple[str, ...]],
+    microseconds: str,
+) -> None:
+    """Also after statements that came soon after one another."""
+    gateway = new_gateway_process(engine, "--busy-poll", microseconds, **arguments_of)
+    status = Path(f"/proc/{gateway.pid}/status")
+
+    def slept() -> str:
+        lines = status.read_text().splitlines()
+        return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    def sleeps() -> bool:
+        before = slept()
+        for _ in range(20):
+            os.sched_yield()
+        return "sleeping" in status.read_text() and slept() == before
+
+    with gateway.client() as client:
+        for number in range(300):
+            client.ask(f"NOTIFY a, '{number}'")
+        wait_until(sleeps, "it sleeps, and is not woken")
+        client.ask("NOTIFY a, 'after'")
+
+
 def test_no_descriptor_left_is_told(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
 ) -> None:
@@ -158,6 +186,8 @@ def test_an_unsafe_directory_is_refused(engine: pynotify.Engine) -> None:
         Gateway(engine.name, port=70000)
     with pytest.raises(ValueError, match="1 to 600 seconds, not 0"):
         Gateway(engine.name, authentication_timeout=0)
+    with pytest.raises(ValueError, match="0 to 1000 microseconds, not -1"):
+        Gateway(engine.name, busy_poll=-1)
 
 
 def test_the_socket_of_another_server_is_left_alone(engine: pynotify.Engine) -> None:
