@@ -4,13 +4,15 @@ Throughput is pgbench's, with one process of the server on one side and one for 
 other; the server's processor time for each transaction stands beside it, since that is what load
 from elsewhere disturbs least.  The server is started here, without fsync.  A round trip is a NOTIFY
 of one client that another one hears and answers; both are this process, which writes and reads
-sockets and nothing else.
+sockets and nothing else.  Beside a thousand idle listeners it is compared with the gateway's own
+without them, since PostgreSQL would need a process for each.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import socket
 import statistics
@@ -19,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
@@ -38,6 +40,10 @@ _PAIRS = 5
 _SECONDS = 2.0
 _ROUND_TRIPS = 2_000
 _IDLE = 100
+_CROWD = 1_000
+_CROWD_BAR = 1.25
+_CROWD_KIB_BAR = 16.0  # for each
+_CROWD_CPU_BAR = 2.0  # percent of a processor
 _LISTENERS = 100
 _DELIVERED = 500
 _CPU_BAR = 0.45
@@ -93,8 +99,8 @@ class _Gateway:
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bench-gw-"))
-        self._segment = f"bench-gateway-{os.getpid()}"
-        self._engine = pynotify.open(self._segment, max_backends=512)
+        self._segment = self.directory.name
+        self._engine = pynotify.open(self._segment, max_backends=2048)
         command = [sys.executable, "-m", "pynotify", "gateway", self._segment]
         command += ["--directory", str(self.directory), "--map", "postgres=default"]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -105,6 +111,11 @@ class _Gateway:
         found = stat(self._process.pid)
         assert found is not None
         return found.own / _TICKS
+
+    def memory_kib(self) -> int:
+        """Resident, of its own: what no other process shares with it."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
 
     def __enter__(self) -> Self:
         return self
@@ -230,6 +241,7 @@ def run(settings: Settings) -> None:
         print("gateway: not measured, as there is no PostgreSQL server, or no pgbench")
         return
     with ExitStack() as stack:
+        stack.enter_context(_many_descriptors())
         server = stack.enter_context(Server(programs))
         gateway = stack.enter_context(_Gateway())
         sides: list[_Side] = [gateway, server]
@@ -243,10 +255,50 @@ def run(settings: Settings) -> None:
         for idle in (0, _IDLE):
             _compare_round_trips(settings, sides, idle)
 
+        _measure_crowd(settings, gateway)
+
         def deliver(directory: Path) -> float:
             return _deliveries(directory, settings.messages(_DELIVERED))
 
         _compare(settings, sides, _Row(f"1 to {_LISTENERS} listeners", "deliveries/s", deliver, 3))
+
+
+@contextmanager
+def _many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _measure_crowd(settings: Settings, gateway: _Gateway) -> None:
+    """What a thousand idle listeners cost: others, memory, and the processor."""
+    count, many = settings.messages(_ROUND_TRIPS), f"{_CROWD:,} idle listeners"
+    passes = [partial(_round_trips, gateway.directory, count, idle) for idle in (_CROWD, 0)]
+    values = alternate(passes, settings.pairs(_PAIRS))
+    name = f"half a round trip beside {many}, p50"
+    settings.compare(
+        TOPIC, name, "us", *values, against="without them", bar=_CROWD_BAR, at_most=True
+    )
+    # A second gateway: this one keeps what it had allocated.
+    with _Gateway() as fresh, ExitStack() as stack:
+        before = fresh.memory_kib()
+        for _ in range(_CROWD):
+            client = _Client(fresh.directory)
+            stack.callback(client.close)
+            client.query("LISTEN other")
+        memory = (fresh.memory_kib() - before) / _CROWD
+        settings.alone(
+            TOPIC, f"memory of {many}", "KiB each", [memory], bar=_CROWD_KIB_BAR, at_most=True
+        )
+        cpu, begun = fresh.cpu_seconds(), time.monotonic()
+        time.sleep(1 if settings.quick else 10)
+        share = (fresh.cpu_seconds() - cpu) / (time.monotonic() - begun) * 100
+        settings.alone(
+            TOPIC, f"processor of {many}", "%", [share], bar=_CROWD_CPU_BAR, at_most=True
+        )
 
 
 def _compare_round_trips(settings: Settings, sides: list[_Side], idle: int) -> None:
