@@ -18,6 +18,7 @@
 #define WARNING_INTERVAL_NS 1000000000LL
 
 enum { AT_ONCE = 1000 }; /* notifications */
+#define EVENT 0ULL       /* no commit has this number */
 
 static bool may_deliver(const struct gw_session *session)
 {
@@ -83,7 +84,8 @@ static int64_t poll_slot(pn_conn *conn, pn_batch *batch)
 
 /*
  * What is owed, as long as the client takes it.  True: all of it, at least up to the commit of the
- * number `until`; false: `out` is full, or the session ended.
+ * number `until`; false: `out` is full, or the session ended.  EVENT: what one look has; the slot's
+ * descriptor is readable if there is more.
  */
 static bool send_owed(struct gw_session *session, int64_t now, uint64_t until)
 {
@@ -100,7 +102,7 @@ static bool send_owed(struct gw_session *session, int64_t now, uint64_t until)
             return false;
         }
         send_batch(session, batch, now);
-        if (n == 0 || batch->seq[n - 1] > until)
+        if (n == 0 || until == EVENT || batch->seq[n - 1] > until)
             return true;
     }
     return false;
@@ -123,7 +125,7 @@ void gw_session_deliver(struct gw_session *session, int64_t now)
         return;
     }
     unmute(session);
-    send_owed(session, now, UINT64_MAX);
+    send_owed(session, now, EVENT);
 }
 
 static bool is_told_all(struct gw_session *session)
