@@ -1,8 +1,9 @@
 /*
  * server.c - the loop of a gateway: sockets, clients, timers.
  *
- * One thread, one epoll.  A client has two descriptors in it: its socket, and its slot's, which is
- * readable when notifications are owed.  A client is freed at the end of a round, since events of
+ * One thread, one epoll.  A client has two descriptors in it: its socket, and its slot's, for the
+ * timer and for neighbours; that notifications are owed to clients, the descriptor of their group
+ * says.  A client is freed at the end of a round, since events of
  * the round may still name it.
  *
  * Nothing here waits: pn_set_never_wait() makes a commit that another process holds up return, and
@@ -69,6 +70,7 @@ struct pn_gateway {
     struct gw_shared shared;
     struct gw_sockets sockets;
     int epfd, stop_fd, spare_fd;
+    pn_group *group; /* of the clients' slots */
     struct client *clients, *timed, *dead;
     struct silent allowed, refused; /* who may connect, and who may not */
     int64_t authentication_ns;
@@ -250,7 +252,8 @@ static void watch_slot(pn_gateway *gateway, struct client *client)
 {
     if (client->slot_fd >= 0 || client->session->conn == NULL)
         return;
-    client->slot_fd = pn_fileno(client->session->conn);
+    if (pn_conn_join(client->session->conn, gateway->group, client) == 0)
+        client->slot_fd = pn_fileno(client->session->conn);
     if (client->slot_fd < 0 ||
         !watch(gateway, EPOLL_CTL_ADD, client->slot_fd, EPOLLIN, client, true)) {
         client->slot_fd = -1;
@@ -535,6 +538,15 @@ static bool empty(int fd)
     return true;
 }
 
+/* To all clients that are owed something by now. */
+static void deliver_all(pn_gateway *gateway, int64_t now)
+{
+    struct client *client;
+    pn_group_begin(gateway->group);
+    while ((client = pn_group_next(gateway->group)) != NULL)
+        handle_client(gateway, client, 0, true, now);
+}
+
 static void handle_event(pn_gateway *gateway, const struct epoll_event *event, int64_t now)
 {
     uint64_t data = event->data.u64;
@@ -544,6 +556,8 @@ static void handle_event(pn_gateway *gateway, const struct epoll_event *event, i
         accept_clients(gateway, gateway->sockets.tcp_fd, now);
     else if (data == (uint64_t) (uintptr_t) &gateway->wake_fd)
         gateway->interrupted = empty(gateway->wake_fd);
+    else if (data == (uint64_t) (uintptr_t) &gateway->group)
+        deliver_all(gateway, now);
     else if (data != (uint64_t) (uintptr_t) &gateway->stop_fd)
         handle_client(gateway, (struct client *) (uintptr_t) (data & ~(uint64_t) 1), event->events,
                       (data & 1) != 0, now);
@@ -716,8 +730,13 @@ static int open_loop(pn_gateway *gateway)
     gateway->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     gateway->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     struct gw_sockets *sockets = &gateway->sockets;
+    int rc = pn_group_open(&gateway->group);
+    if (rc != 0)
+        return gw_say(gateway->message, -rc, "%s", pn_error_message());
     if (gateway->epfd < 0 || gateway->stop_fd < 0 || gateway->spare_fd < 0 ||
         !watch(gateway, EPOLL_CTL_ADD, gateway->stop_fd, EPOLLIN, &gateway->stop_fd, false) ||
+        !watch(gateway, EPOLL_CTL_ADD, pn_group_fileno(gateway->group), EPOLLIN, &gateway->group,
+               false) ||
         !watch(gateway, EPOLL_CTL_ADD, sockets->unix_fd, EPOLLIN, &sockets->unix_fd, false) ||
         (gateway->interruptible &&
          !watch(gateway, EPOLL_CTL_ADD, gateway->wake_fd, EPOLLIN, &gateway->wake_fd, false)) ||
@@ -796,6 +815,7 @@ PN_API void pn_gateway_close(pn_gateway *gateway)
         gw_script_let_go(gateway->shared.script[i]);
     if (gateway->shared.batch != NULL)
         pn_batch_free(gateway->shared.batch);
+    pn_group_close(gateway->group);
     close_fd(gateway->epfd);
     close_fd(gateway->stop_fd);
     close_fd(gateway->spare_fd);

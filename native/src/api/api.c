@@ -38,6 +38,7 @@
 #include "wakeup/procsignal.h"
 #include "wakeup/unsent.h"
 #include "wakeup/watch.h"
+#include "wakeup/group.h"
 
 static void after_release(struct pn_segment *seg, struct pn_hold *hold)
 {
@@ -700,6 +701,38 @@ PN_API void pn_conn_interrupt(pn_conn *conn)
 PN_API int pn_fileno(pn_conn *conn)
 {
     return pn_receive_fileno(conn);
+}
+
+PN_API int pn_group_open(pn_group **out)
+{
+    return pn_group_make(out);
+}
+
+PN_API int pn_group_fileno(const pn_group *group)
+{
+    return pn_group_latch(group);
+}
+
+PN_API int pn_conn_join(pn_conn *conn, pn_group *group, void *user)
+{
+    int rc = pn_conn_check(conn);
+    return rc != 0 ? rc : pn_group_join(conn, group, user);
+}
+
+PN_API void pn_group_begin(pn_group *group)
+{
+    pn_group_take(group);
+}
+
+PN_API void *pn_group_next(pn_group *group)
+{
+    return pn_group_each(group);
+}
+
+PN_API void pn_group_close(pn_group *group)
+{
+    if (group != NULL)
+        pn_group_free(group);
 }
 
 PN_API const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len)

@@ -53,6 +53,15 @@ struct pn_sleep_set {
     pn_atomic_u32 wakeup; /* id of the wakeup descriptor that is in it (latch.c 8); 0: none */
 };
 
+struct pn_conn;
+/* One of several that a thread serves (wakeup/group.c). */
+struct pn_in_group {
+    _Atomic(struct pn_group *) group; /* NULL: none.  W: the serving thread, once */
+    pn_atomic_u32 posted;
+    struct pn_conn *next;
+    void *user;
+};
+
 /*
  * References, counted in `refs`: the handle that pn_connect() returned, until
  * pn_conn_close(); every pn_txn, until it is committed or aborted; every pn_consumer, until it is
@@ -75,6 +84,7 @@ struct pn_conn {
 
     pn_atomic_i32 efd;             /* the latch: eventfd, -1 until a thread waits */
     pn_atomic_u32 fd_flags;        /* enum pn_fd_flag */
+    struct pn_in_group in_group;   /* which has the latch then (wakeup/group.c) */
     struct pn_sleep_set sleep_set; /* of efd and watch.epfd */
     pn_atomic_u32 waiters;         /* threads in wait() */
     int epfd, tfd; /* for fileno(): epoll over efd and a timer, slow or at once; -1 until asked */

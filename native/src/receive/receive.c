@@ -701,8 +701,10 @@ static int make_descriptor(struct pn_conn *conn)
     int epfd = epoll_create1(EPOLL_CLOEXEC);
     int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     int watched = pn_watch_open(conn);
+    bool grouped = pn_load_relaxed(&conn->in_group.group) != NULL;
     if (epfd < 0 || tfd < 0 || watched < 0 ||
-        add_to_epoll(epfd, pn_load_relaxed(&conn->efd)) != 0 || add_to_epoll(epfd, tfd) != 0 ||
+        (!grouped && add_to_epoll(epfd, pn_load_relaxed(&conn->efd)) != 0) ||
+        add_to_epoll(epfd, tfd) != 0 ||
         (watched == 0 && add_to_epoll(epfd, pn_load_relaxed(&conn->watch.epfd)) != 0)) {
         int error = errno;
         const int made[] = {epfd, tfd};
@@ -728,7 +730,7 @@ int pn_receive_fileno(struct pn_conn *conn)
         rc = pn_segment_check_user(conn->seg);
     if (rc == 0)
         rc = pn_lost_check_fd(conn);
-    if (rc == 0)
+    if (rc == 0 && pn_load_relaxed(&conn->in_group.group) == NULL)
         rc = pn_latch_open(conn);
     if (rc != 0)
         return rc;

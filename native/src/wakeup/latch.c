@@ -20,6 +20,7 @@
  *    The thread that drains the latch sees to it that it is set again if there is something for
  *    others (receive.c).
  * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consume.c).
+ *    A connection of a group has the group's (group.c), and no thread that waits.
  * 7. Nothing of this is in shared memory.  A process that is killed in here leaves nothing but
  *    `owed`.
  * 8. A signal of the program's, whose handler is not ours, can come just before the kernel has put
@@ -44,6 +45,7 @@
 
 #include "base/crashpoint.h"
 #include "segment/identity.h"
+#include "wakeup/group.h"
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441 /* everywhere; older headers do not have it */
@@ -217,6 +219,7 @@ void pn_latch_init(struct pn_conn *conn)
 
 void pn_latch_close(struct pn_conn *conn)
 {
+    pn_group_leave(conn);
     pn_close_if_ours(pn_load_relaxed(&conn->sleep_set.fd), PN_KIND_EPOLL);
     pn_close_if_ours(pn_load_relaxed(&conn->efd), PN_KIND_EVENTFD);
     pn_latch_init(conn);
@@ -226,6 +229,8 @@ int pn_latch_open(struct pn_conn *conn)
 {
     if (pn_load_acquire(&conn->efd) >= 0)
         return 0;
+    if (pn_load_relaxed(&conn->in_group.group) != NULL)
+        return pn_fail(EINVAL, "a connection of a group cannot wait: its group does");
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), none = -1;
     if (fd < 0)
         return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
@@ -245,6 +250,11 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
 {
     const uint64_t one = 1;
     pn_fetch_or(&conn->fd_flags, why);
+    struct pn_group *group = pn_load_acquire(&conn->in_group.group);
+    if (group != NULL) {
+        pn_group_post(group, conn);
+        return;
+    }
     int fd = pn_load_seq_cst(&conn->efd); /* full order: pairs with pn_latch_open() */
     if (pn_is_anonymous(fd) && write(fd, &one, sizeof one) < 0)
         return; /* EAGAIN: the counter is full, so it is readable */
