@@ -10,6 +10,7 @@ without them, since PostgreSQL would need a process for each.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import resource
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
@@ -47,6 +49,8 @@ _CROWD_CPU_BAR = 2.0  # percent of a processor
 _LISTENERS = 100
 _DELIVERED = 500
 _CPU_BAR = 0.45
+_HOP_US = 10  # a wake-up more, and a socket
+_HOP_BAR = 1.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,14 +98,21 @@ class _Side(Protocol):
         ...
 
 
+class _Place(NamedTuple):
+    """Where a gateway is, for another process."""
+
+    segment: str
+    directory: Path
+
+
 class _Gateway:
     """`pynotify gateway` on a segment of its own."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bench-gw-"))
-        self._segment = self.directory.name
-        self._engine = pynotify.open(self._segment, max_backends=2048)
-        command = [sys.executable, "-m", "pynotify", "gateway", self._segment]
+        self.segment = self.directory.name
+        self._engine = pynotify.open(self.segment, max_backends=2048)
+        command = [sys.executable, "-m", "pynotify", "gateway", self.segment]
         command += ["--directory", str(self.directory), "--map", "postgres=default"]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
@@ -111,6 +122,10 @@ class _Gateway:
         found = stat(self._process.pid)
         assert found is not None
         return found.own / _TICKS
+
+    @property
+    def place(self) -> _Place:
+        return _Place(self.segment, self.directory)
 
     def memory_kib(self) -> int:
         """Resident, of its own: what no other process shares with it."""
@@ -124,7 +139,7 @@ class _Gateway:
         self._process.terminate()
         self._process.communicate()
         self._engine.close()
-        pynotify.unlink(self._segment)
+        pynotify.unlink(self.segment)
         shutil.rmtree(self.directory)
 
 
@@ -255,12 +270,65 @@ def run(settings: Settings) -> None:
         for idle in (0, _IDLE):
             _compare_round_trips(settings, sides, idle)
 
+        _compare_natively(settings, gateway)
         _measure_crowd(settings, gateway)
 
         def deliver(directory: Path) -> float:
             return _deliveries(directory, settings.messages(_DELIVERED))
 
         _compare(settings, sides, _Row(f"1 to {_LISTENERS} listeners", "deliveries/s", deliver, 3))
+
+
+def _answer(place: _Place, through: bool, count: int, ready: Event) -> None:
+    """In a process of its own: hear, natively or as a client, and notify natively."""
+    with ExitStack() as stack:
+        conn = stack.enter_context(pynotify.connect(place.segment))
+        client = _Client(place.directory) if through else None
+        if client is not None:
+            stack.callback(client.close)
+            client.query("LISTEN there")
+        else:
+            conn.listen("there")
+        ready.set()
+        for _ in range(count):
+            if client is not None:
+                client.until(b"A")
+            else:
+                conn.wait()
+                conn.poll()
+            conn.notify("back")
+
+
+def _native_round_trips(gateway: _Gateway, through: bool, count: int) -> float:
+    """The median, in us, there and back; there through the gateway, or natively too."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    other = context.Process(target=_answer, args=(gateway.place, through, count, ready))
+    times = []
+    with pynotify.connect(gateway.segment) as conn:
+        conn.listen("back")
+        other.start()
+        ready.wait()
+        for _ in range(count):
+            begun = time.perf_counter_ns()
+            conn.notify("there")
+            conn.wait()
+            conn.poll()
+            times.append(time.perf_counter_ns() - begun)
+        other.join()
+    return statistics.median(times) / 1e3
+
+
+def _compare_natively(settings: Settings, gateway: _Gateway) -> None:
+    count = settings.messages(_ROUND_TRIPS)
+    passes = [partial(_native_round_trips, gateway, through, count) for through in (True, False)]
+    both, native = alternate(passes, settings.pairs(_PAIRS))
+    half = [trip / 2 for trip in native]
+    there = [trip - back - _HOP_US for trip, back in zip(both, half, strict=True)]
+    name = f"from a native sender to a client, less {_HOP_US} us, p50"
+    settings.compare(
+        TOPIC, name, "us", there, half, against="native to native", bar=_HOP_BAR, at_most=True
+    )
 
 
 @contextmanager
