@@ -659,10 +659,10 @@ const char *pn_crash_label(int i);
 /*
  * Many connections that one thread serves, as the gateway's: what would make their descriptors
  * readable makes the group's readable, once.  A connection joins before its first pn_wait() and
- * pn_fileno(), and cannot pn_wait() any more.  Its own descriptor then is for its slow timer and for
- * deaths among its neighbours alone; the thread waits for that as well, and for the group's, and
- * calls pn_poll() when either is readable.  One thread does all this and closes the connections,
- * then the group.
+ * pn_fileno(), and cannot pn_wait() any more.  Its own descriptor then is for its slow timer and
+ * for deaths among its neighbours alone; the thread waits for that as well, and for the group's,
+ * and calls pn_poll() when either is readable.  One thread does all this, and closes the
+ * connections, then the group.
  *
  *     if (the group's descriptor is readable) {
  *         pn_group_begin(group);

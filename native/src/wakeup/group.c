@@ -4,13 +4,14 @@
  * 1. A process with hundreds of listeners writes, waits for and reads hundreds of latches for one
  *    notification.  Connections of a group have none; what sets a connection's latch puts the
  *    connection on the group's list, and writes the group's latch if the list was empty.
- * 2. `posted` of a connection says that it is on the list, or about to be.  The thread that
- *    makes it 1 pushes it; a handler that interrupts that thread leaves it to it.  `next` is the pusher's until
- *    the push, then the serving thread's, until that stores 0 into `posted`.
+ * 2. `posted` of a connection says that it is on the list, or about to be.  The thread that makes
+ *    it 1 pushes it; a handler that interrupts that thread leaves it to it.  `next` is the pusher's
+ *    until the push, then the serving thread's, until that stores 0 into `posted`.
  * 3. The flags of the connection (latch.c) go first, `posted` second, the list third, the latch
  *    last.  The serving thread goes the other way: it drains the latch, takes the list, makes
- *    `posted` 0, and then lets poll() look.  So a flag that poll() has not seen finds `posted` 0 and
- *    is pushed again; and a list that is not empty has a latch that is readable, or is about to be.
+ *    `posted` 0, and then lets poll() look.  So a flag that poll() has not seen finds `posted` 0
+ *    and is pushed again; and a list that is not empty has a latch that is readable, or is about to
+ *    be.
  * 4. W: `head` any thread and handler, `taken` the serving thread.  A connection is freed by the
  *    serving thread, after it was taken out of the handler's sight; then it leaves both lists.
  * 5. Of a group too the latch is checked before it is written or read: the program may have closed

@@ -1,6 +1,6 @@
 /*
- * test_group.c - connections that one thread serves behind one latch: each that is owed something is
- * returned, once, and the latch is readable as long as one is; also while signals come, while
+ * test_group.c - connections that one thread serves behind one latch: each that is owed something
+ * is returned, once, and the latch is readable as long as one is; also while signals come, while
  * connections close, and when the program has closed the latch.
  */
 #include "engine.h"
@@ -149,7 +149,7 @@ static void test_one_that_closes_leaves_the_others(void)
     pn_batch_free(batch);
 }
 
-static void test_who_joins_when(void)
+static void test_a_connection_joins_before_it_has_a_latch(void)
 {
     pn_group *other;
     begin(1);
@@ -271,7 +271,7 @@ int main(void)
     RUN(test_each_is_returned_once);
     RUN(test_what_is_left_unread_makes_it_readable_again);
     RUN(test_one_that_closes_leaves_the_others);
-    RUN(test_who_joins_when);
+    RUN(test_a_connection_joins_before_it_has_a_latch);
     RUN(test_a_latch_that_the_program_has_closed_is_not_written);
     RUN(test_nothing_is_missed);
     return tests_done();
