@@ -494,6 +494,29 @@ void pn_conn_interrupt(pn_conn *conn);
 int pn_fileno(pn_conn *conn);
 
 /*
+ * Many connections that one thread serves, as the gateway's: what would make their descriptors
+ * readable makes the group's readable, once.  A connection joins before its first pn_wait() and
+ * pn_fileno(), and cannot pn_wait() any more.  Its own descriptor then is for its slow timer and
+ * for deaths among its neighbours alone; the thread waits for that as well, and for the group's,
+ * and calls pn_poll() when either is readable.  One thread does all this, and closes the
+ * connections, then the group.
+ *
+ *     if (the group's descriptor is readable) {
+ *         pn_group_begin(group);
+ *         while ((mine = pn_group_next(group)) != NULL)
+ *             pn_poll(mine->conn, ...);    // it is posted again if there is more
+ *     }
+ */
+typedef struct pn_group pn_group;
+int pn_group_open(pn_group **out);
+int pn_group_fileno(const pn_group *group);
+int pn_conn_join(pn_conn *conn, pn_group *group, void *user);
+/* What was posted up to now; pn_group_next() returns the `user` of each, NULL: that was all. */
+void pn_group_begin(pn_group *group);
+void *pn_group_next(pn_group *group);
+void pn_group_close(pn_group *group);
+
+/*
  * Name of a channel number of this connection.  Both are constant as long as the channel is
  * listened to, and as long as a batch that has the number is neither polled into again nor freed;
  * after that the number may mean another channel.  NULL: no such number, or in a forked child.
@@ -653,31 +676,6 @@ int pn_crash_label_count(void);
 const char *pn_crash_label(int i);
 
 /* cffi:end */
-
-/* ---- for servers in C ----------------------------------------------------------------------- */
-
-/*
- * Many connections that one thread serves, as the gateway's: what would make their descriptors
- * readable makes the group's readable, once.  A connection joins before its first pn_wait() and
- * pn_fileno(), and cannot pn_wait() any more.  Its own descriptor then is for its slow timer and
- * for deaths among its neighbours alone; the thread waits for that as well, and for the group's,
- * and calls pn_poll() when either is readable.  One thread does all this, and closes the
- * connections, then the group.
- *
- *     if (the group's descriptor is readable) {
- *         pn_group_begin(group);
- *         while ((mine = pn_group_next(group)) != NULL)
- *             pn_poll(mine->conn, ...);    // it is posted again if there is more
- *     }
- */
-typedef struct pn_group pn_group;
-int pn_group_open(pn_group **out);
-int pn_group_fileno(const pn_group *group);
-int pn_conn_join(pn_conn *conn, pn_group *group, void *user);
-/* What was posted up to now; pn_group_next() returns the `user` of each, NULL: that was all. */
-void pn_group_begin(pn_group *group);
-void *pn_group_next(pn_group *group);
-void pn_group_close(pn_group *group);
 
 #ifdef __cplusplus
 }

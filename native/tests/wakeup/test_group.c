@@ -23,7 +23,9 @@ static struct member members[MEMBERS];
 
 static void begin(int n)
 {
-    engine = test_engine(NULL);
+    pn_options o = test_options();
+    o.on_full = PN_FULL_BLOCK;
+    engine = test_engine(&o);
     CHECK_OK(pn_group_open(&group));
     memset(members, 0, sizeof members);
     for (int i = 0; i < n; i++) {
