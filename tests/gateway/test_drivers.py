@@ -234,6 +234,72 @@ def test_aiopg(gateway: Running) -> None:
     assert asyncio.run(play()) == "x"
 
 
+# ---- psqlpy, broadcaster ------------------------------------------------------------------------
+
+
+def test_psqlpy(gateway: Running) -> None:
+    """A pool and a listener on Rust's tokio-postgres."""
+    require_module("psqlpy")
+    import psqlpy
+
+    async def play() -> list[tuple[str, str]]:
+        pool = psqlpy.ConnectionPool(
+            host=str(gateway.path.parent), port=gateway.port, username="me", db_name="default"
+        )
+        heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+        async def take(_conn: Any, payload: str, channel: str, _pid: int) -> None:
+            heard.put_nowait((channel, payload))
+
+        listener = pool.listener()
+        await listener.add_callback(channel="a", callback=take)
+        await listener.startup()
+        listener.listen()
+        conn = await pool.connection()
+        # Its LISTEN is sent by a task: the first one that it hears says that it was.
+        while heard.empty():
+            await conn.execute("SELECT pg_notify('a', $1)", ["alone"])
+            await asyncio.sleep(0)
+        async with conn.transaction() as transaction:
+            await transaction.execute("NOTIFY a, 'in a transaction'")
+        with pytest.raises(psqlpy.exceptions.ConnectionExecuteError, match="does not exist"):
+            await conn.execute("SELECT * FROM t")
+        await conn.execute("NOTIFY a, 'end'")
+        said = [("a", "")]
+        while said[-1][1] != "end":
+            said.append(await asyncio.wait_for(heard.get(), PATIENCE))
+        await listener.shutdown()
+        conn.close()
+        pool.close()
+        return said[1:]
+
+    said = [payload for channel, payload in asyncio.run(play()) if channel == "a"]
+    assert said[0] == "alone"
+    assert [payload for payload in said if payload != "alone"] == ["in a transaction", "end"]
+
+
+def test_broadcaster(gateway: Running) -> None:
+    """Its backend of PostgreSQL, in two processes' places."""
+    require_module("broadcaster")
+    require_module("asyncpg")
+    from broadcaster import Broadcast
+
+    url = f"postgres://me@/default?host={gateway.path.parent}&port={gateway.port}"
+
+    async def play() -> list[str]:
+        async with (
+            Broadcast(url) as one,
+            Broadcast(url) as other,
+            one.subscribe(channel="chat") as here,
+            other.subscribe(channel="chat") as there,
+        ):
+            await one.publish(channel="chat", message="hello")
+            events = [await asyncio.wait_for(each.get(), PATIENCE) for each in (here, there)]
+            return [event.message for event in events]
+
+    assert asyncio.run(play()) == ["hello", "hello"]
+
+
 # ---- SQLAlchemy, Django -------------------------------------------------------------------------
 
 
