@@ -6,17 +6,26 @@ that is committed, meets an error, and prints what it has heard.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.conftest import NewGateway
+import pynotify
+from gateway.conftest import NewGateway, NewGatewayProcess
+from gateway.gateways import GatewayProcess
+from gateway.test_drivers import NODE_MODULES
 from gateway.test_processes import free_port
+from pynotify.gateway import Gateway
+from receiving import wait_until
 from requirement import require
+from sessions import Connect
+from waiting import Call
 
 pytestmark = pytest.mark.full
 
@@ -68,6 +77,11 @@ DRIVERS = {
 }
 
 
+def go_settings(cache: Path) -> dict[str, str]:
+    """The distribution's packages; nothing is fetched."""
+    return {"GO111MODULE": "off", "GOPATH": str(GO), "GOCACHE": str(cache), "GOFLAGS": ""}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_language(new_gateway: NewGateway, name: str, tmp_path: Path) -> None:
@@ -77,14 +91,74 @@ def test_language(new_gateway: NewGateway, name: str, tmp_path: Path) -> None:
         require(driver.package, "not installed")
     gateway = new_gateway(tcp=True, port=free_port()) if driver.by_tcp else new_gateway()
     host = "127.0.0.1" if driver.by_tcp else str(gateway.path.parent)
-    # Go takes the distribution's packages, and fetches nothing.
-    go = {"GO111MODULE": "off", "GOPATH": str(GO), "GOCACHE": str(tmp_path), "GOFLAGS": ""}
     done = subprocess.run(
         [*driver.command, str(PROGRAMS / driver.program), host, str(gateway.port)],
-        env={**os.environ, **go},
+        env={**os.environ, **go_settings(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["42P01", "alone", "in a transaction", "end"], done.stderr
+
+
+# ---- GW-STOP ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def started(command: list[str], gateway: GatewayProcess, tmp_path: Path) -> Iterator[Any]:
+    port = gateway.path.suffix[1:]
+    process = subprocess.Popen(
+        [*command, str(gateway.directory), port],
+        env={**os.environ, **go_settings(tmp_path), "NODE_PATH": str(NODE_MODULES)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("language", ["go", "js"])
+def test_a_listener_connects_again_when_the_gateway_was_restarted(
+    engine: pynotify.Engine,
+    new_gateway_process: NewGatewayProcess,
+    connect: Connect,
+    tmp_path: Path,
+    language: str,
+) -> None:
+    """lib/pq's and pg-listen's: told by 57P01, they try until there is one."""
+    if language == "go":
+        require("go")
+        if not (GO / "src" / "github.com" / "lib" / "pq").exists():
+            require("golang-github-lib-pq-dev", "not installed")
+        # `go run` would be killed, and not what it runs.
+        binary, source = tmp_path / "reconnect", PROGRAMS / "reconnect.go"
+        build = ["go", "build", "-o", str(binary), str(source)]
+        subprocess.run(build, env={**os.environ, **go_settings(tmp_path)}, check=True)
+        command = [str(binary)]
+    else:
+        require("node")
+        if not (NODE_MODULES / "pg-listen").exists():
+            require("node-postgres", "`make node-peer` installs it, with npm")
+        command = ["node", str(PROGRAMS / "reconnect.js")]
+    native, gateway = connect(), new_gateway_process(engine)
+    with started(command, gateway, tmp_path) as program:
+        assert program.stdout.readline() == "listening\n"
+        native.notify("a", '"before"')
+        assert program.stdout.readline() == '"before"\n'
+        assert gateway.end() == 0
+        with Gateway(engine.name, directory=gateway.directory) as heir:
+            running = Call(heir.run)
+            try:
+                assert program.stdout.readline() == "again\n"
+                wait_until(lambda: engine.channels(prefix="a"), "it listens again")
+                native.notify("a", '"end"')
+                # pg-listen says "again" of each time that it tries
+                assert next(line for line in program.stdout if line != "again\n") == '"end"\n'
+            finally:
+                heir.stop()
+                running.result()
