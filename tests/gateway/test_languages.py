@@ -19,6 +19,7 @@ import pytest
 import pynotify
 from gateway.conftest import NewGateway, NewGatewayProcess
 from gateway.gateways import GatewayProcess
+from gateway.soak import GO, go_settings, play
 from gateway.test_drivers import NODE_MODULES
 from gateway.test_processes import free_port
 from pynotify.gateway import Gateway
@@ -30,7 +31,6 @@ from waiting import Call
 pytestmark = pytest.mark.full
 
 PROGRAMS = Path(__file__).parent / "languages"
-GO = Path("/usr/share/gocode")
 JDBC = Path("/usr/share/java/postgresql.jar")
 
 
@@ -75,11 +75,6 @@ DRIVERS = {
         by_tcp=True,  # it has no Unix sockets
     ),
 }
-
-
-def go_settings(cache: Path) -> dict[str, str]:
-    """The distribution's packages; nothing is fetched."""
-    return {"GO111MODULE": "off", "GOPATH": str(GO), "GOCACHE": str(cache), "GOFLAGS": ""}
 
 
 @pytest.mark.timeout(300)
@@ -162,3 +157,15 @@ def test_a_listener_connects_again_when_the_gateway_was_restarted(
             finally:
                 heir.stop()
                 running.result()
+
+
+# ---- GW-SOAK ------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_clients_in_five_languages_of_which_some_are_killed() -> None:
+    """In small; `python -m gateway.soak` plays an hour."""
+    verdict = play(15, seed=1)
+    assert verdict.problems == []
+    assert len(verdict.kills) > 2
+    assert verdict.received > 1000
