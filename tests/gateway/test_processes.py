@@ -135,6 +135,52 @@ def test_hundreds_of_clients_and_no_leak(
     assert all_come_and_go() == all_come_and_go()
 
 
+def anonymous_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_thousand_clients_and_a_hundred_thousand_connections(
+    make_engine: EngineFactory, new_gateway_process: NewGatewayProcess
+) -> None:
+    """GW-FD: the soft limit is the usual one, which the gateway raises; nothing is left of any."""
+    for program in ("pgbench", "prlimit"):
+        require(program)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 8192:
+        require("descriptors", f"only {hard} file descriptors")
+    engine = make_engine(max_backends=2048)
+    limited = ("prlimit", f"--nofile=1024:{hard}", sys.executable, "-m", "pynotify", "gateway")
+    gateway = new_gateway_process(engine, program=limited)
+    fds = Path(f"/proc/{gateway.pid}/fd")
+    script = gateway.directory / "script.sql"
+    script.write_text("NOTIFY a;\n")
+
+    def connect_many(times: int) -> None:
+        command = ["pgbench", "-n", "-C", "-c", "8", "-t", str(times // 8), "-f", str(script)]
+        command += ["-h", str(gateway.directory), "-p", gateway.path.suffix[1:], "-U", "me"]
+        subprocess.run([*command, "default"], capture_output=True, check=True)
+        wait_until(lambda: not engine.stat().backends, "they are gone")
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(gateway.client()) for _ in range(1000)]
+            for client in clients:
+                client.ask("LISTEN a")
+            clients[0].ask("NOTIFY a, 'to all'")
+            assert all(client.notification().payload == "to all" for client in clients[1:])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    connect_many(10_000)
+    descriptors, memory = len(list(fds.iterdir())), anonymous_kib(gateway.pid)
+    connect_many(90_000)
+    assert len(list(fds.iterdir())) == descriptors
+    assert anonymous_kib(gateway.pid) < memory + 1024
+
+
 @pytest.mark.parametrize("microseconds", ["0", "1000"])
 def test_it_sleeps_when_its_clients_are_idle(
     engine: pynotify.Engine,
