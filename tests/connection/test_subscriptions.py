@@ -825,9 +825,10 @@ class TestChannelsThatComeAndGo:
         other.notify("b", "x")
         assert call.result().payload == "x"
 
-    def test_while_another_process_sends(self, conn: pynotify.Connection, connect: Connect) -> None:
+    def test_while_another_process_sends(self, make_engine: EngineFactory) -> None:
         """What is heard of a channel is without a hole from where it was added to its end."""
-        other, stop = connect(), threading.Event()
+        engine = make_engine(on_full="block")  # on a busy machine the sender is faster
+        conn, other, stop = engine.connect(), engine.connect(), threading.Event()
         sent = 0
 
         def send() -> None:
@@ -845,7 +846,9 @@ class TestChannelsThatComeAndGo:
             sub.discard("b")
             assert sub.pending == 0
         stop.set()
+        conn.close()  # the sender may wait for it
         sender.result()
+        other.close()
 
     def test_interrupted_at_every_place(
         self, conn: pynotify.Connection, engine: pynotify.Engine, connect: Connect
