@@ -64,6 +64,36 @@ def test_psql_s_own_queries_find_an_empty_catalogue(gateway: Running) -> None:
     assert done.stderr.count("ERROR") == 0, done.stderr
 
 
+def test_psql_without_a_database_is_told_which_there_are(gateway: Running) -> None:
+    require("psql")
+    command = ["psql", "-X", "-h", str(gateway.path.parent), "-p", str(gateway.port), "-U", "me"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'database "me" does not exist' in done.stderr
+    assert 'it serves "default"' in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["simple", "extended", "prepared"])
+def test_pgbench(
+    engine: pynotify.Engine, new_gateway: NewGateway, connect: Connect, tmp_path: Path, mode: str
+) -> None:
+    require("pgbench")
+    gateway, native = new_gateway(engine), connect(to=engine)
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "\\set n random(1, 100)\nSELECT pg_notify('a', (:n)::text || ' heard');\n"
+        "BEGIN;\nNOTIFY b;\nCOMMIT;\nSELECT 1;\n"
+    )
+    native.listen("a", "b")
+    command = ["pgbench", "-n", "-h", str(gateway.path.parent), "-p", str(gateway.port)]
+    command += ["-U", "me", "-M", mode, "-c", "2", "-t", "50", "-f", str(script), "default"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "100/100" in done.stdout
+    heard = receive(native, 200)
+    assert sum(note.payload.endswith(" heard") for note in heard) == 100
+
+
 # ---- psycopg ------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import select
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,7 @@ from gateway.wire import (
     text,
 )
 from locked import LockHolder
-from receiving import receive, wait_until
+from receiving import PATIENCE, receive, wait_until
 from sessions import Connect, EngineFactory
 
 FIRST_PID = 1 << 22
@@ -236,6 +237,35 @@ def test_pids_differ_between_gateways_of_a_segment(
         two.ask("LISTEN a")
         one.ask("NOTIFY a")
         assert two.notification() == (one.pid, "a", "")
+
+
+@pytest.mark.full
+def test_no_pid_comes_twice_in_ten_thousand(
+    engine: pynotify.Engine, new_gateway: NewGateway
+) -> None:
+    pids = set()
+    gateways = [new_gateway(engine), new_gateway(engine)]
+    for _ in range(5000):
+        for gateway in gateways:
+            with gateway.client() as client:
+                pids.add(client.pid)
+    assert len(pids) == 10_000
+
+
+def test_clients_are_no_part_of_the_gateway_s_process(
+    engine: pynotify.Engine, new_gateway: NewGateway, connect: Connect
+) -> None:
+    """What a native listener that leaves out itself gets, in the process that serves them."""
+    gateway, native = new_gateway(engine), connect(to=engine)
+    with native.subscribe("a", skip_self=True) as sub, gateway.client() as client:
+        client.ask("LISTEN a")
+        native.notify("a", "of itself")
+        assert client.notification() == (os.getpid(), "a", "of itself")
+        answers = client.ask("NOTIFY a, 'of a client'")
+        assert ("A", client.pid, "a", "of a client") in answers
+        heard = sub.next(PATIENCE)
+        assert (heard.payload, heard.pid) == ("of a client", client.pid)
+        assert sub.pending == 0
 
 
 def test_nothing_is_delivered_in_a_transaction(
@@ -533,6 +563,23 @@ def test_a_client_that_does_not_read_gets_all_when_it_does(
         assert [slow.notification().payload for _ in payloads] == payloads
         assert slow.ask("SELECT 1")[-1] == ("Z", "I")
     assert gateway.gateway.stat().delivered == 3001
+
+
+def test_what_a_client_has_not_read_goes_to_files(
+    make_engine: EngineFactory, new_gateway: NewGateway, connect: Connect, tmp_path: Path
+) -> None:
+    engine = make_engine(queue_pages=64, max_queue_pages=1000, data_dir=tmp_path)
+    gateway, native = new_gateway(engine), connect(to=engine)
+    with gateway.client() as slow, gateway.client() as quick:
+        slow.ask("LISTEN a")
+        quick.ask("LISTEN b")
+        for number in range(1000):
+            native.notify("a", f"{number} {'x' * 2000}")
+        assert engine.stat().spilled_pages > 0
+        native.notify("b", "others go on")
+        assert quick.notification().payload == "others go on"
+        for number in range(1000):
+            assert slow.notification().payload.split()[0] == str(number)
 
 
 def test_a_queue_that_is_full_because_of_a_client(
