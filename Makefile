@@ -218,6 +218,9 @@ demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip b
 soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
 	@PYTHONPATH=tests:tests/support $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)
 
+soak-gateway: build ## clients in five languages on a gateway, and kills, for MINUTES=60
+	@PYTHONPATH=tests:tests/support $(PY) -m gateway.soak --minutes $(or $(MINUTES),60) $(ARGS)
+
 fuzz: setup ## the fuzz targets, each for SECONDS=60; ARGS="read calls" names some
 	$(PY) native/fuzz/run.py --seconds $(or $(SECONDS),60) $(ARGS)
 
@@ -283,6 +286,6 @@ clean: ## everything that was built; .venv and its packages stay
 	rm -f pynotify/_native*.so $(VENV)/.extension
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help setup node-peer prebuilt build test test-full asan asan-python tsan lint bench bench-native demo soak fuzz
+.PHONY: help setup node-peer prebuilt build test test-full asan asan-python tsan lint bench bench-native demo soak soak-gateway fuzz
 .PHONY: mutate scribble wheel wheels docs shell spark-zip clean
 .DELETE_ON_ERROR:

@@ -1,6 +1,6 @@
 """GW-SOAK: clients in five languages and native processes on one gateway, of which some are killed.
 
-    PYTHONPATH=tests:tests/support python -m gateway.soak --minutes 60
+    make soak-gateway MINUTES=60
 
 Each client and process notifies one channel, waits until it has heard itself, and checks that what
 it hears of every sender is without gaps and without repetitions.  A random one is killed, again and
