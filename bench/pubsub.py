@@ -2,7 +2,8 @@
 
 The same PubSub on the same machine, between two connections of one process: a segment with
 `max_payload` of 1 MiB, in which a text of 1 MB is one payload as it is, against one with
-PostgreSQL's 7,999 bytes, where it is base64 in 175 pieces.  Bytes are base64 in both.  Sending and
+PostgreSQL's 7,999 bytes, where it is base64 in 175 pieces.  Bytes are base64 in both, and as they
+are with raw=True, in the segment that has the defaults.  Sending and
 receiving are timed apart and follow each other, so that neither waits for a wake-up.
 """
 
@@ -27,6 +28,7 @@ _PAIRS = 11
 _CHANNEL = "bench"
 _SIZE = (1 << 20) - 1  # a payload of 1 MiB with its flag
 _QUEUE_PAGES = 1024
+_RAW_BAR = 1000.0
 
 
 class _Way:
@@ -72,6 +74,13 @@ def run(settings: Settings) -> None:
                 title = f"1 MB of {kind} in one message, {what}"
                 against = "in segments of 7,999 bytes"
                 settings.compare(TOPIC, title, UNIT, ours, theirs, against=against)
+            if kind == "bytes":
+                raw = _local(stack, obj, raw=True)
+                passes = [partial(way.measure, "both", count) for way in (raw, cut)]
+                ours, theirs = alternate(passes, pairs)
+                title = f"1 MB of {kind} with raw=True, both"
+                settings.compare(TOPIC, title, UNIT, ours, theirs, against="in base64")
+                settings.alone(TOPIC, f"{title}, a second", UNIT, ours, bar=_RAW_BAR)
             if settings.postgres is not None:
                 distant = _postgres(stack, obj, settings.postgres)
                 passes = [partial(way.measure, "both", count) for way in (cut, distant)]
@@ -83,11 +92,11 @@ def run(settings: Settings) -> None:
                 )  # fmt: skip
 
 
-def _local(stack: ExitStack, obj: Any, **options: Any) -> _Way:
-    name = f"bench-pubsub-{os.getpid()}-{len(options)}"
+def _local(stack: ExitStack, obj: Any, *, raw: bool = False, **options: Any) -> _Way:
+    name = f"bench-pubsub-{os.getpid()}-{len(options)}-{int(raw)}"
     stack.callback(pynotify.unlink, name, missing_ok=True)
     options = {"queue_pages": _QUEUE_PAGES, **options}
-    return _way(stack, lambda: pynotify.connect(name, **options), obj)
+    return _way(stack, lambda: pynotify.connect(name, **options), obj, raw=raw)
 
 
 def _postgres(stack: ExitStack, obj: Any, dsn: str) -> _Way:
@@ -96,6 +105,6 @@ def _postgres(stack: ExitStack, obj: Any, dsn: str) -> _Way:
     return _way(stack, lambda: psycopg.connect(dsn, autocommit=True), obj)
 
 
-def _way(stack: ExitStack, make: Callable[[], Any], obj: Any) -> _Way:
-    sender, receiver = (stack.enter_context(pynotify.PubSub(make)) for _ in range(2))
+def _way(stack: ExitStack, make: Callable[[], Any], obj: Any, *, raw: bool = False) -> _Way:
+    sender, receiver = (stack.enter_context(pynotify.PubSub(make, raw=raw)) for _ in range(2))
     return _Way(sender, receiver, obj)

@@ -49,6 +49,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         connection: AnyConnection | Callable[[], Awaitable[AnyConnection]],
         *,
         skip_self: bool = False,
+        raw: bool = False,
         interval: float | None = None,
         max_object: int = DEFAULT_BOUND,
         max_pending: int = DEFAULT_BOUND,
@@ -56,7 +57,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         super().__init__(max_object=max_object, max_pending=max_pending)
         if interval is not None and not interval > 0:
             raise ValueError(f"interval must be more than 0 s, is {interval}")
-        self._skip_self = skip_self
+        self._skip_self, self._raw = skip_self, raw
         self._interval = interval
         self._make = connection if callable(connection) else None
         self._given = None if callable(connection) else connection
@@ -235,9 +236,11 @@ class AsyncPubSub(ClosedByAsyncWith, State):
 
         transport: Transport
         if isinstance(connection, AsyncConnection):
-            transport = AsyncLocalTransport(connection, skip_self=self._skip_self)
+            transport = AsyncLocalTransport(connection, skip_self=self._skip_self, raw=self._raw)
             transport.awaited = self._awaiting()
         elif _is_psycopg(connection):
+            if self._raw:
+                raise ValueError("raw=True is for connections of pynotify: PostgreSQL sends text")
             from pynotify.pubsub._async_postgres import AsyncPostgresTransport  # noqa: PLC0415
 
             transport = AsyncPostgresTransport(

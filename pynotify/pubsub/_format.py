@@ -69,9 +69,14 @@ def container(obj: Any) -> bytes:
     return JSON + stringify(obj).encode()
 
 
+def is_plain(whole: bytes, limit: int) -> bool:
+    """Whether a container is sent as it is."""
+    return len(whole) <= limit and not _not_plain.search(whole)
+
+
 def cut(whole: bytes, limit: int) -> list[bytes]:
     """A container in segments."""
-    if len(whole) <= limit and not _not_plain.search(whole):
+    if is_plain(whole, limit):
         return [whole]
     size = limit - 1
     if size < 1:

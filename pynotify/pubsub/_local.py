@@ -3,7 +3,8 @@
 All segments of an object are sent in one transaction, with dedup=False: equal ones would collapse.
 So they lie one after the other in the queue, and all of them are there or none.  An object that
 would take more than half of the queue goes in parts instead (_parts.py), but for one in a
-transaction of the caller's, or on a channel that a bridge sends on.
+transaction of the caller's, or on a channel that a bridge sends on.  With raw=True the segments
+of others are parts, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pynotify._ffi import again, lib
 from pynotify._segments import backend_rows
 from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, check
 from pynotify.pubsub._assembly import LIFETIME
-from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut
+from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut, is_plain
 from pynotify.pubsub._parts import Flow, Room
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
@@ -91,16 +92,31 @@ def _is_foreign(sender: Hashable) -> bool:
     return isinstance(sender, int) and bool(sender >> 63)
 
 
-def _asks_for_upstream(limit: int, fits: bool) -> bool:
-    """Whether it matters that a bridge sends the channel on."""
-    return limit > POSTGRES_LIMIT or not fits
+#: A part that is shorter is mostly header.
+_LEAST_PART = 64
 
 
-def _cut(whole: Any, limit: int, upstream: bool) -> list[bytes]:
-    """The segments of a container."""
-    if whole is NOTHING:
-        return [b""]
-    return cut(whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
+class _Sending:
+    """What an object goes as: segments or parts of one transaction, or parts of several."""
+
+    def __init__(self, room: Room, whole: Any, *, raw: bool) -> None:
+        self._room, self._whole = room, whole
+        limit = room.limit
+        self.fits = whole is NOTHING or room.takes_in_one(len(whole))
+        self._raw = (
+            raw and whole is not NOTHING and limit >= _LEAST_PART and not is_plain(whole, limit)
+        )
+        #: Whether it matters that a bridge sends the channel on.
+        self.asks_for_upstream = limit > POSTGRES_LIMIT or not self.fits or self._raw
+
+    def together(self, upstream: bool) -> list[bytes]:
+        """The payloads of one transaction."""
+        limit = self._room.limit
+        if self._whole is NOTHING:
+            return [b""]
+        if self._raw and not upstream:
+            return self._room.together(self._whole)
+        return cut(self._whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
 
 
 def lost(error: SegmentUnlinked) -> ConnectionLost:
@@ -122,8 +138,9 @@ class LocalTransport:
     #: A send() that raises `ConnectionLost` has sent nothing.
     all_or_nothing = True
 
-    def __init__(self, connection: Connection, *, skip_self: bool) -> None:
+    def __init__(self, connection: Connection, *, skip_self: bool, raw: bool) -> None:
         self._connection = connection
+        self._raw = raw
         self._link = connection.link
         self._room = Room(self._link.handle)
         #: The senders of objects in parts that have not ended, and their pids.
@@ -167,12 +184,10 @@ class LocalTransport:
             raise lost(error) from error
 
     def _send(self, channel: str, whole: Any) -> None:
-        connection, limit = self._connection, self._room.limit
-        fits = whole is NOTHING or self._room.takes_in_one(len(whole))
-        upstream = _asks_for_upstream(limit, fits) and _goes_upstream(self._link.handle, channel)
-        if fits or upstream or self._link.transactions.current() is not None:
-            payloads = _cut(whole, limit, upstream)
-            connection.notify_many(channel, payloads, dedup=False)
+        sending = _Sending(self._room, whole, raw=self._raw)
+        upstream = sending.asks_for_upstream and _goes_upstream(self._link.handle, channel)
+        if sending.fits or upstream or self._link.transactions.current() is not None:
+            self._connection.notify_many(channel, sending.together(upstream), dedup=False)
         else:
             self._send_parts(channel, self._room.outgoing(whole))
 
@@ -243,8 +258,9 @@ class AsyncLocalTransport:
     lifetime = LIFETIME
     expires = staticmethod(_is_foreign)
 
-    def __init__(self, connection: AsyncConnection, *, skip_self: bool) -> None:
+    def __init__(self, connection: AsyncConnection, *, skip_self: bool, raw: bool) -> None:
         self._connection = connection
+        self._raw = raw
         self._link = connection.link
         self._room = Room(self._link.handle)
         #: The senders of objects in parts that have not ended, and their pids.
@@ -287,15 +303,14 @@ class AsyncLocalTransport:
             raise lost(error) from error
 
     async def _send(self, channel: str, whole: Any) -> None:
-        connection, limit = self._connection, self._room.limit
-        fits = whole is NOTHING or self._room.takes_in_one(len(whole))
+        sending = _Sending(self._room, whole, raw=self._raw)
         upstream = False
-        if _asks_for_upstream(limit, fits):
+        if sending.asks_for_upstream:
             find = partial(_goes_upstream, self._link.handle, channel)
             upstream = await self._link.off_loop.retry(find)
-        if fits or upstream or self._link.transactions.current() is not None:
-            payloads = _cut(whole, limit, upstream)
-            await connection.notify_many(channel, payloads, dedup=False)
+        if sending.fits or upstream or self._link.transactions.current() is not None:
+            payloads = sending.together(upstream)
+            await self._connection.notify_many(channel, payloads, dedup=False)
         else:
             await self._send_parts(channel, self._room.outgoing(whole))
 

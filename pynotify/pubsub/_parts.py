@@ -1,6 +1,7 @@
 """Objects that are too large for one transaction, over the connections of pynotify.
 
-1. They go in parts, several in a transaction, and several transactions after each other.  A part
+1. They go in parts, several in a transaction, and several transactions after each other; from a
+   PubSub with raw=True also those that are not too large, all parts in one transaction.  A part
    is `~`, the object's number, the part's place and the object's size, in bytes, and then bytes of
    the container as they are: a payload of pynotify may have any.  No connection gives a number
    twice, so objects of several threads interleave, and a listener that begins in the middle of
@@ -61,6 +62,12 @@ class Room:
         """The object's parts, to be sent one transaction after the other."""
         batch = int(self._ring * _TOGETHER)
         return Outgoing(whole, min(self.limit, batch), batch)
+
+    def together(self, whole: bytes) -> list[bytes]:
+        """The object's parts, to be sent in one transaction."""
+        limit = min(self.limit, int(self._ring * _TOGETHER))
+        (parts,) = Outgoing(whole, limit, 2 * len(whole) + limit).batches()
+        return parts
 
 
 class Outgoing:
