@@ -3,8 +3,7 @@
  *
  * One thread, one epoll.  A client has two descriptors in it: its socket, and its slot's, for the
  * timer and for neighbours; that notifications are owed to clients, the descriptor of their group
- * says.  A client is freed at the end of a round, since events of
- * the round may still name it.
+ * says.  A client is freed at the end of a round, since events of the round may still name it.
  *
  * Nothing here waits: pn_set_never_wait() makes a commit that another process holds up return, and
  * the session is run again when its time has come.

@@ -59,7 +59,8 @@ class Topic(BaseTopic):
         One that is on disk for want of memory is looked for in the topic's files, from the front.
         Raises ValueError when `message_id` is not 16 hex digits, and `TopicFull` when 2,048
         messages of the segment that are on disk have been cancelled and not yet passed there;
-        within a `transaction`, its commit raises that.
+        within a `transaction`, its commit raises that.  With a channel that rests it is a
+        transaction itself, and raises `QueueFull` where others do.
         """
         return self._cancel(message_id)
 
@@ -189,7 +190,8 @@ class AsyncTopic(BaseTopic):
         One that is on disk for want of memory is looked for in the topic's files, from the front.
         Raises ValueError when `message_id` is not 16 hex digits, and `TopicFull` when 2,048
         messages of the segment that are on disk have been cancelled and not yet passed there;
-        within a `transaction`, its commit raises that.
+        within a `transaction`, its commit raises that.  With a channel that rests it is a
+        transaction itself, and raises `QueueFull` where others do.
         """
         return await self._link.off_loop.retry(partial(self._cancel, message_id))
 

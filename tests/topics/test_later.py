@@ -319,3 +319,49 @@ def test_without_a_data_dir_deferred_messages_leave_room_for_those_for_now(
             ):
                 for _ in range(MANY):
                     topic.publish(BODY, delay=TOMORROW)
+
+
+def has(channel: pynotify.Channel) -> int:
+    stats = channel.stats()
+    return stats.depth + stats.deferred
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_cancel_of_what_several_files_have(on_disk: pynotify.Connection, durable: bool) -> None:
+    """In a transaction of its own, or in the caller's: all channels, or none."""
+    topic = on_disk.topic("jobs", durable=durable)
+    live, idle = topic.channel("live"), topic.channel("idle")
+    with live.consumer() as consumer:
+        for _ in range(600):  # the idle one rests: what comes now it has on disk
+            topic.publish(BODY)
+            consumer.get(PATIENCE).finish()
+        ids = [topic.publish(BODY, delay=2 * TOMORROW) for _ in range(3)]
+        put_off(topic, MANY)  # from memory the live one's copies go to disk, too
+        before = has(live), has(idle)
+        assert topic.cancel(ids[0])
+        assert (has(live), has(idle)) == (before[0] - 1, before[1] - 1)
+        with pytest.raises(RuntimeError), on_disk.transaction():
+            assert topic.cancel(ids[1])
+            raise RuntimeError
+        assert (has(live), has(idle)) == (before[0] - 1, before[1] - 1)
+        with on_disk.transaction():
+            assert topic.cancel(ids[1])
+        assert (has(live), has(idle)) == (before[0] - 2, before[1] - 2)
+        assert not topic.cancel(ids[1])
+        listener_is_behind(on_disk)
+        with pytest.raises(pynotify.QueueFull):
+            topic.cancel(ids[2])
+        on_disk.poll()
+        assert topic.cancel(ids[2])
+        assert (has(live), has(idle)) == (before[0] - 3, before[1] - 3)
+
+
+def listener_is_behind(conn: pynotify.Connection) -> None:
+    """Until the queue is full."""
+    conn.listen("full")
+    with pytest.raises(pynotify.QueueFull):
+        while True:
+            conn.notify("full", "x" * 5000)
+    with pytest.raises(pynotify.QueueFull):
+        while True:
+            conn.notify("full", "")

@@ -34,11 +34,11 @@
 #include "topic/consumers.h"
 #include "topic/durable.h"
 #include "topic/on_disk.h"
+#include "wakeup/group.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/unsent.h"
 #include "wakeup/watch.h"
-#include "wakeup/group.h"
 
 static void after_release(struct pn_segment *seg, struct pn_hold *hold)
 {
