@@ -125,10 +125,11 @@ class Soak:
 
     def ended(self) -> list[str]:
         """What those said that have ended by themselves."""
+        found = [member for member in self.members if member.process.poll() is not None]
+        self.members = [member for member in self.members if member not in found]
         return [
             f"{member.name}: status {member.process.returncode}: {member.process.communicate()[0]}"
-            for member in self.members
-            if member.process.poll() is not None
+            for member in found
         ]
 
     def kill_one(self, chance: random.Random) -> str:
@@ -167,7 +168,7 @@ def play(seconds: float, seed: int, pause: float = 0.5) -> Verdict:
     segment = f"gateway-soak-{os.getpid()}"
     with (
         tempfile.TemporaryDirectory(prefix="gateway-soak-") as directory,
-        pynotify.open(segment, queue_pages=8192) as engine,
+        pynotify.open(segment, queue_pages=8192, on_full="block") as engine,
     ):
         scratch = Path(directory)
         with contextlib.closing(Soak(segment, scratch)) as soak:
@@ -175,8 +176,8 @@ def play(seconds: float, seed: int, pause: float = 0.5) -> Verdict:
             problems: list[str] = []
             while not problems and time.monotonic() < until:
                 time.sleep(chance.uniform(0, 2 * pause))
-                problems += soak.ended()
                 kills[soak.kill_one(chance)] += 1
+                problems += soak.ended()
             problems += engine.check().problems
         found, received = _audit(soak.logs, scratch)
     pynotify.unlink(segment)
